@@ -5,7 +5,7 @@
     python examples/charlm.py train_batch.precision=bf16-mixed
     python examples/charlm_sample.py runs/charlm-001
 
-All commands train with `GRAPH` below, the shipped graph `fit` with some edits; `--graph fit` trains with that as it is.
+All commands train with `graph` below, the shipped graph `fit` with some edits; `--graph fit` trains with that as it is.
 A run takes about 80 s on two cores of an AMD EPYC (two threads, torch 2.13, no GPU), and about as long on one core in
 bf16-mixed. The validation loss is then about 2.2 bits per character, where the frequencies of the characters alone give
 4.5.
@@ -180,7 +180,7 @@ class CountTokens:
 
 
 # The unit `tokens` is displayed as a rate, and triggers can use it: finish.after='4000000 tokens'.
-GRAPH = (
+graph = (
     Graph.load("fit")
     .insert("count_tokens", CountTokens, before="train_batch", reads={"windows": "next_batch.samples"})
     .clock("tokens", "count_tokens.tokens")
@@ -233,4 +233,4 @@ def setup(
 
 
 if __name__ == "__main__":
-    graphtrain.main(setup, graph=GRAPH)
+    graphtrain.main(setup)

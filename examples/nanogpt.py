@@ -9,7 +9,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
 
 from graphtrain import Graph, Loader, PlannedRun, main
 
-GRAPH = (
+graph = (
     Graph.load("fit")
     .set("train_batch", precision="bf16-mixed")
     .set("accumulate", every=2)
@@ -66,4 +66,4 @@ def setup(run: PlannedRun, lr: float = 1e-3, context: int = 64, width: int = 128
 
 
 if __name__ == "__main__":
-    main(setup, graph=GRAPH)
+    main(setup)

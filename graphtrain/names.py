@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -29,7 +28,7 @@ FIT: dict[str, str] = {
     "early_stop": "--overlay early_stop early_stop.patience = N",
 }
 
-# Names of Lightning, Hugging Face's TrainingArguments, Keras' `fit`, ignite and Composer, and their equivalents.
+# Names of Lightning and Hugging Face's TrainingArguments, and common names of data, and their equivalents.
 FOREIGN: dict[str, str] = {
     **{name: f"`{edit}`" for name, edit in FIT.items() if name not in ("best_mode", "ema", "early_stop")},
     "max_epochs": '`finish.after = "N epochs"`',
@@ -50,7 +49,6 @@ FOREIGN: dict[str, str] = {
     "log_every_n_steps": '`log.every = "N steps"`',
     "logging_steps": '`log.every = "N steps"`',
     "save_steps": '`checkpoint.every = "N steps"`',
-    "every_n_train_steps": '`checkpoint.every = "N steps"`',
     "save_total_limit": "`checkpoint.keep = N`",
     "save_top_k": '`checkpoint.keep_best = N` with `checkpoint.best = "val/loss"`',
     "default_root_dir": "`--run-dir D`, or `Trainer(..., run_dir=D)`",
@@ -66,7 +64,6 @@ FOREIGN: dict[str, str] = {
     "train_dataset": "the resource `train_data`",
     "train_loader": "the resource `train_data`",
     "val_loader": "the resource `val_data`",
-    "validation_data": "the resource `val_data`",
     "criterion": "a part of `training_step(model, batch)`, which returns the loss",
     "loss_fn": "a part of `training_step(model, batch)`, which returns the loss",
     "lr_scheduler": "the resource `scheduler`",
@@ -78,71 +75,18 @@ FOREIGN: dict[str, str] = {
         "`next_batch.limit=1 validate/next_batch.limit=1 validate.every='1 epochs' finish.after='1 epochs'`"
     ),
     "min_epochs": "a condition such as `next_batch.epochs >= 3` in the guard that stops",
-    "min_steps": "a condition such as `step.steps >= 15` in the guard that stops",
-    "gradient_clip_algorithm": "`clip.norm_type`",
-    "every_n_epochs": '`checkpoint.every = "N epochs"`',
-    "train_time_interval": '`checkpoint.every = "30 minutes"`',
     "logger": "`loggers=[...]`",
-    "enable_progress_bar": "`display=None`, or `--quiet`",
-    "enable_checkpointing": '`checkpoint.every = "never"`',
-    "profiler": "`trainer.seconds`",
-    "detect_anomaly": "`torch.autograd.set_detect_anomaly(True)`",
-    "benchmark": "`torch.backends.cudnn.benchmark = True`",
-    "dataloaders": "the resource `val_data`",
     "callbacks": "a node for each, added with `graph.insert(...)`",
-    "algorithms": "a node for each, added with `graph.insert(...)`",
     "n_epochs": '`finish.after = "N epochs"`',
     "num_epochs": '`finish.after = "N epochs"`',
-    "max_duration": '`finish.after = "N epochs"` or `"N steps"`',
-    "initial_epoch": "`trainer.run(resume=...)`",
-    "epoch_length": "`next_batch.limit = N`",
-    "steps_per_epoch": "`next_batch.batches_per_epoch = N`",
-    "validation_steps": "`validate/next_batch.limit = N`",
-    "eval_subset_num_batches": "`validate/next_batch.limit = N`",
-    "validation_freq": '`validate.every = "N epochs"`',
-    "eval_interval": '`validate.every = "N epochs"`',
-    "evaluation_strategy": '`validate.every = "1 epochs"` or `"N steps"`',
-    "save_strategy": '`checkpoint.every = "1 epochs"` or `"N steps"`',
-    "save_interval": '`checkpoint.every = "N epochs"`',
-    "save_folder": "`--run-dir D`, or `Trainer(..., run_dir=D)`",
-    "load_path": "`--resume`, or `trainer.run(resume=...)`",
-    "logging_dir": "`--run-dir D`, or `Trainer(..., run_dir=D)`",
-    "logging_strategy": '`log.every = "N steps"`',
-    "report_to": "`loggers=[...]`",
-    "progress_bar": "`display=None`, or `--quiet`",
-    "verbose": "`display=None`, or `--quiet`",
     "grad_accum": "`accumulate.every = N`",
-    "accumulation_steps": "`accumulate.every = N`",
     "grad_clip": "`clip.max_norm = X`",
-    "clipnorm": "`clip.max_norm = X`",
     "fp16": '`train_batch.precision = "bf16-mixed"`',
     "bf16": '`train_batch.precision = "bf16-mixed"`',
-    "warmup_steps": "a part of the resource `scheduler`",
-    "lr_scheduler_type": "the resource `scheduler`",
-    "schedulers": "the resource `scheduler`",
     "optim": "the resource `optimizer`",
-    "opt": "the resource `optimizer`",
-    "net": "the resource `model`",
-    "network": "the resource `model`",
     "valid_data": "the resource `val_data`",
-    "eval_data": "the resource `val_data`",
-    "valid_loader": "the resource `val_data`",
-    "valid_dataloader": "the resource `val_data`",
-    "eval_dataloader": "the resource `val_data`",
-    "train_dl": "the resource `train_data`",
-    "valid_dl": "the resource `val_data`",
-    "data_loader": "the resource `train_data`",
-    "dataloader": "the resource `train_data`",
-    "per_device_train_batch_size": "the batch size of the loader `train_data`",
-    "per_device_eval_batch_size": "the batch size of the loader `val_data`",
-    "dataloader_num_workers": "`num_workers` of the loader `train_data`",
-    "data_collator": "`collate_fn` of the loader `train_data`",
-    "compute_metrics": "a part of `validation_step(model, batch)`, which returns the metrics",
     "gpus": "`--processes N`",
     "devices": "`--processes N`",
-    "nproc_per_node": "`--processes N`",
-    "num_processes": "`--processes N`",
-    "compute_loss": "a part of `training_step(model, batch)`, which returns the loss",
 }
 
 
@@ -169,30 +113,6 @@ def takes_number(edit: str) -> bool:
     (True, False)
     """
     return re.search(r"\bN\b", edit) is not None
-
-
-def pasted(name: str, value: Any) -> str:
-    """The words of a command line that set what another name, of `FIT` or another library, sets to a value.
-
-    Returns:
-        Empty if that takes more than an edit with a number.
-
-    >>> pasted("max_epochs", 3), pasted("accumulate", 4), pasted("ema", 0.99), pasted("gpus", 2)
-    ("finish.after='3 epochs'", 'accumulate.every=4', '--overlay ema ema.decay=0.99', '--processes 2')
-    >>> pasted("epochs", "many"), pasted("callbacks", 1)
-    ('', '')
-    """
-    there = FOREIGN.get(name, "")
-    edit = FIT.get(name) or there.strip("`")
-    if option := re.fullmatch(r"`(--[\w-]+ )N`", there):
-        return f"{option[1]}{value}"
-    template = _EDIT.fullmatch(edit)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if template is None or not ("X" in template[4] or (is_number and re.search(r"\bN\b", template[4]))):
-        return ""
-    overlay, node, parameter, new = edit_named(edit, value)
-    text = str(new).lower() if isinstance(new, bool) else f"{new}"
-    return (f"--overlay {overlay} " if overlay else "") + f"{node}.{parameter}={shlex.quote(text)}"
 
 
 def setting_of_fit(name: str) -> str:
@@ -282,3 +202,17 @@ def quoted(names: Iterable[str], most: int = 6) -> str:
     """
     texts = [f"`{name}`" for name in names]
     return ", ".join(texts) if len(texts) <= most else f"{', '.join(texts[:most])} and {len(texts) - most} more"
+
+
+def plain_name(name: str) -> str:
+    """The name that a module or a weight has without `torch.compile`, which puts a module into another one.
+
+    >>> plain_name("_orig_mod.body.0._orig_mod.weight")
+    'body.0.weight'
+    """
+    return ".".join([part for part in name.split(".") if part != "_orig_mod"])
+
+
+def plainly_named(named: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """What a method such as `named_parameters` returns, with these names."""
+    return [(plain_name(name) if "_orig_mod" in name else name, value) for name, value in named]

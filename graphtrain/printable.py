@@ -6,7 +6,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import final
+from typing import Any, final
 
 _MOST_LINES, _MOST_CHARACTERS = 20, 300  # of notices, in a status
 
@@ -44,6 +44,21 @@ def shorten(text: str, limit: int = 60) -> str:
     ('the whole of it', 'the who...')
     """
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def shown(value: Any, most: int = 200) -> str:
+    """An untrusted value, on one line."""
+    return shorten(one_line(str(value)), most)
+
+
+def error_lines(error: Any, most: int = 200) -> list[str]:
+    """An untrusted error, as a status has it: what happened, and the hint, if there is one.
+
+    >>> error_lines("UsageError: no script hint: name one")
+    ['UsageError: no script', 'hint: name one']
+    """
+    what, mark, hint = str(error).rpartition(" hint: ")
+    return [shown(what, most), f"hint: {shown(hint, most)}"] if mark else [shown(error, most)]
 
 
 # ---- lines to be read

@@ -13,8 +13,8 @@ import torch
 from graphtrain.data import NOTHING
 from graphtrain.data.batch import EarlyMover, batch_mover, is_other, tensors_held, traces
 from graphtrain.data.samplers import generators_of, samples_per_batch
-from graphtrain.data.source import Stateful
-from graphtrain.errors import UsageError
+from graphtrain.data.source import keeps_position
+from graphtrain.errors import DataError, UsageError
 from graphtrain.nodes._supply import Supply
 from graphtrain.state.random import RandomAside, global_generators
 from graphtrain.storage.encoding import Tensors, UnsaveableError, pack
@@ -22,11 +22,6 @@ from graphtrain.storage.state_files import state_digest
 
 if TYPE_CHECKING:
     from graphtrain.nodes.next_batch import NextBatch
-
-_AT_THE_END = (
-    "loaded after the last batch of an epoch, it must give the rest, which is empty, before the next epoch; "
-    'next_batch.resume = "replay" draws the batches again instead'
-)
 
 
 @final
@@ -54,8 +49,6 @@ class OpenBatches:
         self.iterator: Any = iter(())
         self.ahead: list[Any] = []
         self.most: int | None = None
-        # Of an epoch that is cut into batches of another size, until one is fetched: its length and its state.
-        self._cut: tuple[int | None, dict[str, Any]] | None = None
         self.held: Any = NOTHING
         self.held_number: int | None = None
         self._early: EarlyMover | None = None
@@ -119,9 +112,6 @@ class OpenBatches:
             self.iterator = self._reopened(self._drawn())
 
     def _reopened(self, drawn: int) -> Iterator[Any]:
-        if self._cut is not None:  # nothing was fetched since the resume
-            yield from self._resumed()
-            return
         with self._opened_again():
             self.iterator = self._supply.source.reopen(self._node.passes - 1, drawn, self._node.source_state)
         yield from itertools.islice(self.iterator, 1)  # what follows is asked of the iterator itself
@@ -134,7 +124,6 @@ class OpenBatches:
             return next(self.iterator, NOTHING)
         batch = self.ahead.pop(0)
         self._node.fetched_ahead = len(self.ahead)
-        self.begin_cut()
         return batch
 
     def has_another(self) -> bool:
@@ -176,7 +165,8 @@ class OpenBatches:
         """
         node, supply = self._node, self._supply
         if self.held is not NOTHING:
-            node.last_batch = {"batch_size": samples_per_batch(supply.data), "tensors": traces(self.held)}
+            node.last_batch = {"batch_size": samples_per_batch(supply.data), "traces": traces(self.held)}
+            node.last_batch["sample"] = supply.source.sample()
             if self._ranks is not None:
                 node.last_batch["number"] = self.held_number
         # A batch of a class of one's own cannot be encoded; where it can be, it is drawn again with those before it.
@@ -207,63 +197,50 @@ class OpenBatches:
 
     def _resumed(self) -> Iterator[Any]:
         """The rest of the epoch in which the run was saved; the last batch is compared where it is drawn again."""
-        node, supply, drawn, state = self._node, self._supply, self._drawn(), self._node.source_state
-        saved: list[list[Any]] = node.last_batch.get("tensors", [])
-        again = 0
-        recut = supply.source.recut(drawn, state, node.last_batch.get("batch_size"))
-        if recut is not None:
-            line = f"{supply.name}: {recut.text}"
-            if recut.is_complete:
-                self._state.changes.append(line)
-            else:
-                self._state.comparisons.append(lambda: line)
-            state = {**state, "cut": recut.cut}
-        elif saved and supply.source.redraws and self.consumed() > 0 and self._state.is_known(supply.data):
+        node, supply, drawn, last = self._node, self._supply, self._drawn(), self._node.last_batch
+        size, now = last.get("batch_size"), samples_per_batch(supply.data)
+        if size and now and size != now:
+            raise DataError(
+                f"{supply.name} has a batch size of {now}, and the run is inside an epoch that was begun with {size}",
+                f"end this epoch with batches of {size}; or resume from a checkpoint between two epochs",
+            )
+        source, again = supply.source, 0
+        is_known = all(self._state.is_known(part) or keeps_position(part) for part in supply.parts)
+        if last.get("traces") and is_known and (source.redraws or source.replays) and self.consumed() > 0:
             again = 1 + len(self.ahead)
-            if "number" in node.last_batch:  # of the batches of several ranks, that of this one
-                again = drawn - node.last_batch["number"]
+            if "number" in last:  # of the batches of several ranks, that of this one
+                again = drawn - last["number"]
         with self._opened_again():
-            self._compare_end(drawn)
-            iterator = supply.source.reopen(node.passes - 1, drawn, state, again)
-            if recut is not None:
-                self._cut = recut.length(), state
+            is_at_end = 0 < drawn == (node.length or node.pass_before)
+            known = f"{'its length is' if node.length else 'the epoch before had'} {drawn}"
+            end = f"has a batch {drawn + 1} in this epoch now, and {known}" if is_at_end else ""
+            for doubt in source.doubts(node.passes - 1, end, last.get("sample", {})):
+                self._state.comparisons.append(functools.partial(str, f"{supply.name} {doubt}"))
+            iterator = source.reopen(node.passes - 1, drawn, node.source_state, again)
             if again:
-                self._compare(saved, again, drawn - again)
+                self._compare(last["traces"], again, drawn - again)
             # Those that were not saved, from where those before them were drawn again.
             self.ahead += itertools.islice(iterator, node.fetched_ahead - len(self.ahead))
-        return iterator if recut is None or self._ranks is not None else self._beginning_cut(iterator)
+        return iterator
 
-    def _compare_end(self, drawn: int) -> None:
-        """Of data that keeps its position nothing is drawn again: what is known is how many batches there may be."""
-        node, supply = self._node, self._supply
-        is_at_end = 0 < drawn == (node.length or node.pass_before)
-        if is_at_end and isinstance(supply.source, Stateful) and supply.source.has_more(node.passes - 1):
-            expected = f"{'its length is' if node.length else 'the epoch before had'} {drawn}"
-            line = f"{supply.name} has a batch {drawn + 1} in this epoch now, and {expected}: {_AT_THE_END}"
-            self._state.comparisons.append(lambda: line)
+    def _compare(self, saved: Any, again: int, number: int) -> None:
+        """Compare what was drawn again with what the run was saved with; of several loaders, the part of each."""
+        redrawn, parts = self._supply.source.redrawn, self._supply.parts
+        now: Any = traces(tensors_held(redrawn[0])) if len(redrawn) == again else []
+        is_of_each = len(parts) > 1 and len(now or ()) == len(saved) == len(parts)
+        for data, trace, before in zip(parts, now, saved, strict=True) if is_of_each else [(parts[0], now, saved)]:
+            if is_other(trace, before):
+                line = (
+                    f"{self._state.name(data)} differs: batch {number + 1} of epoch {self._node.epoch + 1} is not what"
+                )
+                drawn_again = _digest(self._state.capture(data))
+                self._state.comparisons.append(
+                    functools.partial(self._unless_changed, data, drawn_again, f"{line} it was")
+                )
 
-    def _compare(self, saved: list[list[Any]], again: int, number: int) -> None:
-        """Compare what was drawn again with what the run was saved with."""
-        supply = self._supply
-        batch, *_ = *supply.source.redrawn, None
-        if len(supply.source.redrawn) == again and not is_other(traces(tensors_held(batch)), saved):
-            return
-        line = f"{supply.name} differs: batch {number + 1} of epoch {self._node.epoch + 1} is not what it was"
-        drawn_again = _digest(self._state.capture(supply.data))
-        # A batch of data that changes while it is trained on cannot be drawn again, and need not be.
-        self._state.comparisons.append(lambda: line if _digest(self._state.capture(supply.data)) == drawn_again else "")
-
-    def _beginning_cut(self, iterator: Iterator[Any]) -> Iterator[Any]:
-        self.begin_cut()
-        self.iterator = iterator
-        yield from itertools.islice(iterator, 1)  # what follows is asked of the iterator itself
-
-    def begin_cut(self) -> None:
-        """Note that a batch is fetched of an epoch that is cut into batches of another size."""
-        if self._cut is not None:
-            self._node.length, self._node.source_state = self._cut
-            self._cut, self.most = None, self._supply.limit.of(self._node.length)
-            self._node.note_opening()
+    def _unless_changed(self, data: Any, drawn_again: str, line: str) -> str:
+        """The line; of data that changes while it is trained on, a batch cannot be drawn again, and need not be."""
+        return line if _digest(self._state.capture(data)) == drawn_again else ""
 
     @contextmanager
     def _opened_again(self) -> Iterator[None]:

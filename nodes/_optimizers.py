@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.lazy import lazy_import
+from graphtrain.names import plainly_named
 
 if TYPE_CHECKING:
     import torch
@@ -77,5 +78,24 @@ def names_of(parameters: Iterable[torch.Tensor], model: Any, optimizers: Iterabl
         for number, parameter in enumerate(group["params"])
     }
     if isinstance(model, torch.nn.Module):
-        names |= {id(parameter): name for name, parameter in model.named_parameters()}
+        names |= {id(parameter): name for name, parameter in plainly_named(model.named_parameters())}
     return [names[id(parameter)] for parameter in parameters]
+
+
+def norms_of(tensors: list[torch.Tensor], norm_type: float) -> torch.Tensor:
+    """The norm of each tensor, on the device of the first; the norm of these is the norm of all.
+
+    Of a tensor that is sharded over ranks it is that of the whole; tensors may be sparse.
+
+    >>> import torch
+    >>> norms_of([torch.tensor([3.0, 4.0]), torch.tensor([[-2.0]])], 2.0)
+    tensor([5., 2.])
+    """
+    tensors = [tensor.coalesce().values() if tensor.is_sparse else tensor for tensor in tensors]
+    if any(type(tensor).__name__ == "DTensor" for tensor in tensors):
+        from graphtrain.ranks.sharded import whole_norms  # which few runs need
+
+        return whole_norms(tensors, norm_type)
+    with torch.no_grad():
+        norms = torch._foreach_norm(tensors, norm_type)
+        return torch.stack([norm.to(norms[0].device) for norm in norms])

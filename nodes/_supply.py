@@ -225,6 +225,7 @@ class Supply:
             combine,
             self.run.state,
             self._passes,
+            self.run.notify,
         )
         self._passes = source.passes
         keeping = [name for name, part in source.sources.items() if isinstance(part, Stateful)]

@@ -117,14 +117,17 @@ def count_and_metrics(result: Mapping[str, Any], name: str, samples: int, functi
     return count, rest
 
 
-def metrics_of(result: Mapping[str, Any], function: str) -> Mapping[str, Any]:
+def metrics_of(result: Mapping[str, Any], function: str, remedy: str = "") -> Mapping[str, Any]:
     """The metrics of a step function's result, which they all are.
+
+    Arguments:
+        remedy: as of `check_metric`.
 
     Raises:
         UsageError: one is neither a number nor a scalar tensor; raised at the first batch, not when a mean is taken.
     """
     for name, value in result.items():
-        check_metric(name, value, f"`{function}` returned")
+        check_metric(name, value, f"`{function}` returned", remedy)
     return result
 
 

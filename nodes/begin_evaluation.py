@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import node
 from graphtrain.lazy import lazy_import
+from graphtrain.names import plainly_named
 
 if TYPE_CHECKING:
     import torch
@@ -70,7 +71,7 @@ class BeginEvaluation:
         ranks: Agreement | None = None,
         metric_objects: Mapping[str, Any] | None = None,
     ) -> tuple[str, dict[str, Any]]:
-        modes = {name: module.training for name, module in model.named_modules()}
+        modes = {name: module.training for name, module in plainly_named(model.named_modules())}
         training_state: dict[str, Any] = {"modes": modes, "random": random.capture_random()}
         if fixed_data is not None:
             training_state["generators"] = [generator.get_state() for generator in samplers.generators_of(fixed_data)]
@@ -81,7 +82,7 @@ class BeginEvaluation:
                         "first validation begins after them; leave the overlay `sanity` out if that matters"
                     )
         if ranks is not None and not self.update_bn:
-            buffers = dict(model.named_buffers())
+            buffers = dict(plainly_named(model.named_buffers()))
             training_state["buffers"] = {name: each.detach().clone() for name, each in buffers.items() if ranks.rank}
             ranks.exchange((), buffers)
         model.eval()
@@ -97,7 +98,7 @@ class BeginEvaluation:
 def _begin_statistics(model: torch.nn.Module) -> dict[str, float | None]:
     """Let layers of batch normalization take the mean over the batches to come; their momenta before that, by name."""
     kind = torch.nn.modules.batchnorm._BatchNorm
-    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, kind)}
+    layers = {name: layer for name, layer in plainly_named(model.named_modules()) if isinstance(layer, kind)}
     momenta = {name: layer.momentum for name, layer in layers.items()}
     for layer in layers.values():
         layer.train().reset_running_stats()

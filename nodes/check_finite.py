@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from graphtrain.errors import NotFiniteError, UsageError
 from graphtrain.kind import node, progress
 from graphtrain.lazy import lazy_import
-from graphtrain.nodes._optimizers import names_of, optimizers_of, parameters_of
-from graphtrain.nodes.gradient_norm import norms_of
+from graphtrain.nodes._optimizers import names_of, norms_of, optimizers_of, parameters_of
 from graphtrain.report.values import as_numbers
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from graphtrain.plan.plan import PlanNode
     from graphtrain.program.agreement import Agreement
     from graphtrain.report.recorder import Recorder
 else:
@@ -91,6 +91,15 @@ class CheckFinite:
         self._checked = []
         self._values, self._norms, self._places = [], [], []
 
+    @staticmethod
+    def refuse_settings(node: PlanNode, *, ranks: bool) -> None:
+        """Raise for settings with which a run could not start: the checks call it."""
+        if node.parameters["action"] == "drop" and node.parameters["of"] == "parameters":
+            raise UsageError(
+                f'{node.path}: action = "drop" of "parameters": weights that are not finite stay, whatever is dropped',
+                'use "stop"; or check "gradients" before the step',
+            )
+
     def setup(
         self,
         optimizer: Any,
@@ -100,11 +109,6 @@ class CheckFinite:
         model: Any = None,
     ) -> None:
         self._optimizers, self._notify, self._ranks, self._model = optimizers_of(optimizer), notify, ranks, model
-        if self.action == "drop" and self.of == "parameters":
-            raise UsageError(
-                'check_finite: action = "drop" of "parameters": weights that are not finite stay, whatever is dropped',
-                'use "stop"; or check "gradients" before the step',
-            )
         if self.action == "drop":
             recorder.means("train").only_finite = True
 

@@ -24,8 +24,8 @@ class Checkpoint:
     With `best`, the node is also due when the value of a validation is among the best, whatever `every` says. If the
     newest checkpoint has the same state except for that value, the new one replaces it.
 
-    In a graph with several such nodes, a checkpoint is kept if one of them keeps it: the largest `keep` and `keep_best`
-    apply, and the `best` of the nodes that have one.
+    Several such nodes may rank by different metrics: a checkpoint is kept if one of them keeps it. ``RUN/best`` is the
+    best of the first node that has a `best`, ``RUN/best:NODE`` that of another.
 
     Arguments:
         every: when to save. Default: after every epoch.
@@ -51,7 +51,6 @@ class Checkpoint:
         improved: a validation at this step recorded a value of `best` that is among the best, and it is not saved yet.
 
     Raises:
-        UsageError: two nodes have different `best`, or different `best_mode`.
         UnknownMetricError: the first validation does not record the metric `best`, or nothing records it.
 
     >>> from graphtrain import Graph
@@ -86,7 +85,7 @@ class Checkpoint:
     def setup(self, checkpoints: Requests, recorder: Recorder, notify: Callable[[str], None] | None = None) -> None:
         self._requests, self._recorder, self._notify = checkpoints, recorder, notify
         self._failures = checkpoints.failures
-        self._policy = checkpoints.policy = SavePolicy(self.retention(), self.mode, self.if_failed, self.slim)
+        self._policy = checkpoints.policy = SavePolicy(self.mode, self.if_failed, self.slim)
 
     def retention(self) -> Retention:
         return Retention(self.keep, self.best, self._best_mode, self.keep_best)
@@ -109,7 +108,7 @@ class Checkpoint:
                     "node be a graph (docs/metrics.md)"
                 )
                 self._notify = None
-            is_among_best = self._policy.retention.is_among_best(value, [other for _, other in self._best_saves()])
+            is_among_best = self.retention().is_among_best(value, [other for _, other in self._best_saves()])
             self.recorded = {
                 "step": self._recorder.place_of(row),
                 "value": value,
@@ -131,7 +130,7 @@ class Checkpoint:
         if self.if_busy == "skip" and not is_improved and self._requests.is_busy():
             self.skipped += 1
             return
-        self._requests.save(self._policy, value)
+        self._requests.save(self._policy, {self.best: value} if self.best is not None else {})
         if value is not None:
             self._rank(recorded["step"], value)
 
@@ -142,7 +141,6 @@ class Checkpoint:
     def _rank(self, place: Place, value: float) -> None:
         """Note a save; of those of the run only the best are remembered."""
         saves = [*self._best_saves(), [place, value]]
-        retention = self._policy.retention
-        best = retention.ranked({number: value for number, (_, value) in enumerate(saves)})[: self.keep_best]
+        best = self.retention().ranked({number: value for number, (_, value) in enumerate(saves)})[: self.keep_best]
         self.ranked = {**self.ranked, self._ranking: [saves[number] for number in sorted(best)]}
         self._failures = self._requests.failures

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from graphtrain.kind import node
 from graphtrain.kind.parameter import Above
 from graphtrain.lazy import lazy_import
-from graphtrain.nodes._optimizers import gradients_of, optimizers_of, parameters_of
+from graphtrain.nodes._optimizers import gradients_of, norms_of, optimizers_of, parameters_of
 
 if TYPE_CHECKING:
     import torch
@@ -44,10 +44,10 @@ class Clip:
 
     def __call__(self) -> None:
         gradients = gradients_of(self._optimizers)
-        alike = {(type(gradient), gradient.device, gradient.dtype) for gradient in gradients}
-        if len(alike) != 1 or type(gradients[0]) is not torch.Tensor:
-            if any(type(gradient).__name__ == "DTensor" for gradient in gradients):
-                self._clip_sharded(gradients)
+        alike = {(type(gradient), gradient.device, gradient.dtype, gradient.layout) for gradient in gradients}
+        if len(alike) != 1 or type(gradients[0]) is not torch.Tensor or gradients[0].is_sparse:
+            if any(type(gradient).__name__ == "DTensor" or gradient.is_sparse for gradient in gradients):
+                self._clip_one_by_one(gradients)
                 return
             torch.nn.utils.clip_grad_norm_(parameters_of(self._optimizers), self.max_norm, norm_type=self.norm_type)
             return
@@ -57,12 +57,11 @@ class Clip:
             factor = self.max_norm / (torch.linalg.vector_norm(norms, self.norm_type) + 1e-6)
             torch._foreach_mul_(gradients, torch.clamp(factor, max=1.0))
 
-    def _clip_sharded(self, gradients: list[torch.Tensor]) -> None:
-        """Clip by the norms of the parts of all ranks, which they gather in one call."""
-        from graphtrain.ranks import sharded  # which few runs need
-
-        total = torch.linalg.vector_norm(sharded.whole_norms(gradients, self.norm_type), self.norm_type)
+    def _clip_one_by_one(self, gradients: list[torch.Tensor]) -> None:
+        """Clip sparse gradients, which torch does not, and sharded ones."""
+        total = torch.linalg.vector_norm(norms_of(gradients, self.norm_type), self.norm_type)
         with torch.no_grad():
             factor = torch.clamp(self.max_norm / (total + 1e-6), max=1.0)
             for gradient in gradients:
-                (sharded.local_of(gradient) if sharded.is_sharded(gradient) else gradient).mul_(factor)
+                local = getattr(gradient, "_local_tensor", gradient)
+                local.mul_(factor.to(local.device))

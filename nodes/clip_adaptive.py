@@ -9,7 +9,7 @@ from graphtrain.errors import UsageError
 from graphtrain.kind import node
 from graphtrain.kind.parameter import Above
 from graphtrain.lazy import lazy_import
-from graphtrain.names import quoted, suggestion
+from graphtrain.names import plainly_named, quoted, suggestion
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class ClipAdaptive:
 
     def setup(self, optimizer: Any, model: Any = None) -> None:
         self._optimizers = optimizers_of(optimizer)
-        named = dict(model.named_parameters()) if isinstance(model, torch.nn.Module) else {}
+        named = dict(plainly_named(model.named_parameters())) if isinstance(model, torch.nn.Module) else {}
         left_out = {
             prefix: [name for name in named if name == prefix or name.startswith(f"{prefix}.")]
             for prefix in self.leave_out

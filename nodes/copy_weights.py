@@ -8,6 +8,7 @@ from graphtrain.errors import UsageError
 from graphtrain.kind import copy_of, node
 from graphtrain.kind.trigger import Trigger
 from graphtrain.lazy import lazy_import
+from graphtrain.names import plain_name, plainly_named
 
 if TYPE_CHECKING:
     import torch
@@ -60,17 +61,18 @@ def move_towards(average: Any, model: Any, weight: float) -> None:
         if any(map(torch.nn.parameter.is_lazy, average.parameters())):  # copied before the first batch
             average.load_state_dict(model.state_dict())
         means, values = list(average.parameters()), list(model.parameters())
-        if means and values and means[0].dtype != values[0].dtype:  # as of an average in float32 that was supplied
+        if any(mean.dtype != value.dtype for mean, value in zip(means, values, strict=True)):  # one that was supplied
             values = [value.to(mean.dtype) for mean, value in zip(means, values, strict=True)]
         if means and all(mean.is_floating_point() for mean in means):
             torch._foreach_lerp_(means, values, weight)
         else:
             for mean, value in zip(means, values, strict=True):
-                mean.lerp_(value, weight) if mean.is_floating_point() else mean.copy_(value)
-        buffers = dict(average.named_buffers(remove_duplicate=False))
+                averages = mean.is_floating_point() or mean.is_complex()
+                mean.lerp_(value, weight) if averages else mean.copy_(value)
+        buffers = dict(plainly_named(average.named_buffers(remove_duplicate=False)))
         for name, value in model.named_buffers(remove_duplicate=False):
-            if name in buffers:
-                buffers[name].copy_(value)
+            if (plain := plain_name(name)) in buffers:
+                buffers[plain].copy_(value)
             else:  # it was None when `average` was copied
                 owner, _, last = name.rpartition(".")
                 average.get_submodule(owner)._buffers[last] = value.clone()

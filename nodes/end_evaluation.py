@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import node
 from graphtrain.lazy import lazy_import
+from graphtrain.names import plainly_named
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -88,11 +89,11 @@ def put_back(model: Module, training_state: Mapping[str, Any], data: Any = None)
     []
     """
     own = training_state.get("buffers", {})
-    for name, buffer in model.named_buffers():
+    for name, buffer in plainly_named(model.named_buffers()):
         if name in own and own[name].shape == buffer.shape:  # a cache may have grown
             buffer.detach().copy_(own[name])
     momenta = training_state.get("momentum", {})  # where statistics were computed
-    for name, module in model.named_modules():
+    for name, module in plainly_named(model.named_modules()):
         module.training = training_state["modes"].get(name, True)
         if name in momenta:
             module.momentum = momenta[name]

@@ -119,7 +119,8 @@ class EvalBatch:
             if self._objects is None:
                 self._objects = objects_of.of_evaluation(self._all_objects, split, self._recorder)
             result = self._objects.update(result, name)
-        metrics = metrics_of(result if isinstance(result, Mapping) else {"loss": result}, name)
+        remedy = "" if validation_step is not None else "supply a `validation_step` without it; or "
+        metrics = metrics_of(result if isinstance(result, Mapping) else {"loss": result}, name, remedy)
         count: Any = samples
         sums: tuple[str, ...] = ()
         if self.per is not None and (validation_step is None or self.per in metrics):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from graphtrain.kind import node
 from graphtrain.kind.parameter import Above
 from graphtrain.lazy import lazy_import
-from graphtrain.nodes._optimizers import names_of, optimizers_of, parameters_of
+from graphtrain.nodes._optimizers import names_of, norms_of, optimizers_of, parameters_of
 
 if TYPE_CHECKING:
     import torch
@@ -58,20 +58,3 @@ class GradientNorm:
             names += [f"gradient_norm/{name}" for name in names_of(parameters, self._model, self._optimizers)]
             values = torch.cat([values, norms])
         self._means.add((names, values), 1)
-
-
-def norms_of(tensors: list[torch.Tensor], norm_type: float) -> torch.Tensor:
-    """The norm of each tensor, on the device of the first; the norm of these is the norm of all.
-
-    Of a tensor that is sharded over ranks it is that of the whole.
-
-    >>> norms_of([torch.tensor([3.0, 4.0]), torch.tensor([[-2.0]])], 2.0)
-    tensor([5., 2.])
-    """
-    if any(type(tensor).__name__ == "DTensor" for tensor in tensors):
-        from graphtrain.ranks.sharded import whole_norms  # which few runs need
-
-        return whole_norms(tensors, norm_type)
-    with torch.no_grad():
-        norms = torch._foreach_norm(tensors, norm_type)
-        return torch.stack([norm.to(norms[0].device) for norm in norms])

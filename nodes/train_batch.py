@@ -23,11 +23,13 @@ from graphtrain.nodes._training_step import (
     stand_in_is_missing,
     without_ask,
 )
+from graphtrain.plan.scope import ResourceTarget
 from graphtrain.report.values import detached
 
 if TYPE_CHECKING:
     import torch
 
+    from graphtrain.plan.plan import PlanNode
     from graphtrain.program import resources
     from graphtrain.program.agreement import Agreement
     from graphtrain.program.factories import Renewals
@@ -132,6 +134,25 @@ class TrainBatch(CallsTrainingStep):
     _is_plain: bool
     _backward: Callable[[Any], None]  # among several ranks, it may begin to exchange gradients
 
+    @staticmethod
+    def refuse_settings(node: PlanNode, *, ranks: bool) -> None:
+        """Raise for settings with which a run could not start: the checks call it."""
+        parameters, reads = node.parameters, {read.name: target for read, target in node.reads}
+        if parameters["precision"] == "16-mixed" and isinstance(reads["loss_scale"], ResourceTarget):
+            raise UsageError(
+                f'{node.path}.precision "16-mixed": nothing scales the loss, so small gradients would be 0 in float16',
+                'add the overlay that scales it: --overlay fp16, in Python graph.overlay("fp16"); or use "bf16-mixed"',
+            )
+        if parameters["on_out_of_memory"] == "halve" and (ranks or parameters["per"] is not None or node.returned):
+            why = (
+                "the step function writes slots, each part its own" if node.returned else "not for sums, as with `per`"
+            )
+            if ranks:
+                why = "several ranks: one would cut its batches, and its weights differ after a resume"
+            raise UsageError(
+                f'{node.path}.on_out_of_memory "halve": {why}', "halve the batch size, and double accumulate.every"
+            )
+
     def setup(
         self,
         recorder: Recorder,
@@ -154,11 +175,6 @@ class TrainBatch(CallsTrainingStep):
         if optimizer is not None:
             usual = self._around
             self._around = looking_at_first_calls(usual, optimizer, lambda: setattr(self, "_around", usual))
-        if self.precision == "16-mixed" and loss_scale is None:
-            raise UsageError(
-                'train_batch.precision "16-mixed": nothing scales the loss, so small gradients would be 0 in float16',
-                'add the overlay that scales it: --overlay fp16, in Python graph.overlay("fp16"); or use "bf16-mixed"',
-            )
         if self.only_own and optimizer is None:
             raise UsageError(
                 "train_batch.only_own: the node has no `optimizer` whose parameters are its own",
@@ -169,12 +185,6 @@ class TrainBatch(CallsTrainingStep):
                 "train_batch.skip_none: in the backward pass of a sharded model every rank takes part, and one whose "
                 "batch is skipped has none",
                 "return a loss of zero, as in `torch.where(is_skipped, 0, loss)`, and leave skip_none out",
-            )
-        if self.on_out_of_memory == "halve" and (ranks is not None or self.per is not None):
-            why = "several ranks: one would cut its batches, and its weights differ in their last bits after a resume"
-            raise UsageError(
-                f'train_batch.on_out_of_memory "halve": {why if ranks is not None else "not for sums, as with `per`"}',
-                "halve the batch size, and double accumulate.every",
             )
 
     def __call__(
@@ -276,11 +286,6 @@ class TrainBatch(CallsTrainingStep):
         self, model: Any, batch: Any, training_step: Any, samples: int, window: int, loss_scale: float | None
     ) -> Any:
         """Compute a batch in as few parts as memory allows; what was begun is undone before it is begun again."""
-        if isinstance(training_step, resources.StepOutputs):
-            raise UsageError(
-                'train_batch.on_out_of_memory "halve": the step function writes slots, each part its own',
-                "leave the writes of the node out, or halve the batch size and double accumulate.every",
-            )
         tensors = {id(each): each for each in (*model.parameters(), *parameters_of(self._optimizer))}
         while True:
             gradients = [(each, None if each.grad is None else each.grad.clone()) for each in tensors.values()]

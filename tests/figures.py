@@ -21,16 +21,17 @@ from graphtrain.kind import node, progress
 from tests.test_layers import LATE, MODULES, late_against_the_order, lines_of, rooms, walked
 
 ROOT = Path(__file__).parent.parent
-LINES, FILE_LINES, FUNCTION_LINES, CLASS_METHODS, TRAINER_LINES, DECLARATIONS = 42_000, 600, 60, 25, 550, 20
+LINES, FILE_LINES, FUNCTION_LINES, CLASS_METHODS, TRAINER_LINES, DECLARATIONS = 37_650, 600, 60, 25, 550, 20
 FUNCTIONS, CLASSES, RUN_MODULES = 980, 110, 190
 
 
 def lines_by_module() -> dict[str, int]:
-    """Module -> its lines; examples are no source."""
-    return {name: lines_of(name) for name in MODULES if not name.endswith("_example")}
+    """Module -> its physical lines, those of the gallery's examples included."""
+    return {name: lines_of(name) for name in MODULES}
 
 
 def lines_by_room() -> dict[str, int]:
+    """Room -> the lines of its packages; `ground` is what stands directly under `graphtrain/`."""
     by_package: Counter[str] = Counter()
     for module, lines in lines_by_module().items():
         by_package[module.partition(".")[0]] += lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from types import ModuleType
 
 import pytest
 
@@ -60,6 +61,15 @@ NAMES = (
 def test_the_package_has_every_public_name(name: str) -> None:
     assert name in dir(graphtrain)
     assert getattr(graphtrain, name).__name__ == name
+
+
+@pytest.mark.full
+def test_a_star_imports_the_public_names_and_no_others() -> None:
+    names: dict[str, object] = {}
+    exec("from graphtrain import *", names)  # noqa: S102 - a function cannot have it; imports `TensorBoard` and others
+    names.pop("__builtins__")
+    assert set(NAMES) <= names.keys() <= {*dir(graphtrain)}
+    assert not [name for name, value in names.items() if name.startswith("_") or isinstance(value, ModuleType)]
 
 
 def test_a_kind_can_be_imported_by_its_module() -> None:

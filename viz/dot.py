@@ -78,8 +78,8 @@ def to_dot(picture: Picture, *, arrow_ids: bool = False) -> str:
     else:
         _add_level(digraph, picture, "", touching)
     rows = _rows(picture)
-    for source in dict.fromkeys(arrow.source for arrow in rows):
-        digraph.node(source, ordering="out")
+    for tail in dict.fromkeys(tail for arrow, tail, _ in picture.ends() if arrow in rows):
+        digraph.node(tail, ordering="out")
     bodies = {box.key for box in picture.bodies}
     for number, (arrow, tail, head) in enumerate(picture.ends()):
         identity = {"id": f"arrow{number}"} if arrow_ids else {}

@@ -13,7 +13,7 @@ from graphtrain.graph import Graph
 from graphtrain.graph.elements import END, Edge, Node, nodes_of
 from graphtrain.graph.layers import Layers, overlays_text
 from graphtrain.graph.layers import node as node_key
-from graphtrain.graph.registry import effects_of, family_of_node
+from graphtrain.graph.registry import family_of_node, kind_of_node
 from graphtrain.kind.fields import ON_GRADIENTS
 from graphtrain.viz.theme import HEAT_LEVELS, SIGNS
 from graphtrain.viz.wording import (
@@ -279,7 +279,8 @@ _ROLES = ("model", "optimizer", "training_step")
 
 def _roles(node: Node, graph: Graph) -> dict[str, str]:
     """The model, the optimizer and the step function of a node, if its mark or the graph names them."""
-    effects = effects_of(node.use, node.kind)
+    kind = kind_of_node(node)
+    effects = {action.effect for action in kind.actions} if kind is not None else set()
     known: dict[str, Any] = {"model": "model", "training_step": "training_step"} if "backward" in effects else {}
     known |= {"optimizer": graph.optimizer or "optimizer"} if effects & set(ON_GRADIENTS) else {}
     known = {**known, **{role: node.reads[role] for role in _ROLES if role in node.reads}}

@@ -113,7 +113,7 @@ class Callbacks:
         """The training step, which also counts the operations of `state.total_flos`."""
 
         def counted_step(model: Any, batch: Mapping[str, Any]) -> Any:
-            if self._main_input in batch:
+            if model.training and self._main_input in batch:  # the step may serve evaluations too
                 self.state.total_flos += float(self._operations * batch[self._main_input].numel())
             return training_step(model, batch)
 

@@ -1,7 +1,6 @@
 """What the arguments of Lightning's Trainer, and of its callbacks, are in the graph `fit`: one table, as edits.
 
-The adapter applies it to values, and ``graphtrain from-lightning`` to the text of a script; neither this module nor the
-command imports Lightning.
+This module does not import Lightning.
 """
 
 from __future__ import annotations
@@ -196,7 +195,7 @@ ELSEWHERE: Mapping[str, str] = {
     "deterministic": "`--deterministic`, or `Trainer(..., deterministic=True)`",
     **dict.fromkeys(("benchmark", "detect_anomaly"), "a switch of torch, which the script sets itself"),
     "inference_mode": "evaluation runs under `torch.no_grad()`",
-    "profiler": "`graphtrain render --seconds --run-dir RUN`",
+    "profiler": "`graphtrain report RUN`: seconds of each node",
     "barebones": "the graph does no hidden work",
     "plugins": "a kind of its own, by `replace`",
     "reload_dataloaders_every_n_epochs": "data is opened again in every epoch",

@@ -39,7 +39,7 @@ _HERE = {
     "predict": "the graph `predict`",
     **dict.fromkeys(("save_checkpoint", "checkpoint_callback", "checkpoint_callbacks"), "the node `checkpoint`"),
     **dict.fromkeys(("early_stopping_callback", "early_stopping_callbacks"), "the node `early_stop`"),
-    "profiler": "`graphtrain render --seconds --run-dir RUN`",
+    "profiler": "`graphtrain report RUN`: seconds of each node",
     "scaler": "the node `unscale` of the overlay `fp16`",
     "val_check_batch": "the guard `val_check_batch`",
     "num_sanity_val_batches": "the overlay `sanity`",

@@ -118,13 +118,17 @@ def _loader(args: Any, model: Any, dataset: Any, collator: Any, *, trains: bool,
 
 
 @node(family="data")
-def draw_as_loader(*, loaders: int = 1) -> None:
+def draw_as_loader(data: Any = None) -> None:
     """Draw the number that each of torch's loaders draws where it is iterated over, and a `graphtrain.Loader` does not.
 
     So the random numbers of a run, and its dropout, are those of `transformers.Trainer`.
+
+    Reads:
+        data: one loader, or several by their names. Default: none.
     """
-    for _ in range(loaders):
-        torch.empty((), dtype=torch.int64).random_()
+    for loader in data.values() if isinstance(data, Mapping) else [data]:
+        if isinstance(loader, Loader):
+            torch.empty((), dtype=torch.int64).random_()
 
 
 # ---- losses and predictions
@@ -148,12 +152,14 @@ def _smoothing(args: Any, model: Any) -> Callable[..., Any] | None:
 class _Losses:
     """The loss that `Trainer` computes, and what it is a mean over."""
 
-    def __init__(self, model: Any, args: Any, function: Callable[..., Any] | None) -> None:
-        base = _base(model)
+    def __init__(self, model: Any, args: Any, function: Any, whole: Any) -> None:
+        base, self.whole = _base(model), whole
         parameters = inspect.signature(base.forward).parameters.values()
         takes_more = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
         self.takes_count = getattr(base, "accepts_loss_kwargs", takes_more)
         self.counts = self.takes_count or function is not None
+        if whole is not None and (function is not None or args.label_smoothing_factor):
+            raise UsageError("compute_loss is the whole loss", "leave compute_loss_func and label_smoothing_factor out")
         self.function, self.needs_labels = function or _smoothing(args, model), function is None
         encodes = getattr(getattr(base, "config", None), "is_encoder_decoder", False)
         mapping, shifting = losses_of_transformers.LOSS_MAPPING, losses_of_transformers.ForCausalLMLoss
@@ -167,6 +173,10 @@ class _Losses:
         return labels.ne(-100).sum() if isinstance(labels, torch.Tensor) else None
 
     def __call__(self, model: Any, batch: Mapping[str, Any], count: Any) -> tuple[torch.Tensor, Any]:
+        if self.whole is not None:
+            options = {} if model.training else {"return_outputs": True}
+            result = self.whole(model, {**batch}, num_items_in_batch=count, **options)
+            return (result, None) if model.training else result
         inputs = {**batch, "num_items_in_batch": count} if self.takes_count and count is not None else {**batch}
         labels = inputs.pop("labels", None) if self.function is not None else None
         outputs = model(**inputs)
@@ -187,14 +197,21 @@ class _Losses:
         batch = next(train_data.batches(0) if isinstance(train_data, Loader) else iter(train_data))
         if self.count(batch) is None:
             return "mean"
-        if self.shifts:
+        if self.shifts and self.whole is None:
             return "tokens"
         batch = {name: value.to(model.device) if torch.is_tensor(value) else value for name, value in batch.items()}
         model.eval()  # without dropout, the losses by two counts differ only if the model uses the count
         with torch.no_grad():
             by_one, by_two = (self(model, batch, count)[0] for count in (1, 2))
         model.train()
-        return "sum" if torch.equal(by_one, by_two) else "tokens"
+        if torch.equal(by_one, by_two):
+            return "sum"
+        if torch.allclose(by_one, 2 * by_two, rtol=1e-3):
+            return "tokens"
+        raise UsageError(
+            "the loss depends on num_items_in_batch, and is not divided by it, so a window is not that of Trainer",
+            "divide all of it, or nothing; or set gradient_accumulation_steps=1",
+        )
 
 
 def _padded(tokens: torch.Tensor, model: Any, tokenizer: Any) -> torch.Tensor:
@@ -223,9 +240,9 @@ def _generated(model: Any, batch: Mapping[str, Any], args: Any, tokenizer: Any) 
 
 
 def _steps(
-    args: Any, losses: _Losses, window: str, preprocess: Any, tokenizer: Any, *, gathers: bool
+    args: Any, losses: _Losses, window: str, preprocess: Any, tokenizer: Any, bridge: Callbacks | None, *, gathers: bool
 ) -> tuple[Any, Any]:
-    """The training step and the validation step."""
+    """The training step and the validation step, which is None where the training step serves as one."""
     generates = gathers and getattr(args, "predict_with_generate", False)
     in_tokens = window == "tokens" and args.gradient_accumulation_steps > 1
 
@@ -234,9 +251,16 @@ def _steps(
             return {"loss": losses(model, batch, 1)[0], "tokens": losses.count(batch)}
         return losses(model, batch, losses.count(batch))[0]
 
-    def validation_step(model: Any, batch: Mapping[str, Any], loader: str = "") -> dict[str, Any]:
+    counted_step = training_step if bridge is None else bridge.counting(training_step)
+
+    def validation_step(model: Any, batch: Any, training_step: Any, loader: str = "", split: str = "val") -> Any:
+        if training_step is not counted_step:
+            raise UsageError(
+                "`training_step` was replaced, and `validation_step` still has the loss of `setup`",
+                "replace both: resources['validation_step'] = ...; or give the loss to setup: compute_loss=...",
+            )
         loss, outputs = losses(model, batch, losses.count(batch))
-        if not gathers:
+        if not gathers or split != "val":  # only `validate` gathers what is predicted
             return {"loss": loss}
         if generates:
             logits, labels = _generated(model, batch, args, tokenizer)
@@ -250,7 +274,7 @@ def _steps(
     def _processed(logits: Any, labels: Any) -> Any:
         return logits if preprocess is None else preprocess(logits, labels)
 
-    return training_step, validation_step
+    return counted_step, validation_step if gathers or in_tokens else None
 
 
 def _on_host(value: Any) -> Any:
@@ -313,8 +337,22 @@ def save_pretrained(model: Any, pretrained_folder: str, is_due: bool = True) -> 
 # ---- the whole
 
 
-def _prepare(model: Any, args: Any) -> None:
-    """Do to the model what `Trainer` does before it trains."""
+def _seeded(args: Any, model_init: Callable[..., Any] | None) -> Any:
+    """Seed as `Trainer` does; returns the model that a function makes then, which may take a trial."""
+    (trainer_utils.enable_full_determinism if args.full_determinism else trainer_utils.set_seed)(args.seed)
+    return None if model_init is None else model_init(*[None for _ in inspect.signature(model_init).parameters])
+
+
+def _prepared(model: Any, args: Any, model_init: Any, optimizers: tuple[Any, Any]) -> Any:
+    """The model that is given or made, to which is done what `Trainer` does before it trains."""
+    if model_init is not None and isinstance(args, transformers.TrainingArguments):
+        if model is not None or optimizers != (None, None):
+            raise UsageError("model_init makes the model", "leave it out, or both the model and optimizers")
+        model = _seeded(args, model_init)
+    for value, expected in ((args, transformers.TrainingArguments), (model, torch.nn.Module)):
+        if not isinstance(value, expected):
+            raise UsageError(f"transformers.setup takes a {expected.__name__}; got {described(value)}")
+    refuse(args)
     if args.activation_checkpointing:
         options = dict(args.activation_checkpointing_kwargs or {})
         more = {name: options.pop(name) for name in ("every_n_layers", "offload") if name in options}
@@ -322,6 +360,7 @@ def _prepare(model: Any, args: Any) -> None:
     if getattr(model, "config", None) is not None:
         model.config.use_cache = args.use_cache
     model.train()
+    return model
 
 
 def _optimizer(args: Any, model: Any, steps: int, optimizer: Any, scheduler: Any) -> tuple[Any, Any]:
@@ -383,6 +422,8 @@ def setup(
     compute_metrics: Callable[..., Any] | None = None,
     preprocess_logits_for_metrics: Callable[..., Any] | None = None,
     compute_loss_func: Callable[..., Any] | None = None,
+    compute_loss: Callable[..., Any] | None = None,
+    model_init: Callable[..., Any] | None = None,
     optimizers: tuple[Any, Any] = (None, None),
     callbacks: Collection[TrainerCallback | type[TrainerCallback]] = (),
     processing_class: Any = None,
@@ -392,57 +433,55 @@ def setup(
     It seeds with `args.seed`, and puts the model into training mode.
 
     Arguments:
-        model: one whose ``model(**batch)`` returns a loss; of PEFT too, whose adapter alone is trained and saved.
+        model: one whose ``model(**batch)`` returns a loss; of PEFT too, whose adapter alone is trained and saved. None
+            with `model_init`, which makes it.
         args: see `explain_arguments`.
         train_dataset, eval_dataset: data sets of `datasets` or torch; the second also a mapping of them.
-        data_collator, compute_metrics, preprocess_logits_for_metrics, compute_loss_func, optimizers, callbacks,
-            processing_class: as of `transformers.Trainer`. Defaults: those of it.
+        compute_loss: what a subclass of `transformers.Trainer` overrides, without its `self`; it is also the loss of
+            evaluations. Default: the loss of the model.
+        data_collator, compute_metrics, preprocess_logits_for_metrics, compute_loss_func, model_init, optimizers,
+            callbacks, processing_class: as of `transformers.Trainer`. Defaults: those of it.
 
     Raises:
         UsageError: an argument that has no meaning here is set, or something is missing.
     """
-    for value, expected in ((model, torch.nn.Module), (args, transformers.TrainingArguments)):
-        if not isinstance(value, expected):
-            raise UsageError(f"transformers.setup takes a {expected.__name__}; got {described(value)}")
-    refuse(args)
+    model = _prepared(model, args, model_init, optimizers)
     _refuse_missing(args, train_dataset, eval_dataset)
     collator = data_collator or _collator(processing_class)
-    _prepare(model, args)
     main = processing_class.model_input_names[0] if hasattr(processing_class, "model_input_names") else "input_ids"
     train_data, steps = _loader(args, model, train_dataset, collator, trains=True, main_input=main), args.max_steps
     has_length = hasattr(train_dataset, "__len__")
     per_epoch = math.ceil(len(train_data) / args.gradient_accumulation_steps) if has_length else steps
     steps = steps if steps > 0 else math.ceil(args.num_train_epochs * per_epoch)
-    losses = _Losses(model, args, compute_loss_func)
-    window = losses.window(model, args, train_data)
+    loss = _Losses(model, args, compute_loss_func, compute_loss)
+    window = loss.window(model, args, train_data)
     is_frozen = not all(parameter.requires_grad for parameter in model.parameters())
     graph = Graph.load("fit")
     for edit in [edit for meaning in meanings(args, steps, window, slim=is_frozen) for edit in meaning.edits]:
         graph = getattr(graph, edit.verb)(edit.name, **edit.keywords)
-    graph = graph.insert("draw", draw_as_loader, after="begin_epoch")
+    graph = graph.insert("draw", draw_as_loader, after="begin_epoch", reads={"data": "train_data"})
     resources: dict[str, Any] = {"model": model, "train_data": train_data}
     resources |= zip(("optimizer", "scheduler"), _optimizer(args, model, steps, *optimizers), strict=True)
     gathers = compute_metrics is not None and not args.prediction_loss_only
-    training_step, validation_step = _steps(
-        args, losses, window, preprocess_logits_for_metrics, processing_class, gathers=gathers
-    )
-    resources["training_step"] = training_step
     if eval_dataset is not None:
         several = eval_dataset if isinstance(eval_dataset, Mapping) else {"": eval_dataset}
         val_data = {name: _loader(args, model, each, collator, trains=False) for name, each in several.items()}
         resources["val_data"] = val_data if several is eval_dataset else val_data[""]
-        resources["validation_step"] = validation_step
-        graph = graph.insert("draw_again", draw_as_loader, after="validate", loaders=len(several))
+        graph = graph.insert("draw_again", draw_as_loader, after="validate", reads={"data": "val_data"})
         if gathers:
             graph, resources["compute_metrics"] = _with_metrics(graph, args), compute_metrics
     best = best_metric(args) is not None
     if plain(args.save_strategy) != "no" and (best or is_frozen):
         reads: dict[str, Any] = {"reads": {"is_due": "checkpoint.improved"}} if best else {}
-        graph = graph.insert("save_pretrained", save_pretrained, between=("decide", "checkpoint"), **reads)
+        graph = graph.insert("save_pretrained", save_pretrained, at="decide", before="checkpoint", **reads)
+        graph = graph.guard("save_pretrained_due", "checkpoint_due and save_pretrained.runs == checkpoint.runs")
         resources["pretrained_folder"] = str(Path(str(args.output_dir)) / ("best" if best else "last"))
     if callbacks:
         epochs = math.ceil(steps / per_epoch if args.max_steps > 0 else args.num_train_epochs)
-        bridge = resources["callbacks"] = Callbacks(callbacks, args, steps, epochs, resources, processing_class)
-        graph, resources["training_step"] = with_callbacks(graph, bridge), bridge.counting(training_step)
-    (trainer_utils.enable_full_determinism if args.full_determinism else trainer_utils.set_seed)(args.seed)
+        resources["callbacks"] = Callbacks(callbacks, args, steps, epochs, resources, processing_class)
+        graph = with_callbacks(graph, resources["callbacks"])
+    resources["training_step"], resources["validation_step"] = _steps(
+        args, loss, window, preprocess_logits_for_metrics, processing_class, resources.get("callbacks"), gathers=gathers
+    )
+    _seeded(args, model_init)  # the model once more, as Trainer makes it: random numbers go on after it
     return graph, resources

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from graphtrain.checks.codes import can_be_allowed
@@ -15,12 +14,11 @@ from graphtrain.checks.guards import check_bypassed, check_guards
 from graphtrain.checks.loops import check_loops
 from graphtrain.checks.modes import check_modes
 from graphtrain.checks.saving import check_saving
-from graphtrain.checks.structure import check_structure
+from graphtrain.checks.structure import check_start, check_structure
 from graphtrain.errors import GraphError
 from graphtrain.graph import Graph
-from graphtrain.graph.elements import Edge, Problem
+from graphtrain.graph.elements import Problem
 from graphtrain.graph.read_toml import Draft, read_graph
-from graphtrain.names import quoted
 from graphtrain.plan.flow import Flow
 from graphtrain.plan.plan import Plan
 from graphtrain.plan.scope import Scope
@@ -39,8 +37,7 @@ def check_graph(
     Checks of paths, G3xx and above, are made only if names and guards are sound.
 
     Arguments:
-        all_kinds_known: True if no script will declare further kinds, so that an unknown kind is an error. Default:
-            False, it is reported as not checked, with all that depends on it.
+        all_kinds_known: True if no script will declare further kinds, which hints name otherwise. Default: False.
         ranks: True for a run of several ranks. Default: False, for one process, where nodes for several ranks are
             bypassed.
         supplied: the names of the resources of the run; all others are absent. Default: not known, and problems that
@@ -60,10 +57,7 @@ def check_graph(
         problems += [(scope, problem) for scope in scopes for problem in check_at_end(scope)]
     if not any(problem.severity == "error" for _, problem in problems):
         by_path = {scope.path: scope for scope in scopes}
-        problems += [
-            (by_path[path], _with_placement(problem, path, by_path))
-            for path, problem in _along_paths(scopes[0], ranks, supplied)
-        ]
+        problems += [(by_path[path], problem) for path, problem in _along_paths(scopes[0], ranks, supplied)]
     return [
         problem
         for scope, problem in problems
@@ -88,9 +82,9 @@ def _along_paths(scope: Scope, ranks: bool, supplied: Collection[str] | None) ->
         *loops,
         *check_epochs(flow),
         *(check_endings(plan) if all(problem.severity == "warning" for problem in loops) else ()),
+        *check_saving(slots, before),
+        *check_start(plan, ranks=ranks, supplied=supplied),
     ]
-    if not scope.has_unknown:
-        problems += check_saving(slots, before)
     if ranks:
         from graphtrain.checks.ranks import check_ranks  # not needed for one process
 
@@ -98,36 +92,6 @@ def _along_paths(scope: Scope, ranks: bool, supplied: Collection[str] | None) ->
     for problem in problems:
         path, slash, _ = problem.where.split(" ")[-1].rpartition("/")
         yield path + slash, problem
-
-
-def _with_placement(problem: Problem, path: str, scopes: Mapping[str, Scope]) -> Problem:
-    """The problem, with a hint at `after` if its cause is a node that `insert(before=...)` has added.
-
-    ``insert(before="decide")`` redirects every edge to `decide`, so the new node runs after side trips too.
-
-    Arguments:
-        path: of the graph in which the problem is.
-    """
-    at = path + problem.where.rpartition(".")[2]
-    for node in dict.fromkeys([at, *problem.path]):
-        prefix, slash, name = node.rpartition("/")
-        edges = scopes[prefix + slash].graph.edges
-        targets = [edge.target for edge in edges.get(name, ())]
-        sources = _sources(edges, name)
-        # On the way to a problem elsewhere, a node with two predecessors is usually meant to have them.
-        fewest = 2 if node == at else 3
-        if len(targets) == 1 and len(sources) >= fewest and _sources(edges, targets[0]) == [name]:
-            hint = (
-                f"`{name}` is before `{targets[0]}`, so it runs after each of {quoted(sources, most=8)}; "
-                "insert it with `after` if it should run after only one of them"
-            )
-            return replace(problem, hint="\n    ".join(filter(None, (problem.hint, hint))))
-    return problem
-
-
-def _sources(edges: Mapping[str, tuple[Edge, ...]], target: str) -> list[str]:
-    """The nodes with an edge to `target`."""
-    return [source for source, leaving in edges.items() if any(edge.target == target for edge in leaving)]
 
 
 def checked_graph(source: Graph | str | Path, *, ranks: bool = False, supplied: Collection[str] | None = None) -> Graph:

@@ -142,7 +142,7 @@ class Changes:
             exchanging = [  # none in one process, where the nodes for several ranks are bypassed
                 point
                 for point in self._nodes.values()
-                if point.is_unknown or self.gradients.acted_on("exchange", point) & {*plan_node.optimizers}
+                if self.gradients.acted_on("exchange", point) & {*plan_node.optimizers}
             ]
             return ANY if exchanging else Constant(False)
         if field.field == "runs":

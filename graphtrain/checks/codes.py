@@ -4,7 +4,7 @@ from __future__ import annotations
 
 CODES: dict[str, str] = {
     "G101": "a node that is named does not exist",
-    "G102": "a kind is misspelt",
+    "G102": "a kind does not exist",
     "G103": "a parameter does not exist",
     "G104": "a parameter is missing, or has the wrong type",
     "G105": "a guard that an edge names does not exist",
@@ -19,7 +19,7 @@ CODES: dict[str, str] = {
     "G115": "a slot that is renamed or handed out does not exist",
     "G116": "a field that is read or counted does not exist",
     "G117": "a code in `allow` does not exist, or cannot be allowed",
-    "G118": "a kind is not known here, so it is not checked",
+    "G119": "a run could not start with these settings",
     "G201": "a guard is not an expression",
     "G202": "a name in a guard does not exist",
     "G203": "a field in a guard does not exist",
@@ -55,6 +55,7 @@ CODES: dict[str, str] = {
     "G413": "gradients are added to exchanged or unscaled ones",
     "G414": "gradients are not divided once by the scale or count of their loss",
     "G415": "a backward pass in evaluation mode, or a body that leaves it on",
+    "G416": "a scheduler is stepped before the optimizer",
     "G501": "the run can loop forever",
     "G502": "no node in a loop can change the guard that leaves it",
     "G503": "whether a loop ends is not checked",
@@ -71,7 +72,7 @@ CODES: dict[str, str] = {
     "G706": "several ranks: the window of one rank is read as that of all",
 }
 
-_WARNINGS = frozenset({"G117", "G118", "G209", "G210"})
+_WARNINGS = frozenset({"G117", "G209", "G210"})
 
 
 def can_be_allowed(code: str) -> bool:

@@ -6,12 +6,19 @@ A forward analysis of what is written on all paths, and on some; a backward one 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from graphtrain.checks.expressions import initial_value
+from graphtrain.checks.guards import METRIC_HINT
 from graphtrain.graph.elements import Problem
-from graphtrain.plan.flow import Flow, FlowPoint
-from graphtrain.plan.plan import PlanNode
+from graphtrain.kind.parameter import known_mode
+from graphtrain.language.closures import Cell, compile_guard
+from graphtrain.language.syntax import Expression, FieldOf, Name, Operation
+from graphtrain.plan.flow import Flow, FlowPoint, changers, names_on
+from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import (
     ExpressionTarget,
     ResourceTarget,
@@ -126,19 +133,71 @@ def _unwritten(slots: Slots, before: Before, missed: set[str]) -> Iterator[Probl
     for reading in readings.values():
         never, later = reading.missed & ~reading.met, reading.missed & reading.met
         missed.update(slots.named(never))
-        first = later & ~_may_be_unread(slots, reading)
-        first &= ~written_before(slots, reading.point)[reading.point][1] if first else 0
+        first = later and later & _unwritten_at_first(slots, reading)
         for when, bits in (("never", never), ("first", first), ("sometimes", later & ~first)):
             if bits:
                 yield _missed(slots, reading, bits, when)
 
 
-def _may_be_unread(slots: Slots, reading: _Reading) -> int:
-    """The slots that guards and expressions read, which may stop evaluating before they read them."""
-    plan_node = reading.point.plan_node
-    if plan_node is None or reading.verb == "guard":
-        return reading.missed
-    return slots.bits(slots_of(target for _, target in plan_node.visit_reads if isinstance(target, ExpressionTarget)))
+def _unwritten_at_first(slots: Slots, reading: _Reading) -> int:
+    """The slots that a node, or a guard on its edges, may read at its first visit, before anything has written them."""
+    point, plan_node = reading.point, reading.point.plan_node
+    assert plan_node is not None
+    before = written_before(slots, point)
+    visited = {each.node.name for each in before if each.scope is point.scope and each.node is not None}
+    visit = _FirstVisit(slots.flow.plan, point.scope, visited)
+    if reading.verb == "guard":
+        guards = [way.guard for way in plan_node.exits if way.guard is not None]
+        names = visit.names(Operation("or", tuple(guards)))  # none is evaluated after one that holds
+        return slots.bits(slots_of(map(point.scope.resolve, names))) & ~_written_after(slots, point, before[point][1])
+    targets = [target for _, target in plan_node.visit_reads]
+    computed = [target for target in targets if isinstance(target, ExpressionTarget)]
+    names = itertools.chain.from_iterable(visit.names(target.expression) for target in computed)
+    always = reading.missed & ~slots.bits(slots_of(computed))
+    return (always | slots.bits(slots_of(map(point.scope.resolve, names)))) & ~before[point][1]
+
+
+class _FirstVisit:
+    """What expressions read at the first visit of a node: they stop evaluating where their value is decided.
+
+    Arguments:
+        visited: the nodes that may be visited before. What only others change has its initial value; a condition that
+            is not known counts as false, so that `step.steps > 9 and late` reads no `late`.
+    """
+
+    def __init__(self, plan: Plan, scope: Scope, visited: set[str]) -> None:
+        self._plan, self._scope, self._visited = plan, scope, visited
+
+    def names(self, expression: Expression) -> Iterator[str]:
+        """The names that are read."""
+        match expression:
+            case Name(name):
+                yield name
+            case Operation("and" | "or" as operator, operands):
+                for operand in operands:
+                    yield from self.names(operand)
+                    if self._holds(operand) is (operator == "or"):
+                        return
+            case Operation("if", (condition, then, otherwise)):
+                yield from self.names(condition)
+                yield from self.names(then if self._holds(condition) else otherwise)
+            case Operation(_, operands):
+                yield from itertools.chain.from_iterable(map(self.names, operands))
+
+    def _holds(self, expression: Expression) -> bool:
+        try:
+            return bool(compile_guard(expression, lambda part: Cell(lambda: self._initial(part)))())
+        except (ArithmeticError, LookupError, TypeError, ValueError):
+            return False
+
+    def _initial(self, part: Name | FieldOf) -> Any:
+        if changers(self._plan, self._scope, part) & self._visited:
+            raise ValueError("it may have changed")
+        if isinstance(part, FieldOf) and part.field == "due":
+            trigger = self._plan.by_path[f"{self._scope.path}{part.node}"].trigger
+            if trigger is None or trigger.once or trigger.at_end:
+                raise ValueError("it may be due from the start")
+        return initial_value(self._scope, part)
 
 
 def _missed(slots: Slots, reading: _Reading, bits: int, when: str) -> Problem:
@@ -150,7 +209,7 @@ def _missed(slots: Slots, reading: _Reading, bits: int, when: str) -> Problem:
     writers = [
         writer.path
         for writer in slots.flow.points
-        if slots.uses[writer].defines & sources and not slots.body_outputs(writer) and not writer.is_unknown
+        if slots.uses[writer].defines & sources and not slots.body_outputs(writer)
     ]
     writing = _listed(list(dict.fromkeys(writers)))
     reads = (
@@ -160,17 +219,24 @@ def _missed(slots: Slots, reading: _Reading, bits: int, when: str) -> Problem:
     )
     written = "is" if len(names) == 1 else "are"
     it = "it" if len(names) == 1 else "them"
+    path = _path_without(slots, point, names[0], inside=reading.verb == "guard")
+    at_start = when == "first" and names_on(path) == (slots.flow.scope.graph.start,)
     problem = (
         f"{reads} {shown}, which {written} "
         + {
             "never": f"never written before: {writing} would write {it}, and no path leads from there to here",
-            "first": f"not written before its first visit: {writing} writes {it} only later",
+            "first": f"not written {'when the run starts there' if at_start else 'before its first visit'}: {writing} "
+            f"writes {it} only later",
             "sometimes": f"not written on every path that leads there, only by {writing}",
         }[when]
     )
     hint = f"route the path through {writing} first"
     if reading.verb == "reads":
         hint += ", or give the read a default (`= None`) where it may be absent"
+    elif reading.verb == "guard" and any(known_mode(name) is not None or name == "metrics" for name in names):
+        hint = METRIC_HINT
+    elif at_start and writers[0] in slots.flow.scope.graph.nodes:
+        hint = f'start there, start = "{writers[0]}"; or let the guard read a field of it, which has a value before'
     elif reading.verb == "guard":
         hint += f", or move the edge to where {shown} was written"
     return point.problem(
@@ -179,7 +245,7 @@ def _missed(slots: Slots, reading: _Reading, bits: int, when: str) -> Problem:
         hint,
         thing="edges" if reading.verb == "guard" else "nodes",
         severity="warning" if when == "sometimes" else "error",
-        path=_path_without(slots, point, names[0], inside=reading.verb == "guard"),
+        path=path,
     )
 
 
@@ -224,18 +290,14 @@ def _dead(slots: Slots, before: Before, missed: set[str]) -> Iterator[Problem]:
     for point in flow.points:
         read_somewhere |= slots.uses[point].uses | slots.guards[point]
     for point in flow.points:
-        if point not in before or point.node is None or point.is_unknown:
+        if point not in before or point.node is None:
             continue
         unread = slots.uses[point].defines & read_somewhere & ~after[point]
         names = [name for name in slots.named(unread) if name not in missed]
         if names:
             bits = slots.bits(names)
             readers = sorted(
-                {
-                    reader.path
-                    for reader in flow.points
-                    if slots.uses[reader].uses & bits and not reader.is_unknown and reader is not point
-                }
+                {reader.path for reader in flow.points if slots.uses[reader].uses & bits and reader is not point}
             )
             shown = f"`{point.path}` does not lead to {_listed(readers)}" if readers else "a guard reads it elsewhere"
             it = "it" if len(names) == 1 else "them"

@@ -138,7 +138,7 @@ def _unchecked(division: _Division) -> list[FlowPoint]:
 
     def following(point: FlowPoint) -> list[FlowPoint]:
         is_cleared = point is not start and "zero_grad" in effects(point)
-        is_over = is_cleared or point.is_unknown or _checks_window(point, division)
+        is_over = is_cleared or _checks_window(point, division)
         return [] if is_over else [arrow.target for arrow in point.arrows]
 
     def ends(point: FlowPoint) -> bool:
@@ -163,7 +163,7 @@ def _miscounted(start: FlowPoint, divisions: dict[FlowPoint, _Division]) -> Iter
         is_cleared = "zero_grad" in division.effects(point)
         if is_cleared or _checks_window(point, division):
             added, is_checked = (), not is_cleared and (is_checked or added != ())
-        for arrow in point.arrows if not point.is_unknown else ():
+        for arrow in point.arrows:
             is_pass = arrow.target in divisions and len(added) <= division.value
             yield arrow.target, (*added, arrow.target) if is_pass else added, is_checked
 

@@ -13,11 +13,13 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 
 from graphtrain.checks.answers import ANY, Table, Values
+from graphtrain.errors import UsageError
 from graphtrain.graph.elements import END, Node, Problem
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.parameter import show_value
 from graphtrain.kind.trigger import AT_END, RUN, Trigger
 from graphtrain.language.syntax import Constant, Expression, FieldOf, Name, Operation, walk
+from graphtrain.plan.counted import Counted
 from graphtrain.plan.flow import Flow, FlowPoint
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import ExpressionTarget, Scope
@@ -29,8 +31,7 @@ _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "=="}
 def check_endings(plan: Plan) -> Iterator[Problem]:
     """Every graph whose guards on the way to the end cannot hold, or need more than the run will have."""
     for scope in plan.scopes.values():
-        if not scope.has_unknown:
-            yield from _Endings(plan, scope).problems()
+        yield from _Endings(plan, scope).problems()
 
 
 class _Endings:
@@ -134,21 +135,42 @@ class _Endings:
 
     def _shares(self) -> Iterator[Problem]:
         """The shares of the run that are more than all of it, or by which its length would depend on itself."""
-        ending = self._ending_nodes()
         for plan_node in self._plan.nodes_in(self._scope):
             for name in ("every", "after", FROM):
                 trigger = plan_node.parameters.get(name)
-                for owner, _, term in self._plan.terms(self._scope, trigger) if isinstance(trigger, Trigger) else ():
+                terms = self._plan.terms(self._scope, trigger) if isinstance(trigger, Trigger) else ()
+                for owner, counted, term in terms:
                     text = f'{plan_node.node.name}.{name} = "{term}"'
                     if term.unit == RUN and term.amount > 1:
                         code, reason = "G505", f"{text} is more than the whole run: it is never reached"
                         hint = 'a share of the run is at most 1, as in "0.5 run"'
-                    elif term.unit == RUN and plan_node in ending and owner.scope is self._scope:
-                        code, reason = "G504", f"{text} ends the run, so its length would depend on itself"
+                    elif term.unit == RUN and (unknown := self._not_ahead(owner, counted, plan_node)):
+                        code, reason = "G504", f"{text} is a share of the run, and {unknown}"
                         hint = f'count epochs or steps, as in {plan_node.node.name}.{name} = "10 epochs"'
                     else:
                         continue
                     yield self._scope.problem(code, f"nodes.{plan_node.node.name}.{name}", reason, hint)
+
+    def _not_ahead(self, owner: PlanNode, field: str, due: PlanNode) -> str:
+        """Why what a field comes to at the end of its graph is not known ahead; empty if it is.
+
+        Arguments:
+            due: the node that is due by a share of it.
+        """
+        plan = self._plan if owner.scope is self._plan.main else Plan(owner.scope.graph, owner.scope)
+        inner, counted = _Endings(plan, owner.scope), Counted(plan, owner.path, field, lambda node: True)
+        if due.path in counted.needed:
+            return f"its length would depend on itself: when `{due.path}` is due decides it"
+        for node in inner._ending_nodes():
+            for by, name, term in plan.terms(node.scope, node.trigger) if node.trigger is not None else ():
+                if by.kind is not None and not by.kind.fields[name].in_digest:
+                    return f'`{node.path}.after` = "{term}" ends it by time'
+        try:
+            guards = [counted.certain(owner.scope, guard) for guard in inner._guards]
+        except UsageError as error:
+            return error.message
+        is_endless = all(Table().ways_to_answer(guard, inner._known)[True] == () for guard in guards)
+        return "nothing that is counted ends it" if guards and is_endless else ""
 
     # ---- a minimum above the maximum
 

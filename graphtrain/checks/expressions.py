@@ -12,15 +12,12 @@ from graphtrain.kind import Kind
 from graphtrain.kind.parameter import REQUIRED, show_value
 from graphtrain.language.closures import Cell, compile_guard
 from graphtrain.language.syntax import (
-    Expression,
     FieldOf,
     GuardCycleError,
     GuardSyntaxError,
     Name,
     is_expression,
-    walk,
 )
-from graphtrain.names import suggestion
 from graphtrain.plan.scope import ExpressionTarget, Scope, ValueType, value_type
 
 
@@ -86,7 +83,6 @@ def _faults(scope: Scope, node: Node, name: str, target: ExpressionTarget) -> It
             yield _problem(scope, node, name, "G201", str(error), syntax_hint(error))
         return
     faults = [*name_faults(scope, target.text, parsed)]
-    faults += [] if faults else list(_not_saved(scope, parsed))
     if not faults:
         try:
             faults += _type_faults(target, type_of(scope, parsed, scope.graph.guards))
@@ -94,14 +90,6 @@ def _faults(scope: Scope, node: Node, name: str, target: ExpressionTarget) -> It
             faults.append(ExpressionFault("G204", str(error), error.hint))
     for fault in faults:
         yield _problem(scope, node, name, *fault)
-
-
-def _not_saved(scope: Scope, expression: Expression) -> Iterator[ExpressionFault]:
-    for part in walk(expression):
-        if isinstance(part, Name) and part.name not in scope.graph.guards and not scope.may_hold(part.name):
-            known = sorted({*scope.written, *scope.graph.guards})
-            message = f"no node writes a slot `{part.name}`: an expression reads saved state, no resources"
-            yield ExpressionFault("G202", message, suggestion(part.name, known))
 
 
 def _type_faults(target: ExpressionTarget, received: ValueType) -> list[ExpressionFault]:
@@ -154,7 +142,7 @@ def _circle(target: ExpressionTarget, path: tuple[str, ...]) -> tuple[str, ...]:
     return ()
 
 
-class _UnknownError(Exception):
+class _UnknownError(ValueError):
     """A value that is not known before the run."""
 
 
@@ -165,11 +153,16 @@ def _value(target: ExpressionTarget) -> Any:
         _UnknownError: it reads a slot, or a node of an undeclared kind.
         ArithmeticError, TypeError, ValueError: it has no value, or one that the parameter cannot have.
     """
-    value = compile_guard(target.expression, lambda part: Cell(lambda: _read(target.scope, part)))()
+    value = compile_guard(target.expression, lambda part: Cell(lambda: initial_value(target.scope, part)))()
     return value if target.parameter is None else target.parameter.evaluated(value)
 
 
-def _read(scope: Scope, part: Name | FieldOf) -> Any:
+def initial_value(scope: Scope, part: Name | FieldOf) -> Any:
+    """The value of a name in an expression at the start of a run.
+
+    Raises:
+        ValueError: it is not known.
+    """
     inside = scope.inside(part.node) if isinstance(part, FieldOf) else None
     if isinstance(part, Name) or inside is None:
         raise _UnknownError

@@ -133,7 +133,7 @@ class Gradients:
 
         def following(at: _Moment) -> Iterator[_Moment]:
             point, states, known = at
-            if point.is_unknown or point.plan_node is None:
+            if point.plan_node is None:
                 return
             name = point.plan_node.node.name if point.acts and point.scope is scope else ""
             kept = frozenset((part, answer) for part, answer in known if name not in changed[part])
@@ -191,15 +191,14 @@ class Gradients:
         for name in self.optimizers:
             effects = [(point, action.effect) for point, actions in self.acting(name) for action in actions]
             used = {effect for _, effect in effects}
-            is_known = not self.flow.scope.has_unknown
-            if "step" in used and "backward" not in used and is_known:
+            if "step" in used and "backward" not in used:
                 point = next(point for point, effect in effects if effect == "step")
                 yield point.problem(
                     "G401",
                     f"`{point.path}` steps `{name}`, for which no node computes gradients",
                     'add a node that runs backward, as in insert("train_batch", after=...)',
                 )
-            elif "backward" in used and not used & {"step", "use"} and is_known:
+            elif "backward" in used and not used & {"step", "use"}:
                 point = next(point for point, effect in effects if effect == "backward")
                 yield point.problem(
                     "G408",
@@ -209,6 +208,22 @@ class Gradients:
             else:
                 yield from self._automata[name].problems()
         yield from check_divisions(self)
+        for point in self.flow.points:
+            if point.acts and point.kind is not None and "scheduler" in point.kind.optional:
+                yield from self._early_schedule(point)
+
+    def _early_schedule(self, point: FlowPoint) -> Iterator[Problem]:
+        """A node that steps schedulers and is only visited where there are gradients that no step has used."""
+        met = [(each, state) for each in self._automata.values() for at, state in each.met if at is point]
+        if met and all(state in UNUSED for _, state in met):
+            automaton, state = met[0]
+            yield point.problem(
+                "G416",
+                f"`{point.path}` steps the scheduler before the optimizer is stepped",
+                "torch expects it after, and skips the first rate: put it behind the node that steps the optimizer",
+                severity="warning",
+                path=automaton._way(point, state),
+            )
 
 
 # States of all optimizers and guards together are not distinguished beyond this number.
@@ -267,8 +282,6 @@ class _Automaton:
 
     def _following(self, at: tuple[FlowPoint, State]) -> Iterator[tuple[FlowPoint, State]]:
         point, state = at
-        if point.is_unknown:
-            return  # what follows it is not judged
         if point.opens is not None and state != "clean":
             self._entered_late.add(point.opens.path)
         for after in self.acted(point, state)[0]:
@@ -278,8 +291,6 @@ class _Automaton:
     def problems(self) -> Iterator[Problem]:
         faults_at: dict[tuple[str, str], tuple[Fault, FlowPoint, State]] = {}
         for point, state in self.met:
-            if point.is_unknown:
-                continue
             states, faults = self.acted(point, state)
             unused = [after for after in states if after in UNUSED]
             if any(arrow.target is self._flow.end for after in unused for arrow in self.open(point, after)):
@@ -351,7 +362,7 @@ class _Automaton:
 
     def _reported(self, fault: Fault, point: FlowPoint, way: list[FlowPoint]) -> Problem:
         clears = any(action.effect == "zero_grad" for actions in self._actions.values() for action in actions)
-        if fault.code == "G405" and not clears and not self._flow.scope.has_unknown:
+        if fault.code == "G405" and not clears:
             fault = NEVER_CLEARED
         if fault.code == "G702" and any(action.effect == "backward" for action in self._actions[point]):
             fault = STEP_WITHIN

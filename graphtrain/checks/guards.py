@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from graphtrain.graph.elements import Problem, Severity
+from graphtrain.graph.registry import overlays_with
+from graphtrain.kind.parameter import known_mode
 from graphtrain.language.closures import COMPARISONS, constant_value
 from graphtrain.language.syntax import (
     FUNCTIONS,
@@ -27,7 +29,7 @@ from graphtrain.language.syntax import (
 )
 from graphtrain.names import suggestion
 from graphtrain.plan.plan import Plan
-from graphtrain.plan.scope import Scope, ValueType, field_type, readable_fields
+from graphtrain.plan.scope import Scope, ValueType, field_type, readable_fields, resources_of
 
 
 def check_guards(scope: Scope) -> Iterator[Problem]:
@@ -126,13 +128,13 @@ def name_faults(scope: Scope, text: str, expression: Expression) -> Iterator[Exp
         first, *inner = written.rpartition(".")[0].split("/")
         # It was parsed as a division, since `first` is not a node with a body.
         is_divided = Name(first) in parts and first not in {*scope.bodies, *scope.graph.guards}
-        if is_divided and not scope.may_hold(first) and (first in scope.graph.nodes or any(_name(scope, first))):
+        if is_divided and not scope.may_hold(first) and (first in scope.graph.nodes or any(_name(scope, first, text))):
             yield ExpressionFault("G202", *no_node(scope, f"{first}/{inner[0]}", f"`{written}`"))
             divided = [*map(Name, (first, *inner[:-1])), FieldOf(inner[-1], written.rpartition(".")[2])]
             parts = [part for part in parts if part not in divided]
     for part in parts:
         if isinstance(part, Name):
-            yield from _name(scope, part.name)
+            yield from _name(scope, part.name, text)
         elif isinstance(part, FieldOf):
             yield from _field(scope, part)
     for name in scope.slots.intersection(NUMBERS):
@@ -145,28 +147,51 @@ _PATH = re.compile(r"(?<![\w./])[A-Za-z_]\w*(?:/[A-Za-z_]\w*)+\.[A-Za-z_]\w*")
 _RENAME_SLOT = "rename the slot: `writes` of the node that writes it"
 
 
-def _name(scope: Scope, name: str) -> Iterator[ExpressionFault]:
+# How a metric, or the loss, decides: expressions read counts and Python numbers.
+METRIC_HINT = (
+    'the overlay `early_stop` ends a run by a metric (early_stop.monitor = "val/loss"), `return loss, graphtrain.STOP` '
+    "of a step function by the loss; for anything else, a node of yours writes a Python number, as float(loss)"
+)
+
+
+def _name(scope: Scope, name: str, text: str) -> Iterator[ExpressionFault]:
     nodes = scope.graph.nodes
     if name in scope.graph.guards:
         return
     if name in scope.slots and name in scope.bodies:
         message = f"a slot is called `{name}`, as is a node with a body, whose name begins paths such as `{name}/...`"
         yield ExpressionFault("G208", message, _RENAME_SLOT)
-    elif name not in scope.slots and (name in nodes or not _may_be_a_slot(scope)):
-        hint = suggestion(name, [*scope.graph.guards, *scope.slots])
-        if name in nodes:
-            hint = f"`{name}` is a node; read one of its fields: {', '.join(readable_fields(scope, name))}"
-        yield ExpressionFault("G202", f"unknown name `{name}`", hint)
+    elif name not in scope.slots and (name in nodes or not scope.may_hold("")):
+        yield ExpressionFault("G202", f"unknown name `{name}`", _meant(scope, name, text))
+    elif not scope.may_hold("") and any(resources_of([scope.resolve(name)])):
+        message = f"no node writes a slot `{name}`: an expression reads saved state, no resources"
+        yield ExpressionFault("G202", message, suggestion(name, {*scope.written, *scope.graph.guards}))
+
+
+def _meant(scope: Scope, name: str, text: str) -> str:
+    """A hint for a name that means nothing in an expression."""
+    if name in scope.graph.nodes:
+        return f"`{name}` is a node; read one of its fields: {', '.join(readable_fields(scope, name))}"
+    if (counter := scope.graph.units.get(name) or scope.graph.units.get(f"{name}s")) is not None:
+        return f"the clock counts it: read `{counter}`"
+    if known_mode(name) is not None or f"{name}/" in text:
+        return METRIC_HINT
+    owners = [f"`{owner}.{name}`" for owner in scope.graph.nodes if name in readable_fields(scope, owner)]
+    if len(owners) == 1:
+        return f"it is a field of a node: read {owners[0]}"
+    return suggestion(name, [*scope.graph.guards, *scope.slots])
 
 
 def _field(scope: Scope, part: FieldOf) -> Iterator[ExpressionFault]:
     shown = f"`{part.node}.{part.field}`"
+    is_metric = known_mode(part.field) is not None
     if scope.inside(part.node) is None:
-        yield ExpressionFault("G202", *no_node(scope, part.node, shown))
+        message, hint = no_node(scope, part.node, shown)
+        yield ExpressionFault("G202", message, METRIC_HINT if is_metric else hint)
         return
     value_type = field_type(scope, part.node, part.field)
     if value_type is None:
-        hint = suggestion(part.field, readable_fields(scope, part.node))
+        hint = METRIC_HINT if is_metric else suggestion(part.field, readable_fields(scope, part.node))
         yield ExpressionFault("G203", f"`{part.node}` has no field `{part.field}`", hint)
     elif value_type in ("trigger", "other"):
         fields = readable_fields(scope, part.node)
@@ -182,15 +207,12 @@ def no_node(scope: Scope, path: str, shown: str) -> tuple[str, str]:
             around = "/".join(names[:number])
             return f"{shown} leads into `{around}`, which has no graph inside", f"read one of the fields of `{around}`"
         if name not in inner.graph.nodes:
-            return f"unknown node `{name}` in {shown}", suggestion(name, inner.graph.nodes)
+            overlays = " or ".join(f"`{overlay}`" for overlay in overlays_with(name))
+            hint = f"the overlay {overlays} adds it" if overlays else suggestion(name, inner.graph.nodes, {})
+            return f"unknown node `{name}` in {shown}", hint
         node = inner.graph.nodes[name]
         inner = inner.body_of(node) if node.body is not None else None
     raise AssertionError(path)
-
-
-def _may_be_a_slot(scope: Scope) -> bool:
-    """True if a node of unknown kind could write a slot of any name."""
-    return scope.has_unknown or (scope.outer is not None and _may_be_a_slot(scope.outer))
 
 
 class ValueTypeError(Exception):
@@ -264,7 +286,13 @@ def _expect(scope: Scope, operand: Expression, wanted: ValueType, symbol: str, g
 def _compare(scope: Scope, symbol: str, first: Expression, second: Expression, guards: Collection[str]) -> None:
     left, right = (_word(type_of(scope, operand, guards)) for operand in (first, second))
     if "unknown" not in (left, right) and left != right:
-        raise ValueTypeError(f"`{spell(first)}` is a {left} and `{spell(second)}` a {right}: they cannot be compared")
+        hint = (
+            METRIC_HINT
+            if any(isinstance(each, Constant) and "/" in str(each.value) for each in (first, second))
+            else ""
+        )
+        message = f"`{spell(first)}` is a {left} and `{spell(second)}` a {right}: they cannot be compared"
+        raise ValueTypeError(message, hint)
     if symbol not in ("==", "!=") and {left, right} & {"boolean", "string"}:
         raise ValueTypeError(f"`{symbol}` compares numbers; `{spell(first)}` is a {left}")
 

@@ -241,7 +241,6 @@ class _Search:
         self._counters: dict[frozenset[str], dict[FieldOf, None]] = {}
         for read in (read for point in points for read in self._counters_at[point]):
             self._counters.setdefault(self._unchanged.counted(read), {})[read] = None
-        self._unknown = frozenset(point for point in points if point.is_unknown)
         self._choosing = frozenset(point for point, ways in self._ways.items() if len(ways) > 1)
         self._parts_of: dict[Points, list[Points]] = {}
         self._taken: dict[tuple[FlowPoint, int, tuple[int | None, ...]], list[int]] = {}
@@ -355,11 +354,10 @@ class _Search:
             sets, sizes = sets + 1, sizes + len(points)
             if sets > MOST_SETS or sizes > MOST_POINTS:
                 raise _TooManySetsError
-            unknown = points & self._unknown  # they may change anything: no trap contains them
-            is_open = self._opened(points - unknown, candidate.answers)
-            waiting += self._uncleared(points - unknown, is_open.counts)
+            is_open = self._opened(points, candidate.answers)
+            waiting += self._uncleared(points, is_open.counts)
             # With all ways open they are strongly connected, as they came from `_parts`.
-            parts = self._parts(points - unknown, is_open.targets) if unknown or is_open.is_reduced else [points]
+            parts = self._parts(points, is_open.targets) if is_open.is_reduced else [points]
             if parts != [points]:
                 waiting += [_Candidate(inner, self._always) for inner in reversed(parts)]
                 continue

@@ -41,12 +41,11 @@ def _followed(flow: Flow, model: str, acting: set[FlowPoint]) -> Iterator[Proble
 
     def following(at: _State) -> Iterator[_State]:
         point, _ = at
-        if not point.is_unknown:  # what follows is not judged
-            state, is_wrong = _after(at, is_acting=point in acting)
-            if is_wrong:
-                wrong.append(at)
-            for arrow in point.arrows:
-                yield arrow.target, state
+        state, is_wrong = _after(at, is_acting=point in acting)
+        if is_wrong:
+            wrong.append(at)
+        for arrow in point.arrows:
+            yield arrow.target, state
 
     wrong: list[_State] = []
     start: _State = flow.start, (None,)

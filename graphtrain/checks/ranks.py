@@ -177,8 +177,6 @@ def _never_synchronising(flow: Flow) -> Iterator[Problem]:
     Where ranks synchronise they agree on signals, time, and requests for checkpoints. A cycle that is left by a count
     of backward passes ends when the window is full.
     """
-    if flow.scope.has_unknown:
-        return
     ways = {
         point: [arrow.target for arrow in point.arrows]
         for point in flow.points

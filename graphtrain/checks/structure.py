@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import keyword
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from graphtrain.checks.codes import CODES, can_be_allowed
 from graphtrain.checks.guards import no_node
+from graphtrain.errors import UsageError
 from graphtrain.graph.elements import END, NESTED, Node, Problem
 from graphtrain.graph.registry import find_graph, known_kinds
 from graphtrain.kind import Kind
@@ -16,7 +17,18 @@ from graphtrain.kind.parameter import REQUIRED, is_trigger, known_mode
 from graphtrain.kind.trigger import AT_END, COUNTS_RUN, ONCE, Term, Trigger, known_units, unit_hint
 from graphtrain.language.syntax import field_of, is_expression
 from graphtrain.names import nearest, suggestion
-from graphtrain.plan.scope import Scope, field_type, is_countable, outputs_of, readable_fields, reads_of
+from graphtrain.plan.plan import Plan, PlanNode
+from graphtrain.plan.preparation import made_resources, precisions
+from graphtrain.plan.scope import (
+    ResourceTarget,
+    Scope,
+    field_type,
+    is_countable,
+    outputs_of,
+    readable_fields,
+    reads_of,
+    resources_of,
+)
 
 RESERVED = frozenset({END, "nodes", "edges", "guards", "clock", "start"})
 
@@ -25,7 +37,7 @@ def check_structure(scope: Scope, *, all_kinds_known: bool) -> Iterator[Problem]
     """Every problem of names, parameters and edges in one graph.
 
     Arguments:
-        all_kinds_known: True if no further kinds will be declared, so that an unknown kind is an error.
+        all_kinds_known: as for `check_graph`.
     """
     yield from _allowed(scope)
     yield from _names(scope)
@@ -76,7 +88,7 @@ def _is_name(name: str) -> bool:
 
 def _start(scope: Scope) -> Iterator[Problem]:
     if scope.graph.start not in scope.graph.nodes:
-        hint = suggestion(scope.graph.start, scope.graph.nodes)
+        hint = suggestion(scope.graph.start, scope.graph.nodes, {})
         yield scope.problem("G101", "start", f"unknown node `{scope.graph.start}`", hint)
 
 
@@ -89,20 +101,11 @@ def _node(scope: Scope, node: Node, *, all_kinds_known: bool) -> Iterator[Proble
     if node.name in RESERVED:
         return  # reported as G114
     if kind is None:
-        as_body = f'`{node.use}` is a graph: give it as graph = "{node.use}"' if find_graph(node.use) else ""
-        alike = nearest(node.use, known_kinds())
-        # A typing error; a merely similar name may be one that a script declares.
-        is_misspelt = alike is not None and _distance(node.use.casefold(), alike) <= max(1, len(node.use) // 4)
-        if all_kinds_known or is_misspelt:
-            hint = as_body or suggestion(node.use, known_kinds())
-            hint += "" if all_kinds_known or as_body else f" Or {_DECLARED}"
-            yield scope.problem("G102", thing, f"unknown kind `{node.use}`", hint)
-        else:
-            message = (
-                f"not checked: no kind `{node.use}` is known here, so nothing that depends on `{node.name}` is checked"
-            )
-            hint = as_body or _DECLARED
-            yield scope.problem("G118", thing, message, hint, severity="warning")
+        hint = f'`{node.use}` is a graph: give it as graph = "{node.use}"' if find_graph(node.use) else ""
+        if not hint:
+            hint = _kind_meant(node)
+            hint += "" if all_kinds_known else f" Or {_DECLARED}" if hint else _DECLARED
+        yield scope.problem("G102", thing, f"unknown kind `{node.use}`", hint)
         return
     if node.use == NESTED and node.body is None:
         message = f"`{node.name}.graph` is missing: a node of kind `{NESTED}` has a graph as its body"
@@ -110,7 +113,7 @@ def _node(scope: Scope, node: Node, *, all_kinds_known: bool) -> Iterator[Proble
         return
     for name, value in node.parameters.items():
         if name not in kind.parameters:
-            hint = _inside(scope, node, name) or suggestion(name, kind.parameters)
+            hint = suggestion(name, kind.parameters)
             message = f"unknown parameter `{node.name}.{name}` of kind `{kind.name}`"
             yield scope.problem("G103", f"{thing}.{name}", message, hint)
             continue
@@ -140,17 +143,15 @@ def _node(scope: Scope, node: Node, *, all_kinds_known: bool) -> Iterator[Proble
     yield from _slots(scope, node)
 
 
-def _inside(scope: Scope, node: Node, parameter: str) -> str:
-    """How to set a parameter of a node in the body of another; empty if no node in there has it."""
-    for inner in scope.body_of(node).with_inner() if node.body is not None else ():
-        for name, kind in inner.kinds.items():
-            if kind is not None and parameter in kind.parameters:
-                path = f"{inner.path}{name}".removeprefix(scope.path)
-                return (
-                    f'it is a parameter of `{path}`: set = "{path}" in TOML, {path}.{parameter}=... on the command '
-                    f'line, .set("{path}", {parameter}=...) in Python'
-                )
-    return ""
+def _kind_meant(node: Node) -> str:
+    """A hint at the kind that a node of an unknown one is most likely of; empty if none is alike."""
+    words = {*node.use.casefold().split("_")}
+    within = [name for name in known_kinds() if words.issuperset(name.split("_"))]
+    meant = nearest(node.use, known_kinds()) or max(within, key=len, default=None)
+    if meant is None:
+        return ""
+    written = f' A node of another name has use = "{meant}".' if node.use == node.name else ""
+    return f"did you mean `{meant}`?{written}"
 
 
 def _mode(scope: Scope, node: Node, kind: Kind) -> Iterator[Problem]:
@@ -163,19 +164,6 @@ def _mode(scope: Scope, node: Node, kind: Kind) -> Iterator[Problem]:
         message = f"`{node.name}.{mode}` is missing: the name `{metric}` does not tell whether large values are good"
         hint = f'write {mode} = "max" if the largest is the best, {mode} = "min" if the smallest is'
         yield scope.problem("G104", f"nodes.{node.name}.{mode}", message, hint)
-
-
-def _distance(name: str, other: str) -> int:
-    """The edit distance of two names: insertions, deletions, substitutions, and swaps of neighbours."""
-    rows = [list(range(len(other) + 1))]
-    for i, first in enumerate(name, start=1):
-        row = [i]
-        for j, second in enumerate(other, start=1):
-            row.append(min(rows[-1][j] + 1, row[-1] + 1, rows[-1][j - 1] + (first != second)))
-            if i > 1 and j > 1 and (first, name[i - 2]) == (other[j - 2], second):
-                row[-1] = min(row[-1], rows[-2][j - 2] + 1)
-        rows.append(row)
-    return rows[-1][-1]
 
 
 def _units(scope: Scope, node: Node, name: str, trigger: Trigger) -> Iterator[Problem]:
@@ -233,14 +221,14 @@ def _slots(scope: Scope, node: Node) -> Iterator[Problem]:
     assert kind is not None
     readable = sorted(reads_of(node.body) - Scope(node.body).written) if node.body is not None else list(kind.slots)
     writable = outputs_of(node.body) if node.body is not None else kind.writes
-    open_body = node.body is not None and scope.body_of(node).has_unknown
+    open_body = node.body is not None and scope.body_of(node).may_hold("")
     parameters = kind.parameters if node.body is None else {}
     for verb, mapping, known in (("reads", node.reads, readable), ("writes", node.writes, writable)):
         for slot in mapping:
             if verb == "reads" and slot in parameters:
                 continue  # an expression gives its value: `checks.expressions`
             may_be_returned = verb == "writes" and slot in scope.returned_by(node) and slot.isidentifier()
-            if may_be_returned and not any(_distance(slot, name) <= 1 for name in kind.writes if name not in mapping):
+            if may_be_returned and not nearest(slot, {*kind.writes} - mapping.keys(), cutoff=0.85):
                 continue  # the step function returns it
             if slot not in known and not (open_body and verb == "reads"):
                 hint = suggestion(slot, known) or f"it {verb} nothing that could be renamed"
@@ -286,7 +274,7 @@ def _edges(scope: Scope, source: str) -> Iterator[Problem]:
     graph, thing = scope.graph, f"edges.{source}"
     leaving = graph.edges.get(source, ())
     if source not in graph.nodes:
-        yield scope.problem("G101", thing, f"unknown node `{source}`", suggestion(source, graph.nodes))
+        yield scope.problem("G101", thing, f"unknown node `{source}`", suggestion(source, graph.nodes, {}))
         return
     if source in RESERVED:
         return  # reported as G114
@@ -297,7 +285,7 @@ def _edges(scope: Scope, source: str) -> Iterator[Problem]:
     seen: set[tuple[str, str | None]] = set()
     for number, edge in enumerate(leaving):
         if edge.target != END and edge.target not in graph.nodes:
-            hint = suggestion(edge.target, [*graph.nodes, END])
+            hint = suggestion(edge.target, [*graph.nodes, END], {})
             yield scope.problem("G101", thing, f"unknown node `{edge.target}`", hint, place=edge.place)
         if edge.when is not None and edge.when not in graph.guards:
             hint = suggestion(edge.when, graph.guards) or "define it under [guards]"
@@ -356,13 +344,75 @@ def _reachability(scope: Scope) -> Iterator[Problem]:
     )
     ending = networkx.ancestors(network, END)
     for name in graph.nodes:
-        if name in RESERVED or not targets[name] or (incomplete and name not in reached):
+        if name in RESERVED or not targets[name] or incomplete:
             continue
         if name not in reached:
             message = f"no path leads from the start, `{graph.start}`, to `{name}`"
             hint = f'connect it, or remove it with remove = "{name}"'
             yield scope.problem("G107", f"nodes.{name}", message, hint)
-        elif name not in ending:
-            path = tuple(networkx.shortest_path(network, graph.start, name))
-            message = f"no path leads from `{name}` to `end`, so the run could not finish"
-            yield scope.problem("G108", f"nodes.{name}", message, "add an edge that leads out", path=path)
+    lost = network.subgraph(reached - ending - {END})
+    order = {name: number for number, name in enumerate(graph.nodes)}
+    regions = [sorted(region, key=order.__getitem__) for region in networkx.attracting_components(lost)]
+    for inside in sorted(regions, key=lambda region: order[region[0]]):  # one edge out of each is enough
+        ending_run = (name for name in inside if (kind := scope.kinds[name]) is not None and kind.trigger == "after")
+        name = next(ending_run, inside[0])
+        others = f", nor from the {len(inside) - 1} others of its loop" if len(inside) > 1 else ""
+        message = f"no path leads from `{name}` to `end`{others}, so the run could not finish"
+        hint = f'add an edge that leads out, as in {name} = ["end if GUARD", ...]'
+        path = tuple(networkx.shortest_path(network, graph.start, name))
+        yield scope.problem("G108", f"nodes.{name}", message, hint, path=path)
+
+
+# ---- G119: what a run would refuse at its start, because of the graph alone; runs leave it to this check
+
+
+def check_start(plan: Plan, *, ranks: bool, supplied: Collection[str] | None) -> Iterator[Problem]:
+    """Every node whose settings exclude each other, or those of another one.
+
+    Arguments:
+        ranks, supplied: as for `check_graph`.
+    """
+    resources = None if supplied is None else dict.fromkeys(supplied, True)
+    try:
+        precisions(plan.graph, made_resources(plan.graph, resources), resources)
+    except UsageError as error:
+        yield plan.main.problem("G119", "nodes", error.message, error.hint)
+    alone: dict[object, PlanNode] = {}
+    for plan_node in plan.nodes:
+        try:
+            if plan_node.kind is not None and plan_node.kind.refuses_settings:
+                plan_node.kind.implementation.refuse_settings(plan_node, ranks=ranks)  # type: ignore[attr-defined]
+        except UsageError as error:
+            yield _refused(plan_node, error.message, error.hint)
+        name = plan_node.parameters.get(plan_node.kind.roles.renews if plan_node.kind else "", "")
+        if name and plan_node.scope.resolve(name) != ResourceTarget(name):
+            message = f"`{plan_node.path}` renews `{name}`, which means something else in its graph, and no resource"
+            yield _refused(plan_node, message, "name the resource as it is supplied")
+        for what, words, instead in _done_alone(plan_node, supplied):
+            if (other := alone.setdefault((plan_node.scope.path, what), plan_node)) is not plan_node:
+                message = f"`{other.path}` and `{plan_node.path}` both {words}"
+                yield _refused(plan_node, message, f"remove one of them, or {instead}")
+    acting = [node for node in plan.nodes if node.kind and not node.kind.is_idle(node.parameters, node.expressions)]
+    reads = [(read.name, node) for node in acting for read, _ in node.setup_reads]
+    returning = [node for name, node in reads if name == "history"]
+    if returning and "checkpoints" not in dict(reads):
+        message = f"`{returning[0].path}` may send the run back to a checkpoint, but no node saves one"
+        yield _refused(returning[0], message, "insert a node of the kind `checkpoint`, as in `fit`")
+
+
+def _done_alone(plan_node: PlanNode, supplied: Collection[str] | None) -> Iterator[tuple[object, str, str]]:
+    """What one node of a graph may do, and not two; the same in words, and what to do instead."""
+    kind, trigger = plan_node.kind, plan_node.trigger
+    if kind is not None and kind.roles.follows:
+        metric = f"running/{plan_node.parameters[kind.roles.follows]}"
+        instead = f"let it follow another metric: {plan_node.path}.{kind.roles.follows}=NAME"
+        yield metric, f"record `{metric}`, and each would end the windows of the other", instead
+    if kind is not None and "scheduler" in kind.optional and trigger is not None and not trigger.is_never:
+        for name in resources_of([plan_node.scope.read_by(plan_node.node, "scheduler")]):
+            if supplied is None or name in supplied:
+                words = f"step `{name}` at one time ({trigger}): each would multiply what the other has set"
+                yield (name, str(trigger)), words, "give it another `every`"
+
+
+def _refused(plan_node: PlanNode, message: str, hint: str) -> Problem:
+    return plan_node.scope.problem("G119", f"nodes.{plan_node.node.name}", message, hint)

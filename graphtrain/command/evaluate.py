@@ -5,42 +5,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from graphtrain.command.cli import command, launched
+import click
+
+from graphtrain.command.cli import command, launched, options, processes_option, settings_argument
 from graphtrain.command.run import ScriptCommand
-from graphtrain.errors import UsageError
 
-_SHARED = """
-Arguments:
-    script (SCRIPT[:FUNCTION]): The Python file that the run was started with.
-    settings (NAME=VALUE): NAME=VALUE sets an argument of setup, instead of the one that the run had; NODE.PARAM=VALUE
-        a parameter of a node, as in next_batch.limit=10.
-
-Options:
-    weights (WHAT): A checkpoint: best, newest, the name of one of the run, or the path of another one. Default: the
-        best, or the newest of a run that has ranked none by checkpoint.best.
-    model (NAME): The model in the checkpoint that `model` takes its weights from, as in average. Default: the one
-        that the run validates.
-    device: Where to run: auto, cpu, cuda, ... Default: where the run was trained.
-    processes (NUMBER): Evaluate in this many processes, each with its own part of the batches. Default: one, or those
-        that torchrun has started.
-    quiet: Print the result and errors only.
-"""
+_shared_options = options(
+    click.argument("script", metavar="SCRIPT[:FUNCTION]"),
+    settings_argument,
+    click.option("--run-dir", required=True, type=Path, help="The run whose weights are used; it is not changed."),
+    click.option("--weights", metavar="WHAT", help="best, newest, the name of a checkpoint, or a path. Default: best."),
+    click.option("--model", metavar="NAME", help="The model whose weights are used. Default: the validated one."),
+    click.option("--device", help="auto, cpu, cuda, ... Default: where the run was trained."),
+    processes_option,
+    click.option("--quiet", is_flag=True, help="Print the result and errors only."),
+)
 
 
 @command(
     "graphtrain test train.py --run-dir runs/first",
     "graphtrain test train.py --run-dir runs/first --weights newest",
-    "graphtrain test train.py --follow runs/first",
     cls=ScriptCommand,
-    shared=_SHARED,
 )
+@_shared_options
+@click.option("--graph", default="test", help="Another graph: evaluate, for the validation data, or a TOML file.")
 def test(
     script: str,
     settings: Sequence[str],
     *,
-    run_dir: Path | None = None,
+    run_dir: Path,
     weights: str | None = None,
-    follow: Path | None = None,
     model: str | None = None,
     graph: str = "test",
     device: str | None = None,
@@ -50,36 +44,26 @@ def test(
     """Evaluate `test_data` of a script with the weights of a checkpoint of a run.
 
     It calls `test_step`, else `validation_step`, else `training_step`. The means are printed, and are a row of
-    RUN_DIR/test.jsonl with the step and the name of the checkpoint. setup() is called with the arguments of the run.
+    RUN_DIR/test.jsonl with the step and the name of the checkpoint. setup() is called with the arguments of the run;
+    NAME=VALUE sets another one, NODE.PARAM=VALUE a parameter of a node, as in next_batch.limit=10.
 
     Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal.
-
-    Options:
-        run_dir: The run whose weights are tested; it is not changed.
-        follow (RUN_DIR): Test every checkpoint of this run that was not tested yet, and each new one, until the run
-            is over.
-        graph: Another graph: evaluate, for the validation data, or a TOML file.
     """
-    named = run_dir or follow
-    if named is None or (run_dir is not None and follow is not None):
-        raise UsageError(
-            "name one run, with --run-dir or with --follow", "graphtrain test train.py --run-dir runs/first"
-        )
-    if follow is not None and weights is not None:
-        raise UsageError("--follow tests every checkpoint", "leave --weights out")
     if (code := launched(processes)) is not None:
         return code
     from graphtrain.command.evaluation import Weights, run_test
 
-    return run_test(script, settings, Weights(named, weights, model, device, quiet), graph, follow=follow is not None)
+    return run_test(script, settings, Weights(run_dir, weights, model, device, quiet), graph)
 
 
 @command(
     "graphtrain predict train.py --run-dir runs/first",
     "graphtrain predict train.py --run-dir runs/first --weights newest --output predictions.jsonl",
     cls=ScriptCommand,
-    shared=_SHARED,
 )
+@_shared_options
+@click.option("--graph", default="predict", help="Another graph, a TOML file.")
+@click.option("--output", "-o", type=Path, help="A new file, .safetensors or .jsonl. Default: one in RUN_DIR/predict.")
 def predict(
     script: str,
     settings: Sequence[str],
@@ -99,12 +83,6 @@ def predict(
     If it was stopped or killed, the same command continues the file, with the same weights.
 
     Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal and resumable.
-
-    Options:
-        run_dir: The run whose weights are used; it is not changed.
-        output (FILE): The file to write, .safetensors or .jsonl; it must not exist. Default: predictions.safetensors in
-            RUN_DIR/predict/CHECKPOINT.
-        graph: Another graph, a TOML file.
     """
     if (code := launched(processes)) is not None:
         return code

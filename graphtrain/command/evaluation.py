@@ -9,8 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,27 +17,26 @@ from typing import Any
 import click
 
 from graphtrain.command.failure import STOPPED
-from graphtrain.command.output import ignore, notify, notify_once
+from graphtrain.command.output import ignore, notify_once
 from graphtrain.command.rebuild import TrainerFactory
 from graphtrain.command.run import ScriptOrClass
 from graphtrain.command.script import load_graph
-from graphtrain.errors import CheckpointError, UsageError
+from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.outcome import Outcome
 from graphtrain.plain import json_value
 from graphtrain.ranks import current_ranks, on_all_ranks
 from graphtrain.report.numbers import metric
-from graphtrain.report.run import Run
 from graphtrain.report.values import ROW_POSITION
 from graphtrain.storage.checkpoint import SavedCheckpoint
-from graphtrain.storage.manifest import own_checkpoint_paths, read_manifest
-from graphtrain.storage.named import BEST, NEWEST, checkpoint_folder, existing_checkpoint, graph_of
+from graphtrain.storage.manifest import read_manifest
+from graphtrain.storage.named import NEWEST, checkpoint_folder, existing_checkpoint, graph_of
 from graphtrain.storage.regular import NotAsAgreedError, parsed_json, read_regular, replace_file
 from graphtrain.storage.run_directory import (
-    ACTIVE,
+    BEST,
     BEST_FILE,
     CHECKPOINTS_FOLDER,
-    STATUS_FILE,
+    read_rankings,
     readable_failure,
 )
 from graphtrain.trainer.trainer import Trainer
@@ -48,7 +46,6 @@ TESTS_FILE = "test.jsonl"
 PREDICTIONS_FOLDER = "predict"
 _PREDICTIONS_FILE = "predictions.safetensors"
 _MOST_BYTES_OF_TESTS = 256 << 20
-_SECONDS_BETWEEN_LOOKS = 2.0
 
 
 @dataclass(frozen=True)
@@ -81,7 +78,8 @@ class Weights:
         if not folder.is_dir():
             raise UsageError(f"there is no run in `{self.run_dir}`", "name the directory of a run with --run-dir")
         if self.name is None:
-            return checkpoint_folder(BEST if (self.run_dir / BEST_FILE).exists() else NEWEST, folder)
+            first = next(iter(read_rankings(self.run_dir / BEST_FILE).values()), None)
+            return checkpoint_folder(BEST if first is not None and first.values else NEWEST, folder)
         return existing_checkpoint(self.name, folder, "--weights", "best or newest")
 
     def trainer(self, trainers: TrainerFactory, path: Path, **options: Any) -> Trainer:
@@ -106,40 +104,23 @@ def _validated_model(graph: Graph) -> str:
     return source if isinstance(source, str) and source.isidentifier() else "model"
 
 
-def run_test(script: str, settings: Sequence[str], weights: Weights, graph: str, *, follow: bool) -> int:
-    """Test the weights of one checkpoint of a run, or of each new one until the run is over; the exit code."""
+def run_test(script: str, settings: Sequence[str], weights: Weights, graph: str) -> int:
+    """Test the weights of a checkpoint of a run; the exit code."""
     with on_all_ranks(f"in {script}"):
         trainers = TrainerFactory(ScriptOrClass(script=script), settings, ignore, load_graph(graph))
         _recorded(weights.run_dir / TESTS_FILE)  # refused before it is tested
-        if not follow:
-            return _test_checkpoint(trainers, weights, weights.path)
-        if current_ranks().world_size > 1:
-            raise UsageError("--follow: checkpoints are tested by one process", "leave --processes out")
-        for path in _untested(weights.run_dir):
-            try:
-                code = _test_checkpoint(trainers, weights, path)
-            except CheckpointError:
-                if path.is_dir():
-                    raise
-                notify(f"{path} was removed before it was tested; a larger checkpoint.keep leaves more time")
-                continue
-            if code:
-                return code
+        path = weights.path
+        trainer = weights.trainer(trainers, path)
+        if trainer.run() is Outcome.STOPPED:
+            return STOPPED
+        values = {name: value for row in trainer.metrics for name, value in row.items() if name not in ROW_POSITION}
+        manifest = read_manifest(path)
+        row = {"step": manifest.step, "epoch": manifest.epoch, "checkpoint": path.name, **values}
+        if not current_ranks().rank:
+            shown = "  ".join(f"{name} {metric(value)}" for name, value in values.items())
+            click.echo(f"{path.name}  {shown}")  # also where it cannot be recorded
+            _record(weights.run_dir / TESTS_FILE, row)
         return 0
-
-
-def _test_checkpoint(trainers: TrainerFactory, weights: Weights, path: Path) -> int:
-    trainer = weights.trainer(trainers, path)
-    if trainer.run() is Outcome.STOPPED:
-        return STOPPED
-    values = {name: value for row in trainer.metrics for name, value in row.items() if name not in ROW_POSITION}
-    manifest = read_manifest(path)
-    row = {"step": manifest.step, "epoch": manifest.epoch, "checkpoint": path.name, **values}
-    if not current_ranks().rank:
-        shown = "  ".join(f"{name} {metric(value)}" for name, value in values.items())
-        click.echo(f"{path.name}  {shown}")  # also where it cannot be recorded
-        _record(weights.run_dir / TESTS_FILE, row)
-    return 0
 
 
 def _record(file: Path, row: dict[str, Any]) -> None:
@@ -164,28 +145,6 @@ def _recorded(file: Path) -> list[dict[str, Any]]:
     except (OSError, ValueError, NotAsAgreedError):
         pass
     raise UsageError(f"`{file}` does not hold the rows of tests", "move it away")
-
-
-def _untested(run_dir: Path) -> Iterator[Path]:
-    """Every checkpoint of a run that has no row so far, the oldest first, until the run is over."""
-    is_over = False
-    if not (run_dir / STATUS_FILE).exists():
-        notify(f"waiting for a run in `{run_dir}` to begin")
-    while True:
-        tested = {row["checkpoint"] for row in _recorded(run_dir / TESTS_FILE)}
-        new = [path for path in own_checkpoint_paths(run_dir / CHECKPOINTS_FOLDER) if path.name not in tested]
-        yield from new
-        if is_over and not new:
-            return
-        # Checked before the folder is listed for the last time.
-        is_over = _is_over(run_dir)
-        if not new and not is_over:
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
-
-
-def _is_over(run_dir: Path) -> bool:
-    """True for a run that nobody trains any more; one that has not begun may begin."""
-    return (run_dir / STATUS_FILE).exists() and Run(run_dir).status.get("state") not in ACTIVE
 
 
 def run_predict(script: str, settings: Sequence[str], weights: Weights, graph: str, output: Path | None) -> int:

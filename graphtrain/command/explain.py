@@ -17,17 +17,16 @@ import click
 
 from graphtrain.command.cli import command
 from graphtrain.command.listing import ListedRun, age, run_directories
-from graphtrain.command.output import counted, error_lines, shown, shown_number
+from graphtrain.command.output import counted, shown, shown_number
 from graphtrain.command.run import OF_THE_END, OF_THE_START, resume_command, without
 from graphtrain.errors import GraphtrainError, UsageError
-from graphtrain.graph.elements import END
 from graphtrain.names import quoted
 from graphtrain.report.remedies import lacks_a_check, replay_of_validation
-from graphtrain.report.run import Run
+from graphtrain.report.run import Run, command_of, newest_manifest, script_in, why
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.storage.manifest import Manifest, checkpoint_paths, read_manifest
 from graphtrain.storage.named import graph_of
-from graphtrain.storage.run_directory import ACTIVE, CHECKPOINTS_FOLDER, NOT_BEGUN, STARTING, STATUS_FILE
+from graphtrain.storage.run_directory import ACTIVE, CHECKPOINTS_FOLDER, STATUS_FILE, best_in
 
 _MOST_STARTS = 6
 _MOST_ROWS = 3
@@ -35,15 +34,13 @@ _MOST_EDGES = 12
 
 
 @command("graphtrain explain runs/first")
+@click.argument("run_dir", type=Path)
 def explain(run_dir: Path) -> None:
     """Say why a run ended, stopped or failed, what led there, and what to do next.
 
     All of it is read from the run directory; the script is not needed, and nothing is written.
 
     Exit codes: 0 explained, 2 there is no run.
-
-    Arguments:
-        run_dir: The directory of a run.
     """
     if not (run_dir / STATUS_FILE).exists() and (runs := [*map(ListedRun.of, run_directories(run_dir))]):
         failed = [run.path.relative_to(run_dir).as_posix() for run in runs if run.snapshot.state == "failed"]
@@ -56,7 +53,7 @@ def explain(run_dir: Path) -> None:
     status = run.status
     past = _Past(run, status, Snapshot.from_plain(status), run.starts)
     sections = {
-        "": [past.headline(), *(f"  {line}" for line in past.why())],
+        "": [past.headline(), *(f"  {line}" for line in why(run))],
         "starts": past.begun(),
         "reported": [f"{_moment(at)}  {shown(line, 300)}" for at, line in run.notices],
         "last rows of metrics": past.rows(),
@@ -88,58 +85,6 @@ class _Past:
         """Its state and place."""
         place = f", {shown(self.status['place'])}" if self.status.get("place") else ""
         return f"{self.path}: {self.snapshot.state}{place}, {age(self.status)}"
-
-    # ---- why
-
-    def why(self) -> Iterator[str]:
-        """Why it is in this state, a sentence a line."""
-        state, position = self.snapshot.state, f"node `{self.snapshot.position}`"
-        error, *hint = error_lines(self.status.get("error") or "", 400)
-        reason = shown(self.status.get("reason") or "a request")
-        process = shown(self.status.get("process"))
-        if state == "failed":
-            yield f"it failed {f'in {position}' if self.snapshot.position else 'before it began'}: {error or '?'}"
-        elif state == "finished":
-            yield from self._why_finished()
-        elif state == "stopped":
-            why = f"at {reason}" if reason.startswith("--") else f"by {error or reason}"
-            yield f"it was stopped {why}; next is {position}"
-        elif state in ACTIVE:
-            yield f"process {process} is running it; next is {position}"
-        elif self.run.was_killed:
-            yield f"process {process} is gone and has not stopped it: killed, out of memory, or the machine went down"
-            yield f"it was last seen before {position}"
-        elif state in (STARTING, NOT_BEGUN):
-            yield "its script is being imported" if state == STARTING else "it was stopped before it began"
-        else:
-            yield f"it was interrupted immediately in {position}, for example by a second Ctrl-C"
-        yield from hint
-        if not_finite := self.status.get("not_finite"):
-            yield shown(not_finite)
-
-    def _why_finished(self) -> Iterator[str]:
-        manifest, snapshot = self._newest, self.snapshot
-        ends = " or ".join(map(shown, snapshot.end))
-        if ends:
-            yield f"it reached its end, {ends}" if self._is_at_its_end else f"it ended before {ends}"
-        if manifest is None or not manifest.ended:
-            return
-        try:
-            graph = graph_of(self.path, manifest)
-        except GraphtrainError:  # of a kind of graph that this version does not read
-            return
-        of_nodes = [line for _, line in self.run.notices if line.partition(": ")[0] in graph.nodes]
-        if of_nodes and not self._is_at_its_end:
-            yield shown(of_nodes[-1], 300)
-            return
-        for edge in graph.edges.get(manifest.position, ()):
-            if edge.target == END:
-                expression = f', where {edge.when} = "{shown(graph.guards.get(edge.when, ""))}"' if edge.when else ""
-                yield f"by the edge {manifest.position} -> {edge}{expression}"
-
-    @property
-    def _is_at_its_end(self) -> bool:
-        return self.snapshot.done is not None and self.snapshot.done >= 1
 
     # ---- what led there
 
@@ -191,16 +136,13 @@ class _Past:
                 yield f"the run went back to a checkpoint {manifest.returns} times (to those of {savers})"
         elif paths:
             yield f"newest {paths[-1].name}, which cannot be read"
-        if isinstance(best := self.status.get("best"), Mapping):
-            yield f"best {shown(best.get('checkpoint'))}, {shown(best.get('metric'))} {shown_number(best.get('value'))}"
+        for name, best in best_in(self.status).items():
+            number = shown_number(best.get("value"))
+            yield f"{shown(name)} {shown(best.get('checkpoint'))}, {shown(best.get('metric'))} {number}"
 
     @cached_property
     def _newest(self) -> Manifest | None:
-        paths = checkpoint_paths(self.path / CHECKPOINTS_FOLDER)
-        try:
-            return read_manifest(paths[-1]) if paths else None
-        except GraphtrainError:
-            return None
+        return newest_manifest(self.run)
 
     @cached_property
     def _newest_finite(self) -> Path | None:
@@ -215,20 +157,20 @@ class _Past:
 
     def following(self) -> Iterator[str]:
         """What to do, with the commands to paste."""
-        state, command = self.snapshot.state, self._command()
+        state, command = self.snapshot.state, command_of(self.run)
         resume = resume_command(command, self.path, is_reached=str(self.status.get("reason")).startswith("--"))
         resume = resume if command else "run the program again, with this run directory"
         replay = self.status.get("replay")
         if state == "failed" and isinstance(replay, list) and replay:
             yield shown(shlex.join(self._replay(command, [*map(str, replay)])), 500)
             yield "    repeats it up to the node that failed; --pdb opens a debugger there"
-        if state in (*ACTIVE, STARTING):
+        if state in ACTIVE:
             yield f"graphtrain status {shlex.quote(str(self.path))}"
         elif state == "finished":
             if not self.status.get("not_finite"):
                 further = "such as a larger finish.after, trains it further"
                 by_itself = "it ended by itself: what ended it has to be set otherwise to train it further"
-                yield f"nothing; {f'a later end, {further}' if self._is_at_its_end else by_itself}"
+                yield f"nothing; {f'a later end, {further}' if self.snapshot.is_at_its_end else by_itself}"
         else:
             has_checkpoint = bool(checkpoint_paths(self.path / CHECKPOINTS_FOLDER))
             what = "resumes it" if has_checkpoint else "starts it from the beginning: there is no checkpoint"
@@ -261,20 +203,8 @@ class _Past:
 
     def _replay(self, command: Sequence[str], options: Sequence[str]) -> list[str]:
         """The words of a replay of this run."""
-        script = next((word for word in command if word.partition(":")[0].endswith(".py")), "SCRIPT")
         processes = ["--processes", str(self._newest.ranks)] if self._newest and self._newest.ranks > 1 else []
-        return ["graphtrain", "replay", script, "--run-dir", str(self.path), *options, *processes]
-
-    def _command(self) -> list[str]:
-        """The words by which the run was last started; empty if they are not known."""
-        abouts = [start.get("about") for start in self.starts[-1:]] + [self.status]
-        for about in abouts:
-            if isinstance(about, Mapping) and isinstance(text := about.get("command"), str):
-                try:
-                    return shlex.split(text)
-                except ValueError:  # not as a run writes it
-                    return []
-        return []
+        return ["graphtrain", "replay", script_in(command), "--run-dir", str(self.path), *options, *processes]
 
 
 def _moment(at: Any) -> str:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping, Sequence
+import re
+import shlex
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphtrain.command.cli import command
+from graphtrain.command.cli import command, output_option, overlay_option, settings_argument
 from graphtrain.command.output import console, counted, escaped, notify, table
-from graphtrain.command.run import adapter_named
+from graphtrain.command.run import adapter_named, adapter_options
 from graphtrain.command.script import import_script, is_script, load_graph, named_graph, split_script, with_overlays
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
@@ -44,50 +45,36 @@ from graphtrain.storage.run_directory import STATUS_FILE
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from graphtrain.plan.slots import SavePoint
 
-ON_GRAPHS = """
-Arguments:
-    graph: A shipped graph (`fit`), a TOML file, a script (`train.py`: the graph that it trains with; to find it, the
-        script is imported, which runs its code), a run directory, or a checkpoint in one (RUN/best: the best).
-
-Options:
-    script: A Python file that declares kinds which the graph uses; it is imported.
-    overlay: Add an overlay to the graph: a shipped one, as in ema (see graphtrain graphs), or a TOML file; can be given
-        several times.
-    contained: For untrusted graphs: refuse files outside of the folder of the graph file (for a name: the current
-        folder), links that lead out of it, and scripts, whose code would run.
-"""
-
-
-@command("graphtrain check my_fit.toml", "graphtrain check my_fit.toml --json", shared=ON_GRAPHS)
+@command("graphtrain check my_fit.toml", "graphtrain check my_fit.toml --json")
+@click.argument("graph")
+@click.option("--script", help="A Python file that declares kinds which the graph uses; it is imported.")
+@click.option("--json", "as_json", is_flag=True, help="Print the problems as JSON.")
+@click.option("--ranks", is_flag=True, help="Check it for a run of several ranks, which has further rules (G7xx).")
+@overlay_option
 def check(
     graph: str,
     *,
     script: str | None = None,
     as_json: bool = False,
-    strict: bool = False,
     ranks: bool = False,
     overlay: Sequence[str] = (),
-    contained: bool = False,
 ) -> int:
     """Check a graph without running it: all its problems, each with a code, a place and a hint.
 
-    Exit codes: 0 no errors, 2 errors.
+    GRAPH is a shipped graph (fit), a TOML file, a script (which is imported), a run directory, or a checkpoint in one.
 
-    Options:
-        as_json: Print the problems as JSON.
-        strict: Count warnings as errors.
-        ranks: Check it for a run of several ranks, which has further rules (G7xx).
+    Exit codes: 0 no errors, 2 errors.
     """
     from graphtrain.checks import check_graph  # takes longer than all that the help needs
 
-    _import_kinds(script)
-    named = named_graph(graph, contained=contained)
+    if script is not None:
+        import_script(split_script(script)[0])
+    named = named_graph(graph)
     if isinstance(named, str | Path) and holds_a_graph(Path(named)) and find_graph(str(named)) is None:
-        named = saved_graph(named, notify, contained=contained)
-    draft = Draft(named, []) if isinstance(named, Graph) else read_graph(Graph, named, contained=contained)
-    with_added = with_overlays(draft.graph, overlay, contained=contained)
+        named = saved_graph(named, notify)
+    draft = Draft(named, []) if isinstance(named, Graph) else read_graph(Graph, named)
+    with_added = with_overlays(draft.graph, overlay)
     # If the text could not be read completely, checking the rest would only report consequences of that.
     problems = [*draft.problems, *with_added.problems] or check_graph(
         with_added.graph, all_kinds_known=script is not None or is_script(graph), ranks=ranks
@@ -100,12 +87,7 @@ def check(
             click.echo(printable(str(problem)))
         counts = f"{counted(errors, 'error')}, {counted(len(problems) - errors, 'warning')}"
         click.echo(printable(f"{graph}: {counts if problems else 'no problems'} ({len(with_added.graph.nodes)} nodes)"))
-    return 2 if errors or (strict and problems) else 0
-
-
-def _import_kinds(script: str | None) -> None:
-    if script is not None:
-        import_script(split_script(script)[0])
+    return 2 if errors else 0
 
 
 # ---- render
@@ -114,51 +96,33 @@ def _import_kinds(script: str | None) -> None:
 @command(
     "graphtrain render fit -o fit.svg",
     "graphtrain render my_fit.toml -o my_fit.png --run-dir runs/first",
-    shared=ON_GRAPHS,
 )
+@click.argument("graph")
+@click.option("--output", "-o", required=True, type=Path, help="The picture: .svg, .png, .pdf, .dot or .mmd (mermaid).")
+@click.option("--run-dir", type=Path, help="Show how often each node ran in this run, and which is next.")
+@overlay_option
 def render(
     graph: str,
     *,
     output: Path,
     run_dir: Path | None = None,
-    seconds: bool = False,
-    guards: bool = False,
     overlay: Sequence[str] = (),
-    contained: bool = False,
 ) -> None:
     """Draw a graph to a file.
 
-    The graph of a run directory is drawn as the run has it; --run-dir adds the counts of a run to any graph.
-
-    Options:
-        output (FILE): The picture: .svg, .png, .pdf, .dot or .mmd (mermaid).
-        run_dir: Show how often each node ran in this run, and which is next.
-        seconds: With --run-dir: show how long each node took, unless it ran with --no-times.
-        guards: Add a table with the expressions of the guards below the picture.
+    GRAPH is a shipped graph (fit), a TOML file, a script (which is imported), a run directory, or a checkpoint in one.
+    --run-dir adds the counts of a run to any graph.
     """
-    drawn = load_graph(graph, overlays=overlay, contained=contained)
+    drawn = load_graph(graph, overlays=overlay)
     counts, position = _counts(run_dir, drawn, graph) if run_dir is not None else (None, None)
-    took = _seconds(run_dir) if seconds else None
     bypassed = _bypassed(run_dir) if run_dir is not None else ()
-    click.echo(f"wrote {part('viz').render(drawn, output, counts, position, took, bypassed, guards=guards)}")
+    click.echo(f"wrote {part('viz').render(drawn, output, counts, position, bypassed=bypassed)}")
 
 
 def _bypassed(run_dir: Path) -> list[str]:
     """The nodes that the run bypasses; none if it has no status file."""
     bypassed = Run(run_dir).status.get("bypassed") if (run_dir / STATUS_FILE).exists() else None
     return [path for path in bypassed if isinstance(path, str)] if isinstance(bypassed, list) else []
-
-
-def _seconds(run_dir: Path | None) -> dict[str, float]:
-    """The seconds of the visits of each node, in the process that trained the run last."""
-    if run_dir is None:
-        raise UsageError("--seconds: no run is named", "name the directory of one with --run-dir")
-    took = Run(run_dir).status.get("seconds_by_node")
-    if not isinstance(took, dict) or not all(
-        isinstance(value, int | float) and 0 <= value < math.inf for value in took.values()
-    ):
-        raise UsageError(f"--seconds: the nodes of the run in `{run_dir}` were not timed", "train without --no-times")
-    return took
 
 
 def _counts(run_dir: Path, graph: Graph, source: str) -> tuple[dict[str, int], str | None]:
@@ -171,7 +135,7 @@ def _counts(run_dir: Path, graph: Graph, source: str) -> tuple[dict[str, int], s
         notify(
             f"`{source}` is not the graph of the run in `{run_dir}` ({counted(len(difference.changes), 'difference')}):"
             " counts are drawn at the nodes of the same name; "
-            f"graphtrain render {run_dir} draws the graph of the run"
+            f"graphtrain render {shlex.quote(str(run_dir))} -o run.svg draws the graph of the run"
         )
     counts = {path: int(fields.get("runs", 0)) for path, fields in checkpoint.sections["progress"].items()}
     return counts, None if checkpoint.manifest.ended else checkpoint.manifest.position
@@ -182,11 +146,15 @@ def _counts(run_dir: Path, graph: Graph, source: str) -> tuple[dict[str, int], s
 
 @command(
     "graphtrain show fit",
-    "graphtrain show my_fit.toml --save-points --script train.py",
     "graphtrain show --lightning train.py:Net max_epochs=5",
     "graphtrain show --lightning train.py:Net -o net.svg",
-    shared=ON_GRAPHS,
 )
+@click.argument("graph", default="", metavar="[GRAPH]")
+@settings_argument
+@adapter_options
+@click.option("--hooks", is_flag=True, help="List the places at which `hook` inserts a node, and nothing else.")
+@output_option
+@overlay_option
 def show(
     graph: str = "",
     settings: Sequence[str] = (),
@@ -194,30 +162,17 @@ def show(
     lightning: str | None = None,
     data: str | None = None,
     adapter: str | None = None,
-    save_points: bool = False,
     hooks: bool = False,
     output: Path | None = None,
-    script: str | None = None,
     overlay: Sequence[str] = (),
-    contained: bool = False,
 ) -> None:
     """Print a graph: its nodes and parameters, edges in order of priority, guards and clock.
 
+    GRAPH is a shipped graph (fit), a TOML file, a script (which is imported), a run directory, or a checkpoint in one.
+    With --lightning or --adapter, NAME=VALUE sets an argument of the class, or a flag.
+
     Exit codes: 0 printed, 2 there is no such graph, or it cannot be bound.
-
-    Arguments:
-        settings (NAME=VALUE): With --lightning or --adapter: arguments of the class, and flags.
-
-    Options:
-        lightning (MODULE:CLASS): The procedure of a LightningModule, as graphtrain run --lightning trains it.
-        data (MODULE:CLASS): With --lightning: its LightningDataModule.
-        adapter (NAME=MODULE:CLASS): As --lightning, by the adapter of another library.
-        save_points: Show for every node whether a checkpoint can be made before it runs, and which slots it would hold.
-            Imports the kinds.
-        hooks: List the places at which `hook` inserts a node, in Python and in TOML, and nothing else.
-        output (FILE): Draw it to this file instead, as `graphtrain render` does.
     """
-    _import_kinds(script)
     words = [*filter(None, [graph]), *settings]
     if lightning is not None or adapter is not None:
         from graphtrain.command.adapted import adapted
@@ -232,7 +187,7 @@ def show(
             "Missing argument 'GRAPH'." if not words else f"Got unexpected extra argument ({words[1]})"
         )
     else:
-        shown = load_graph(graph, overlays=overlay, contained=contained)
+        shown = load_graph(graph, overlays=overlay)
     if output is not None:
         click.echo(f"wrote {part('viz').render(shown, output)}")
         return
@@ -240,42 +195,22 @@ def show(
         places = [[name, path[:-1], place.when] for name, path, place in hooks_of(shown)]
         console().print(table(["hook", "in", "when"], places) if places else f"{shown.name}: no places for hooks")
         return
-    if not save_points:
-        _show(shown, shown.name, console())
-        return
-    from graphtrain.checks import checked_graph
-    from graphtrain.plan.slots import save_points_of
-
-    points = {point.path: point for point in save_points_of(checked_graph(shown))}
-    printed = console()
-    _show(shown, shown.name, printed, points)
-    printed.print()
-    possible = sum(not point.transient for point in points.values())
-    printed.print(f"a checkpoint can be made before {possible} of {len(points)} nodes", soft_wrap=True)
+    _show(shown, shown.name, console())
 
 
-def _show(
-    graph: Graph, title: str, printed: Console, points: Mapping[str, SavePoint] | None = None, prefix: str = ""
-) -> None:
+def _show(graph: Graph, title: str, printed: Console) -> None:
     layers = graph.layers
     added = f"  optimizer: {graph.optimizer}" if graph.optimizer else ""
     added += f"  overlays: {', '.join(layers.names)}" if layers.names else ""
     printed.print(f"[bold]{escaped(title)}[/bold]  start: {escaped(graph.start + added)}", soft_wrap=True)
     overlay = ["overlay"] if layers.names else []
-    columns = [
-        "node",
-        "kind",
-        "parameters",
-        "what comes next",
-        *(["save point before it"] if points is not None else []),
-    ]
+    columns = ["node", "kind", "parameters", "what comes next"]
     rows = []
     for name, node in graph.nodes.items():
         edges = [str(edge) for edge in graph.edges.get(name, ())]
         if len(edges) > 1:
             edges = [f"{number}. {edge}" for number, edge in enumerate(edges, start=1)]
         row = [name, kind_text(node), "\n".join(settings_of(node)), "\n".join(edges)]
-        row += [_mark(points[prefix + name])] if points is not None else []
         origins = [*filter(None, [layers.overlay_of(node_key(name))]), *layers.overlays_of_node(name)]
         rows.append([*row, ", ".join(dict.fromkeys(origins))] if overlay else row)
     printed.print(table([*columns, *overlay], rows))
@@ -288,29 +223,25 @@ def _show(
     for name, node in graph.nodes.items():
         if node.body is not None:
             printed.print()
-            _show(node.body, f"{title}/{name}", printed, points, f"{prefix}{name}/")
-
-
-def _mark(point: SavePoint) -> str:
-    """Whether a checkpoint can be made before a node, and which slots it would hold."""
-    if point.transient:
-        verb = "is" if len(point.transient) == 1 else "are"
-        return f"no: {', '.join(point.transient)} {verb} transient"
-    return f"yes, with {', '.join(point.alive)}" if point.alive else "yes"
+            _show(node.body, f"{title}/{name}", printed)
 
 
 # ---- copy
 
+_NAME = re.compile(rb"""^([ \t]*name[ \t]*=[ \t]*)("[^"\r\n]*"|'[^'\r\n]*')""", re.MULTILINE)
 
-@command("graphtrain copy fit my_fit.toml", "graphtrain copy ema my_ema.toml", shared=ON_GRAPHS)
+
+@command("graphtrain copy fit my_fit.toml", "graphtrain copy ema my_ema.toml")
+@click.argument("graph")
+@click.argument("path", type=Path)
+@overlay_option
 def copy(graph: str, path: Path, *, overlay: Sequence[str] = ()) -> None:
     """Copy a graph, or an overlay by its name, to a new file that you can edit.
 
     The text of a shipped graph, of an overlay or of a file is copied with its comments; that of a script or a run, and
-    of a graph with --overlay, is generated.
+    of a graph with --overlay, is generated. The copy has the name of its file, PATH, which must not exist.
 
-    Arguments:
-        path: The file to write; it must not exist.
+    GRAPH is a shipped graph (fit), a TOML file, a script (which is imported), a run directory, or a checkpoint in one.
     """
     if path.suffix != ".toml":
         raise UsageError(f"`{path}`: the name of a graph file must end in .toml", "as in my_fit.toml")
@@ -326,9 +257,12 @@ def copy(graph: str, path: Path, *, overlay: Sequence[str] = ()) -> None:
         # A graph without a file, from a script or a run, is written as TOML.
         is_text = not overlay and not isinstance(named, Graph) and file.is_file()
         text = file.read_bytes() if is_text else loaded.to_toml().encode()
-    write_new(path, text)
+    head, *tables = re.split(rb"(?m)^(?=[ \t]*\[)", text, maxsplit=1)
+    name = json.dumps(path.stem, ensure_ascii=False).encode()
+    head = _NAME.sub(lambda line: line[1] + name, head, count=1)
+    write_new(path, b"".join([head, *tables]))
     use = "--overlay" if overlay_file is not None else "--graph"
-    click.echo(f"wrote {path}; run it with: graphtrain run SCRIPT {use} {path}")
+    click.echo(f"wrote {path}; run it with: graphtrain run SCRIPT {use} {shlex.quote(str(path))}")
 
 
 # ---- graphs and nodes
@@ -346,17 +280,14 @@ def graphs() -> None:
     )
 
 
-@command("graphtrain nodes", "graphtrain nodes clip", "graphtrain nodes my_kind --script train.py")
-def nodes(kind: str | None = None, *, script: str | None = None) -> None:
+@command("graphtrain nodes", "graphtrain nodes clip")
+@click.argument("kind", required=False)
+def nodes(kind: str | None = None) -> None:
     """List the kinds of nodes that a graph can have, or describe one: its parameters, what it reads and writes, ...
 
     Arguments:
         kind: Describe this kind in detail. Default: all are listed.
-
-    Options:
-        script: A Python file that declares further kinds; it is imported.
     """
-    _import_kinds(script)
     if kind is not None:
         described = find_kind(kind)
         if described is None:
@@ -405,15 +336,13 @@ def _parameter_line(parameter: Parameter, kind: Kind) -> str:
 
 
 @command("graphtrain new train.py")
+@click.argument("path", type=Path, default=Path("train.py"), metavar="[FILE]")
 def new(path: Path = Path("train.py")) -> None:
-    """Write a small training script to begin with, which runs as it is.
+    """Write a small training script to begin with, which runs as it is. FILE is train.py if it is not given.
 
     Exit codes: 0 written, 2 the file exists, or cannot be written.
-
-    Arguments:
-        path (FILE): The file to write, .py; it must not exist. Default: train.py.
     """
     if path.suffix != ".py" or not path.stem.isidentifier():
         raise UsageError(f"`{path}` is not the name of a script", "letters, digits and underscores, and .py")
     write_new(path, files(__package__).joinpath("new_script.txt").read_bytes())
-    click.echo(f"wrote {path}; train with: python {path}")
+    click.echo(f"wrote {path}; train with: python {shlex.quote(str(path))}")

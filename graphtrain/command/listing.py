@@ -20,23 +20,21 @@ from graphtrain.names import in_natural_order, nearest
 from graphtrain.plain import json_value
 from graphtrain.printable import shorten
 from graphtrain.report.numbers import duration, metric
-from graphtrain.report.run import Run
+from graphtrain.report.run import Run, state_in_words
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.storage.manifest import checkpoint_paths
-from graphtrain.storage.run_directory import ACTIVE, CHECKPOINTS_FOLDER, NOT_BEGUN, STARTING, STATUS_FILE
+from graphtrain.storage.run_directory import ACTIVE, CHECKPOINTS_FOLDER, STATUS_FILE, best_in
 
 _DEPTH = 4
 _MOST_METRICS = 3
 _MOST_OF_AN_ERROR = 60
 _STYLES = {
-    "starting": "cyan",
     "running": "cyan",
     "stopping": "cyan",
     "finished": "green",
     "failed": "red",
     "unreadable": "red",
 }
-_UNBEGUN = (STARTING, NOT_BEGUN)
 _CLOCKS_DIFFER = 5.0  # seconds
 _END_OF_TIME = 1e12  # in seconds; anything beyond is a mistake
 
@@ -109,7 +107,7 @@ class ListedRun:
         try:
             return cls(path, Run(path).status)
         except UsageError:
-            return cls(path, {"state": "unreadable" if (path / STATUS_FILE).exists() else NOT_BEGUN})
+            return cls(path, {"state": "unreadable"})
 
     @cached_property
     def snapshot(self) -> Snapshot:
@@ -126,6 +124,8 @@ class ListedRun:
         """The value in a column; None if it has none."""
         if column in _COLUMNS:
             return _COLUMNS[column](self)
+        if (best := best_in(self.status).get(column)) is not None:
+            return best.get("value")
         return next((entries[column] for entries in self.tables if column in entries), None)
 
     def key(self, column: str) -> tuple[int, float, list[tuple[float, str]]] | None:
@@ -147,30 +147,19 @@ def _last_metrics(run: ListedRun) -> str:
 
 def _resumable(run: ListedRun) -> str:
     """Whether there is a checkpoint to resume from; empty for a run that is running, or done."""
-    if run.snapshot.state in (*ACTIVE, *_UNBEGUN, "finished"):
+    if run.snapshot.state in (*ACTIVE, "finished"):
         return ""
     return "yes" if checkpoint_paths(run.path / CHECKPOINTS_FOLDER) else "no checkpoint"
 
 
-def _state(run: ListedRun) -> str:
-    """Its state; a run that is finished may still have diverged."""
-    has_diverged = run.snapshot.state == "finished" and run.status.get("not_finite")
-    return f"{run.snapshot.state}, not finite" if has_diverged else run.snapshot.state
-
-
-def _best(run: ListedRun) -> Any:
-    best = run.status.get("best")
-    return best.get("value") if isinstance(best, Mapping) else None
-
-
 _COLUMNS: Mapping[str, Callable[[ListedRun], Any]] = {
     "run": lambda run: str(run.path),
-    "state": _state,
+    "state": lambda run: state_in_words(run.status),
     "place": lambda run: run.status.get("place"),
     "graph": lambda run: run.snapshot.graph if run.status.get("graph") else None,
     "last metrics": _last_metrics,
-    "best": _best,
-    "age": lambda run: age(run.status) if run.snapshot.state not in _UNBEGUN else None,
+    "best": lambda run: best_in(run.status).get("best", {}).get("value"),
+    "age": lambda run: age(run.status),
     "resumable": _resumable,
     "error": lambda run: shorten(run.status.get("error") or "", _MOST_OF_AN_ERROR),
 }

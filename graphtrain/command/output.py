@@ -6,7 +6,9 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from graphtrain.printable import one_line, printable, shorten
+from graphtrain.printable import error_lines as error_lines
+from graphtrain.printable import one_line, printable
+from graphtrain.printable import shown as shown
 from graphtrain.ranks.current import current_ranks
 from graphtrain.report.numbers import metric
 
@@ -91,21 +93,6 @@ def aligned(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[s
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-
-
-def shown(value: Any, most: int = _MOST_CHARACTERS) -> str:
-    """An untrusted value, on one line."""
-    return shorten(one_line(str(value)), most)
-
-
-def error_lines(error: Any, most: int = _MOST_CHARACTERS) -> list[str]:
-    """An untrusted error, as a status has it: what happened, and the hint, if there is one.
-
-    >>> error_lines("UsageError: no script hint: name one")
-    ['UsageError: no script', 'hint: name one']
-    """
-    what, mark, hint = str(error).rpartition(" hint: ")
-    return [shown(what, most), f"hint: {shown(hint, most)}"] if mark else [shown(error, most)]
 
 
 def shown_number(value: Any) -> str:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 
 @command("graphtrain report runs/first -o first.html", "graphtrain report runs/first runs/second -o both.html")
+@click.argument("run_dir", nargs=-1, type=Path)
+@click.option("--output", "-o", required=True, type=Path, help="The file, as in run.html; it is overwritten.")
 def report(run_dir: Sequence[Path], *, output: Path) -> None:
     """Write a page about runs into one file: for mail, for the appendix of a paper, for an issue.
 
@@ -29,12 +31,6 @@ def report(run_dir: Sequence[Path], *, output: Path) -> None:
     of several runs what differs. It makes no request, and needs nothing but a browser.
 
     Exit codes: 0 written, 2 there is no run.
-
-    Arguments:
-        run_dir: The directories of runs.
-
-    Options:
-        output: The file, as in run.html; one that is there is overwritten.
     """
     if not run_dir:
         raise UsageError("no run is named", "graphtrain report RUN -o run.html")
@@ -43,6 +39,9 @@ def report(run_dir: Sequence[Path], *, output: Path) -> None:
 
 
 @command("graphtrain watch runs/first", "graphtrain watch runs --port 0", "graphtrain watch my_fit.toml")
+@click.argument("target", nargs=-1)
+@click.option("--port", type=int, default=8321, show_default=True, help="The port; 0 takes one that is free.")
+@click.option("--host", multiple=True, metavar="NAME", help="Also accept this host name, as behind a reverse proxy.")
 def watch(target: Sequence[str], *, port: int = 8321, host: Sequence[str] = ()) -> None:
     """Show runs, a folder of runs, or a graph file in a browser, as they change, until an interrupt.
 
@@ -50,14 +49,6 @@ def watch(target: Sequence[str], *, port: int = 8321, host: Sequence[str] = ()) 
     processes that train know nothing of it. It listens on this machine only.
 
     Exit codes: 0 ended, 2 there is nothing to show, or the port is in use.
-
-    Arguments:
-        target: Run directories, a folder that holds some, or a graph file.
-
-    Options:
-        port: The port; 0 takes one that is free. Default: 8321.
-        host (NAME): Answer requests under this name too: that of a reverse proxy which passes its own on; can be given
-            several times.
     """
     if not target:
         raise UsageError("nothing to show is named", "name run directories, a folder that holds some, or a graph file")
@@ -96,6 +87,9 @@ def _run(path: Path) -> Path:
 
 
 def _announce(port: int) -> None:
-    user = getpass.getuser()
+    try:
+        user = f"{getpass.getuser()}@"
+    except (KeyError, ImportError, OSError):  # a container without an entry for the user
+        user = ""
     click.echo(f"http://127.0.0.1:{port}/  (an interrupt ends it)")
-    click.echo(printable(f"from another machine: ssh -L {port}:127.0.0.1:{port} {user}@{socket.gethostname()}"))
+    click.echo(printable(f"from another machine: ssh -L {port}:127.0.0.1:{port} {user}{socket.gethostname()}"))

@@ -6,16 +6,14 @@ import multiprocessing
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from graphtrain.command.failure import stoppable
-from graphtrain.command.script import graph_of_module, is_importing, note_graph
+from graphtrain.command.script import graph_of_module, is_importing
 from graphtrain.errors import UsageError
-from graphtrain.graph import Graph
 
 
-def main(setup: Callable[..., Any], graph: Graph | str | Path | None = None) -> None:
+def main(setup: Callable[..., Any]) -> None:
     """Turn the script that calls this into the command ``graphtrain run``, with `setup` as its function.
 
     ``python train.py lr=1e-3 accumulate.every=4 --run-dir r`` trains, ``python train.py --help`` lists what can be set.
@@ -25,20 +23,16 @@ def main(setup: Callable[..., Any], graph: Graph | str | Path | None = None) -> 
     Arguments:
         setup: returns the resources as a mapping; Python, NumPy and torch are seeded before it is called. Its arguments
             are set on the command line and checked against its signature.
-        graph: a `Graph`, the name of a shipped graph, or a path; ``--graph`` overrides it. Default: the name
-            `graph` at the top level of the script, or else `fit`.
 
-    Every command that is given the script uses the same graph: ``graphtrain run``, ``render``, ``check``, ``diff``, ...
+    The graph is the variable `graph` at the top level of the script, or else `fit`, for every command that is given the
+    script; ``--graph`` overrides it.
 
     >>> def setup(lr: float = 1e-3):
     ...     ...
     >>> if __name__ == "__main__":
     ...     main(setup)
     """
-    if is_importing():
-        note_graph(_module_that_runs(sys._getframe(1)), graph)
-        return
-    if _in_a_worker(setup):
+    if is_importing() or _in_a_worker(setup):
         return
     if not callable(setup):
         raise UsageError(
@@ -56,16 +50,9 @@ def main(setup: Callable[..., Any], graph: Graph | str | Path | None = None) -> 
             file,
             words,
             [words[1] + (f":{name}" if name != "setup" else "")] if file is not None and words[1] != "-m" else [],
-            lambda: graph_of_module(graph, sys.modules["__main__"], file.name if file is not None else "main"),
+            lambda: graph_of_module(sys.modules["__main__"], file.name if file is not None else "main"),
         )
         program_command(program)(prog_name=" ".join(words))
-
-
-def _module_that_runs(frame: FrameType | None) -> str:
-    """The module whose top level has called `main`, directly or through functions."""
-    while frame is not None and frame.f_code.co_name != "<module>":
-        frame = frame.f_back
-    return str(frame.f_globals["__name__"]) if frame is not None else ""
 
 
 def _in_a_worker(setup: Callable[..., Any]) -> bool:

@@ -10,39 +10,16 @@ from typing import Any
 
 import click
 
-from graphtrain.command.cli import command, launched, parameters_of
-from graphtrain.command.run import ADAPTER_OPTIONS, RunOptions, script_or_class, without
+from graphtrain.command.cli import command, launched, overlay_option, processes_option, settings_argument
+from graphtrain.command.run import adapter_options, script_argument, script_or_class, without
 from graphtrain.errors import UsageError
 from graphtrain.ranks.current import is_one_of_several
 
-_ADAPTED = [each for each in parameters_of(RunOptions) if each.name in ADAPTER_OPTIONS]
-_OF_A_RUN, _OF_CUTS = "To verify a run", "To verify a script, without a run"
-
-_VERIFY = f"""
-Arguments:
-    script (SCRIPT[:FUNCTION]): The Python file that trains.
-    settings (NAME=VALUE): Arguments of setup; with --run-dir instead of those that the run had. With --cuts also
-        NODE.PARAM=VALUE, parameters of nodes, as for run.
-
-{_OF_A_RUN}:
-    run_dir: The run directory; it is only read.
-    last (N): Only the N newest spans. Default: all.
-    processes (NUMBER): Replay in this many processes on this host: as many as trained the run. Default: one,
-        or those that torchrun has started.
-
-{_OF_CUTS}:
-    cuts (N): Cut the run at N random transitions.
-    graph: A shipped graph, a TOML file, or another script. Default: the graph of the script.
-    overlay: Add an overlay to the graph, as for run; can be given several times.
-    until (AMOUNT): Where every run stops, as in '50 batches'. Default: where the graph ends it.
-    seed (NUMBER): Seed of Python, NumPy and torch, set before setup() is called. Default: 0.
-    device: Where to train. Default: auto.
-    deterministic: Ask torch for deterministic kernels.
-    cuts_seed (NUMBER): Chooses the transitions. Default: a random number, which is printed.
-    keep (FOLDER): A new folder for the run directories of cuts that are not exact, as they were when they were cut
-        and after the resume. Default: none is kept.
-    as_json: Print the result as JSON.
-"""
+# Options of `verify` that need another one.
+_OF_A_RUN, _OF_CUTS = (
+    ("last", "processes"),
+    (*("graph", "overlay", "until", "seed", "device", "deterministic", "cuts_seed", "keep", "as_json"),),
+)
 
 
 @command(
@@ -52,9 +29,23 @@ Arguments:
     "graphtrain verify train.py --cuts 20 --until '50 batches'",
     "graphtrain verify train.py lr=1e-3 accumulate.every=4 --cuts 5 --graph my_fit.toml",
     "graphtrain verify --lightning train.py:Net --run-dir runs/net",
-    shared=_VERIFY,
-    params=_ADAPTED,
 )
+@script_argument
+@settings_argument
+@click.option("--run-dir", type=Path, help="Verify this run; it is only read.")
+@click.option("--last", type=int, metavar="N", help="With --run-dir: only the N newest spans.")
+@processes_option
+@click.option("--cuts", type=int, metavar="N", help="Verify the script: cut it at N random transitions.")
+@click.option("--graph", help="With --cuts, as the options below: another graph than that of the script.")
+@overlay_option
+@click.option("--until", metavar="AMOUNT", help="Where every run stops, as in '50 batches'.")
+@click.option("--seed", type=int, help="Seed of Python, NumPy and torch. Default: 0.")
+@click.option("--device", help="Where to train. Default: auto.")
+@click.option("--deterministic", is_flag=True, help="Ask torch for deterministic kernels.")
+@click.option("--cuts-seed", type=int, help="Chooses the transitions. Default: a random number, which is printed.")
+@click.option("--keep", type=Path, metavar="FOLDER", help="A new folder for the runs of cuts that are not exact.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@adapter_options
 def verify(
     script: str = "",
     settings: Sequence[str] = (),
@@ -83,6 +74,8 @@ def verify(
     With --cuts, the script is trained once, and then again, cut at random transitions. Each cut is resumed in a new
     process to the same end, and compared with the run that was not cut: weights, optimizers, everything else that is
     saved, and the file of metrics. How long that takes is printed once the script has been trained for the first time.
+
+    NAME=VALUE sets an argument of setup; with --cuts also NODE.PARAM=VALUE a parameter of a node, as for run.
 
     Exit codes: 0 bitwise equal, 1 different, 2 nothing to compare or bad usage.
     """
@@ -114,9 +107,9 @@ def _refuse_a_mixture(*, has_run: bool, has_cuts: bool) -> None:
             f"verify takes either --run-dir or --cuts, got {'both' if has_run else 'neither'}",
             "--run-dir RUN_DIR verifies a run, --cuts 20 the script, without a run",
         )
-    mine, other, section = ("--run-dir", "--cuts", _OF_CUTS) if has_run else ("--cuts", "--run-dir", _OF_A_RUN)
+    mine, other, names = ("--run-dir", "--cuts", _OF_CUTS) if has_run else ("--cuts", "--run-dir", _OF_A_RUN)
     context = click.get_current_context()
-    others = [parameter for parameter in context.command.params if getattr(parameter, "section", "") == section]
+    others = [parameter for parameter in context.command.params if parameter.name in names]
     given = [option.opts[-1] for option in others if context.params[f"{option.name}"] not in (None, (), False)]
     if given:
         raise UsageError(f"{', '.join(given)}: only with {other}, not with {mine}", "see graphtrain verify --help")
@@ -129,8 +122,16 @@ def _refuse_a_mixture(*, has_run: bool, has_cuts: bool) -> None:
     "graphtrain replay train.py --run-dir runs/first --to best --node train_batch",
     "graphtrain replay train.py --run-dir runs/first --to '48211 steps' --processes 2",
     "graphtrain replay --lightning train.py:Net --run-dir runs/net --to '48211 steps'",
-    params=_ADAPTED,
 )
+@script_argument
+@settings_argument
+@click.option("--run-dir", required=True, type=Path, help="The run directory; it is only read.")
+@click.option("--to", required=True, metavar="MOMENT", help="'48211 steps', '300 batches', or a checkpoint.")
+@click.option("--node", metavar="PATH", help="Continue from there until this node is the next to run.")
+@click.option("--runs", type=int, metavar="N", help="With --node: until it has run N times as well.")
+@click.option("--pdb", is_flag=True, help="Open Python's debugger at that moment, with trainer, model, batch, ...")
+@processes_option
+@adapter_options
 def replay(
     script: str = "",
     settings: Sequence[str] = (),
@@ -148,22 +149,10 @@ def replay(
     It starts from the newest checkpoint before that moment. The run directory is only read. With several processes, the
     values shown are those of rank 0.
 
+    --to '48211 steps' stops right after that step, '300 batches' right after that batch is fetched; best, newest or the
+    name of a checkpoint: where that was made.
+
     Exit codes: 0 done, 1 failed on the way, 2 the moment cannot be reached or bad usage.
-
-    Arguments:
-        script (SCRIPT[:FUNCTION]): The Python file that the run was started with.
-        settings (NAME=VALUE): Arguments of setup, instead of those that the run had.
-
-    Options:
-        run_dir: The run directory; it is only read.
-        to (MOMENT): '48211 steps' stops right after that step, '300 batches' right after that batch is fetched; best,
-            newest or the name of a checkpoint: where that was made.
-        node (PATH): Continue from there until this node is the next to run.
-        runs (N): With --node: until it has run N times as well; inside a node, since that was entered. Default: the
-            first time.
-        pdb: Open Python's debugger at that moment, with trainer, model, batch, loss, gradients, ...
-        processes (NUMBER): Replay in this many processes on this host: as many as trained the run. Default: one,
-            or those that torchrun has started.
     """
     source, settings = script_or_class(script, settings, **adapted)
     if (code := launched(processes)) is not None:

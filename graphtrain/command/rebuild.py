@@ -89,7 +89,8 @@ class TrainerFactory:
         made = set_up(program.setup, arguments, program.name, graph, seed_of_setup, device)
         resources, _ = without_unread(graph, made.resources)
         if from_the_beginning:
-            warm_start(with_made(resources), map(str, about.get("init") or ()))
+            init, only = (list(map(str, about.get(name) or ())) for name in ("init", "init_only"))
+            warm_start(with_made(resources), init, only)
         about = {**about, "arguments": made.arguments, "given": sorted(self._given), "script": str(program.file)}
         if self.changes is None:
             environment_now = run_environment(

@@ -11,20 +11,21 @@ from typing import Any
 
 import click
 
-from graphtrain.command.cli import Command, command, launched, parameters_of
+from graphtrain.command.cli import (
+    Command,
+    command,
+    launched,
+    options,
+    overlay_option,
+    processes_option,
+    settings_argument,
+)
 from graphtrain.command.failure import exit_on_failure
 from graphtrain.command.output import notify_once
-from graphtrain.command.script import arguments_in_source, load_graph, script_graph, setup_function, split_script
-from graphtrain.command.settings import (
-    Settings,
-    print_arguments,
-    print_parameters,
-    refuse_unknown_arguments,
-    values_in,
-)
+from graphtrain.command.script import load_graph, script_graph, setup_function, split_script
+from graphtrain.command.settings import print_arguments, print_parameters, split_settings
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
-from graphtrain.ranks.current import is_one_of_several
 
 
 @dataclass(frozen=True)
@@ -64,80 +65,68 @@ class Script:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """The options of a run, which are those of the command line: this is their help.
-
-    Options:
-        graph: A graph by name, a TOML file or another script; saved: the checkpoint's. Default: the script's, else fit.
-        overlay: Add an overlay, as in ema, or a TOML file. Repeatable.
-        run_dir: The run is written here, or resumed from here. Default: a new folder in runs.
-        config (FILE): Take settings from a TOML file as well.
-        resume (WHAT): auto, never, best, newest, or a path.
-        fork (RUN): Begin a new run from a checkpoint of another.
-        init (NAME=FILE): Load weights, as in model=w.safetensors. Repeatable.
-        rename (OLD=NEW): The node OLD of the saved graph is NEW now. Repeatable.
-        from_setup (NAMES): When resuming, take these from setup: optimizer.lr,...
-        from_saved: When resuming, keep what was saved.
-        until (AMOUNT): Stop after '500 steps', '2 hours'; to be resumed.
-        before (NODE): Stop each time when this node is next.
-        dry_run: Run everything once, and write nothing.
-        seed (NUMBER): Seed of Python, NumPy and torch.
-        device: auto, cpu, cuda, cuda:1, ...
-        processes (NUMBER): Train in so many processes on this host.
-        parallel (NUMBER): Of several runs, make so many at a time.
-        deterministic: Ask torch for deterministic kernels.
-        log_every (AMOUNT): Record metrics every 10 (steps) or '1 epochs'.
-        show (NAMES): Display only loss,val/loss,...
-        tensorboard: Log to TensorBoard too.
-        no_times: Do not count and time nodes (nodes.jsonl).
-        report: Write a page about the run (report.html).
-        csv: Write metrics.csv too, one row for each step.
-        wandb: Log to Weights and Biases too.
-        mlflow: Log to MLflow too.
-        trackio: Log to trackio too.
-        trace: Print each transition, and the guards it asked.
-        contained: Refuse graphs that name files outside of their folder.
-        quiet: Print errors only.
-        lightning (MODULE:CLASS): Train this LightningModule, without a script; NAME=VALUE are its arguments and flags.
-        data (MODULE:CLASS): With --lightning: its LightningDataModule.
-        adapter (NAME=MODULE:CLASS): As --lightning, by the adapter of another library.
-    """
+    """The options of a run, which are those of the command line: `run_options` has their help."""
 
     graph: str | None = None
     overlay: Sequence[str] = ()
     run_dir: Path | None = None
-    config: Path | None = None
     resume: str = "auto"
     fork: Path | None = None
     init: Sequence[str] = ()
+    init_only: Sequence[str] = ()
     rename: Sequence[str] = ()
     from_setup: str = ""
     from_saved: bool = False
     until: str | None = None
-    before: str | None = None
     dry_run: bool = False
     seed: int = 0
     device: str = "auto"
     processes: int | None = None
-    parallel: int | None = None
     deterministic: bool = False
-    log_every: str | None = None
-    show: str = ""
     tensorboard: bool = False
     no_times: bool = False
     report: bool = False
-    csv: bool = False
     wandb: bool = False
-    mlflow: bool = False
-    trackio: bool = False
     trace: bool = False
-    contained: bool = False
     quiet: bool = False
     lightning: str | None = None
     data: str | None = None
     adapter: str | None = None
 
 
-ADAPTER_OPTIONS = ("lightning", "data", "adapter")  # which stand in for a script
+run_options = options(
+    click.option("--graph", help="A name, a TOML file, another script, or saved. Default: the script's, else fit."),
+    overlay_option,
+    click.option("--run-dir", type=Path, help="Written to, or resumed from. Default: a new folder in runs."),
+    click.option("--resume", default="auto", metavar="WHAT", help="auto, never, best, newest, or a path."),
+    click.option("--fork", type=Path, metavar="RUN", help="Begin a new run from a checkpoint of another."),
+    click.option("--init", multiple=True, metavar="NAME=FILE", help="Load weights, as in model=w.safetensors."),
+    click.option("--init-only", multiple=True, metavar="NAMES", help="Load only names that match 'body.*'."),
+    click.option("--rename", multiple=True, metavar="OLD=NEW", help="The node OLD of the saved graph is NEW now."),
+    click.option("--from-setup", default="", metavar="NAMES", help="When resuming, take these from setup."),
+    click.option("--from-saved", is_flag=True, help="When resuming, keep what was saved."),
+    click.option("--until", metavar="AMOUNT", help="Stop after '500 steps', '2 hours'; to be resumed."),
+    click.option("--dry-run", is_flag=True, help="Run everything once, and write nothing."),
+    click.option("--seed", type=int, default=0, help="Seed of Python, NumPy and torch."),
+    click.option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ..."),
+    processes_option,
+    click.option("--deterministic", is_flag=True, help="Ask torch for deterministic kernels."),
+    click.option("--tensorboard", is_flag=True, help="Log to TensorBoard too."),
+    click.option("--no-times", is_flag=True, help="Do not count and time nodes (nodes.jsonl)."),
+    click.option("--report", is_flag=True, help="Write a page about the run (report.html)."),
+    click.option("--wandb", is_flag=True, help="Log to Weights and Biases too."),
+    click.option("--trace", is_flag=True, help="Print each transition, and the guards it asked."),
+    click.option("--quiet", is_flag=True, help="Print errors only."),
+)
+
+# Those that stand in for a script.
+ADAPTER_OPTIONS = ("lightning", "data", "adapter")
+adapter_options = options(
+    click.option("--lightning", metavar="MODULE:CLASS", help="A LightningModule in place of a script."),
+    click.option("--data", metavar="MODULE:CLASS", help="With --lightning: its LightningDataModule."),
+    click.option("--adapter", metavar="NAME=MODULE:CLASS", help="As --lightning, by another adapter."),
+)
+script_argument = click.argument("script", default="", metavar="[SCRIPT[:FUNCTION]]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,8 +213,8 @@ def without(words: Sequence[str], options: Collection[str]) -> list[str]:
     Arguments:
         options: their names, followed by ``=`` if they take a value.
 
-    >>> without(["a.py", "--until", "2 steps", "--resume=best", "--csv", "lr=1"], ["--until=", "--resume=", "--csv"])
-    ['a.py', 'lr=1']
+    >>> without(["a.py", "--until", "2 steps", "--resume=best", "--quiet"], ["--until=", "--quiet"])
+    ['a.py', '--resume=best']
     """
     kept, remaining = [], iter(words)
     for word in remaining:
@@ -239,14 +228,14 @@ def without(words: Sequence[str], options: Collection[str]) -> list[str]:
 
 # Options for the start of a run, which a resume does not repeat; and limits that have been reached.
 OF_THE_START = ("--resume=", "--fork=", "--from-setup=", "--from-saved", "--rename=")
-OF_THE_END = ("--until=", "--before=")
+OF_THE_END = ("--until=",)
 
 
 def resume_command(words: Sequence[str], run_dir: Path, *, is_reached: bool) -> str:
     """The command that resumes a run: the one that was typed, without options that no longer apply.
 
     Arguments:
-        is_reached: True if the run has come to its --until or --before.
+        is_reached: True if the run has come to its --until.
 
     >>> resume_command(["graphtrain", "run", "a.py", "--fork", "r", "--until", "2 steps"], Path("s"), is_reached=True)
     'graphtrain run a.py --run-dir s'
@@ -294,57 +283,48 @@ class ScriptCommand(Command):
             print_parameters(load_graph(named or program.own_graph(), overlays=overlay), settings)
 
 
-_SHARED = """
-Arguments:
-    settings (NAME=VALUE): An argument of setup, as in lr=1e-3, or a parameter of a node, as in finish.after='9 epochs';
-        lr=1e-3,1e-4 makes a run of each value.
-"""
-
-
 @command(
     "graphtrain run examples/digits.py accumulate.every=4 --run-dir runs/first",
     "graphtrain run train.py:setup lr=1e-3 finish.after='500 steps' --graph my_fit.toml",
     "graphtrain run train.py --overlay ema --overlay early_stop early_stop.patience=2",
-    "graphtrain run train.py lr=1e-3,1e-4 width=64,128 --run-dir runs/sweep --parallel 2",
     "graphtrain run --lightning train.py:Net lr=1e-3 max_epochs=5 --run-dir runs/net",
     "graphtrain run train.py --help",
     cls=ScriptCommand,
-    shared=_SHARED,
-    params=parameters_of(RunOptions),
 )
-def run(script: str = "", settings: Sequence[str] = (), **options: Any) -> int:
+@script_argument
+@settings_argument
+@run_options
+@adapter_options
+def run(script: str, settings: Sequence[str], **options: Any) -> int:
     """Train with a script: its setup() returns model, optimizer and data. A run that was interrupted is resumed.
 
-    With a SCRIPT, --help also lists what can be set.
+    NAME=VALUE sets an argument of setup (lr=1e-3) or a parameter of a node (finish.after='9 epochs'). With a SCRIPT,
+    --help also lists what can be set. FUNCTION is another function than setup.
 
-    Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped and resumable; of several runs, 75 before 1.
-
-    Arguments:
-        script (SCRIPT[:FUNCTION]): A Python file, and its function that returns the model, the optimizer, the data, ...
-            Default: setup.
+    Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped and resumable.
     """
     made = RunOptions(**options)
     source, settings = script_or_class(script, settings, **{name: options[name] for name in ADAPTER_OPTIONS})
     if source.script:
         return _train(script, settings, made)
-    if any(len(values_in(text.partition("=")[2])) > 1 for text in settings):
-        raise UsageError("a module that is named on the command line is one run", "write a command for each value")
-    return _train(source.program(lambda: Settings.of(settings, made.config).arguments), settings, made)
+    return _train(source.program(lambda: split_settings(settings)[0]), settings, made)
 
 
 def program_command(program: Script) -> Command:
     """The command of a script that calls `graphtrain.main`."""
 
     @command(
-        f"{' '.join(program.words)} accumulate.every=4 --run-dir runs/first",
+        f"{shlex.join(program.words)} accumulate.every=4 --run-dir runs/first",
         cls=ScriptCommand,
-        shared=_SHARED,
-        params=[each for each in parameters_of(RunOptions) if each.name not in ADAPTER_OPTIONS],
     )
+    @settings_argument
+    @run_options
     def run(settings: Sequence[str], **options: Any) -> int:
         """Train with this script. A run that was interrupted is resumed.
 
-        Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped and resumable; of several runs, 75 before 1.
+        NAME=VALUE sets an argument of setup (lr=1e-3) or a parameter of a node (finish.after='9 epochs').
+
+        Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped and resumable.
         """
         return _train(program, settings, RunOptions(**options))
 
@@ -353,25 +333,7 @@ def program_command(program: Script) -> Command:
     return run
 
 
-def _refuse_misspelled(script: str, words: Sequence[str], config: Path | None) -> None:
-    """Refuse arguments that a script's setup does not have, before torch and the script are imported.
-
-    Tables of a file are compared with the graph, after that; so then are its arguments, and all is reported at once.
-    """
-    settings = Settings.of(words, config)
-    known = arguments_in_source(script)
-    if known is not None and not settings.places.keys() & settings.parameters.keys():
-        with settings.named():
-            refuse_unknown_arguments(settings.arguments, known[1], known[0], settings.places)
-
-
 def _train(program: Script | str, settings: Sequence[str], options: RunOptions) -> int:
-    if isinstance(program, str) and not is_one_of_several():
-        _refuse_misspelled(program, settings, options.config)
-    if options.parallel is not None or any(len(values_in(text.partition("=")[2])) > 1 for text in settings):
-        from graphtrain.command.sweep import sweep
-
-        return sweep(program, settings, options)
     if (code := launched(options.processes)) is not None:
         return code
     if isinstance(program, str) and sys.stderr.isatty() and not options.quiet:

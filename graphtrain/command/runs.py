@@ -21,7 +21,7 @@ from graphtrain.printable import one_line
 from graphtrain.report.run import Run
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.storage.manifest import own_checkpoint_paths
-from graphtrain.storage.run_directory import ACTIVE, CHECKPOINTS_FOLDER, NOT_BEGUN, STARTING, STATUS_FILE
+from graphtrain.storage.run_directory import ACTIVE, CHECKPOINTS_FOLDER, STATUS_FILE, best_in
 
 _EXIT_CODES = {"finished": 0, "stopped": STOPPED}
 _WIDTH_OF_A_PIPE = 120
@@ -35,25 +35,22 @@ _WIDTH_OF_A_PIPE = 120
     "graphtrain ls runs --columns lr,width,val/accuracy,best --sort -val/accuracy",
     "graphtrain ls runs --json",
 )
+@click.argument("folder", type=Path, default=Path("runs"), metavar="[FOLDER]")
+@click.option("--columns", default="", metavar="NAMES", help="What to show after the run and its state.")
+@click.option("--sort", default="", metavar="NAME", help="Sort by a column; -NAME begins with the largest.")
+@click.option("--json", "as_json", is_flag=True, help="Print the status of each run as JSON, or only the columns.")
 def ls(folder: Path = Path("runs"), *, columns: str = "", sort: str = "", as_json: bool = False) -> None:
     """List the runs in a folder: state, place, graph, last metrics, age, and whether they can be resumed.
 
     Only status files are read. A run whose process is gone is `interrupted`; one that failed before it began is listed
-    too, if it was given a --run-dir, and so is a run of a sweep that is `starting`, or was stopped then (`not begun`).
-    Where standard output is no terminal, every run is one line, its cells are separated by at least two spaces, and an
-    empty cell is `-`.
+    too, if it was given a --run-dir. Where standard output is no terminal, every run is one line, its cells are
+    separated by at least two spaces, and an empty cell is `-`.
+
+    --columns takes arguments of setup, metrics (their last values), parameters that the graph sets, and place, graph,
+    last metrics, best (the metric of the best checkpoint), age, resumable, error: lr,accumulate.every,val/loss. Runs
+    without a value are sorted last. FOLDER is runs if it is not given; runs are found at most 4 levels below it.
 
     Exit codes: 0 listed, 2 there is no such folder.
-
-    Arguments:
-        folder: The folder that holds the run directories, at most 4 levels below it. Default: runs.
-
-    Options:
-        columns (NAMES): What to show after the run and its state, as in lr,accumulate.every,val/loss,best: arguments of
-            setup, metrics (their last values), parameters that the graph sets, and place, graph, last metrics, best
-            (the metric of the best checkpoint), age, resumable, error. An argument goes before a metric of its name.
-        sort (NAME): Sort by a column, shown or not; -NAME begins with the largest. Runs without a value are last.
-        as_json: Print the status of each run, as JSON; with --columns, only these columns.
     """
     if not folder.is_dir():
         raise UsageError(f"there is no folder `{folder}`", "name the folder that holds your run directories")
@@ -69,18 +66,16 @@ def ls(folder: Path = Path("runs"), *, columns: str = "", sort: str = "", as_jso
     "graphtrain status runs/digits-001 --json",
     "graphtrain status runs/digits-001 --exit-code",
 )
+@click.argument("run_dir", type=Path)
+@click.option("--json", "as_json", is_flag=True, help="Print the status as JSON.")
+@click.option("--exit-code", is_flag=True, help="Exit as the run did, which torchrun does not.")
 def status(run_dir: Path, *, as_json: bool = False, exit_code: bool = False) -> int:
     """Show the progress of a run, whether it is running or not, from its run directory.
 
-    Exit codes: 0 shown, 2 there is no run; with --exit-code also 75 for a run that is stopped and can be resumed, and 1
-    for one that has failed, was killed, or is running.
+    The runs in a folder are listed as by ls.
 
-    Arguments:
-        run_dir: The directory of a run; or a folder of them, listed as by ls.
-
-    Options:
-        as_json: Print the status as JSON.
-        exit_code: Exit as the run did, which torchrun does not: 0 finished, 75 stopped and resumable, else 1.
+    Exit codes: 0 shown, 2 there is no run; with --exit-code 0 for a run that is finished, 75 for one that is stopped
+    and can be resumed, and 1 for one that has failed, was killed, or is running.
     """
     if run_dir.is_dir() and not (run_dir / STATUS_FILE).exists() and (inner := [*run_directories(run_dir)]):
         if exit_code:
@@ -100,7 +95,7 @@ def status(run_dir: Path, *, as_json: bool = False, exit_code: bool = False) -> 
 def _lines(run_dir: Path, status: dict[str, Any]) -> Iterator[str]:
     snapshot = Snapshot.from_plain(status)
     failed = f", in node {snapshot.position}" if snapshot.position else ", before it began"
-    places = {"finished": "", "failed": failed, STARTING: "", NOT_BEGUN: ""}
+    places = {"finished": "", "failed": failed}
     place = places.get(snapshot.state, f", next node {snapshot.position}")
     yield one_line(f"{run_dir}: {snapshot.state}, graph {snapshot.graph}{place}")
     yield from (f"  {line}" for line in _panel(snapshot))
@@ -109,9 +104,9 @@ def _lines(run_dir: Path, status: dict[str, Any]) -> Iterator[str]:
     if status.get("not_finite"):
         yield f"  {shown(status['not_finite'])}"
     yield f"  newest checkpoint {shown(status.get('checkpoint') or 'none yet')}"
-    if isinstance(best := status.get("best"), dict):
+    for name, best in best_in(status).items():
         number = shown_number(best.get("value"))
-        yield f"  best checkpoint {shown(best.get('checkpoint'))}, {shown(best.get('metric'))} {number}"
+        yield f"  {shown(name)} checkpoint {shown(best.get('checkpoint'))}, {shown(best.get('metric'))} {number}"
     if status.get("digest"):
         yield f"  digest {shown(status['digest'])}"
     yield f"  written {age(status)} by process {shown(status.get('process'))}{_process(status)}"
@@ -147,28 +142,21 @@ def _process(status: dict[str, Any]) -> str:
     "graphtrain export runs/first weights.safetensors",
     "graphtrain export runs/first/best weights.safetensors",
     "graphtrain export runs/first/checkpoints/000003-step-120 weights.safetensors --model generator",
-    "graphtrain export runs/first weights --dcp",
 )
-def export(run: Path, path: Path, *, model: str | None = None, shard_gigabytes: float = 5.0, dcp: bool = False) -> None:
+@click.argument("run", type=Path)
+@click.argument("path", type=Path)
+@click.option("--model", metavar="NAME", help="Only this model, by the name that setup gives it. Default: all.")
+def export(run: Path, path: Path, *, model: str | None = None) -> None:
     """Write the weights of a run to a file that needs nothing but safetensors to be read.
 
     Parameters and buffers have the names of the model's state_dict, with the name of the model in front where there are
-    several. The file of a run of several processes is complete too; buffers that differ are those of rank 0. Instead of
-    one that is large, PATH-00001-of-00003.safetensors and so on are written, with an index PATH.safetensors.index.json,
-    as transformers reads them. With --dcp a folder is written, in the parts that the ranks have, as
-    torch.distributed.checkpoint reads it.
+    several. The file of a run of several processes is complete too; buffers that differ are those of rank 0.
+
+    RUN is a run directory (its newest checkpoint), or a checkpoint in one; RUN/best is the best. PATH is a new file,
+    .safetensors.
 
     Exit codes: 0 written, 1 the checkpoint is damaged, 2 there is no such run or model, or the file exists.
-
-    Arguments:
-        run: A run directory (its newest checkpoint), or a checkpoint in one; RUN/best is the best.
-        path (PATH): The file to write, .safetensors, or the folder with --dcp; it must not exist.
-
-    Options:
-        model (NAME): Only this model, by the name that setup gives it. Default: all.
-        shard_gigabytes (NUMBER): The largest size of a file; of larger weights several are written. Default: 5.
-        dcp: Write a folder for torch.distributed.checkpoint.
     """
     from graphtrain.command.weights import export_weights
 
-    click.echo(export_weights(run, path, model, notify, shard_gigabytes, dcp=dcp))
+    click.echo(export_weights(run, path, model, notify))

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from graphtrain.command.settings import RUN_ARGUMENT, arguments_in_force
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
-from graphtrain.names import suggestion
+from graphtrain.names import plain_name, suggestion
 from graphtrain.program.resources import SHARDED
 from graphtrain.program.whole_run import PlannedRun
 from graphtrain.ranks import current_ranks
 from graphtrain.state.random import seed_everything
-from graphtrain.state.weights import dtype_and_shape, misfits
+from graphtrain.state.weights import dtype_and_shape, fitting, load_weights, uncompiled, weights_of
 from graphtrain.storage.manifest import holds_a_checkpoint
 from graphtrain.storage.named import checkpoint_folder
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
-
-if TYPE_CHECKING:
-    from graphtrain.storage.weight_files import StoredTensor
 
 SUFFIX = ".safetensors"  # of files of weights
 _PICKLED = {".pt", ".pth", ".bin", ".ckpt", ".pkl"}
@@ -94,15 +92,18 @@ def set_up(
 # ---- --init
 
 
-def warm_start(resources: Mapping[str, Any], texts: Iterable[str]) -> list[str]:
+def warm_start(resources: Mapping[str, Any], texts: Iterable[str], only: Sequence[str] = ()) -> list[str]:
     """Load every ``NAME=FILE`` into the module `NAME`, strictly; returns a line of text for each. It is not a resume.
 
     Of a sharded module, every rank reads its parts alone.
 
+    Arguments:
+        only: patterns of the names that are loaded. Default: all.
+
     Raises:
-        UsageError: there is no such module or file, the file has no weights, or names or shapes do not match.
+        UsageError: there is no such module or file, the file has no weights, or names, shapes or patterns do not match.
     """
-    return [_load(resources, *named_weights(text)) for text in texts]
+    return [_load(resources, *named_weights(text), only) for text in texts]
 
 
 def named_weights(text: str) -> tuple[str, Path]:
@@ -126,18 +127,18 @@ def named_weights(text: str) -> tuple[str, Path]:
             "save it with safetensors: safetensors.torch.save_file(model.state_dict(), 'weights.safetensors')",
         )
     if not path.exists() or (path / CHECKPOINTS_FOLDER).is_dir():
-        hint = f"graphtrain export {path} weights.safetensors writes the weights of a run to a file"
+        hint = f"graphtrain export {shlex.quote(str(path))} weights.safetensors writes the weights of a run to a file"
         raise UsageError(f"--init: there is no file `{file}`", hint if path.is_dir() else "")
     return name, path
 
 
-def _load(resources: Mapping[str, Any], name: str, path: Path) -> str:
+def _load(resources: Mapping[str, Any], name: str, path: Path, only: Sequence[str]) -> str:
     modules = {key: module for key, module in resources.items() if isinstance(module, torch.nn.Module)}
     if name not in modules:
         raise UsageError(f"--init: there is no module `{name}`", suggestion(name, modules))
-    from graphtrain.storage.weight_files import METADATA, open_weights  # which few runs need
+    from graphtrain.storage.weight_files import open_weights  # which few runs need
 
-    module = modules[name]
+    module, what = uncompiled(modules[name]), f"--init: `{path}` does not match `{name}`:"
     try:
         if holds_a_checkpoint(path):
             from graphtrain.storage.whole import model_in_place  # which few runs need
@@ -145,34 +146,24 @@ def _load(resources: Mapping[str, Any], name: str, path: Path) -> str:
             stored = model_in_place(path, name)
         else:
             stored = open_weights(path)
-        if (path / METADATA).exists():
-            stored = _of_module(stored, name, module)
-        if problems := misfits(module, {key: tensor.like() for key, tensor in stored.items()}):
-            raise UsageError(f"--init: `{path}` does not match `{name}`:\n{problems}")
+        stored = {plain_name(key): tensor for key, tensor in stored.items()}
+        count, names = len(stored), fitting(module, {key: each.like() for key, each in stored.items()}, only, what)
+        stored = {key: stored[key] for key in names}
         if hasattr(type(module), SHARDED):
             from graphtrain.resume.sharded import read_as_sharded  # which few runs need
 
             saved = read_as_sharded(stored, module, current_ranks().rank)
         else:
             saved = {key: tensor.read() for key, tensor in stored.items()}
+        fitting(module, saved, only, what)  # with the values
     except UsageError:
         raise
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"--init: `{path}` {reason}") from None
-    module.load_state_dict(saved, strict=False)  # strict except for the other names of tied parameters
-    return f"--init: `{name}` has the weights of {path}, unless the run continues from a checkpoint"
-
-
-def _of_module(stored: Mapping[str, StoredTensor], name: str, module: torch.nn.Module) -> dict[str, StoredTensor]:
-    """Those tensors of a checkpoint of everything that are of a module, whose name may be before theirs.
-
-    Optimizers and the like are left out: what begins with no name of a part of the module.
-    """
-    parts = {key.partition(".")[0] for key in module.state_dict()}
-    prefixed = {key.removeprefix(f"{name}."): tensor for key, tensor in stored.items() if key.startswith(f"{name}.")}
-    named = [{key: each[key] for key in each if key.partition(".")[0] in parts} for each in (stored, prefixed)]
-    return named[0] or named[1]
+    load_weights(module, saved, strict=False)  # strict except for the other names of tied parameters
+    part = f"{len(saved)} of {count} tensors" if only else "the weights"
+    return f"--init: `{name}` has {part} of {path}, unless the run continues from a checkpoint"
 
 
 def fingerprints(resources: Mapping[str, Any]) -> dict[str, str]:
@@ -187,7 +178,7 @@ def fingerprints(resources: Mapping[str, Any]) -> dict[str, str]:
 def _fingerprint(module: torch.nn.Module) -> str:
     digest = hashlib.sha256()
     with torch.no_grad():
-        for key, tensor in module.state_dict().items():
+        for key, tensor in weights_of(uncompiled(module)).items():
             digest.update(key.encode())
             with suppress(Exception):  # a tensor of a class of its own, or one without values yet
                 digest.update(dtype_and_shape(tensor).encode())

@@ -1,34 +1,28 @@
-"""``NAME=VALUE`` and ``NODE.PARAM=VALUE`` of the command line and of `--config`; values are TOML or else strings."""
+"""``NAME=VALUE`` and ``NODE.PARAM=VALUE`` of the command line; values are TOML or else strings."""
 
 from __future__ import annotations
 
 import inspect
 import re
-import shlex
 import tomllib
 import typing
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from textwrap import indent
 from typing import Any
 
 from graphtrain.command.output import console, escaped, table
-from graphtrain.errors import EditError, GraphError, GraphtrainError, UsageError
+from graphtrain.errors import EditError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import NESTED, nodes_of
-from graphtrain.graph.read_toml import Lines
 from graphtrain.graph.registry import kind_of_node
 from graphtrain.kind.parameter import REQUIRED, Parameter, plain_value, show_value
 from graphtrain.kind.signatures import descriptions_of, hints_of
-from graphtrain.names import pasted, suggestion
+from graphtrain.names import suggestion
 
 # The name of the argument of `setup` that receives the run.
 RUN_ARGUMENT = "run"
 
-_WORD = re.compile(r"[A-Za-z_][\w./+-]*")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -73,102 +67,21 @@ def toml_value(text: str) -> Any:
     return parsed["value"] if len(parsed) == 1 else text
 
 
-def values_in(text: str) -> list[str]:
-    """The values in a text such as ``1e-3,1e-4``: several where it is no TOML value and commas separate values.
-
-    Each of them has to be a TOML value or a word, such as ``bf16-mixed``; else the text is one value.
-
-    >>> values_in("1e-3, 1e-4"), values_in("[1,2],[3]"), values_in("sgd,adamw"), values_in('"a,b",c')
-    (['1e-3', '1e-4'], ['[1,2]', '[3]'], ['sgd', 'adamw'], ['"a,b"', 'c'])
-    >>> values_in("[1,2]"), values_in('"a,b"'), values_in("a, b or c"), values_in("1,")
-    (['[1,2]'], ['"a,b"'], ['a, b or c'], ['1,'])
-    """
-    values: list[str] = []
-    waiting: str | None = None  # the beginning of a value that has a comma
-    for part in [text] if _is_value(text) else text.split(","):
-        waiting = part if waiting is None else f"{waiting},{part}"
-        if _is_value(waiting.strip()):
-            values.append(waiting.strip())
-            waiting = None
-    return values if waiting is None else [text]
-
-
-def _is_value(text: str) -> bool:
-    return _WORD.fullmatch(text) is not None or toml_value(text) != text
-
-
-class _SeveralError(UsageError):
-    """Errors that are reported at once."""
-
-    def __init__(self, errors: Sequence[GraphtrainError]) -> None:
-        self.errors = errors
-        super().__init__(f"{len(errors)} settings are wrong:\n" + indent("\n".join(map(str, errors)), "    "))
-
-
-def together(*calls: Callable[[], Any]) -> list[Any]:
-    """What some calls return; if several of them refuse a setting, all that they refuse is reported.
-
-    Raises:
-        UsageError, GraphError: what the only one that refuses raises, or all of it.
-    """
-    returned: list[Any] = []
-    errors: list[GraphtrainError] = []
-    for call in calls:
-        try:
-            returned.append(call())
-        except _SeveralError as error:
-            errors += error.errors
-        except (UsageError, GraphError) as error:
-            errors.append(error)
-    if errors:
-        raise errors[0] if len(errors) == 1 else _SeveralError(errors)
-    return returned
-
-
-def with_parameters(graph: Graph, parameters: Mapping[str, Any], in_file: Collection[str] = ()) -> Graph:
+def with_parameters(graph: Graph, parameters: Mapping[str, Any]) -> Graph:
     """The graph with parameters set by ``"node.parameter"``.
-
-    Arguments:
-        in_file: the names of those that a file sets, for messages. Default: the command line sets all.
 
     Raises:
         UsageError: there is no such node, or a parameter cannot have this value.
     """
-
-    def set_parameter(name: str, value: Any) -> None:
-        nonlocal graph
+    for name, value in parameters.items():
         node, _, parameter = name.rpartition(".")
         if not node or not parameter:
             raise UsageError(f"`{name}=` is not a parameter", "a parameter of a node is set with NODE.PARAM=VALUE")
         try:
             graph = graph.set(node, **{parameter: value})
         except EditError as error:
-            shown = name if name in in_file else f"{name}="
-            raise UsageError(f"`{shown}`: {error.message.removeprefix('set: ')}", error.hint) from None
-
-    together(*(partial(set_parameter, name, value) for name, value in parameters.items()))
+            raise UsageError(f"`{name}=`: {error.message.removeprefix('set: ')}", error.hint) from None
     return graph
-
-
-def logged_every(graph: Graph, amount: str | None) -> Graph:
-    """The graph with another interval for rows of metrics.
-
-    Arguments:
-        amount: such as ``"1 epochs"``; a number alone counts steps. None leaves it.
-
-    Raises:
-        UsageError: there is no node of the kind `log`.
-
-    >>> logged_every(Graph.load("fit"), "10").nodes["log"]
-    <Node log: every = "10 steps">
-    """
-    if amount is None:
-        return graph
-    every = f"{amount} steps" if amount.strip().isdecimal() else amount
-    parameters = {f"{path}.every": every for path, node in nodes_of(graph).items() if node.use == "log"}
-    if not parameters:
-        raise UsageError(f"--log-every: `{graph.title}` has no node of the kind `log`", "insert one")
-    return with_parameters(graph, parameters)
 
 
 def renamings(texts: Iterable[str]) -> dict[str, str]:
@@ -191,72 +104,6 @@ def renamings(texts: Iterable[str]) -> dict[str, str]:
     return renamed
 
 
-# ---- all settings of a run
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a run is set up with.
-
-    Attributes:
-        arguments: of `setup`.
-        parameters: of nodes, by ``"node.parameter"``.
-        places: where those are that come from a file: ``"settings.toml:3"``.
-    """
-
-    arguments: Mapping[str, Any]
-    parameters: Mapping[str, Any]
-    places: Mapping[str, str]
-
-    @classmethod
-    def of(cls, words: Sequence[str], config: Path | None) -> Settings:
-        """The settings of the command line, and those of a file that it does not set.
-
-        Raises:
-            UsageError: a word is no setting, or the file cannot be read.
-        """
-        arguments, parameters = split_settings(words)
-        if config is None:
-            return cls(arguments, parameters, {})
-        lines, table = _read(config)
-        of_nodes = {node: inner for node, inner in table.items() if isinstance(inner, dict)}
-        keys: dict[str, tuple[str, ...]] = {
-            f"{node}.{name}": (node, name) for node, inner in of_nodes.items() for name in inner
-        }
-        keys |= {name: (name,) for name in table.keys() - of_nodes.keys()}
-        return cls(
-            {name: value for name, value in table.items() if name not in of_nodes} | arguments,
-            {name: of_nodes[key[0]][key[1]] for name, key in keys.items() if len(key) > 1} | parameters,
-            {
-                name: f"{config}:{lines.of(*key)}"
-                for name, key in keys.items()
-                if name not in arguments.keys() | parameters.keys()
-            },
-        )
-
-    @contextmanager
-    def named(self) -> Iterator[None]:
-        """Add the place in the file to an error about a setting."""
-        try:
-            yield
-        except GraphtrainError as error:
-            for name, place in self.places.items():
-                if re.search(rf"(?<![\w./]){re.escape(name)}(?![\w/])", error.message):
-                    error.add_note(f"{place} sets `{name}`")
-            raise
-
-
-def _read(config: Path) -> tuple[Lines, dict[str, Any]]:
-    """A TOML file: the lines of its keys, and its table."""
-    try:
-        text = config.read_text(encoding="utf-8")
-        return Lines(text), tomllib.loads(text)
-    except OSError as error:
-        raise UsageError(f"--config: `{config}` cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"--config: `{config}` is not TOML: {error}", 'text is quoted, as in name = "adam"') from None
-
-
 # ---- the arguments of a setup
 
 
@@ -272,13 +119,8 @@ def arguments_of(setup: Callable[..., Any]) -> dict[str, Parameter]:
     }
 
 
-def setup_arguments(
-    setup: Callable[..., Any], values: Mapping[str, Any], name: str, in_file: Collection[str] = ()
-) -> dict[str, Any]:
+def setup_arguments(setup: Callable[..., Any], values: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The arguments for a script's `setup`, checked against its signature.
-
-    Arguments:
-        in_file: the names of those that a file sets, for messages. Default: the command line sets all.
 
     Raises:
         UsageError: an argument is unknown, missing, or of another type.
@@ -290,53 +132,17 @@ def setup_arguments(
             f"`{RUN_ARGUMENT}` cannot be set: {name} receives the run itself by that name",
             "give the argument another name",
         )
-
-    def checked(key: str) -> Any:
-        if key in known:
-            return _coerced(known[key], values[key], name)
-        if takes_any:
-            return values[key]
-        raise _unknown_argument(key, values[key], known, name, is_in_file=key in in_file)
-
-    def require(key: str, argument: Parameter) -> None:
+    for key in values:
+        if key not in known and not takes_any:
+            hint = suggestion(key, known) or ("it takes others" if known else "it takes none")
+            raise UsageError(
+                f"`{key}` is not an argument of {name}",
+                f"{hint.removesuffix('?')}; to set a parameter of a node, write NODE.{key}=VALUE",
+            )
+    for key, argument in known.items():
         if argument.default is REQUIRED and key not in values:
             raise UsageError(f"{name} needs the argument `{key}`", f"set it with {key}=VALUE")
-
-    required = [partial(require, key, argument) for key, argument in known.items()]
-    arguments = together(*(partial(checked, key) for key in values), *required)
-    return dict(zip(values, arguments, strict=False))
-
-
-def refuse_unknown_arguments(
-    values: Mapping[str, Any], known: Collection[str], name: str, in_file: Collection[str] = ()
-) -> None:
-    """Refuse arguments that a setup does not have, by the names of those that it has.
-
-    Arguments:
-        in_file: as for `setup_arguments`.
-
-    Raises:
-        UsageError: there is one, or several.
-    """
-
-    def refuse(key: str) -> None:
-        raise _unknown_argument(key, values[key], known, name, is_in_file=key in in_file)
-
-    together(*(partial(refuse, key) for key in values if key not in known and key != RUN_ARGUMENT))
-
-
-def _unknown_argument(key: str, value: Any, known: Collection[str], name: str, *, is_in_file: bool) -> UsageError:
-    words = pasted(key, value)
-    hint = (suggestion(key, known) or ("it takes others" if known else "it takes none")).removesuffix("?")
-    parameter = re.fullmatch(r"([\w/]+)\.(\w+)=(.+)", words)
-    if is_in_file and parameter is not None:
-        value = show_value(toml_value("".join(shlex.split(parameter[3]))))
-        words = f"{parameter[2]} = {value} in the table [{parameter[1]}]"
-    to_a_node = f"{key} = VALUE below the line [NODE]" if is_in_file else f"NODE.{key}=VALUE"
-    return UsageError(
-        f"`{key}` is not an argument of {name}",
-        f"write {words}" if words else f"{hint}; to set a parameter of a node, write {to_a_node}",
-    )
+    return {key: _coerced(known[key], value, name) if key in known else value for key, value in values.items()}
 
 
 def arguments_in_force(setup: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, str]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import inspect
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, final
@@ -20,24 +19,15 @@ from graphtrain.command.output import notify_once
 from graphtrain.command.run import RunOptions, Script, resume_command, without
 from graphtrain.command.script import load_graph
 from graphtrain.command.set_up import SetUp, fingerprints, named_weights, set_up, warm_start
-from graphtrain.command.settings import (
-    Settings,
-    arguments_in_force,
-    logged_every,
-    renamings,
-    setup_arguments,
-    together,
-    with_parameters,
-)
+from graphtrain.command.settings import renamings, setup_arguments, split_settings, with_parameters
 from graphtrain.data.loaders import RankLocal
 from graphtrain.data.samplers import length_of
 from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
 from graphtrain.graph import Graph
-from graphtrain.graph.elements import nodes_of
 from graphtrain.graph.read_toml import overlay_name
 from graphtrain.graph.registry import kind_of_node
 from graphtrain.lazy import PARTS, installed, part
-from graphtrain.names import quoted, suggestion
+from graphtrain.names import quoted
 from graphtrain.outcome import Outcome
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.bind import USUAL, without_unread
@@ -51,7 +41,7 @@ from graphtrain.storage.named import checkpoint_folder, existing_checkpoint, hol
 from graphtrain.storage.rank_files import digest_of_ranks
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, has_begun
 from graphtrain.storage.run_files import Lead, write_start
-from graphtrain.trainer.breakpoints import parse_amount, refuse_unknown_node
+from graphtrain.trainer.breakpoints import parse_amount
 from graphtrain.trainer.debugging import error_line
 from graphtrain.trainer.trainer import Trainer
 from graphtrain.trainer.watchers import display_for
@@ -69,47 +59,18 @@ def train(program: Script | str, settings: Sequence[str], options: RunOptions, d
         drive: runs the trainer. Default: `Trainer.run`, with the options.
     """
     # Errors of the command line are reported before the script is imported, which may take long.
-    read = Settings.of(settings, options.config)
+    arguments, parameters = split_settings(settings)
     _check(options)
     name, words = (program, ["graphtrain"]) if isinstance(program, str) else (program.name, program.words)
-    with _failed_start(options, read, shlex.join([*words, *sys.argv[1:]])), on_all_ranks(f"in {name}"):
+    known = {"arguments": arguments, "parameters": parameters, "command": shlex.join([*words, *sys.argv[1:]])}
+    with _failed_start(options, known), on_all_ranks(f"in {name}"):
         if isinstance(program, str):
             program = Script.of_script(program)
-        return _Training(program, options, drive).run(read)
-
-
-def check_settings(
-    program: Script, runs: Iterable[tuple[Sequence[str], RunOptions]]
-) -> Iterator[tuple[Mapping[str, Any], Graph]]:
-    """Refuse what one of several runs, each with its settings and options, would refuse before it calls `setup`.
-
-    Returns:
-        For each, the facts about its settings that are saved with a run, and the graph.
-
-    Raises:
-        UsageError, GraphError: an option, an argument, a parameter or the graph is wrong.
-    """
-    checked: list[tuple[Mapping[str, Any], Graph]] = []
-    for settings, options in runs:
-        read = Settings.of(settings, options.config)
-        _check(options)
-        with read.named():
-            calls: list[Callable[[], Any]] = [
-                functools.partial(setup_arguments, program.setup, read.arguments, program.name, read.places)
-            ]
-            graph = next((graph for parameters, graph in checked if parameters == read.parameters), None)
-            if graph is None:  # runs that differ in arguments alone have one graph
-                calls.append(functools.partial(_Training(program, options, None).graph, options.resume, read))
-            arguments, *graphs = together(*calls)
-            if graph is None:
-                graph = graphs[0][0]
-                checked.append((read.parameters, graph))
-        in_force = arguments_in_force(program.setup, arguments)
-        yield {"arguments": in_force, "given": sorted(arguments), "seed": options.seed}, graph
+        return _Training(program, options, drive).run(arguments, parameters)
 
 
 @contextlib.contextmanager
-def _failed_start(options: RunOptions, settings: Settings, command: str) -> Iterator[None]:
+def _failed_start(options: RunOptions, known: Mapping[str, Any]) -> Iterator[None]:
     """Let `graphtrain ls` list a run that the block fails to begin; a mistake in the command line leaves nothing."""
     try:
         yield
@@ -118,7 +79,6 @@ def _failed_start(options: RunOptions, settings: Settings, command: str) -> Iter
     except Exception as error:
         if options.run_dir is not None and not options.dry_run and not current_ranks().rank:
             with contextlib.suppress(CheckpointError):  # there is a worse one
-                known = {"arguments": settings.arguments, "parameters": settings.parameters, "command": command}
                 write_start(options.run_dir, {"state": "failed", **known, "error": error_line(error)})
         raise
 
@@ -131,6 +91,8 @@ def _check(options: RunOptions) -> None:
     check_resume(options.resume, options.run_dir)
     for text in options.init:
         named_weights(text)
+    if options.init_only and not options.init:
+        raise UsageError("--init-only: there is no --init", "as in --init model=RUN/best --init-only 'body.*'")
     renamings(options.rename)
 
 
@@ -142,19 +104,15 @@ class _Training:
         self._program, self._options, self._drive = program, options, drive
         self._ranks = current_ranks()
         self._trace, self._report = notify_once(), notify_once(quiet=options.quiet)
-        self._shown = [name.strip() for name in options.show.split(",") if name.strip()]
 
-    def run(self, settings: Settings) -> int:
+    def run(self, values: Mapping[str, Any], parameters: Mapping[str, Any]) -> int:
         """Set the program up, and train; the exit code."""
         options, program, report = self._options, self._program, self._report
         resume = options.resume
         if options.fork is not None:
             resume = forked_checkpoint(options.fork, options.run_dir, resume, report)
-        with settings.named():
-            arguments, (graph, is_own) = together(
-                functools.partial(setup_arguments, program.setup, settings.arguments, program.name, settings.places),
-                functools.partial(self.graph, resume, settings),
-            )
+        arguments = setup_arguments(program.setup, values, program.name)
+        graph, is_own = self.graph(resume, parameters)
         made = set_up(program.setup, arguments, program.name, graph, options.seed, options.device)
         loggers = self._loggers(made.loggers)
         self._check_names(made.resources)
@@ -164,12 +122,12 @@ class _Training:
             for line in unread:
                 report(line)
         ready = with_made(made.resources)
-        loaded = warm_start(ready, options.init)
+        loaded = warm_start(ready, options.init, options.init_only)
         trainer: Callable[..., Trainer] = functools.partial(
             Trainer,
             device=options.device,
             deterministic=options.deterministic,
-            display=None if options.quiet else display_for(report, self._shown or None),
+            display=None if options.quiet else display_for(report),
             notify=report,
             not_state=made.not_state,
             times=not self._options.no_times,
@@ -200,7 +158,7 @@ class _Training:
 
     # ---- the graph and the resources
 
-    def graph(self, resume: str, settings: Settings) -> tuple[Graph, bool]:
+    def graph(self, resume: str, parameters: Mapping[str, Any]) -> tuple[Graph, bool]:
         """The graph to run, with the parameters that are set; and whether it is the program's own."""
         options = self._options
         own: Graph | str | Path | None = None
@@ -216,12 +174,9 @@ class _Training:
             source = graph_to_resume(options.run_dir, resume, self._report)
         if resume == options.resume:  # and this is no fork
             expect_overlays(options.overlay, options.run_dir, resume, self._report)
-        graph = with_parameters(self._loaded(source), settings.parameters, settings.places)
-        graph = checked_graph(logged_every(graph, options.log_every))
+        graph = checked_graph(with_parameters(self._loaded(source), parameters))
         if options.until is not None:
             parse_amount(options.until, graph)
-        if options.before is not None:
-            refuse_unknown_node(options.before, [*nodes_of(graph)], "--before")
         return graph, is_own
 
     def _loaded(self, source: Graph | str | Path) -> Graph:
@@ -230,7 +185,7 @@ class _Training:
         known = source.layers.names if options.graph == SAVED and isinstance(source, Graph) else ()
         overlays = [name for name in options.overlay if name not in known]  # the command of a resume is repeated
         try:
-            return load_graph(source, overlays=overlays, contained=options.contained)
+            return load_graph(source, overlays=overlays)
         except UsageError as error:
             is_gone = not isinstance(source, Graph) and not Path(source).exists()
             if is_gone and options.run_dir is not None and holds_a_graph(options.run_dir):
@@ -247,13 +202,10 @@ class _Training:
                 )
         if self._options.tensorboard:
             loggers.append(part("tensorboard").TensorBoard())
-        if self._options.csv:
-            from graphtrain.report.csv import CSV
+        if self._options.wandb:
+            from graphtrain.report.wandb import WandB
 
-            loggers.append(CSV())
-        for name, class_name in _SERVICES.items():
-            if getattr(self._options, name):
-                loggers.append(getattr(importlib.import_module(f"graphtrain.report.{name}"), class_name)())
+            loggers.append(WandB())
         return loggers
 
     def _check_names(self, resources: Mapping[str, Any]) -> None:
@@ -275,6 +227,7 @@ class _Training:
             "seed": self._options.seed,
             "script": str(self._program.file or ""),
             "init": [f"{name}={path}" for name, path in init],
+            "init_only": list(self._options.init_only),
             "weights": weights,
         }
 
@@ -307,16 +260,12 @@ class _Training:
             kinds = {name: kind_of_node(node) for name, node in trainer.graph.nodes.items()}
             endings = ", ".join(f"{name}.after" for name, kind in kinds.items() if kind and kind.trigger == "after")
         if outcome is Outcome.ALREADY_FINISHED and trainer.changes:
-            further = f"; or train this one further, with a later {endings} (in a new directory: --fork {run_dir})"
+            fork = f"--fork {shlex.quote(str(run_dir))}"
+            further = f"; or train this one further, with a later {endings} (in a new directory: {fork})"
             raise UsageError(  # nothing that was requested would be done
                 f"the run in `{run_dir}` is finished, so nothing was run; changed since: {', '.join(trainer.changes)}",
                 f"start another run in a new directory, with --run-dir{further if endings else ''}",
             )
-        recorded = {name for row in trainer.metrics for name in row}
-        for name in self._shown:
-            if recorded and name not in recorded:
-                hint = suggestion(name, recorded) or f"recorded are {quoted(sorted(recorded))}"
-                report(f"--show {name}: no row of metrics has `{name}`; {hint}")
         further = f"; a later {endings} trains it further" if endings else ""
         if diverged := trainer.not_finite:  # to train it further would not help
             further = f". {diverged}" if outcome.resumable else f", and {diverged}"
@@ -331,11 +280,10 @@ class _Training:
         return trainer.run(
             resume=resume,
             until=options.until,
-            before=options.before,
             from_setup=options.from_setup,
             from_saved=options.from_saved,
             rename=renamings(options.rename),
-            trace=part("explain").TraceLines(trainer.graph, self._trace) if options.trace else None,
+            trace=(lambda explanation: self._trace(f"trace  {explanation}")) if options.trace else None,
         )
 
     def _dry_run(self, trainer: Trainer, loaded: list[str]) -> int:
@@ -411,7 +359,6 @@ def _restarts_left() -> bool:
 
 SAVED = "saved"  # as --graph: the graph in the checkpoint
 _RUNS = Path("runs")
-_SERVICES = {"wandb": "WandB", "mlflow": "MLflow", "trackio": "Trackio"}  # module of `graphtrain.report` -> logger
 
 
 @contextlib.contextmanager
@@ -505,7 +452,7 @@ def expect_overlays(overlays: Sequence[str], run_dir: Path | None, resume: str, 
             raise UsageError(
                 f"--overlay {overlay}: the run in `{run_dir}` was made {before}, and cannot be resumed with `{name}`",
                 f"leave --overlay {overlay} out; or begin another run with it, in a new directory: from this one with "
-                f"--fork {run_dir}",
+                f"--fork {shlex.quote(str(run_dir))}",
             )
 
 

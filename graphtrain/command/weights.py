@@ -21,36 +21,21 @@ from graphtrain.storage.state_files import Sections
 from graphtrain.storage.whole import states_in_place, weights_in_place, write_weights
 
 
-def export_weights(
-    run: Path,
-    path: Path,
-    model: str | None,
-    notify: Callable[[str], None],
-    shard_gigabytes: float = 5.0,
-    *,
-    dcp: bool = False,
-) -> str:
-    """Write the weights of the models in a checkpoint to a file; returns a line about it.
-
-    They are written one after the other, so that none is held; to several files with an index if they are large.
+def export_weights(run: Path, path: Path, model: str | None, notify: Callable[[str], None]) -> str:
+    """Write the weights of the models in a checkpoint to a file, one after the other; returns a line about it.
 
     Arguments:
         run: a run directory, whose newest checkpoint is taken, or a checkpoint.
         model: the name of one. Default: all.
         notify: receives a line for every checkpoint that is skipped.
-        shard_gigabytes: the size of one of several files.
-        dcp: True to write a folder for `torch.distributed.checkpoint` instead.
 
     Raises:
         UsageError: there is no such run or model, or the file exists.
     """
-    if shard_gigabytes <= 0:
-        raise UsageError(f"--shard-gigabytes: expected a number above 0, got {shard_gigabytes}", "leave it out for 5")
-    if path.suffix != SUFFIX and not dcp:
+    if path.suffix != SUFFIX:
         raise UsageError(f"`{path}`: the name of a file of weights must end in {SUFFIX}", "as in weights.safetensors")
     if path.exists():
-        what = "folder" if dcp else "file"
-        raise UsageError(f"`{path}` exists; a {what} is never overwritten", "choose another name")
+        raise UsageError(f"`{path}` exists; a file is never overwritten", "choose another name")
     folder = checkpoint_folder(run, notify=notify)
     if not folder.is_dir():
         raise UsageError(f"there is no run `{folder}`", "name a run directory, or a checkpoint in one")
@@ -62,22 +47,16 @@ def export_weights(
     for name, each in of_ranks[0].items():
         if isinstance(each, torch.Tensor) and each.layout is not torch.strided:
             raise UsageError(f"`{name}` is of {each.layout}, which no file of weights can hold", "make it dense")
-    tensors, paths = weights_in_place(checkpoint, of_ranks), [path]
+    tensors = weights_in_place(checkpoint, of_ranks)
     other = next((name for name, tensor in tensors.items() if tensor.dtype not in TYPES), None)
-    if other is not None and not dcp:
-        raise UsageError(f"`{other}` is of {tensors[other].dtype}, which no file of safetensors can hold", "use --dcp")
+    if other is not None:
+        raise UsageError(f"`{other}` is of {tensors[other].dtype}, which no file of safetensors can hold")
     try:
-        if dcp:
-            from graphtrain.ranks.distributed_writer import write_distributed  # which takes seconds
-
-            write_distributed(path, {name: (each.dtype, each.shape, each.parts) for name, each in tensors.items()})
-        else:
-            paths = write_weights(path, tensors, shard_gigabytes * 1e9, checkpoint)
+        write_weights(path, tensors, checkpoint)
     except OSError as error:
         raise UsageError(f"cannot write `{path}`: {error.strerror}") from None
-    files = f"{paths[0]}" if len(paths) == 1 else f"{path}.index.json and {len(paths)} files"
     count = sum(math.prod(tensor.shape) for tensor in tensors.values())
-    return f"wrote {files}: {len(tensors)} tensors, {count:,} numbers, of {checkpoint.name}"
+    return f"wrote {path}: {len(tensors)} tensors, {count:,} numbers, of {checkpoint.name}"
 
 
 def _read(path: Path, manifest: Manifest) -> tuple[Path, list[Sections]]:

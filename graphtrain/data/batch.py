@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     import numpy
     import torch
 
-    from graphtrain.state import content
+    from graphtrain.state import content, contents
 else:
     torch = lazy_import("torch")
     content = lazy_import("graphtrain.state.content")
+    contents = lazy_import("graphtrain.state.contents")
     numpy = lazy_import("numpy")
 
+NESTS = frozenset({dict, list, tuple})
 _MOST_TRACED = 64 * 2**10
 
 
@@ -187,38 +189,50 @@ def _leaves(batch: Any) -> Iterator[Any]:
 
 def tensors_held(batch: Any) -> Any:
     """What to keep of a batch to know its tensors later: a dict or a list may be given others meanwhile."""
-    kind = type(batch)
-    return tuple(batch.values()) if kind is dict else tuple(batch) if kind is list else batch
+    if type(batch) not in NESTS:
+        return batch
+    parts = tuple(batch.values()) if type(batch) is dict else tuple(batch)
+    return parts if NESTS.isdisjoint(map(type, parts)) else tuple(map(tensors_held, parts))
 
 
-def traces(held: Any) -> list[list[Any]]:
-    """Of each tensor in what `tensors_held` gave: how often it has been changed, and a hash.
+def traces(held: Any) -> Any:
+    """How to tell later what `tensors_held` gave: of a tensor or a plain value, how often it was changed, and a hash.
 
-    Only tensors on the host, which are looked at without waiting for a device; of more than 64 KiB a sample is hashed.
+    Nested as the batch is. None for what is not looked at: only tensors on the host are, without waiting for a device;
+    of more than 64 KiB a sample is hashed.
 
     >>> tensor = torch.zeros(2); before = traces((tensor, "a")); tensor += 1; after = traces((tensor, "a"))
-    >>> before[0][0], after[0][0], before[0][1] == after[0][1]
-    (0, 1, False)
+    >>> before[0]["version"], after[0]["version"], before[0]["hash"] == after[0]["hash"], before[1] == after[1]
+    (0, 1, False, True)
     """
-    if isinstance(held, tuple):
-        return [trace for part in held for trace in traces(part)]
-    if not isinstance(held, torch.Tensor) or held.device.type != "cpu" or held.is_inference():
-        return []
-    if held.layout is not torch.strided or held.is_quantized or held.is_nested or not held.numel():
-        return []
-    return [[held._version, bytes.fromhex(content.content_hash(held, most_bytes=_MOST_TRACED))[:8]]]
+    version = 0
+    if isinstance(held, torch.Tensor):
+        if held.device.type != "cpu" or held.is_inference() or held.layout is not torch.strided:
+            return None
+        if held.is_quantized or held.is_nested or not held.numel():
+            return None
+        version = held._version
+    elif isinstance(held, tuple) and not {*map(type, held)} <= contents.CONSTANTS:
+        return [traces(part) for part in held]
+    elif not isinstance(held, tuple) and type(held) not in contents.CONSTANTS:
+        return None
+    return {"version": version, "hash": bytes.fromhex(content.content_hash(held, most_bytes=_MOST_TRACED))[:8]}
 
 
-def is_other(trace: list[list[Any]], saved: list[list[Any]]) -> bool:
+def is_other(trace: Any, saved: Any) -> bool:
     """True if a batch is not the one that was saved; of tensors that were changed since they were fetched, none knows.
 
-    >>> is_other([[0, b"a"], [0, b"b"]], [[0, b"a"], [1, b"c"]]), is_other([[0, b"a"]], [[0, b"b"]])
-    (False, True)
+    >>> a, b, changed = {"version": 0, "hash": b"a"}, {"version": 0, "hash": b"b"}, {"version": 1, "hash": b"c"}
+    >>> is_other([a, b], [a, changed]), is_other([a, None], [b, b]), is_other([a], [a, a])
+    (False, True, True)
     """
-    return len(trace) != len(saved) or any(
-        version == version_saved and content != content_saved
-        for (version, content), (version_saved, content_saved) in zip(trace, saved, strict=True)
-    )
+    if trace is None or saved is None:
+        return False
+    if type(trace) is not type(saved) or len(trace) != len(saved):
+        return True
+    if isinstance(trace, list):
+        return any(map(is_other, trace, saved))
+    return bool(trace["version"] == saved["version"] and trace["hash"] != saved["hash"])
 
 
 def is_on_host(batch: Any) -> bool:

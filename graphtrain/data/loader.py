@@ -18,7 +18,7 @@ from typing import Any, final
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, get_worker_info
 
-from graphtrain.data.samplers import announce_epoch, generators_of
+from graphtrain.data.samplers import announce_epoch, generators_of, length_of
 from graphtrain.data.workers import WorkerStart, iterate, shut_down
 from graphtrain.errors import DataError
 from graphtrain.state.baseline import Baseline
@@ -32,6 +32,9 @@ from graphtrain.storage.state_files import state_digest
 
 # Objects in which a generator may appear while data is fetched: those nearest to the data set.
 _MOST_WATCHED = 16
+
+# So many samples, or ten times the dataset, are surely enough for an epoch.
+_MOST_WITHOUT_LENGTH = 1_000_000
 
 # The room for what a worker reports.
 _MOST_BYTES = 512
@@ -52,7 +55,8 @@ class Loader:
         dataset: anything with ``__getitem__`` and ``__len__``.
         batch_size: samples in a batch; None yields single samples. Default: 1.
         shuffle: True draws a new order every epoch. Default: False.
-        sampler: an iterable of indices, iterated over once per epoch under the epoch's seed. Default: by `shuffle`.
+        sampler: an iterable of indices, iterated over once per epoch, to its end, under the epoch's seed. Default: by
+            `shuffle`.
         batch_sampler: the same for lists of indices; excludes batch_size, shuffle, sampler, drop_last.
         num_workers: processes that load batches ahead. Default: 0, load in this process.
         collate_fn: makes a batch of a list of samples. Default: torch's `default_collate`.
@@ -71,7 +75,7 @@ class Loader:
     """
 
     # Made when batches are drawn, whose order follows from the epoch alone; and what changes no batch.
-    _graphtrain_not_state = ("_inner", "_numbered", "_epochs", "_options", "_reports", "num_workers")
+    _graphtrain_not_state = ("_inner", "_numbered", "_options", "_reports", "num_workers")
 
     def __init__(
         self,
@@ -135,8 +139,9 @@ class Loader:
 
     def __len__(self) -> int:
         if self.batch_sampler is not None:
-            return _length(self.batch_sampler, "batch_sampler")
-        return self.batches_from(0)
+            return len(self.batch_sampler)  # type: ignore[arg-type]
+        samples, size = len(self.dataset if self.sampler is None else self.sampler), self.batch_size or 1  # type: ignore[arg-type]
+        return samples // size if self.drop_last else -(-samples // size)
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of the next epoch: epoch 0 on the first call, epoch 1 on the second, and so on."""
@@ -149,27 +154,16 @@ class Loader:
         start: int = 0,
         seed: int = 0,
         *,
-        sample: int | None = None,
         indices: torch.Tensor | None = None,
     ) -> Iterator[Any]:
         """The batches of an epoch from number `start`; `seed` is the run's, for a loader that has none.
 
         Arguments:
-            sample: the place in the order of the epoch at which that batch begins. Default: where it does if all
-                batches before it are of the same size.
             indices: the samples that the epoch has, in their order, or shuffled. Default: all of the dataset.
         """
-        return self.load(self.epoch(epoch, start, seed, sample=sample, indices=indices), itertools.count(start))
+        return self.load(self.epoch(epoch, seed, indices=indices), itertools.count(start))
 
-    def epoch(
-        self,
-        epoch: int,
-        start: int = 0,
-        seed: int = 0,
-        *,
-        sample: int | None = None,
-        indices: torch.Tensor | None = None,
-    ) -> NumberedEpoch:
+    def epoch(self, epoch: int, seed: int = 0, *, indices: torch.Tensor | None = None) -> NumberedEpoch:
         """An epoch of which any batches can be loaded, by their numbers; the arguments are those of `batches`.
 
         >>> loader = Loader(range(10), batch_size=4); epoch = loader.epoch(0)
@@ -183,8 +177,7 @@ class Loader:
             announce_epoch(self, epoch)
             order, is_in_batches = self._order(indices)
         size = None if is_in_batches else self.batch_size
-        first = start * (size or 1) if sample is None or is_in_batches else sample
-        return NumberedEpoch(order, size, self.drop_last, start, first, seed, epoch, is_in_batches)
+        return NumberedEpoch(order, size, self.drop_last, seed, epoch, is_in_batches)
 
     def load(self, epoch: NumberedEpoch, numbers: Iterator[int]) -> Iterator[Any]:
         """The batches of an epoch with these numbers, which are asked for as workers are free."""
@@ -217,19 +210,6 @@ class Loader:
             batches = batches if persistent is None else persistent
         return shut_down(batches, even_persistent=True)
 
-    def samples_from(self, sample: int, indices: torch.Tensor | None = None) -> int:
-        """How many samples of an epoch remain from a place in its order on; `indices` as for `batches`."""
-        if indices is not None:
-            total = len(indices)
-        else:
-            total = len(self.dataset) if self.sampler is None else _length(self.sampler, "sampler")
-        return max(total - sample, 0)
-
-    def batches_from(self, sample: int, indices: torch.Tensor | None = None) -> int:
-        """How many batches those samples make."""
-        rest, size = self.samples_from(sample, indices), self.batch_size or 1
-        return rest // size if self.drop_last else -(-rest // size)
-
     def unsaved(self) -> list[str]:
         """What workers remember that batches depend on, and that nothing can save, as far as it is known."""
         paths = self._reports.read() if self._reports is not None else []
@@ -245,10 +225,9 @@ class Loader:
 
         A sampler is exhausted here, while the epoch's seed is set.
         """
-        if self.batch_sampler is not None:
-            return list(self.batch_sampler), True
-        if self.sampler is not None:
-            return list(self.sampler), False
+        for sampler, is_in_batches in ((self.batch_sampler, True), (self.sampler, False)):
+            if sampler is not None:
+                return _drawn(sampler, len(self.dataset), is_in_batches), is_in_batches
         if self.shuffle:
             order = torch.randperm(len(self.dataset if indices is None else indices))
             return order if indices is None else indices[order], False
@@ -266,16 +245,12 @@ class NumberedEpoch:
     Arguments:
         order: the indices of samples; of all batches where it `is_in_batches`.
         size: the samples in a batch; None for single ones.
-        start: the number of a batch, and
-        first: the place in the order at which it begins.
         seed, epoch: under which batches are loaded.
     """
 
     order: Any
     size: int | None
     drop_last: bool
-    start: int
-    first: int
     seed: int
     epoch: int
     is_in_batches: bool
@@ -288,12 +263,9 @@ class NumberedEpoch:
         """The samples of a batch, by their numbers in the dataset."""
         return next(self.batches(number))
 
-    def _place(self, number: int) -> int:
-        return self.first + (number - self.start) * (self.size or 1)
-
     def batches(self, start: int) -> Iterator[Any]:
         """The indices of each batch from a number on, made lazily: batch ten million costs the same as batch ten."""
-        order, size, first = self.order, self.size, self._place(start)
+        order, size, first = self.order, self.size, start * (self.size or 1)
         as_list = torch.Tensor.tolist if isinstance(order, torch.Tensor) else list
         if size is None:
             return itertools.chain.from_iterable(
@@ -305,14 +277,14 @@ class NumberedEpoch:
     @property
     def length(self) -> int:
         """How many batches it has, by its order: those that a sampler gives, whatever its `len()` is."""
-        rest, size = max(len(self.order) - self.first, 0), self.size or 1
-        return self.start + (rest // size if self.drop_last else -(-rest // size))
+        samples, size = len(self.order), self.size or 1
+        return samples // size if self.drop_last else -(-samples // size)
 
     def samples(self, number: int) -> int:
         """How many samples a batch has."""
         if self.is_in_batches:
             return len(self.order[number])
-        return min(self.size or 1, len(self.order) - self._place(number))
+        return min(self.size or 1, len(self.order) - number * (self.size or 1))
 
 
 class _NumberedBatches:
@@ -373,11 +345,21 @@ def _unchanged(batch: Any) -> Any:
     return batch
 
 
-def _length(sampler: Any, name: str) -> int:
-    try:
-        return len(sampler)
-    except TypeError:
-        raise DataError(f"Loader: the {name} has no length", "give it a method __len__") from None
+def _drawn(sampler: Iterable[Any], samples: int, is_in_batches: bool) -> list[Any]:
+    """All that a sampler gives; without a length it may have no end."""
+    if length_of(sampler) is not None:
+        return list(sampler)
+    order, given, most = [], 0, max(10 * samples, _MOST_WITHOUT_LENGTH)
+    for each in sampler:
+        order.append(each)
+        given += len(each) if is_in_batches else 1
+        if given > most:
+            raise DataError(
+                f"Loader: the {type(sampler).__name__} has no length, and has given more than {most:,} samples of a "
+                f"dataset of {samples:,}; a Loader draws the order of a whole epoch when it begins",
+                "let it end, as after one epoch; or pass a DataLoader, which draws batch by batch",
+            )
+    return order
 
 
 def derived_seed(*numbers: int) -> int:

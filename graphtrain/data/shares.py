@@ -279,13 +279,14 @@ class Shared(Wrapped):
         self._limit, self._windows = limit, windows
 
     def open(self, epoch: int) -> Opened:
-        return Opened(self.reopen(epoch, 0, {}), self._source.length(), {})
+        share = self.reopen(epoch, 0, {})
+        return Opened(share, self._source.length(share.epoch), {})
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any], again: int = 0) -> Share:
-        numbered = self._source.numbered(epoch, drawn, state)
+        numbered = self._source.numbered(epoch)
         limit = self._limit.of(numbered.length)
         end = numbered.length if limit is None else min(numbered.length, limit)
-        number = drawn - again if again and drawn - again >= state.get("cut", {}).get("batches", 0) else None
+        number = drawn - again if again else None
         loader, stands_in = self._source.loader, self._stands_in
         share = Share(numbered, end, self._rank, self._world_size, drawn, self._windows, loader, number, stands_in)
         # What follows are batches of other ranks.

@@ -2,7 +2,8 @@
 
 Indexed      a sequence of batches            its position is a number
 Ordered      `graphtrain.Loader`              its position is a number: order and seeds follow from (seed, epoch)
-Stateful     what has `state_dict`            its position is its own, asked for when the run is captured
+Stateful     what has `state_dict`            its position is its own, asked for when the run is captured; a batch
+                                              shows a resume whether it is complete
 Replayed     a DataLoader, any iterable       its position is the random state at `iter()` and a count: a resume
                                               draws the batches again and drops them. What draws its order bit by bit
                                               does so from a `Stream` of its own
@@ -11,18 +12,18 @@ Replayed     a DataLoader, any iterable       its position is the random state a
 from __future__ import annotations
 
 import copy
-import dis
+import functools
 import itertools
 import time
 import types
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any, Literal, NamedTuple, final
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
+from graphtrain.data import NOTHING
 from graphtrain.data.loader import Loader, NumberedEpoch
 from graphtrain.data.loaders import own_data
 from graphtrain.data.samplers import (
@@ -31,15 +32,15 @@ from graphtrain.data.samplers import (
     generators_of,
     length_of,
     of_torchdata,
-    samples_per_batch,
     selection_of,
 )
 from graphtrain.data.stream import Stream
 from graphtrain.data.workers import iterate, shut_down
 from graphtrain.errors import DataError
 from graphtrain.state.category import is_users
-from graphtrain.state.generators import HOST, with_generators, without_generators
-from graphtrain.state.random import RandomAside, capture_random, restore_random
+from graphtrain.state.content import content_hash
+from graphtrain.state.generators import HOST, same_state, with_generators, without_generators
+from graphtrain.state.random import RandomAside, capture_random, global_generators, restore_random
 from graphtrain.state.reachable import names_in
 
 Resume = Literal["auto", "replay", "state"]
@@ -48,6 +49,15 @@ Resume = Literal["auto", "replay", "state"]
 _FIRST_REPORT_SECONDS = 2.0
 _REPORT_SECONDS = 10.0
 
+# The most of a tensor that is hashed for a sample.
+_MOST_BYTES = 64 * 2**10
+_REPLAY = 'next_batch.resume = "replay" draws the batches of the epoch again instead, if `__iter__` starts over'
+_AT_THE_END = f"loaded after the last batch of an epoch, it must give the rest, which is empty; {_REPLAY}"
+_DIFFERS = f"gives another batch after a state of its own than it gave before: that state is not complete; {_REPLAY}"
+_BEGINS_AGAIN = f"has no position in a state of its own, and begins its epoch again; {_REPLAY}"
+_INCOMPLETE = f"goes on from a state of its own that is not complete; {_REPLAY}"
+_NO_SAMPLE = "was saved with a state of its own, before a second batch could show that it is complete"
+
 
 class Opened(NamedTuple):
     """An epoch from its start: its batches, the length that the data reports, and the state that `reopen` needs."""
@@ -55,22 +65,6 @@ class Opened(NamedTuple):
     batches: Iterator[Any]
     length: int | None
     state: dict[str, Any]
-
-
-class Recut(NamedTuple):
-    """How an epoch continues with another batch size.
-
-    Attributes:
-        cut: the batches drawn so far, and the number of the sample that comes next: part of the state of the epoch.
-        length: the batches that the epoch will have, once it is reopened.
-        text: what that means, in words.
-        is_complete: True if every sample that remains is seen, once, in the order of the epoch.
-    """
-
-    cut: dict[str, int]
-    length: Callable[[], int | None]
-    text: str
-    is_complete: bool
 
 
 class Source(ABC):
@@ -89,7 +83,7 @@ class Source(ABC):
     """The numbers that `select` took; None for everything."""
 
     redrawn: Sequence[Any] = ()
-    """The last batches that `reopen` was asked to draw again."""
+    """The last batches that `reopen` was asked to draw again; `NOTHING` for what may differ from what was drawn."""
 
     @abstractmethod
     def open(self, epoch: int) -> Opened:
@@ -103,7 +97,7 @@ class Source(ABC):
 
         Arguments:
             again: how many of the batches before are drawn again for `redrawn`; fewer if the data has no more. Only of
-                a source that `redraws`. Default: none.
+                a source that `redraws` or `replays`. Default: none.
         """
 
     def select(self, indices: Any) -> torch.Tensor | None:
@@ -128,15 +122,6 @@ class Source(ABC):
         """End the worker processes that load these batches; True if the epoch has to be reopened therefore."""
         return False
 
-    def recut(self, drawn: int, state: dict[str, Any], size: int | None) -> Recut | None:
-        """What becomes of an epoch that was begun with another batch size; None where it has not changed.
-
-        Arguments:
-            drawn: the batches drawn of it.
-            size: the samples in each when the run was saved; None where that is not known.
-        """
-        return None
-
     def unsaved(self) -> list[str]:
         """What a save cannot hold of this data, as far as it is known: each says what about the data."""
         return []
@@ -147,6 +132,19 @@ class Source(ABC):
 
     def load_position(self, position: dict[str, Any], *, inside: bool) -> None:  # noqa: B027 - most data has none
         """Load what `position` returned: before `reopen` where that was `inside` an epoch, else before `open`."""
+
+    def sample(self) -> dict[str, Any]:
+        """A position that the data itself has reported, and a hash of the batch that followed; empty for none."""
+        return {}
+
+    def doubts(self, epoch: int, end: str, sample: Mapping[str, Any]) -> list[str]:
+        """What shows that the position which was loaded is not complete. Draws batches, so `reopen` comes after.
+
+        Arguments:
+            end: if all batches of the epoch were drawn, what to say where there is another; else empty.
+            sample: what `sample` returned when the run was saved.
+        """
+        return []
 
 
 def source_of(
@@ -193,7 +191,7 @@ def source_of(
                 "is undefined after an epoch cut short by the limit",
                 'end the epochs in the data; or next_batch.resume = "replay", if its `__iter__` starts a new epoch',
             )
-        return Stateful(data)
+        return Stateful(data, saving=saving)
     # `iter()` is called on iterators only: other data may count its epochs, or open a file, in it.
     once = isinstance(data, Iterator) and not _starts_over(type(data)) and iter(data) is data
     if once and saving:
@@ -201,23 +199,22 @@ def source_of(
             f"the data is a {type(data).__name__} that can be iterated over only once, so no resume could be exact",
             "pass an object whose `__iter__` starts over, such as a generator method, or run without a run directory",
         )
-    if isinstance(data, DataLoader) and saving:
-        if data.persistent_workers:
+    if saving and (isinstance(data, DataLoader) or keeps_state):
+        is_for_loader = _is_map_style(data) and isinstance(data.dataset, Sized)
+        if isinstance(data, DataLoader) and data.persistent_workers:
+            hint = "graphtrain.Loader, which takes the same keywords, or " if is_for_loader else ""
             raise DataError(
                 "a DataLoader with persistent_workers=True cannot be resumed exactly: its workers keep random states "
                 "that nothing can restore",
-                "use graphtrain.Loader, which takes the same keywords, or persistent_workers=False",
+                f"use {hint}persistent_workers=False",
             )
         cost = (
             f"train or validation data is a {type(data).__name__}: a resume inside an epoch draws that epoch's earlier "
             "batches again"
         )
         if keeps_state and resume == "auto" and limit is None:
-            cost += (
-                ', since its state_dict does not restore all random numbers; next_batch.resume = "state" resumes at '
-                "once but not exactly, graphtrain.Loader at once and exactly"
-            )
-        else:
+            cost += ', since its state is not complete; next_batch.resume = "state" resumes at once but not exactly'
+        if is_for_loader:
             cost += "; graphtrain.Loader takes the same keywords and resumes at once"
         notify(cost)
     return Replayed(data, once, notify)
@@ -230,38 +227,16 @@ def _starts_over(kind: type) -> bool:
     function = getattr(kind, "__iter__", None)
     if not isinstance(function, types.FunctionType) or not is_users(function.__module__):
         return False
-    return any(names_in(code).assigned for code in _codes_of(kind, function.__code__))
-
-
-def _codes_of(kind: type, code: types.CodeType) -> list[types.CodeType]:
-    """The code of a method, and of all methods that it calls."""
-    codes = [code]
-    for each in codes:
-        methods = [getattr(kind, name, None) for name in names_in(each).attributes]
-        called = [method.__code__ for method in methods if isinstance(method, types.FunctionType)]
-        codes += [other for other in dict.fromkeys(called) if other not in codes]
-    return codes
-
-
-def _notes_position(kind: type) -> bool:
-    """True for a class whose `__iter__` sets attributes while it goes on: in a loop, or by a method that it calls."""
-    code = kind.__iter__.__code__  # type: ignore[attr-defined]
-    instructions = [*dis.get_instructions(code)]
-    jumps = (each for each in instructions if each.opcode in (*dis.hasjrel, *dis.hasjabs))
-    loops = [range(each.argval, each.offset) for each in jumps]  # those that jump forwards are empty
-    sets = [each.offset for each in instructions if each.opname == "STORE_ATTR"]
-    methods = _codes_of(kind, code)[1:]
-    return any(offset in loop for offset in sets for loop in loops) or any(names_in(each).assigned for each in methods)
-
-
-def _delegates(kind: type) -> bool:
-    """True for a class whose `state_dict` calls that of another object, which may have the position."""
-    for base in kind.__mro__:
-        if isinstance(function := vars(base).get("state_dict"), types.FunctionType):
-            names = names_in(function.__code__)
-            called = [each.argval for each in dis.get_instructions(function)].count("state_dict")
-            if called > 1 or "super" not in names.variables:  # else that of a base
-                return "state_dict" in names.attributes
+    waiting, seen = [function.__code__], set()
+    while waiting:
+        code = waiting.pop()
+        names = names_in(code)
+        if names.assigned:
+            return True
+        seen.add(code)
+        methods = [getattr(kind, name, None) for name in names.attributes]
+        codes = [method.__code__ for method in methods if isinstance(method, types.FunctionType)]
+        waiting += [each for each in codes if each not in seen]
     return False
 
 
@@ -274,10 +249,25 @@ def keeps_position(data: Any) -> bool:
 def parts_beside_position(data: Any) -> dict[str, Any]:
     """The parts, by attribute, of data that keeps its position, of which its state does not hold what they hold."""
     data = own_data(data)
-    if not isinstance(data, DataLoader) or isinstance(data.dataset, IterableDataset):
+    if not _is_map_style(data):
         return {}
     parts = {"dataset": data.dataset, "collate_fn": data.collate_fn}
     return {name: part for name, part in parts.items() if not hasattr(type(part), "state_dict")}
+
+
+def _shuffles_in_a_buffer(data: Any) -> bool:
+    """True for a stream of `datasets` with a shuffle buffer, or a loader of one."""
+    waiting = [getattr(each, "_ex_iterable", None) for each in (data, getattr(data, "dataset", None))]
+    while waiting:
+        part = waiting.pop()
+        if type(part).__name__ == "BufferShuffledExamplesIterable":
+            return True
+        waiting += [getattr(part, "ex_iterable", None), *getattr(part, "ex_iterables", ())] if part is not None else []
+    return False
+
+
+def _is_map_style(data: Any) -> bool:
+    return isinstance(data, DataLoader) and not isinstance(data.dataset, IterableDataset)
 
 
 def _has_state(data: Any) -> bool:
@@ -289,15 +279,12 @@ def _has_state(data: Any) -> bool:
 def _restores_itself(data: Any, limit: float | None) -> bool:
     """True if the state of data that has one determines its batches completely, apart from the global generators.
 
-    That is assumed of all data except torchdata's `StatefulDataLoader`, which does not restore the random numbers of
-    its workers, and fast-forwards parts without state by drawing from whatever the generators hold at the time; and
-    except a class of the user's own whose state cannot have a position, which is in a generator or another iterator.
+    That is assumed of all data, and looked at by samples, with two exceptions: a stream of `datasets` with a shuffle
+    buffer, and torchdata's `StatefulDataLoader`, which does not restore the random numbers of its workers, and
+    fast-forwards parts without state by drawing from whatever the generators hold at the time.
     """
-    kind, functions = type(data), [type(data).__iter__, getattr(data.state_dict, "__func__", data.state_dict)]
-    if all(isinstance(each, types.FunctionType) and is_users(each.__module__) for each in functions):
-        delegates = _delegates(type(getattr(data.state_dict, "__self__", data)))
-        if not (delegates or hasattr(kind, "__next__") or _notes_position(kind)):
-            return False
+    if _shuffles_in_a_buffer(data):
+        return False
     if not (isinstance(data, DataLoader) and any(of_torchdata(base) for base in type(data).__mro__)):
         return True
     if data.num_workers or limit is not None:
@@ -350,16 +337,17 @@ class Ordered(Source):
         self._seed = seed
 
     def open(self, epoch: int) -> Opened:
-        return Opened(self.reopen(epoch, 0, {}), self.length(), {})
+        numbered = self.numbered(epoch)
+        return Opened(self._data.load(numbered, itertools.count()), self.length(numbered), {})
 
-    def length(self) -> int:
-        """The batches in an epoch."""
-        return len(self._data) if self.selected is None else self._data.batches_from(0, self.selected)
+    def length(self, epoch: NumberedEpoch) -> int:
+        """The batches in an epoch: what the loader says, or where its sampler has no length, what that gave."""
+        length = length_of(self._data) if self.selected is None else None
+        return epoch.length if length is None else length
 
-    def numbered(self, epoch: int, drawn: int, state: dict[str, Any]) -> NumberedEpoch:
-        """The epoch, of which any batches can be loaded that come after its last cut; the arguments are of `reopen`."""
-        sample = self._sample(drawn, state) if "cut" in state else None
-        return self._data.epoch(epoch, drawn, self._seed, sample=sample, indices=self.selected)
+    def numbered(self, epoch: int) -> NumberedEpoch:
+        """The epoch, of which any batches can be loaded."""
+        return self._data.epoch(epoch, self._seed, indices=self.selected)
 
     def select(self, indices: Any) -> torch.Tensor | None:
         loader = self._data
@@ -374,27 +362,9 @@ class Ordered(Source):
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any], again: int = 0) -> Iterator[Any]:
         first = max(drawn - again, 0)
-        batches = self._data.load(self.numbered(epoch, first, state), itertools.count(first))
+        batches = self._data.load(self.numbered(epoch), itertools.count(first))
         self.redrawn = list(itertools.islice(batches, drawn - first))
         return batches
-
-    def _sample(self, drawn: int, state: Mapping[str, Any], size: int | None = None) -> int:
-        """The place in the order of the epoch after some batches of it."""
-        return _sample_after(drawn, state, size or samples_per_batch(self._data) or 1)
-
-    def recut(self, drawn: int, state: dict[str, Any], size: int | None) -> Recut | None:
-        now = samples_per_batch(self._data)
-        if size is None or now is None or size == now:
-            return None
-        sample = self._sample(drawn, state, size)
-        selected = self.selected
-        rest = self._data.samples_from(sample, selected)
-        return Recut(
-            {"batches": drawn, "sample": sample},
-            lambda: drawn + self._data.batches_from(sample, selected),
-            f"the {rest} samples that remain of the epoch are cut into batches of {now}",
-            is_complete=True,
-        )
 
     def unsaved(self) -> list[str]:
         return self._data.unsaved()
@@ -407,42 +377,86 @@ class Ordered(Source):
 class Stateful(Source):
     """Data that keeps its own position: after `load_state_dict`, the next `iter()` continues from there.
 
-    That is torchdata's convention. The state is read when the run is captured, not at every batch.
+    That is torchdata's convention. The state is read when the run is captured, not at every batch, and once in an epoch
+    for `sample`.
+
+    Arguments:
+        saving: True takes samples. Default: False.
     """
 
-    def __init__(self, data: Any) -> None:
+    def __init__(self, data: Any, saving: bool = False) -> None:
         self._data = data
         self._begun = False
         self._loaded: dict[str, Any] = {}  # the position to report until the data has moved on from it
+        self._sample: dict[str, Any] = {}
+        self._is_complete = _restores_itself(data, None)
+        # What torchdata's loader does with a map-style data set is known, and needs no sample.
+        self._is_sampled = self._is_complete and not _is_map_style(data)
+        self._saving = saving
 
     def open(self, epoch: int) -> Opened:
         announce_epoch(self._data, epoch)
         length = length_of(self._data)
         resumed, self._begun, self._loaded = bool(self._loaded), True, {}
+        state = _random_of(self._data)  # from where `resume = "replay"` can draw the epoch
         iterator = iterate(self._data)
         if resumed:  # between two epochs: the data may first yield the rest of the last, which is empty
             first = next(iterator, self)
             iterator = iterate(self._data) if first is self else itertools.chain([first], iterator)
-        return Opened(iterator, length, {})
+        return Opened(self._sampled(iterator, epoch), length, state)
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any], again: int = 0) -> Iterator[Any]:
         if not self._loaded:
             raise _position_unknown(self._data, drawn)
-        announce_epoch(self._data, epoch)
-        self._load()
-        return self._moving_on(iterate(self._data))
+        return self._sampled(self._after(epoch, self._loaded["data"]), epoch)
 
-    def has_more(self, epoch: int) -> bool:
-        """True if there is another batch behind the position that was loaded; it is drawn, so `reopen` comes after."""
+    def _after(self, epoch: int, position: Any) -> Iterator[Any]:
+        """The batches behind a position in an epoch."""
         announce_epoch(self._data, epoch)
-        self._load()
-        return next(iterate(self._data), self) is not self
+        self._load(position)
+        return iterate(self._data)
 
-    def _moving_on(self, iterator: Iterator[Any]) -> Iterator[Any]:
-        for batch in iterator:
-            self._loaded = {}
-            yield batch
+    def _sampled(self, iterator: Iterator[Any], epoch: int) -> Iterator[Any]:
+        """The same batches; the second, the fourth, the eighth and so on are samples."""
+        iterator = (batch for batch in iterator)  # is not asked again after its end
+        yield from map(self._moved_on, itertools.islice(iterator, 1))
         self._loaded = {}
+        for number in itertools.count() if self._is_sampled and self._saving else ():
+            yield from itertools.islice(iterator, 2**number - 1)
+            before = {"epoch": epoch, **_random_of(self._data), **copy.deepcopy(self.position())}
+            yield from map(functools.partial(self._take, before), itertools.islice(iterator, 1))
+            if self._sample.get("data") is not before["data"]:
+                return
+        yield from iterator
+
+    def _moved_on(self, batch: Any) -> Any:
+        self._loaded = {}
+        return batch
+
+    def _take(self, before: dict[str, Any], batch: Any) -> Any:
+        moves = content_hash(self.position()) != content_hash({"data": before["data"]})
+        self._sample = {**before, "batch": _hash_of(batch), "moves": moves}
+        return batch
+
+    def sample(self) -> dict[str, Any]:
+        return self._sample
+
+    def doubts(self, epoch: int, end: str, sample: Mapping[str, Any]) -> list[str]:
+        lines = []
+        if end and next(self._after(epoch, self._loaded["data"]), self) is not self:
+            lines.append(f"{end}: {_AT_THE_END}")
+        if not self._is_complete:
+            lines.append(_INCOMPLETE)
+        elif self._is_sampled and not sample:
+            lines.append(_NO_SAMPLE)
+        elif self._is_sampled:
+            self._sample, batches = dict(sample), {sample["batch"]}
+            for _ in range(2):  # what `iter` itself changes, and the state leaves out, shows the second time
+                iterator = self._after(sample["epoch"], sample["data"])
+                _restore_random(self._data, sample)
+                batches.add(_hash_of(next(iterator, None)))
+            lines += [_DIFFERS] if len(batches) > 1 else [] if sample["moves"] else [_BEGINS_AGAIN]
+        return lines
 
     def position(self) -> dict[str, Any]:
         # Before the first `iter()` the data is not asked: for its state, torchdata's loader would begin an epoch.
@@ -456,12 +470,49 @@ class Stateful(Source):
         self._loaded, self._begun = {"data": position["data"]}, True
         if not inside:
             with RandomAside([*HOST.values(), *generators_of(self._data)]):
-                self._load()
+                self._load(position["data"])
                 iterate(self._data)  # the rest of the last epoch, which is empty: the next `iter()` begins a new one
 
-    def _load(self) -> None:
-        state = copy.deepcopy(self._loaded["data"])  # what `position` reports must not change
+    def _load(self, position: Any) -> None:
+        state = copy.deepcopy(position)  # what `position` reports must not change
         self._data.load_state_dict(with_generators(state, self._data.state_dict))
+
+
+def _hash_of(batch: Any) -> str:
+    return content_hash(batch, most_bytes=_MOST_BYTES)
+
+
+def _random_of(data: Any) -> dict[str, Any]:
+    """The state of all generators that data may draw from."""
+    return {"random": capture_random(), "generators": [generator.get_state() for generator in generators_of(data)]}
+
+
+def _restore_random(data: Any, state: Mapping[str, Any]) -> None:
+    restore_random(state["random"])
+    for generator, saved in zip(generators_of(data), state["generators"], strict=False):
+        generator.set_state(saved)
+
+
+@final
+class Redrawn(Iterator[Any]):
+    """The batches of data in this process that are drawn again.
+
+    Attributes:
+        iterator: that of the data.
+        is_same: False for a batch that need not be what it was: random numbers were drawn for it, and in the run
+            training has drawn others before, unless the batch is the first.
+    """
+
+    def __init__(self, iterator: Iterator[Any], data: Any) -> None:
+        self.iterator, self.is_same = iterator, True
+        self._generators = [*global_generators(), *generators_of(data)]
+
+    def __next__(self) -> Any:
+        before = [generator.get_state() for generator in self._generators]
+        try:
+            return next(self.iterator)
+        finally:
+            self.is_same = all(map(same_state, before, [generator.get_state() for generator in self._generators]))
 
 
 @final
@@ -483,17 +534,12 @@ class Replayed(Source):
     def __init__(self, data: Any, once: bool = False, notify: Callable[[str], None] = lambda line: None) -> None:
         self._data, self._once, self._notify = data, once, notify
         # Augmentation in this process differs in a replay, which drops those batches.
-        in_process = isinstance(data, DataLoader) and not data.num_workers
-        self.redraws = not in_process or isinstance(data.dataset, IterableDataset)
+        self.redraws = not _is_map_style(data) or data.num_workers > 0
 
     def open(self, epoch: int) -> Opened:
         announce_epoch(self._data, epoch)
         length = length_of(self._data)
-        state: dict[str, Any] = {
-            "random": capture_random(),
-            "generators": [generator.get_state() for generator in generators_of(self._data)],
-            "streams": {},
-        }
+        state = _random_of(self._data)
         if self._once:
             state["once"] = True
         return Opened(self._begin(state), length, state)
@@ -519,7 +565,7 @@ class Replayed(Source):
 
     def _stream(self, iterator: Iterator[Any], state: dict[str, Any]) -> Stream:
         generators = {f"{number}": generator for number, generator in enumerate(generators_of(self._data))}
-        return Stream(iterator, {**HOST, **generators}, state["streams"], self._note_separation)
+        return Stream(iterator, {**HOST, **generators}, state.setdefault("streams", {}), self._note_separation)
 
     def _note_separation(self) -> None:
         self._notify(
@@ -537,57 +583,22 @@ class Replayed(Source):
                 "keep the node that fetches batches, and its data, until the epoch has ended",
             )
         announce_epoch(self._data, epoch)
-        restore_random(state["random"])
-        for generator, saved in zip(generators_of(self._data), state["generators"], strict=False):
-            generator.set_state(saved)
+        _restore_random(self._data, state)
         iterator = self._begin(state)
-        if "cut" in state:
-            size = samples_per_batch(self._data) or 1
-            drawn = _sample_after(drawn, state, size) // size
-        progress = _Progress(epoch, drawn, self._notify)
-        redrawn: deque[Any] = deque(maxlen=again)
+        progress = Progress(epoch, drawn, self._notify)
+        redrawn, watched = list[Any](), Redrawn(iterator, self._data)
         for number in range(drawn):
-            batch = next(iterator, self)
-            if batch is self:
-                raise DataError(
-                    f"the data ended after {number} batches, it gave {drawn} before: it has changed",
-                    "restore it; and `setup` must not draw batches from it, unless `__iter__` starts over",
-                )
-            redrawn.append(batch)
+            if (batch := next(watched if number >= drawn - again else iterator, NOTHING)) is NOTHING:
+                raise ended_early("the data", number, drawn)
+            if number >= drawn - again:
+                redrawn.append(batch if watched.is_same or self.redraws or not number else NOTHING)
             progress.report(number + 1)
-        self.redrawn = tuple(redrawn)
+        self.redrawn = redrawn
         return iterator
-
-    def recut(self, drawn: int, state: dict[str, Any], size: int | None) -> Recut | None:
-        now = samples_per_batch(self._data) if isinstance(self._data, DataLoader) else None
-        if size is None or now is None or size == now or "random" not in state:
-            return None
-        # Batches are all that can be skipped: those that hold a sample which was seen before.
-        seen = _sample_after(drawn, state, size)
-        skipped = -(-seen // now)
-        lost = f"; {skipped * now - seen} samples of it are not seen" if skipped * now > seen else ""
-
-        def length() -> int | None:
-            total = length_of(self._data)
-            return None if total is None else drawn + max(total - skipped, 0)
-
-        return Recut(
-            {"batches": drawn, "sample": skipped * now},
-            length,
-            f"the epoch continues with batches of {now}, and was begun with batches of {size}{lost}; a "
-            "graphtrain.Loader cuts what remains, in its order",
-            is_complete=False,
-        )
-
-
-def _sample_after(drawn: int, state: Mapping[str, Any], size: int) -> int:
-    """The place in the order of an epoch after some batches, of which those since the last cut have this size."""
-    cut = state.get("cut", {"batches": 0, "sample": 0})
-    return int(cut["sample"] + (drawn - cut["batches"]) * size)
 
 
 @final
-class _Progress:
+class Progress:
     """Reports batches that are drawn again, if that takes long, with an estimate."""
 
     def __init__(self, epoch: int, batches: int, notify: Callable[[str], None]) -> None:
@@ -606,6 +617,14 @@ class _Progress:
             place += "; a graphtrain.Loader, or data with a state_dict, resumes at once"
         self._notify(place)
         self._next = seconds + _REPORT_SECONDS
+
+
+def ended_early(what: str, number: int, drawn: int) -> DataError:
+    """The error where data ends before a batch that it gave before."""
+    return DataError(
+        f"{what} ended after {number} batches, it gave {drawn} before: it has changed",
+        "restore it; and `setup` must not draw batches from it, unless `__iter__` starts over",
+    )
 
 
 def _position_unknown(data: Any, drawn: int) -> DataError:

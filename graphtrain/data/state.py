@@ -18,7 +18,6 @@ class DataState:
         baseline: what was reachable when the run began; None before, and where nothing of it is known.
         objects: the identities of objects that are saved by their `state_dict`, data among them that is not only data.
         unsaved: a line for everything about data that a save cannot hold, as far as it is known.
-        changes: what a resume does differently since a setting of the data has changed, in words.
         comparisons: called once everything is restored; each returns what is not as it was, empty for nothing.
     """
 
@@ -26,7 +25,6 @@ class DataState:
         self.baseline: Baseline | None = None
         self.objects: frozenset[int] = frozenset()
         self.unsaved: dict[str, None] = {}
-        self.changes: list[str] = []
         self.comparisons: list[Callable[[], str]] = []
 
     def name(self, data: Any) -> str:

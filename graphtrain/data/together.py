@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, final
 
+from graphtrain.data import NOTHING
 from graphtrain.data.loaders import RankLocal
 from graphtrain.data.samplers import length_of
-from graphtrain.data.source import Opened, Source
+from graphtrain.data.source import Opened, Progress, Redrawn, Source, ended_early
 from graphtrain.data.state import DataState
 from graphtrain.errors import DataError
 from graphtrain.kind.batch_limit import BatchLimit, combined_length
@@ -93,6 +94,8 @@ class Together(Source):
     Each has its own position: what it was opened with, and where in the epoch that was. A loader that is read again in
     an epoch, as "cycle" does, is told of another epoch then, so that it shuffles in another order.
 
+    They may share random numbers, or anything else: a resume repeats the calls of a run in their order.
+
     Arguments:
         loaders: by name.
         read: makes the source of a loader.
@@ -100,6 +103,7 @@ class Together(Source):
             its batch.
         data_state: of the data of the run.
         passes: how often each was opened before.
+        notify: called with a line about batches that are drawn again, where that takes long. Default: nothing is.
     """
 
     def __init__(
@@ -109,8 +113,9 @@ class Together(Source):
         combine: Combine,
         data_state: DataState,
         passes: Mapping[str, int] = MappingProxyType({}),
+        notify: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self.loaders, self.combine, self._data_state = loaders, combine, data_state
+        self.loaders, self.combine, self._data_state, self._notify = loaders, combine, data_state, notify
         self.sources = {name: read(loader) for name, loader in loaders.items()}
         self.replays = any(source.replays for source in self.sources.values())
         self.redraws = all(source.redraws for source in self.sources.values())
@@ -131,7 +136,7 @@ class Together(Source):
             begun["data"] = held
         former = state["loaders"].get(name, {"passes": []})["passes"]
         older = [each for each in former if each["first"] <= first - _MOST_BACK]
-        state["loaders"][name] = {"passes": [*older[-1:], *former[len(older) :], begun]}
+        state["loaders"][name] = {"passes": [*older[:1], *older[1:][-1:], *former[len(older) :], begun]}
         self.passes[name] += 1
         return opened
 
@@ -149,20 +154,52 @@ class Together(Source):
                 f"the run is inside an epoch of {saved}, and now there are the loaders {', '.join(self.sources)}",
                 "change the loaders at the end of an epoch",
             )
-        iterators: dict[str, Iterator[Any]] = {}
         again_at: dict[str, list[dict[str, Any]]] = {}
         for name in self.sources:
             of_loader = state["loaders"][name]
-            passes = [each for each in of_loader["passes"] if each["first"] <= first]
+            passes = [each for each in of_loader["passes"] if each["first"] < first or not each["first"]]
             again_at[name], of_loader["passes"] = of_loader["passes"][len(passes) :], passes
-            if "ended" in of_loader and of_loader["ended"] <= first:
-                iterators[name], self.passes[name] = iter(()), passes[-1]["pass"] + 1
-            else:
+            if of_loader.get("ended", 0) >= first:
                 of_loader.pop("ended", None)
-                iterators[name] = self.reopen_loader(name, passes[-1], first - passes[-1]["first"])
+        iterators = self._drawn_away(epoch, first, state["loaders"])
         iterator = _Batches(self, state, iterators, first, again_at)
-        self.redrawn = list(itertools.islice(iterator, drawn - first))
+        self.redrawn = self._drawn_again(iterator, drawn - first) if drawn > first else ()
         return iterator
+
+    def _drawn_again(self, batches: _Batches, count: int) -> list[Any]:
+        in_process = [name for name, source in self.sources.items() if batches.number and not source.redraws]
+        watched = {name: Redrawn(batches.iterators[name], self.loaders[name]) for name in in_process}
+        batches.iterators |= watched
+        redrawn = list(itertools.islice(batches, 1))
+        for name, each in watched.items():
+            if batches.iterators[name] is each:  # it has not begun again
+                batches.iterators[name] = each.iterator
+                redrawn = [{**batch, **({} if each.is_same else {name: NOTHING})} for batch in redrawn]
+        return [*redrawn, *(itertools.islice(batches, count - 1) if redrawn else ())]
+
+    def _drawn_away(self, epoch: int, drawn: int, of_loaders: Mapping[str, Any]) -> dict[str, Iterator[Any]]:
+        """The iterators of all loaders before a batch of the epoch.
+
+        Those that are replayed begin together and give their first batches, each also if it has begun again since: then
+        the last of its passes follows, where that was.
+        """
+        iterators, last = {}, {name: of_loader["passes"][-1] for name, of_loader in of_loaders.items()}
+        for name, source in self.sources.items():
+            begun = of_loaders[name]["passes"][0] if source.replays else last[name]
+            iterators[name] = self.reopen_loader(name, begun, 0 if source.replays else drawn - begun["first"])
+        replayed = [name for name, source in self.sources.items() if source.replays]
+        progress = Progress(epoch, drawn, self._notify)
+        for number in range(drawn if replayed else 0):
+            # One that has ended begins again after the others have given their batch.
+            for name in sorted(replayed, key=lambda name: number == last[name]["first"] > 0):
+                first, ended = last[name]["first"], of_loaders[name].get("ended", drawn)
+                if number == first > 0:
+                    iterators[name] = self.reopen_loader(name, last[name], 0)
+                is_read = number == 0 or first <= number < ended
+                if is_read and next(iterators[name], _ENDED) is _ENDED:
+                    raise ended_early(f"the loader `{name}`", max(number - first, 0), drawn - first)
+            progress.report(number + 1)
+        return iterators
 
     def has_length(self) -> bool:
         return all(source.has_length() for source in self.sources.values())
@@ -205,7 +242,7 @@ class _Batches:
         number: int = 0,
         again_at: Mapping[str, list[dict[str, Any]]] = MappingProxyType({}),
     ) -> None:
-        self._together, self._state, self.iterators, self._number = together, state, iterators, number
+        self._together, self._state, self.iterators, self.number = together, state, iterators, number
         self._again_at = again_at
 
     def __iter__(self) -> Iterator[Any]:
@@ -214,7 +251,7 @@ class _Batches:
     def __next__(self) -> dict[str, Any]:
         batch = {name: next(iterator, _ENDED) for name, iterator in self.iterators.items()}
         ended = [name for name, part in batch.items() if part is _ENDED]
-        if self._number == 0 and ended:
+        if self.number == 0 and ended:
             raise _without_batch(ended[0])
         combine, states = self._together.combine, self._state["loaders"]
         # All are over once each was read to its end in this epoch; with "cycle" perhaps in a pass before this one.
@@ -225,15 +262,15 @@ class _Batches:
             raise StopIteration
         for name in ended:
             if combine == "longest":
-                states[name].setdefault("ended", self._number)
+                states[name].setdefault("ended", self.number)
             batch[name] = None if combine == "longest" else self._again(name)
-        self._number += 1
+        self.number += 1
         return batch
 
     def _again(self, name: str) -> Any:
-        begun = next((each for each in self._again_at.get(name, ()) if each["first"] == self._number), None)
+        begun = next((each for each in self._again_at.get(name, ()) if each["first"] == self.number), None)
         if begun is None:
-            self.iterators[name] = self._together.open_loader(name, self._number, self._state).batches
+            self.iterators[name] = self._together.open_loader(name, self.number, self._state).batches
         else:
             self._state["loaders"][name]["passes"].append(begun)
             self.iterators[name] = self._together.reopen_loader(name, begun, 0)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 from torch.utils.data import DataLoader, SequentialSampler
 
 from graphtrain.data.loader import derived_seed
 from graphtrain.data.samplers import generators_of
-from graphtrain.data.source import Opened, Recut, Source
+from graphtrain.data.source import Opened, Source
 from graphtrain.errors import DataError
 from graphtrain.state.generators import HOST, AnyGenerator
 from graphtrain.state.random import RandomAside, seed_all
@@ -38,9 +38,6 @@ class Wrapped(Source):
     def release(self, batches: Iterator[Any]) -> bool:
         return self._source.release(batches)
 
-    def recut(self, drawn: int, state: dict[str, Any], size: int | None) -> Recut | None:
-        return self._source.recut(drawn, state, size)
-
     def unsaved(self) -> list[str]:
         return self._source.unsaved()
 
@@ -49,6 +46,12 @@ class Wrapped(Source):
 
     def load_position(self, position: dict[str, Any], *, inside: bool) -> None:
         self._source.load_position(position, inside=inside)
+
+    def sample(self) -> dict[str, Any]:
+        return self._source.sample()
+
+    def doubts(self, epoch: int, end: str, sample: Mapping[str, Any]) -> list[str]:
+        return self._source.doubts(epoch, end, sample)
 
 
 @final

@@ -210,8 +210,8 @@ def _overlay_of(change: Change, before: Graph, after: Graph) -> str:
     if change.inside:
         return ""
     for graph, other, words in ((after, before, change.after), (before, after, change.before)):
-        keys = {"node": of.node(change.name), "edge": of.edge(change.name, words), "unit": f"unit `{change.name}`"}
-        overlays = [graph.layers.overlay_of(keys.get(change.what, f"`{change.name}`"))]
+        keys = {"node": of.node(change.name), "edge": of.edge(change.name, words)}
+        overlays = [graph.layers.overlay_of(keys.get(change.what, f"settings {change.name.partition('.')[0]}"))]
         if change.what == "guard":
             overlays = graph.layers.overlays_of_guard(change.name)
         if own := [name for name in overlays if name and name not in other.layers.names]:

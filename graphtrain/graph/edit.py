@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from graphtrain.errors import EditError
 from graphtrain.graph.canonical import plain_parameter
 from graphtrain.graph.elements import END, NESTED, Edge, Node, Place, redirected, slots_of
-from graphtrain.graph.layers import Layers, Widened
+from graphtrain.graph.layers import Layers
 from graphtrain.graph.registry import kind_of_node, may_be_bypassed, overlays_with
 from graphtrain.kind import kind_of
 from graphtrain.kind.parameter import show_value
@@ -325,7 +325,7 @@ class Editable(ABC):
     def guard(
         self, name: str, expression: str | None = None, *, or_: str | None = None, and_: str | None = None
     ) -> Self:
-        """Define or redefine a named guard, or widen it: it is then ``(expression or every or_) and every and_``.
+        """Define or redefine a named guard, or widen it: it is then ``(expression or or_) and and_``.
 
         Arguments:
             expression: the new expression. Default: the present one.
@@ -336,26 +336,22 @@ class Editable(ABC):
             EditError: an expression is not a string, none is given, or there is no such guard to widen.
 
         >>> from graphtrain import Graph
-        >>> Graph.load("fit").guard("ending", and_="step.steps > 99").guard("ending", or_="stuck").guards["ending"]
+        >>> Graph.load("fit").guard("ending", or_="stuck", and_="step.steps > 99").guards["ending"]
         '(finish.due or stuck) and step.steps > 99'
         """
         for text in (expression, or_, and_):
             if text is not None and not isinstance(text, str):
                 raise EditError(f"guard: `{name}` takes an expression in quotes, got {show_value(text)}")
-        if expression is None:
-            if or_ is None and and_ is None:
-                raise EditError(f"guard: `{name}` takes an `expression`, or an `or` or `and` to widen it")
-            if name not in self.guards:
-                raise EditError(f"guard: there is no guard `{name}` to widen", suggestion(name, self.guards))
-        widened = Widened(expression) if expression is not None else self.layers.guard(name, self.guards[name])
-        return self.with_widened(name, widened.with_parts(or_, and_))
-
-    def with_widened(self, name: str, widened: Widened) -> Self:
-        """The graph in which a guard has these parts."""
-        layers = replace(self.layers, widened={**self.layers.widened, name: widened})
-        return self._with(
-            guards={**self.guards, name: widened.text}, places=_without(self.places, f"guards.{name}"), layers=layers
-        )
+        if expression is None and or_ is None and and_ is None:
+            raise EditError(f"guard: `{name}` takes an `expression`, or an `or` or `and` to widen it")
+        if expression is None and name not in self.guards:
+            raise EditError(f"guard: there is no guard `{name}` to widen", suggestion(name, self.guards))
+        widened = expression if expression is not None else self.guards[name]
+        if or_ is not None:
+            widened = f"{_enclosed(widened, 'if')} or {_enclosed(or_, 'if')}"
+        if and_ is not None:
+            widened = f"{_enclosed(widened, 'if|or')} and {_enclosed(and_, 'if|or')}"
+        return self._with(guards={**self.guards, name: widened}, places=_without(self.places, f"guards.{name}"))
 
     def nest(self, name: str, /, graph: str | Path | Graph, **parameters: Any) -> Self:
         """Add a node whose body is a graph, without connecting it: `insert` with ``graph=``."""
@@ -456,7 +452,7 @@ class Editable(ABC):
         if name not in self.nodes:
             overlays = " or ".join(f"`{overlay}`" for overlay in overlays_with(name)) if verb == "set" else ""
             hint = f"the overlay {overlays} adds it: add that before, as by --overlay or `overlay`" if overlays else ""
-            raise EditError(f"{verb}: there is no node `{name}`", hint or suggestion(name, self.nodes))
+            raise EditError(f"{verb}: there is no node `{name}`", hint or suggestion(name, self.nodes, {}))
         return name
 
     def _leading(self, source: str, target: str, verb: str) -> tuple[str, tuple[Edge, ...]]:
@@ -500,6 +496,12 @@ def _with_named(used: set[str], guards: Mapping[str, str]) -> set[str]:
         used = used | new
         waiting += new
     return used
+
+
+def _enclosed(text: str, operators: str) -> str:
+    """An expression, in parentheses if it has one of these operators, which bind less tightly."""
+    outside = re.sub(r"\([^()]*\)", "", text)
+    return f"({text})" if re.search(rf"\b({operators})\b", outside) else text.strip()
 
 
 def _without(mapping: Mapping[str, Any], key: str) -> dict[str, Any]:

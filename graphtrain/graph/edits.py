@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import EditError
-from graphtrain.graph import layers as of
 from graphtrain.graph.edit import Editable
 from graphtrain.graph.elements import END, Node, Place
 from graphtrain.kind.parameter import coerce, show_value
@@ -21,34 +20,20 @@ if TYPE_CHECKING:
 IF_THERE = "if_there"
 
 
-@dataclass(frozen=True)
-class Verb:
-    """The requirements of a verb; its keys are the arguments of the method.
-
-    Arguments:
-        nodes: the arguments that name nodes which must exist.
-        edges: the arguments that name the source and the target of an edge which must exist.
-        takes_away: True if it removes or renames what it names.
-    """
-
-    nodes: tuple[str, ...] = ()
-    edges: tuple[tuple[str, str], ...] = ()
-    takes_away: bool = False
-
-
-VERBS: Mapping[str, Verb] = {
-    "insert": Verb(("after", "before", "at", "between"), (("at", "before"), ("at", "after"))),
-    "replace": Verb(("name",)),
-    "remove": Verb(("name", "to"), takes_away=True),
-    "connect": Verb(("source", "target", "before", "after"), (("source", "before"), ("source", "after"))),
-    "disconnect": Verb(("source",), (("source", "target"),), takes_away=True),
-    "redirect": Verb(("source", "new"), (("source", "old"),), takes_away=True),
-    "set": Verb(("name",)),
-    "guard": Verb(),
-    "nest": Verb(),
-    "hook": Verb(),
-    "rename": Verb(("old",), takes_away=True),
-    "clock": Verb(("field",)),
+# Verb -> its arguments that name nodes which must exist.
+VERBS: Mapping[str, tuple[str, ...]] = {
+    "insert": ("after", "before", "at", "between"),
+    "replace": ("name",),
+    "remove": ("name", "to"),
+    "connect": ("source", "target", "before", "after"),
+    "disconnect": ("source",),
+    "redirect": ("source", "new"),
+    "set": ("name",),
+    "guard": (),
+    "nest": (),
+    "hook": (),
+    "rename": ("old",),
+    "clock": ("field",),
 }
 
 
@@ -61,17 +46,17 @@ class Edit:
         arguments: the others, by their names in Python.
         place: its place in the file.
         if_there: True if it is skipped where a node that it names does not exist.
-        text: the table as text, by which two edits are compared.
         overlay: the name of its overlay; empty for an edit of a graph file.
+
+    Two edits are equal if they do the same, wherever they are written.
     """
 
     verb: str
     subject: str
     arguments: Mapping[str, Any]
-    place: Place
-    if_there: bool = False
-    text: str = ""
-    overlay: str = ""
+    place: Place = field(compare=False)
+    if_there: bool = field(default=False, compare=False)
+    overlay: str = field(default="", compare=False)
 
     def applied(self, graph: Graph) -> Graph:
         """The graph with the edit made; everything that it changed gets its place.
@@ -89,86 +74,23 @@ class Edit:
         """The nodes that it needs, by their paths."""
         given = {_parameters(self.verb)[0].name: self.subject, **self.arguments}
         names: list[str] = []
-        for key in VERBS[self.verb].nodes:
+        for key in VERBS[self.verb]:
             if key == "field":
                 names.append(str(given[key]).partition(".")[0])
             elif key in given:
                 names += given[key] if key == "between" else [given[key]]
         return [name for name in dict.fromkeys(names) if name != END]
 
-    def edges(self) -> list[tuple[str, str]]:
-        """The edges that it needs, by their source and target."""
-        given = {_parameters(self.verb)[0].name: self.subject, **self.arguments}
-        if "between" in given:
-            return [tuple(given["between"])]
-        return [
-            (given[source], given[target]) for source, target in VERBS[self.verb].edges if {source, target} <= {*given}
-        ]
+    @property
+    def is_behind(self) -> bool:
+        """True if it adds something after a node."""
+        return not {"after", "between"}.isdisjoint(self.arguments)
 
-    def has_nodes(self, graph: Graph, without: Iterable[str] = ()) -> bool:
+    def has_nodes(self, graph: Graph) -> bool:
         """True if the graph has every node that it needs, and the guard that it widens."""
         if self.verb == "guard" and self.arguments.get("expression") is None and self.subject not in graph.guards:
             return False
-        return all(node_at(graph, name) for name in self.nodes()) and not set(without).intersection(self.nodes())
-
-    def spot(self) -> tuple[str, str]:
-        """A place where several overlays may each add something: its sort, and its reference; or nothing."""
-        given = self.arguments
-        if self.verb not in ("insert", "connect"):
-            return "", ""
-        source = self.subject if self.verb == "connect" else given.get("at")
-        if "between" in given:
-            return "between", " ".join(given["between"])
-        if "after" in given:
-            return ("after" if source is None else f"at {source} after"), given["after"]
-        if self.verb == "connect" and "when" in given and "before" not in given and given.get("first", True):
-            return "first of", self.subject
-        return ("before", given["before"]) if "before" in given and source is None else ("", "")
-
-    def touches(self, graph: Graph) -> Iterator[tuple[str, str]]:
-        """What it adds or changes, and the resulting value, on which two overlays must agree."""
-        arguments, name = self.arguments, self.subject
-        match self.verb:
-            case "insert" | "nest" | "replace" | "set":
-                if self.verb != "set":
-                    yield of.node(name), self.text
-                if "use" in arguments:
-                    yield f"`{name}.use`", show_value(arguments["use"])
-                yield from self._parameters()
-                if "at" in arguments and f"{name}_due" not in graph.guards:
-                    yield of.guard(f"{name}_due"), f"{name}.due"
-            case "hook":
-                yield of.node(arguments.get("name") or arguments["use"]), self.text
-            case "remove":
-                yield of.node(name), "removed"
-            case "rename":
-                yield of.node(name), f"renamed {arguments['new']}"
-            case "guard":
-                if arguments.get("expression") is not None:
-                    yield of.guard(name), arguments["expression"]
-                elif self.overlay:
-                    yield of.widening(name, self.overlay), ""
-            case "clock":
-                yield f"unit `{name}`", arguments["field"]
-            case "disconnect":
-                yield edge_text(name, arguments["target"]), "removed"
-            case "redirect":
-                yield edge_text(name, arguments["old"]), f"to `{arguments['new']}`"
-
-    def _parameters(self) -> Iterator[tuple[str, str]]:
-        for key, value in self.arguments.items():
-            if key in ("reads", "writes") and isinstance(value, Mapping):
-                for slot, target in value.items():
-                    yield f"`{self.subject}.{key}.{slot}`", show_value(target)
-                    if key == "reads" and isinstance(target, str) and not target.isidentifier():  # of a parameter too
-                        yield f"`{self.subject}.{slot}`", show_value(target)
-            elif key not in ("use", "after", "before", "between", "at"):
-                yield f"`{self.subject}.{key}`", show_value(value) if key != "graph" else self.text
-
-
-def edge_text(source: str, target: str) -> str:
-    """What `Layers.touched` calls the edges from a node to another."""
-    return f"the edge from `{source}` to `{target}`"
+        return all(node_at(graph, name) for name in self.nodes())
 
 
 def node_at(graph: Graph, path: str) -> Node | None:
@@ -205,8 +127,7 @@ def edit_of(table: Mapping[str, Any], place: Place, overlay: str = "") -> Edit:
     wrong = "" if isinstance(if_there, bool) else f"{IF_THERE}: expected true or false, got {show_value(if_there)}"
     if wrong := wrong or _wrong_argument(verb, table[verb], rest):
         raise EditError(f"edit: {verb}: {wrong}", _usage(verb))
-    text = f"{verb} {show_value({name: value for name, value in sorted(table.items()) if name != IF_THERE})}"
-    return Edit(verb, table[verb], rest, place, if_there, text, overlay)
+    return Edit(verb, table[verb], rest, place, if_there, overlay)
 
 
 @functools.cache

@@ -209,3 +209,15 @@ class Problem:
     def as_plain(self) -> dict[str, Any]:
         """The problem as plain data, for ``--json``."""
         return {**asdict(self), "path": list(self.path)}
+
+
+class Problems(list[Problem]):
+    """Several problems, which a notebook and a prompt show as lines.
+
+    >>> Problems([Problem("G101", "error", "my.toml:12", "unknown node `stp`", "did you mean `step`?")])
+    my.toml:12: error G101: unknown node `stp`
+        did you mean `step`?
+    """
+
+    def __repr__(self) -> str:
+        return "\n".join(map(str, self)) or "[]"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import os
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,7 @@ from graphtrain.errors import GraphtrainError, UsageError
 from graphtrain.graph import canonical, read_toml
 from graphtrain.graph.difference import Difference
 from graphtrain.graph.edit import Editable
-from graphtrain.graph.elements import Drawable, Edge, Node, Place, frozen, kind_text, settings_of
+from graphtrain.graph.elements import Drawable, Edge, Node, Place, Problems, frozen, kind_text, settings_of
 from graphtrain.graph.layers import Layers, overlays_text
 from graphtrain.graph.layers import node as node_key
 from graphtrain.graph.registry import find_graph, kind_of_node
@@ -109,7 +110,7 @@ class Graph(Editable, Drawable):
         >>> Graph.load("fit").start
         'decide'
         """
-        may_be_saved = os.path.isdir(source) or os.path.basename(source) in ("best", "newest")
+        may_be_saved = os.path.isdir(source) or re.search(r"(^|[/\\])(best(:.+)?|newest)$", str(source))
         if may_be_saved and find_graph(str(source)) is None:
             from graphtrain.storage.named import holds_a_graph, saved_graph
 
@@ -192,7 +193,7 @@ class Graph(Editable, Drawable):
         return Difference.between(self, other)
 
     def check(self, *, ranks: bool = False) -> list[Problem]:
-        """All problems of this graph; an empty list if it has none. Imports the kinds.
+        """All problems of this graph, which a prompt shows as lines; an empty list if it has none. Imports the kinds.
 
         Arguments:
             ranks: True for a run of several ranks, which has further checks. Default: False, for one process.
@@ -202,7 +203,7 @@ class Graph(Editable, Drawable):
         """
         from graphtrain.checks import check_graph
 
-        return check_graph(self, ranks=ranks)
+        return Problems(check_graph(self, ranks=ranks))
 
     def dry_run(self) -> Graph:
         """The graph of a dry run, which visits every reachable node so that mistakes show early.
@@ -277,7 +278,8 @@ def _dry(node: Node, every: str, after: str) -> Node:
     if kind.activity == "data" and "limit" in kind.parameters:
         parameters["limit"] = 1
     is_periodic = kind.trigger == "every" and (node.body is None or "every" in parameters)
-    if is_periodic and parameters.get("every") not in ("never", "once"):
+    is_left = "scheduler" in kind.optional and "every" not in parameters  # due after a step; a run may refuse it
+    if is_periodic and not is_left and parameters.get("every") not in ("never", "once"):
         parameters["every"] = every
     elif kind.trigger == "after" and after:
         parameters["after"] = after

@@ -2,8 +2,8 @@
 
 A shipped kind is a file in `nodes/`, a shipped graph one in `graphs/`, an overlay one in `graphs/overlays/`, each under
 the name of its file; a procedure of the gallery has its graph or its overlay, and its kinds, in a folder
-`graphs/gallery/NAME/`. Listing them, or finding out how a kind is drawn, imports none of them. Another package adds
-kinds and graphs, under names that are not shipped, by entry points::
+`graphs/gallery/NAME/`. Listing them imports none of them, and importing them does not import torch. Another package
+adds kinds and graphs, under names that are not shipped, by entry points::
 
     [project.entry-points."graphtrain.nodes"]
     ema = "my_package.nodes:Ema"              # a function or class marked @node
@@ -15,7 +15,6 @@ kinds and graphs, under names that are not shipped, by entry points::
 
 from __future__ import annotations
 
-import ast
 import functools
 import importlib
 import importlib.resources
@@ -29,8 +28,6 @@ from typing import TYPE_CHECKING
 
 from graphtrain.graph.elements import NESTED, Node
 from graphtrain.kind import DECLARED, OF_ADAPTERS, Kind, kind_of, node
-from graphtrain.kind.declaration import drawn_family
-from graphtrain.kind.fields import action_of
 from graphtrain.kind.trigger import Trigger
 from graphtrain.names import nearest
 
@@ -84,13 +81,13 @@ def _procedures() -> tuple[str, ...]:
 
 
 @functools.cache
-def _kinds() -> dict[str, tuple[str, Traversable]]:
-    """The module and the file of every shipped kind."""
-    kinds = {name: (f"graphtrain.nodes.{name}", file) for name, file in _shipped("nodes", ".py").items()}
+def _kinds() -> dict[str, str]:
+    """The module of every shipped kind."""
+    kinds = {name: f"graphtrain.nodes.{name}" for name in _shipped("nodes", ".py")}
     for procedure in _procedures():
         files = _shipped(f"graphs/gallery/{procedure}", ".py")
         files.pop(f"{procedure}_example", None)
-        kinds |= {name: (f"graphtrain.graphs.gallery.{procedure}.{name}", file) for name, file in files.items()}
+        kinds |= {name: f"graphtrain.graphs.gallery.{procedure}.{name}" for name in files}
     return kinds
 
 
@@ -126,7 +123,7 @@ def find_kind(name: str) -> Kind | None:
 
 @functools.cache
 def _shipped_kind(name: str) -> Kind:
-    module = importlib.import_module(_kinds()[name][0])
+    module = importlib.import_module(_kinds()[name])
     # Functions and classes only: reading an attribute of a lazily imported module would import it.
     marked = (value for value in vars(module).values() if isinstance(value, FunctionType | type))
     kinds = (getattr(value, "__kind__", None) for value in marked)
@@ -146,61 +143,17 @@ def known_kinds() -> list[str]:
 
 
 def family_of_node(node: Node) -> str:
-    """The family that a node is drawn in; "other" for a kind that would have to be imported to know it."""
+    """The family that a node is drawn in; "other" for a kind that is not declared."""
     if node.use == NESTED:
         return NESTED
-    kind = node.kind or _DECLARED.get(node.use)
-    if kind is not None:
-        return kind.family
-    return _shipped_family(node.use) if node.use in _kinds() else "other"
-
-
-@functools.cache
-def _shipped_family(name: str) -> str:
-    values = _shipped_mark(name)
-    names = values.keys() & {"effects", "observer", "family"}
-    return drawn_family(**{name: ast.literal_eval(values[name]) for name in names})
+    kind = kind_of_node(node)
+    return kind.family if kind is not None else "other"
 
 
 def may_be_bypassed(node: Node) -> bool:
-    """True for a node that is bypassed without a resource; False for a kind that would have to be imported."""
-    return bool(node.body.optional if node.body is not None else _marked(node.use, node.kind, "optional"))
-
-
-def effects_of(use: str, kind: Kind | None = None) -> set[str]:
-    """The effects of a kind by its name, or as it was given in Python; none of one that would have to be imported."""
-    return {action_of(effect).effect for effect in _marked(use, kind, "effects")}
-
-
-def _marked(use: str, kind: Kind | None, argument: str) -> tuple[str, ...]:
-    """The arguments of the mark of a kind; empty for one that would have to be imported."""
-    kind = kind or _DECLARED.get(use)
-    if kind is not None:
-        return tuple(getattr(kind, argument))
-    if use not in _kinds():
-        return ()
-    mark = _shipped_mark(use)
-    value = ast.literal_eval(mark[argument]) if argument in mark else ()
-    statements = (each for definition in _shipped_source(use).body for each in getattr(definition, "body", ()))
-    attributes = {
-        each.target.id for each in statements if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
-    }
-    return tuple(name for name in ([value] if isinstance(value, str) else value) if name not in attributes)
-
-
-@functools.cache
-def _shipped_source(name: str) -> ast.Module:
-    return ast.parse(_kinds()[name][1].read_bytes())
-
-
-@functools.cache
-def _shipped_mark(name: str) -> dict[str, ast.expr]:
-    """The arguments of the mark, read from the source, so that nothing is imported."""
-    for definition in _shipped_source(name).body:
-        for mark in getattr(definition, "decorator_list", ()):
-            if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "node":
-                return {keyword.arg: keyword.value for keyword in mark.keywords if keyword.arg is not None}
-    return {}
+    """True for a node that is bypassed without a resource."""
+    kind = kind_of_node(node)
+    return bool(node.body.optional if node.body is not None else kind is not None and kind.optional)
 
 
 @dataclass(frozen=True)

@@ -177,6 +177,7 @@ class Kind:
     acts_at_body_end: bool
     reads_at_end: bool
     releases: bool
+    refuses_settings: bool
     has_on_metrics: bool
 
     @property

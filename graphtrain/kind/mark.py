@@ -209,6 +209,7 @@ def _declare(
         acts_at_body_end=has("at_body_end"),
         reads_at_end=any(len(inspect.signature(method).parameters) > 1 for method in endings),
         releases=has("release"),
+        refuses_settings=has("refuse_settings"),
         has_on_metrics=inspect.isclass(target) and has("on_metrics"),
         **declared,
     )

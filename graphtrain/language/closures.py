@@ -203,6 +203,6 @@ def constant_value(expression: Expression) -> bool | None:
         ):
             try:
                 return bool(compile_guard(expression, lambda part: constant(None))())
-            except (ArithmeticError, ValueError):
+            except (ArithmeticError, TypeError, ValueError):
                 return None
     return None

@@ -18,7 +18,8 @@ from graphtrain.graph.elements import Problem, nodes_of
 from graphtrain.graph.read_toml import Draft
 from graphtrain.page.pictures import content_of, difference_of
 from graphtrain.printable import printable
-from graphtrain.report.run import Run
+from graphtrain.report.run import Run, command_of, script_in, state_in_words, why
+from graphtrain.storage.run_directory import ACTIVE
 
 MOST_POINTS = 2000  # of a curve: in each part of it, the first, the last, the smallest and the largest value stay
 MOST_TICKS = 400  # of the slider
@@ -68,7 +69,9 @@ def content_of_run(
     return {
         "name": printable(run.path.name or str(run.path)),
         "path": printable(str(run.path)),
-        "status": {key: printable(str(status.get(key) or "")) for key in ("state", "place", "position", "error")},
+        "status": {key: printable(str(status.get(key) or "")) for key in ("state", "place", "position")},
+        "condition": printable(state_in_words(status)),
+        "why": [*why(run)][status.get("state") in ACTIVE :],
         "rows": len(rows),
         "settings": {
             f"{printable(name)}": printable(str(value))
@@ -106,12 +109,15 @@ def _curves(rows: Sequence[Mapping[str, float]], clocks: Mapping[str, Any] | Seq
         numbers = [number for number, row in enumerate(rows) if name in row]
         kept = thinned(values := [rows[number][name] for number in numbers])
         places = [rows[numbers[index]] for index in kept]
+        # Where it is not finite since, if it is not at its end.
+        since = next((len(values) - later for later, value in enumerate(reversed(values)) if math.isfinite(value)), 0)
         yield {
             "name": printable(name),
             "row": [numbers[index] for index in kept],
             "step": [place.get("step", 0) for place in places],
             "epoch": [_short(place.get("epoch", 0)) for place in places],
             "value": [_short(values[index]) for index in kept],
+            "not_finite": _place(rows[numbers[since]]) if since < len(values) else None,
         }
 
 
@@ -137,6 +143,10 @@ def thinned(values: Sequence[float], most: int = MOST_POINTS) -> list[int]:
             kept.add(int(part[int(numpy.argmin(numpy.where(finite, own, numpy.inf)))]))
             kept.add(int(part[int(numpy.argmax(numpy.where(finite, own, -numpy.inf)))]))
     return sorted(kept)
+
+
+def _place(row: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: _short(row.get(name, 0)) for name in _PLACES}
 
 
 def _short(value: float) -> float | None:
@@ -198,22 +208,12 @@ def _rounded(value: float) -> float:
 
 
 def _lines(run: Run) -> Iterator[dict[str, str]]:
-    """Commands about the run; `STEP` in one stands for the step of the moment that is shown."""
-    path, script = (shlex.quote(printable(word)) for word in (str(run.path), _script(run)))
+    """Commands about the run; in one, `STEP steps` stands for the step of the moment that is shown."""
+    path, script = (shlex.quote(printable(word)) for word in (str(run.path), script_in(command_of(run))))
     other = shlex.quote(printable(f"{run.path}-2"))
     yield {"about": "why it ended, and what to do next", "line": f"graphtrain explain {path}"}
     yield {"about": "this moment again", "line": f"graphtrain replay {script} --run-dir {path} --to 'STEP steps'"}
     yield {"about": "a new run from its checkpoint", "line": f"graphtrain run {script} --fork {path} --run-dir {other}"}
-
-
-def _script(run: Run) -> str:
-    """The script that the last start names in its command; `SCRIPT` where it is not known."""
-    for start in reversed(run.starts):
-        command = start.get("about", {}).get("command") if isinstance(start.get("about"), dict) else None
-        for word in command.split() if isinstance(command, str) else ():
-            if word.partition(":")[0].endswith(".py"):
-                return word
-    return "SCRIPT"
 
 
 # ---- a graph file

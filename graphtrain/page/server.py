@@ -27,14 +27,16 @@ from graphtrain.graph.read_toml import read_graph
 from graphtrain.page.content import content_of_graph, content_of_runs
 from graphtrain.page.document import SCRIPTS, STYLES, asset, served
 from graphtrain.printable import printable
-from graphtrain.report.run import Run
+from graphtrain.report.numbers import metric
+from graphtrain.report.run import Run, as_of_now, state_in_words, why
 from graphtrain.report.snapshot import Snapshot
+from graphtrain.storage.run_directory import ACTIVE, STATUS_FILE
 
 LOOPBACK = "127.0.0.1"
 SECONDS_BETWEEN_LOOKS = 0.25
 _SECONDS_OF_SILENCE = 15.0  # then a line is sent, by which a connection that is gone is noticed
 _HOSTS = [LOOPBACK, "localhost"]
-_FILES = ("status.json", "metrics.jsonl", "nodes.jsonl", "starts.jsonl")
+_FILES = (STATUS_FILE, "metrics.jsonl", "nodes.jsonl", "starts.jsonl")
 
 
 @dataclass
@@ -70,12 +72,12 @@ class Watched:
         return {"kind": "runs", **content_of_runs(self._chosen(names))}
 
     def signature(self, names: Sequence[str]) -> tuple[Any, ...]:
-        """Differs from what it was when something that is shown was written."""
+        """Differs from what it was when something that is shown was written, or the process of a run has ended."""
         if self.graph is not None:
             return tuple(map(_written, sorted(self.graph.parent.glob("*.toml"))))
         if self.folder is not None and not names:
-            return tuple((run, _written(run / "status.json")) for run in self.runs_in(self.folder))
-        return tuple(_written(run / name) for run in self._chosen(names) for name in _FILES)
+            return tuple((run, _written(run / STATUS_FILE), _state(run)) for run in self.runs_in(self.folder))
+        return tuple((_state(run), *(_written(run / name) for name in _FILES)) for run in self._chosen(names))
 
     def _chosen(self, names: Sequence[str]) -> list[Path]:
         if self.folder is None:
@@ -88,18 +90,20 @@ class Watched:
 
     def _listed(self, folder: Path) -> Iterator[dict[str, Any]]:
         for run in self.runs_in(folder):
-            try:
+            with contextlib.suppress(GraphtrainError):  # removed since, or damaged
                 status = Run(run).status
-            except GraphtrainError:  # removed since, or damaged
-                continue
-            snapshot = Snapshot.from_plain(status)
-            measured = {name: value for name, value in snapshot.measured.items() if math.isfinite(value)}
-            yield {
-                "name": _name(run, folder),
-                "state": printable(snapshot.state),
-                "place": printable(str(status.get("place") or "")),
-                "measured": {printable(name): float(f"{value:.6g}") for name, value in measured.items()},
-            }
+                snapshot = Snapshot.from_plain(status)
+                is_over = snapshot.state not in ACTIVE
+                yield {
+                    "name": _name(run, folder),
+                    "state": printable(state_in_words(status)),
+                    "place": printable(str(status.get("place") or "")),
+                    "why": _why(run, _written(run / STATUS_FILE), snapshot.state) if is_over else "",
+                    "measured": {
+                        printable(name): float(f"{value:.6g}") if math.isfinite(value) else metric(value)
+                        for name, value in snapshot.measured.items()
+                    },
+                }
 
     def _graph(self, path: Path) -> dict[str, Any]:
         draft = read_graph(Graph, path)
@@ -111,6 +115,24 @@ class Watched:
 
 def _name(run: Path, folder: Path) -> str:
     return printable(run.relative_to(folder).as_posix())
+
+
+def _state(run: Path) -> Any:
+    """The state of a run now; its status is read again where it was written since."""
+    return as_of_now(_read_status(run, _written(run / STATUS_FILE))).get("state")
+
+
+@functools.lru_cache(maxsize=1000)
+def _read_status(run: Path, written: tuple[int, int]) -> dict[str, Any]:
+    with contextlib.suppress(GraphtrainError):  # removed since, or damaged
+        return Run(run).status
+    return {}
+
+
+@functools.lru_cache(maxsize=1000)
+def _why(run: Path, written: tuple[int, int], state: str) -> str:
+    """The first sentence of why a run ended, for which a checkpoint may have to be read."""
+    return next(why(Run(run)), "")
 
 
 def _written(file: Path) -> tuple[int, int]:

@@ -101,11 +101,6 @@ class FlowPoint:
         )
 
     @property
-    def is_unknown(self) -> bool:
-        """True for a node whose kind is not declared yet: it may do anything."""
-        return self.plan_node is not None and self.plan_node.kind is None
-
-    @property
     def path(self) -> str:
         """The node's path; ``"end"`` for the end of the outermost graph."""
         return END if self.plan_node is None else self.plan_node.path
@@ -225,14 +220,12 @@ class KnownAnswers:
         for expression, bits in answered.items():
             for name in changers(plan, scope, expression):
                 changed[name] |= bits
-        everything = (1 << len(self._bits)) - 1
         left = {point.node.name: point for point in points if point.acts and point.node is not None}
         self.after: dict[FlowEdge, int] = {}
 
         def transfer(point: FlowPoint, known: int) -> Iterator[tuple[FlowPoint, int]]:
             assert point.node is not None
-            lost = everything if point.is_unknown else changed[point.node.name] if point.acts else 0
-            kept = known & ~lost
+            kept = known & ~changed[point.node.name] if point.acts else known
             if point.opens is not None:  # a body changes nothing in this graph before it is left
                 yield left[point.node.name], kept
                 return
@@ -303,7 +296,7 @@ def _changers_of(plan: Plan, scope: Scope, target: FieldTarget) -> set[str]:
     if is_here and target.field in plan_node.expressions:
         return changers(plan, scope, plan_node.expressions[target.field].expression)
     if kind is None or target.field in kind.parameters:
-        return own if kind is None else set()
+        return set()
     if (counter := kind.counter(target.field)) is not None:  # the engine counts it, where the effects are
         effects = {"backward"} if target.field == counter.window else {"backward", "zero_grad"}
         return _nodes_that(scope, lambda kind: any(map(kind.has_effect, effects)))
@@ -318,9 +311,6 @@ def _changers_of(plan: Plan, scope: Scope, target: FieldTarget) -> set[str]:
 
 
 def _nodes_that(scope: Scope, is_one: Callable[[Kind], bool]) -> set[str]:
-    """The nodes of some kinds, those that may contain one, and those of unknown kinds."""
-    return {
-        name
-        for name, node in scope.graph.nodes.items()
-        if node.body is not None or (kind := scope.kinds[name]) is None or is_one(kind)
-    }
+    """The nodes of some kinds, and those that may contain one."""
+    nodes = scope.graph.nodes.items()
+    return {name for name, node in nodes if node.body is not None or ((kind := scope.kinds[name]) and is_one(kind))}

@@ -160,15 +160,11 @@ class Scope:
         around = self.outer.slots if self.outer is not None else set()
         return self.written | reads_of(self.graph) | around
 
-    @functools.cached_property
-    def has_unknown(self) -> bool:
-        """True if the kind of some node here, or in a body, is not declared."""
-        return any(kind is None for kind in self.kinds.values()) or any(
-            self.body_of(node).has_unknown for node in self.graph.nodes.values() if node.body is not None
-        )
-
     def may_hold(self, name: str) -> bool:
-        """True if a slot is written here or in a graph around, or could be by a node whose kind is not known."""
+        """True if a slot is written here or in a graph around, or could be by a node whose kind is not known.
+
+        With an empty name, which no slot has: if there is such a node.
+        """
         if name in self.written or None in self.kinds.values():
             return True
         return self.outer is not None and self.outer.may_hold(name)

@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from graphtrain.graph import Graph
 from graphtrain.kind import Read
 from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint
-from graphtrain.plan.plan import Plan, PlanNode
+from graphtrain.plan.plan import PlanNode
 from graphtrain.plan.scope import Scope, Target, outputs_of, slots_of
 from graphtrain.plan.solve import Ways, solve
 
@@ -114,9 +113,6 @@ class Slots:
             return Uses(needs, reads, 0, forgets)
         if plan_node is None or not point.acts:
             return Uses()
-        if point.is_unknown:
-            everything = (1 << len(self._bits)) - 1
-            return Uses(0, everything, everything)
         writes = self.bits(plan_node.writes)
         if plan_node.body is not None:
             graph, prefix = plan_node.body.graph, plan_node.body.path
@@ -288,35 +284,3 @@ class SavePoints:
             if bit & slots.guards_evaluated(point):
                 return point.path
         return path
-
-
-@dataclass(frozen=True)
-class SavePoint:
-    """The contents of a checkpoint that is made when a node is the next to run.
-
-    Attributes:
-        path: of the node: ``"validate/eval_batch"``.
-        alive: the slots that are read later, by path.
-        transient: those of them that cannot be saved; where there are any, it is not a save point.
-    """
-
-    path: str
-    alive: tuple[str, ...]
-    transient: tuple[str, ...]
-
-
-def save_points_of(graph: Graph) -> list[SavePoint]:
-    """Every node of a sound graph and of those nested in it, in order; every optional resource counts as supplied.
-
-    What a user's step function reads in addition to its batch is not known here, and keeps more slots alive.
-
-    >>> points = {point.path: point for point in save_points_of(Graph.load("fit"))}
-    >>> points["train_batch"].alive, points["decide"].alive
-    (('batch', 'samples'), ())
-    """
-    plan = Plan(graph)
-    points = SavePoints(Slots(Flow(plan)))
-    return [
-        SavePoint(plan_node.path, tuple(points.alive(plan_node.path)), tuple(points.transient(plan_node.path)))
-        for plan_node in plan.nodes
-    ]

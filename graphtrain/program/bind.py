@@ -18,10 +18,10 @@ from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import Node, Problem
 from graphtrain.graph.registry import trains
-from graphtrain.kind import DECLARED, Kind, Read
+from graphtrain.kind import Kind, Read
 from graphtrain.kind.trigger import RUN, Term, Trigger, exactly
 from graphtrain.language.syntax import field_of
-from graphtrain.names import FOREIGN, given_to_fit, quoted, suggestion
+from graphtrain.names import FOREIGN, given_to_fit, nearest, quoted, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import (
     ExpressionTarget,
@@ -442,7 +442,7 @@ class Program:
         problems = []
         unread = self._unread()
         for name, paths in sorted(self.missing.items()):
-            hint = suggestion(name, [other for other in supplied if other not in {*self.read_resources, *USUAL}])
+            hint = suggestion(name, {*supplied} - self.read_resources - {*(USUAL if name in USUAL else ())})
             if another := next((other for other in unread if f"resource `{name}`" in FOREIGN.get(other, "")), None):
                 hint = f"you gave `{another}`; its name here is `{name}`"
             elif "did you mean" not in hint:
@@ -530,15 +530,6 @@ class Program:
             lines += not_updated(objects, self)
         return lines
 
-    def outdated_kinds(self) -> list[str]:
-        """A line for each node whose kind was declared again since, as in a notebook cell that is run again."""
-        return [
-            f"`{node.path}` is of the kind `{node.node.use}` as it was before it was declared again; "
-            f'to take the new one: graph.replace("{node.node.name}", {node.node.use})'
-            for node in self.nodes
-            if node.node.kind is not None and DECLARED.get(node.node.use, node.node.kind) is not node.node.kind
-        ]
-
     @functools.cached_property
     def timed_nodes(self) -> list[ProgramNode]:
         """The nodes that fire by wall-clock time, and so at different moments in every replay."""
@@ -620,10 +611,19 @@ def unread_line(name: str, readable: Collection[str]) -> str:
 def without_unread(graph: Graph, resources: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Resources that serve several graphs, without those that this one does not read; and a line for each of those.
 
-    Resources usual for every graph stay, and so do objects whose state is saved.
+    Resources usual for every graph stay, and so do objects whose state is saved, and what may be a misspelt name of a
+    resource that the graph lacks.
     """
     prepared = with_step_functions(with_made(resources))
     readable = resources_read(graph, prepared) | factory_needs(resources) | set(USUAL)
-    kept = {name: value for name, value in resources.items() if name in readable or may_be_unread(value)}
+    nodes = Plan(graph).nodes
+    reads = [pair for node in nodes for pair in (*node.reads, *node.setup_reads)]
+    lacking = {name for read, target in reads if read.required for name in resources_of([target])}
+    lacking -= {*PROVIDED, *prepared} | {name for node in nodes for name in resources_of(node.optional)}
+    kept = {
+        name: value
+        for name, value in resources.items()
+        if name in readable or may_be_unread(value) or nearest(name, lacking)
+    }
     readable -= set(PROVIDED) | Scope(graph).written
     return kept, [unread_line(name, readable) for name in resources if name not in kept]

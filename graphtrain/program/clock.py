@@ -138,19 +138,23 @@ class RunClock:
     def epochs_move(self) -> bool:
         """Whether the epoch changes on the scale of the run: not where 500 steps are made of a billion batches.
 
-        Of data of unknown length it does once the first epoch is complete, or if the run is to end after epochs.
+        Of several ends, the first counts. Of data of unknown length it does once the first epoch is complete, or if the
+        run is to end after epochs.
         """
         epochs = self.count("epochs")
-        ends = _ends(self._scope)
-        if epochs is None or epochs >= _LEAST_EPOCHS or any(term.base.unit == "epochs" for term in ends):
+        ends = [term.base for term in _ends(self._scope)]
+        if epochs is None or epochs >= _LEAST_EPOCHS:
             return epochs is not None
         length = self.epoch_length()
-        if length is None:
-            return not self.count("batches")  # the data is not opened yet
+        if length is None:  # or the data is not opened yet
+            return not self.count("batches") or any(end.unit == "epochs" for end in ends)
         in_a_step = max((length for *_, length in _windows(self._scope)), default=1) or 1
-        in_a_unit = {"steps": in_a_step, "batches": 1}
-        counted = [term.base.amount * in_a_unit[term.base.unit] for term in ends if term.base.unit in in_a_unit]
-        return max(counted) >= length * _LEAST_EPOCHS if counted else length <= _MOST_BATCHES
+        in_a_unit = {"steps": in_a_step, "batches": 1, "epochs": length}
+        counted = [(end.amount * in_a_unit[end.unit], end.unit) for end in ends if end.unit in in_a_unit]
+        batches, unit = min(counted, default=(None, ""))
+        if batches is None:
+            return length <= _MOST_BATCHES
+        return unit == "epochs" or batches >= length * _LEAST_EPOCHS
 
     def window(self) -> tuple[int, int] | None:
         """Backward passes in the open window and how many it will have (0: not known); None if none is open."""

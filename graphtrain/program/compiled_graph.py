@@ -12,7 +12,7 @@ from graphtrain.errors import GraphError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.canonical import saved_json, structural_hash
 from graphtrain.graph.renaming import Renaming
-from graphtrain.kind import Read
+from graphtrain.kind import DECLARED, Read
 from graphtrain.kind.fields import EpochFields
 from graphtrain.kind.trigger import Trigger
 from graphtrain.names import quoted, suggestion
@@ -24,7 +24,7 @@ from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 from graphtrain.program.cells import Cells
 from graphtrain.program.clock import RunClock
 from graphtrain.program.factories import Renewals
-from graphtrain.program.horizon import refuse_two_at_once
+from graphtrain.program.horizon import refuse_schedules
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import Requests
 from graphtrain.program.rounds import is_fetching
@@ -137,11 +137,11 @@ class CompiledGraph:
 
     Raises:
         GraphError: a resource that the graph reads is missing, or a new one is not read.
-        UsageError: two nodes rank checkpoints differently, or step schedulers of one optimizer at the same time; or one
-            renews a resource that is not a `Factory`.
+        UsageError: two nodes rank checkpoints differently; a scheduler is stepped at the wrong time; or a node renews a
+            resource that is not a `Factory`.
 
     Attributes:
-        retention: which checkpoints stay; None if no node says so.
+        retentions: which checkpoints stay, by the nodes that say so.
         renewing: resource -> the path of a node that makes it again.
         kept: the nodes that kept their object from the former graph.
         returning, saving: the paths of the nodes that may request a return to a checkpoint, and a checkpoint.
@@ -179,8 +179,7 @@ class CompiledGraph:
             raise GraphError(problems, f"graph `{graph.name}`")
         self.renewing: dict[str, str] = {}
         self._refuse_renewals(resources)
-        refuse_two_at_once(self.program)
-        self._refuse_followers()
+        refuse_schedules(self.program)
         self.run_clock = RunClock(self.program)
         self.state = StatefulObjects(self.program, resources, recorder, made)
         self.liveness = Liveness(self.program, self.compiler.cells.extra_inputs)
@@ -196,10 +195,9 @@ class CompiledGraph:
             for slot in ("history", "checkpoints")
         )
         self.returning, self.saving = list(returning), list(saving)
-        retentions = {
+        self.retentions: dict[str, Retention] = {
             path: node.retention() for path, node in saving.items() if callable(getattr(node, "retention", None))
         }
-        self.retention = Retention.merged(retentions) if retentions else None
 
     @functools.cached_property
     def saved_graph(self) -> tuple[str, str]:
@@ -211,15 +209,17 @@ class CompiledGraph:
         for node in self.program.nodes:
             if node.kind.roles.renews and not node.bypassed and renewals is not None:
                 name = node.parameters[node.kind.roles.renews]
-                target = node.scope.names.resolve(name)
-                if target != ResourceTarget(name):
-                    raise UsageError(
-                        f"`{node.path}` renews `{name}`, which means something else in its graph, and no resource of "
-                        "that name",
-                        "name the resource as it is supplied",
-                    )
                 renewals.refuse(node.path, name, resources)
                 self.renewing |= dict.fromkeys(renewals.renewed_with([name]), node.path)
+
+    def outdated_kinds(self) -> list[str]:
+        """A line for each node whose kind was declared again since, as in a notebook cell that is run again."""
+        return [
+            f"`{node.path}` is of the kind `{node.node.use}` as it was before it was declared again; "
+            f'to take the new one: graph.replace("{node.node.name}", {node.node.use})'
+            for node in self.program.nodes
+            if node.node.kind is not None and DECLARED.get(node.node.use, node.node.kind) is not node.node.kind
+        ]
 
     def wrapped(self, aspect: Aspect) -> list[Transition]:
         """The transitions with one more aspect around them, outside all others."""
@@ -265,19 +265,6 @@ class CompiledGraph:
             name = node.parameters[parameter] if parameter else None
             if name is not None and not node.bypassed and node.scope in around:
                 yield f"{node.path}.{parameter}", name, node.scope
-
-    def _refuse_followers(self) -> None:
-        """Raise where two nodes of one graph record one metric as it runs: each would end the windows of the other."""
-        following: dict[tuple[str, str], ProgramNode] = {}
-        for node in self.program.nodes:
-            if parameter := node.kind.roles.follows:
-                metric = node.parameters[parameter]
-                other = following.setdefault((node.scope.prefix, metric), node)
-                if other is not node:
-                    raise UsageError(
-                        f"`{other.path}` and `{node.path}` both record `running/{metric}`",
-                        f"remove one of them, or let it follow another metric: {node.path}.{parameter}=NAME",
-                    )
 
     def has_recorded_all(self, scope: ProgramGraph) -> bool:
         """True if every node of a graph that may record metrics has run in this process."""

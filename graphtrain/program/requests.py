@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal, final
 
 from graphtrain.storage.run_directory import Retention
@@ -21,13 +21,11 @@ class SavePolicy:
     """How a checkpoint is saved.
 
     Arguments:
-        retention: which checkpoints stay. Default: the newest two.
         mode: "async" copies the state and writes it while training continues; "sync" writes it first.
         if_failed: "stop" stops the run when a checkpoint cannot be written; "continue" reports it and trains on.
         slim: True stores frozen tensors apart, and files that have not changed as hard links.
     """
 
-    retention: Retention = field(default_factory=Retention)
     mode: Literal["async", "sync"] = "async"
     if_failed: Literal["stop", "continue"] = "stop"
     slim: bool = False
@@ -84,9 +82,9 @@ class Requests:
 
     Attributes:
         pending: the requests. The loop tests the truth of this very object, in 10 ns: it is never replaced.
-        retention: which checkpoints stay, merged from all nodes that request checkpoints. Default: as in the last
-            request.
-        value: the ranking metric of the requested checkpoint; None if it has none.
+        policy: how the next checkpoint is saved, as in the last request.
+        retentions: which checkpoints stay, by the paths of the nodes that say so. Default: the newest two.
+        values: of the metrics that rank the requested checkpoint; None where it has none.
         failures: the number of failed saves.
         running: returns the path of the node that runs.
         saves: the state of checkpoints. Default: none are made.
@@ -101,9 +99,9 @@ class Requests:
         self.pending: set[Request] = set()
         self._agrees = agrees
         self._asked: deque[Request] = deque()
-        self._policy = SavePolicy()
-        self.retention: Retention | None = None
-        self.value: float | None = None
+        self.policy = SavePolicy()
+        self.retentions: Mapping[str, Retention] = {}
+        self.values: dict[str, float | None] = {}
         self.failures = 0
         self.running: Callable[[], str] = str
         self.saves = Saves()
@@ -112,18 +110,14 @@ class Requests:
         self._return: Return | None = None
 
     @property
-    def policy(self) -> SavePolicy:
-        """How the next checkpoint is saved, also that of a stop: as in the last request."""
-        return self._policy if self.retention is None else replace(self._policy, retention=self.retention)
-
-    @policy.setter
-    def policy(self, policy: SavePolicy) -> None:
-        self._policy = policy
+    def stop_policy(self) -> SavePolicy:
+        """The same for a checkpoint after which the run stops: that it cannot be written is an error."""
+        return replace(self.policy, if_failed="stop")
 
     @property
     def sync_policy(self) -> SavePolicy:
         """The same for a checkpoint that must be on disk first."""
-        return replace(self.policy, mode="sync", if_failed="stop")
+        return replace(self.stop_policy, mode="sync")
 
     def is_busy(self) -> bool:
         """True while a checkpoint is being written, by any rank as far as this one knows."""
@@ -144,16 +138,16 @@ class Requests:
         """Take the requests to this rank since the last call, with their counts."""
         return Counter(self._asked.popleft() for _ in range(len(self._asked)))
 
-    def save(self, policy: SavePolicy | None = None, value: float | None = None) -> None:
+    def save(self, policy: SavePolicy | None = None, values: Mapping[str, float | None] | None = None) -> None:
         """Save a checkpoint at the next save point.
 
         Arguments:
             policy: how. Default: as the last one.
-            value: that of the ranking metric. Default: it has none.
+            values: those of the metrics that rank it, in addition to those of other nodes. Default: it has none.
         """
         if policy is not None:
             self.policy = policy
-        self.value = value
+        self.values |= values or {}
         self._askers.add(self.running())
         self.pending.add("save")
 
@@ -162,11 +156,11 @@ class Requests:
         """The paths of the nodes that have requested a checkpoint."""
         return frozenset(self._askers)
 
-    def take_askers(self) -> frozenset[str]:
-        """The same, and clear them."""
-        askers = self.askers
+    def saved(self) -> None:
+        """Note that the requested checkpoint is saved."""
+        self.pending.discard("save")
         self._askers.clear()
-        return askers
+        self.values = {}
 
     def go_back(self, asked: Return) -> None:
         """Return to a checkpoint, once the visit is over."""
@@ -178,7 +172,7 @@ class Requests:
         asked, self._return = self._return, None
         if asked is not None:
             self.pending.intersection_update(("stop", "pause"))
-            self._askers.clear()
+            self.saved()
         return asked
 
     def __contains__(self, request: Request) -> bool:
@@ -193,3 +187,4 @@ class Requests:
     def clear(self) -> None:
         """Clear all requests."""
         self.pending.clear()
+        self.values = {}

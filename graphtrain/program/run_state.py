@@ -14,17 +14,21 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import torch
 
 from graphtrain.errors import CheckpointError
-from graphtrain.names import quoted
+from graphtrain.names import plainly_named, quoted
 from graphtrain.program.bind import ProgramNode
 from graphtrain.state.drift import OTHER_SUBMODULES
 from graphtrain.state.generators import generator_of, without_generators
 from graphtrain.state.objects import MISFITS
 from graphtrain.state.random import capture_random, restore_random
+from graphtrain.state.weights import weights_of
+from graphtrain.storage.strides import DEVICES
 
 if TYPE_CHECKING:
     from graphtrain.program.stateful_objects import StatefulObjects
 
 Section = Mapping[str, Any]
+
+_OF_ANOTHER_DEVICE = "the random generator of the device {} is not saved: draw random numbers on the CPU"
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ def _capture_resources(run: StatefulObjects, alive: set[int]) -> Section:
 
 def _state_of(run: StatefulObjects, name: str, resource: Any) -> Any:
     try:
-        return resource.state_dict()
+        return weights_of(resource) if isinstance(resource, torch.nn.Module) else resource.state_dict()
     except Exception as error:
         if isinstance(resource, torch.optim.Optimizer):
             grouped = {id(parameter) for group in resource.param_groups for parameter in group["params"]}
@@ -89,6 +93,8 @@ def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions)
         if name not in saved:  # it is new inside something that was supplied
             yield f"{name} new, as set up"
             continue
+        if name in run.objects.optimizers:
+            _expect_same_parameters(run, name)
         try:
             run.objects.load(name, saved[name])
         except MISFITS as error:
@@ -100,7 +106,7 @@ def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions)
     # A copy that no node made when the checkpoint was written: it is made of what was just loaded.
     for name, source in run.copies.items():
         if name in run.objects.stateful and name not in saved and name not in exempt.fresh:
-            run.objects.load(name, run.objects.stateful[source].state_dict())
+            run.objects.load(name, _state_of(run, source, run.objects.stateful[source]))
             yield f"{name} new, a copy of {source}"
 
 
@@ -116,8 +122,10 @@ def _capture_optimizers(run: StatefulObjects, alive: set[int]) -> Section:
         made = len(groups[name]) if name in groups else len(optimizer.param_groups)
         if further := optimizer.param_groups[made:]:
             captured[name]["added"] = [list(map(run.path_of, group["params"])) for group in further]
-        if name in groups and groups[name].lost(name, optimizer, run.path_of, ()):
-            captured[name]["groups"] = _names_of_groups(run, optimizer)
+        if name not in run.parameters:
+            run.parameters[name] = _parameters_of(run, optimizer)[:made]
+        is_lost = name in groups and groups[name].lost(name, optimizer, run.path_of, ())
+        captured[name]["parameters"] = _parameters_of(run, optimizer) if is_lost else run.parameters[name]
     return captured
 
 
@@ -130,15 +138,37 @@ def add_groups(run: StatefulObjects, saved: Section) -> None:
                 optimizer.add_param_group({"params": list(map(run.parameter_at, paths))})
 
 
-def _names_of_groups(run: StatefulObjects, optimizer: torch.optim.Optimizer) -> list[list[str]]:
-    return [list(map(run.path_of, group["params"])) for group in optimizer.param_groups]
+def _parameters_of(run: StatefulObjects, optimizer: torch.optim.Optimizer) -> list[str]:
+    """The paths of the parameters in each group, as one text, which is quick to save."""
+    paths = {key: each.path for key, each in run.baseline.reachable.by_id.items()} if run.baseline is not None else {}
+    for name, module in run.objects.modules.items():  # also of one that has replaced another
+        paths |= {id(each): f"{name}.{key}" for key, each in plainly_named(module.named_parameters())}
+    groups = [[paths.get(id(each), "a parameter") for each in group["params"]] for group in optimizer.param_groups]
+    return list(map("\n".join, groups))
+
+
+def _expect_same_parameters(run: StatefulObjects, name: str) -> None:
+    """Raise unless an optimizer has the parameters that it had, which its state has by their numbers only.
+
+    Raises:
+        CheckpointError: it has not.
+    """
+    entry, made = run.saved_optimizers.get(name, {}), len(run.objects.groups.get(name, ()))
+    now = _parameters_of(run, run.objects.optimizers[name])[:made]
+    before = entry.get("parameters", now)
+    if before == (now[: len(before)] if "added" in entry else now):
+        return
+    former, present = ("\n".join(groups).split("\n") for groups in (before, now))
+    gone, come = (quoted([each for each in a if each not in b]) for a, b in ((former, present), (present, former)))
+    what = " and ".join(f"{text} {each}" for text, each in (("no longer", gone), ("now", come)) if each)
+    raise CheckpointError(
+        f"`{name}` does not have the parameters of the saved run: {what or 'other groups, or another order'}",
+        "give it the same in `setup`, also by `requires_grad`; or begin another run with these weights: --init "
+        "NAME=RUN/newest --run-dir OTHER",
+    )
 
 
 def _restore_optimizers(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
-    for name, optimizer in run.objects.optimizers.items():
-        groups = saved.get(name, {}).get("groups")
-        if groups is not None and name not in exempt.fresh and groups != _names_of_groups(run, optimizer):
-            raise CheckpointError(f"the state of `{name}` no longer fits: its parameter groups differ")
     run.objects.restore_optimizers(saved, run.objects.owned(), exempt.fresh)
 
 
@@ -233,18 +263,19 @@ def _restore_slots(run: StatefulObjects, saved: Section, exempt: Exemptions) -> 
 def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
     drift, run.states = run.drift(run.states), {}
     run.writer, run.changed = drift.writer, frozenset(drift.section)
-    lost = run.objects.lost(run.path_of)
+    lost, device = run.objects.lost(run.path_of), torch.device(run.program.resources.get("device", "cpu")).type
     run.unknown = [
         *lost,
-        *(
+        *[
             f"{path} has changed since `rewire` supplied it, and is in no `state_dict`"
             for further in run.further
             for path in further.drift().section
-        ),
+        ],
         *run.unknown_of_renewed,
         # Parts that a module lost or gained are reported once, by its parameters.
-        *(line for line in drift.unknown if not (lost and OTHER_SUBMODULES in line)),
+        *[line for line in drift.unknown if not (lost and OTHER_SUBMODULES in line)],
         *run.data_state.unsaved,
+        *([] if device in ("cpu", *DEVICES) else [_OF_ANOTHER_DEVICE.format(device)]),
     ]
     return drift.section
 

@@ -41,6 +41,7 @@ from graphtrain.state.data_content import DataContent
 from graphtrain.state.drift import NO_DRIFT, Drift
 from graphtrain.state.objects import SavedObjects
 from graphtrain.state.reachable import keeps_state
+from graphtrain.state.weights import uncompiled
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.sharing import MustBeEqual
 from graphtrain.storage.state_files import state_digest
@@ -85,6 +86,7 @@ class StatefulObjects:
     def __init__(
         self, program: Program, resources: Mapping[str, Any], recorder: Recorder, made: Mapping[str, str] = _NO_COPIES
     ) -> None:
+        resources = {name: uncompiled(value) for name, value in resources.items()}
         self.program = program
         self.copies = made
         self.recorder = recorder
@@ -103,6 +105,8 @@ class StatefulObjects:
         self.resources = resources
         self.unknown: list[str] = []
         self.states: Section = {}  # the `state_dict` of each, while they are captured
+        self.parameters: dict[str, list[str]] = {}  # of each optimizer, by groups
+        self.saved_optimizers: Section = {}  # while a state is restored
         self.gradients: dict[str, Any] = {}  # by module, while a state is restored
         self.aliases: dict[str, list[list[Any]]] = {}  # the sharing of values in transit at the last capture
         self.writer: StateWriter | None = None  # while a state is captured
@@ -149,7 +153,7 @@ class StatefulObjects:
             for parameter in group["params"]
             if id(parameter) not in owned
         }
-        elsewhere = loose | {id(run), *(id(value) for value in self.generators.values())}
+        elsewhere = loose | {id(run), *map(id, self.generators.values())}
         baseline = Baseline(roots, data, covered, elsewhere, left_out)
         self.data_content = DataContent(baseline)
         places = list(baseline.places()) if left_out else []
@@ -199,11 +203,11 @@ class StatefulObjects:
         known = {id(value) for value in objects.stateful.values()}
         for path, value in baseline.stateful.items():
             is_left = baseline.is_left_out(path) or baseline.is_replaced(path)
-            if id(value) not in known and keeps_state(value) and not is_left:
+            if id(value) not in known and not is_left:
                 objects.add(path, value)
-        for listed in (each.listed for each in renewed.values()):
-            for path, value in listed.stateful.items():
-                if id(value) not in known and keeps_state(value) and not baseline.is_left_out(path):
+        for each in renewed.values():
+            for path, value in each.listed.stateful.items():
+                if id(value) not in known and not baseline.is_left_out(path):
                     objects.add(path, value)
         self.data_state.objects = frozenset(map(id, objects.stateful.values()))
         objects.note_forms(former.objects if former is not None else None)
@@ -432,6 +436,7 @@ class StatefulObjects:
             CheckpointError: a resource has changed its shape, or is missing.
         """
         self.objects.reshape(state.modules, state.resources, exempt.fresh)
+        self.saved_optimizers = state.optimizers
         add_groups(self, state.optimizers)
         return [
             line

@@ -253,10 +253,10 @@ class Compiler:
             for (_, guard), counter, arrival in zip(guards, counters, arrivals, strict=True)
             if guard is not never
         ]
-        diagnosed, counts = functools.partial(self._diagnosed, node, guards), self.counts
+        refuse_guard, counts = functools.partial(self._refuse_guard, node, guards), self.counts
         if not self._counts_edges:
             ways = [(guard, position, call) for guard, _, position, call in choices]
-            return _leaving(ways, last_position, last_call, diagnosed)
+            return _leaving(ways, last_position, last_call, refuse_guard)
         if len(choices) == 1 and choices[0][3] is None and last_call is None:
             only_guard, only_counter, only_position, _ = choices[0]
 
@@ -266,7 +266,8 @@ class Compiler:
                         counts[only_counter] += 1
                         return only_position
                 except Exception as error:
-                    raise diagnosed(error) from None
+                    refuse_guard(error)
+                    raise
                 counts[last_counter] += 1
                 return last_position
 
@@ -279,7 +280,8 @@ class Compiler:
                         counts[counter] += 1
                         return position if call is None else call()
             except Exception as error:
-                raise diagnosed(error) from None
+                refuse_guard(error)
+                raise
             counts[last_counter] += 1
             return last_position if last_call is None else last_call()
 
@@ -314,18 +316,17 @@ class Compiler:
                 raise self._guard_error(node, way.when or "", error) from None
         raise AssertionError("the last edge is always taken")
 
-    def _diagnosed(self, node: ProgramNode, guards: Sequence[tuple[str, Due]], error: Exception) -> Exception:
-        """The error with the guard that raised it: guards are pure, so evaluating them again finds it.
+    def _refuse_guard(self, node: ProgramNode, guards: Sequence[tuple[str, Due]], error: Exception) -> None:
+        """Raise for the guard that raised the error: guards are pure, so evaluating them again finds it.
 
-        An error from the end of a body, which an edge calls too, stays as it is.
+        An error from the end of a body, which an edge calls too, is not one of a guard.
         """
         for name, guard in guards:
             try:
                 if guard():
                     break
             except Exception:
-                return self._guard_error(node, name, error)
-        return error
+                raise self._guard_error(node, name, error) from None
 
     def _guard_error(self, node: ProgramNode, name: str, error: Exception) -> GuardError:
         """The error of a guard, or of another that it names, if that raises the same error by itself."""
@@ -356,7 +357,7 @@ def _leaving(
     ways: Sequence[tuple[Due, int, Transition | None]],
     last_position: int,
     last_call: Transition | None,
-    diagnosed: Callable[[Exception], Exception],
+    refuse_guard: Callable[[Exception], None],
 ) -> Transition:
     if len(ways) == 1 and ways[0][2] is None and last_call is None:
         only_guard, only_position, _ = ways[0]
@@ -365,7 +366,8 @@ def _leaving(
             try:
                 return only_position if only_guard() else last_position
             except Exception as error:
-                raise diagnosed(error) from None
+                refuse_guard(error)
+                raise
 
         return leave_one_of_two
 
@@ -375,7 +377,8 @@ def _leaving(
                 if guard():
                     return position if call is None else call()
         except Exception as error:
-            raise diagnosed(error) from None
+            refuse_guard(error)
+            raise
         return last_position if last_call is None else last_call()
 
     return leave

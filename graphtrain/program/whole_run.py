@@ -56,7 +56,7 @@ class WholeRun:
             UsageError: there is no such node; time or metrics alone end the run, or data has no length.
         """
         if path not in self._plan.by_path:
-            raise UsageError(f"there is no node `{path}`", suggestion(path, nodes_of(self._plan.graph)))
+            raise UsageError(f"there is no node `{path}`", suggestion(path, nodes_of(self._plan.graph), {}))
         total, scope = 1, self._plan.main
         for name in path.split("/"):
             plan_node = self._plan.by_path[f"{scope.path}{name}"]
@@ -71,14 +71,6 @@ class WholeRun:
             if plan_node.body is not None:
                 scope = plan_node.body
         return total
-
-    def batches_per_epoch(self, plan_node: PlanNode) -> int:
-        """The batches in an epoch of the data that a node fetches.
-
-        Raises:
-            UsageError: they are not known ahead.
-        """
-        return self._length(plan_node).batches
 
     def total(self, plan_node: PlanNode, field_name: str) -> int:
         """The value of a field when the graph of its node has run once.

@@ -11,6 +11,7 @@ import torch
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.kind.trigger import Term
+from graphtrain.names import plainly_named
 from graphtrain.outcome import Outcome
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Transition
@@ -96,7 +97,7 @@ class Replay:
         return {
             inner if len(modules) == 1 else f"{name}.{inner}": parameter
             for name, module in modules.items()
-            for inner, parameter in module.named_parameters()
+            for inner, parameter in plainly_named(module.named_parameters())
         }
 
     @property

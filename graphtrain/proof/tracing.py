@@ -1,19 +1,15 @@
-"""Why the last transition took its edge, determined afterwards from the resulting state.
-
-A guard is a pure function of saved state, so after a transition it has the same value as during it.
-"""
+"""Why a transition took its edge, determined afterwards: a guard is a pure function of saved state."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
-from types import MappingProxyType
 from typing import Any, final
 
 from graphtrain.errors import GuardError
-from graphtrain.graph import Graph
-from graphtrain.graph.elements import END, nodes_of
-from graphtrain.kind.trigger import AT_END, Trigger, next_multiple
+from graphtrain.graph.elements import END
+from graphtrain.kind.trigger import decimal
 from graphtrain.language.closures import Cell, Read, compile_guard
 from graphtrain.language.syntax import FieldOf, Name, walk
 from graphtrain.printable import one_line
@@ -21,29 +17,51 @@ from graphtrain.program.bind import ProgramGraph, ProgramNode
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Transition
 from graphtrain.program.table import Compiler
-from graphtrain.program.triggers import Every
-from graphtrain.proof.explanation import (
-    Answer,
-    Choice,
-    ClockReading,
-    EdgeReading,
-    Event,
-    Explanation,
-    GuardReading,
-    Reading,
-    TriggerReading,
-)
+
+_EXACT_DENOMINATOR = 10**6
+
+# The name of a guard, its value, and the names that it read with their values, in order.
+Asked = tuple[str, Any, tuple[tuple[str, Any], ...]]
+# By the prefix of a body and a name in its guards: the value, or error, of the name before the body ended.
+Outside = Mapping[tuple[str, str], Any]
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Explanation:
+    """Why a run took its last transition; it prints as a line with the moment before it.
+
+    Attributes:
+        node: the path of the node that ran; empty if it is not known, and `note` says why.
+        next: the path of the node that runs next, or "end"; "?" if the run failed.
+        guards: those that were evaluated, in order: name, value (None if it raised), and what it read, as a pair of a
+            name and its value each. The edge of the first that holds was taken. If the edge ended a nested graph, the
+            guards of the enclosing node follow.
+        where: the moment, in the words of the clock, after the node had run: ``"step 12, epoch 1.50, batch 5/10"``.
+        note: what happened otherwise: "not due", "bypassed", "entered", or what was raised.
+    """
+
+    node: str
+    next: str
+    guards: tuple[Asked, ...] = ()
+    where: str = ""
+    note: str = ""
+
+    @property
+    def line(self) -> str:
+        """All of it but the moment, such as ``accumulate -> decide  reached=False (accumulate.count=1)``."""
+        words = []
+        for name, value, reads in self.guards:
+            values = dict.fromkeys(f"{read}={shown(found)}" for read, found in reads)
+            words.append(f"{name}={shown(value)}" + (f" ({' '.join(values)})" if values else ""))
+        transition = f"{self.node} -> {self.next}  " if self.node else ""
+        return one_line((transition + " ".join(filter(None, [*words, self.note]))).rstrip())
+
+    def __repr__(self) -> str:
+        return f"{self.where}: {self.line}" if self.node and self.where else self.line
+
 
 Trace = Callable[[Explanation], Any]
-
-_UNTRACED = (
-    "how it came here is not known, as `run` records no transitions, which would take time: to see each one, call"
-    " run(trace=print); to see one, call advance(), then explain()"
-)
-_IMPURE = (
-    "asked again after the transition, the guards lead elsewhere than it went: "
-    "one of them reads something that is not saved state"
-)
 
 
 @final
@@ -104,28 +122,23 @@ class Explainer:
 def explain_untraced(
     compiled: CompiledGraph, loop: Loop, failure: BaseException | None, *, has_run: bool, is_rewired: bool
 ) -> Explanation:
-    """What is known about a transition that was not traced.
-
-        Guards are evaluated again at the end of a run and where one raised: nothing has changed since.
+    """What is known about a transition that was not traced: how the run ended, since nothing has changed since.
 
     Arguments:
         failure: the failure of the run; None if it has not failed.
         has_run: False if nothing has run yet in this process.
         is_rewired: True if the run got here in another graph.
     """
-    node, error = compiled.program.nodes[loop.position], ""
-    event: Event | None = None
-    if isinstance(failure, GuardError) and failure.node in compiled.program.by_path:
-        node, event = compiled.program.by_path[failure.node], "asked again"
-    elif failure is not None:
-        event, error = "failed", error_text(failure)
-    elif loop.ended and not is_rewired:
-        event = "asked again"
-    if event is not None:
-        return _explanation(compiled, [choice_at(compiled.compiler, node, event)], node.index, error=error)
-    position = "the run is over" if loop.ended else f"`{node.path}` is next"
-    note = _UNTRACED if has_run else "nothing has run yet in this process"
-    return _explanation(compiled, [], node.index, note=f"{note}; {position}")
+    node = compiled.program.nodes[loop.position]
+    if failure is not None:
+        path = failure.node if isinstance(failure, GuardError) else node.path
+        return Explanation(path, "?", (), compiled.run_clock.describe(), _raised(failure))
+    if loop.ended and not is_rewired:
+        asked: list[Asked] = []
+        _leave(compiled.compiler, node, {}, asked)
+        return Explanation(node.path, END, tuple(asked), compiled.run_clock.describe())
+    note = "`run` keeps no trace: call run(trace=print), or advance()" if has_run else "nothing has run yet"
+    return Explanation("", END if loop.ended else node.path, note=note)
 
 
 @final
@@ -136,7 +149,6 @@ class _Observation:
         self._compiled = compiled
         # The transition that ends a body also chooses among the edges of the enclosing node.
         self._nodes = [program_node]
-        self._due = compiled.compiler.cells.due(program_node)
         while (outer := self._nodes[-1].scope.outer) is not None:
             self._nodes.append(outer)
         self._outside_reads = {
@@ -147,58 +159,74 @@ class _Observation:
 
     def begin(self) -> None:
         """Note the values that the transition may change."""
-        program_node = self._nodes[0]
-        is_triggered = isinstance(program_node.trigger, Every)
-        self._trigger = trigger_reading(self._compiled.compiler, program_node) if is_triggered else None
-        self._is_due = not is_triggered or bool(self._due())
         self._runs = [node.instance.runs for node in self._nodes]
         # The end of a body changes values of the enclosing graph that its guards read: `runs`, `due` and its outputs.
-        self._outside: Outside = {key: _value_or_error(read) for key, read in self._outside_reads.items()}
+        self._outside = {key: _value_or_error(read) for key, read in self._outside_reads.items()}
 
     def explain(self, position: int, error: BaseException | None = None) -> Explanation:
         """The transition that led to a position, or raised."""
-        compiled, compiler, program_node = self._compiled, self._compiled.compiler, self._nodes[0]
-        event: Event = "entered" if error is None else "failed"
-        if program_node.bypassed:
-            event = "bypassed"
-        elif program_node.instance.runs > self._runs[0]:
-            event = "ran"
-        elif not self._is_due:
-            event = "not due"
-        choices = [choice_at(compiler, program_node, event, self._outside, self._trigger)]
-        node, taken = program_node, choices[0].taken
+        first, compiler, where = self._nodes[0], self._compiled.compiler, self._compiled.run_clock.describe()
+        if error is not None and not isinstance(error, GuardError):
+            return Explanation(first.path, "?", (), where, _raised(error))
+        following = self._compiled.path(position)
+        if first.body is not None and position == compiler.position(first.body.nodes[first.body.graph.start]):
+            return Explanation(first.path, following, (), where, "entered")
+        asked: list[Asked] = []
+        is_idle = first.instance.runs == self._runs[0]
+        notes = ["bypassed" if first.bypassed else "not due"] * is_idle
+        node, target = first, _leave(compiler, first, self._outside, asked)
         for outer, runs in zip(self._nodes[1:], self._runs[1:], strict=True):
-            if taken is None or taken.target != END or outer.instance.runs == runs:
-                break
-            choices.append(choice_at(compiler, outer, "body ended", self._outside))
-            node, taken = outer, choices[-1].taken
-        if error is not None:
-            is_told = any(edge.answer == "raised" for choice in choices for edge in choice.edges)
-            return _explanation(compiled, choices, position, error="" if is_told else error_text(error))
-        target = node.scope.nodes.get(taken.target) if taken is not None else None
-        expected = compiler.position(target) if target is not None else node.index
-        is_pure = position == expected if taken is not None else choices[-1].event == "entered"
-        return _explanation(compiled, choices, position, note="" if is_pure else _IMPURE)
+            if target == END and outer.instance.runs != runs:
+                node, target = outer, _leave(compiler, outer, self._outside, asked)
+        if isinstance(target, Exception) or error is not None:
+            following = "?"
+            notes.append(_raised(target if isinstance(target, Exception) else error or Exception()))
+        elif target == END:
+            following = END
+        elif position != compiler.position(node.scope.nodes[target]):
+            notes.append("(but a guard reads something that is not saved state)")
+        return Explanation(first.path, following, tuple(asked), where, " ".join(notes))
 
 
-def _explanation(
-    compiled: CompiledGraph, choices: list[Choice], position: int, *, note: str = "", error: str = ""
-) -> Explanation:
-    """Choices with the moment and what comes next."""
-    clock = compiled.run_clock
-    steps, epochs, batch = (clock.count(unit) for unit in ("steps", "epochs", "epoch_batches"))
-    taken = choices[-1].taken if choices else None
-    is_over = taken is not None and taken.target == END and "/" not in choices[-1].node
-    return Explanation(
-        tuple(choices),
-        END if is_over else compiled.path(position),
-        clock.describe(),
-        int(steps) if steps is not None else None,
-        float(epochs) if epochs is not None and clock.epochs_move() else None,
-        int(batch) if batch is not None else None,
-        note,
-        error,
-    )
+def _leave(compiler: Compiler, node: ProgramNode, outside: Outside, asked: list[Asked]) -> str | Exception:
+    """Ask the edges of a node, in order: the target of the one that is taken, or what a guard raised."""
+    for edge in node.scope.graph.edges[node.node.name]:
+        if edge.when is None:
+            return edge.target
+        reads: list[tuple[str, Any]] = []
+        value: Any = None
+        try:
+            value = _recording(compiler, node.scope, edge.when, outside, reads)()
+        except Exception as error:
+            return error
+        finally:
+            asked.append((edge.when, value, tuple(reads)))
+        if value:
+            return edge.target
+    raise AssertionError("the last edge is always taken")
+
+
+def _recording(
+    compiler: Compiler, scope: ProgramGraph, guard: str, outside: Outside, reads: list[tuple[str, Any]]
+) -> Read:
+    """A guard compiled as for the transition table, so that it reads the same in the same order; it notes each read."""
+
+    def cell_of(expression: Name | FieldOf) -> Cell:
+        name = expression.name if isinstance(expression, Name) else f"{expression.node}.{expression.field}"
+        if name in scope.graph.guards:
+            return Cell(_recording(compiler, scope, name, outside, reads))
+        read, key = compiler.cells.named(scope, expression).read, (scope.prefix, name)
+
+        def recorded() -> Any:
+            value = outside[key] if key in outside else read()
+            if isinstance(value, Exception):
+                raise value
+            reads.append((name, value))
+            return value
+
+        return Cell(recorded)
+
+    return compile_guard(scope.names.parse(scope.graph.guards[guard]), cell_of)
 
 
 def _names_of_outside(node: ProgramNode) -> set[str]:
@@ -216,185 +244,16 @@ def _value_or_error(read: Read) -> Any:
         return error
 
 
-# ---- the edges of a node evaluated again, with everything that their guards read
-
-# By the prefix of a body and a name in its guards: the value, or error, of the name before the body ended.
-Outside = Mapping[tuple[str, str], Any]
+def _raised(error: BaseException) -> str:
+    return " ".join(f"raised {type(error).__name__}: {error}".removesuffix(": ").split())
 
 
-def choice_at(
-    compiler: Compiler,
-    node: ProgramNode,
-    event: Event,
-    outside: Outside = MappingProxyType({}),
-    trigger: TriggerReading | None = None,
-) -> Choice:
-    """The edges of a node, evaluated in order until one is taken; none if its body began, or it failed."""
-    scope = RecordingScope(compiler, node.scope, outside)
-    edges = []
-    is_open = event not in ("entered", "failed")
-    for edge in node.scope.graph.edges[node.node.name]:
-        answer: Answer = "taken" if is_open else "not asked"
-        guard = scope.ask(edge.when) if is_open and edge.when is not None else None
-        if guard is not None and not guard.value:
-            answer = "raised" if guard.error else "refused"
-        edges.append(EdgeReading(edge.target, edge.when, answer, guard))
-        is_open = answer == "refused"
-    return Choice(node.path, event, tuple(edges), trigger)
+def shown(value: Any) -> str:
+    """A value for a line: exact fractions as decimals, text in quotes.
 
-
-@final
-class RecordingScope:
-    """The cells of names in the guards of a bound graph; every value read is kept.
-
-    The closures of a guard are made as for the transition table, so they read the same names in the same order.
+    >>> shown(Fraction(1, 4)), shown(Fraction(1, 3)), shown(3), shown("a"), shown(True)
+    ('0.25', '1/3', '3', "'a'", 'True')
     """
-
-    def __init__(self, compiler: Compiler, scope: ProgramGraph, outside: Outside) -> None:
-        self._compiler, self._scope, self._outside = compiler, scope, outside
-        self._reads: list[Reading | GuardReading] = []  # of the guard that is being evaluated
-        self._raised = Exception()  # the last error of a guard
-
-    def ask(self, name: str) -> GuardReading:
-        """Evaluate a guard; an error is part of the reading, which joins those of the guard that names it."""
-        text = self._scope.graph.guards[name]
-        expression = self._scope.names.parse(text)
-        around, self._reads = self._reads, []
-        value, error = None, ""
-        try:
-            value = compile_guard(expression, self._cell)()
-        except Exception as raised:
-            self._raised, error = raised, error_text(raised)
-        known = {reading.name for reading in self._reads}
-        names = dict.fromkeys(_text(part) for part in walk(expression) if isinstance(part, Name | FieldOf))
-        not_read = tuple(part for part in names if part not in known)
-        overlays = tuple(self._scope.graph.layers.overlays_of_guard(name))
-        reading = GuardReading(name, text, value, tuple(self._reads), not_read, error, overlays)
-        self._reads = [*around, reading]
-        return reading
-
-    def _cell(self, expression: Name | FieldOf) -> Cell:
-        """A name, whose value is kept when it is read; also for a parameter."""
-        name = _text(expression)
-        read = None if name in self._scope.graph.guards else self._compiler.cells.named(self._scope, expression).read
-
-        def recorded() -> Any:
-            if read is None:
-                guard = self.ask(name)
-                if guard.error:
-                    raise self._raised
-                return guard.value
-            key = self._scope.prefix, name
-            value = self._outside[key] if key in self._outside else read()
-            if isinstance(value, Exception):
-                raise value
-            reading = Reading(name, value)
-            if isinstance(expression, FieldOf):
-                node = self._scope.at(expression.node)
-                if node is None:
-                    reading = Reading(name, value, is_bypassed=True)
-                elif expression.field == "due":
-                    reading = Reading(name, value, trigger_reading(self._compiler, node), node.bypassed)
-                else:
-                    reading = Reading(name, value, note=_note(node, expression.field))
-            self._reads.append(reading)
-            return value
-
-        return Cell(recorded)
-
-
-def trigger_reading(compiler: Compiler, node: ProgramNode) -> TriggerReading | None:
-    """The trigger of a node with its clocks; None for a node without one."""
-    verb = node.kind.trigger
-    trigger = node.parameters.get(verb) if verb is not None else None
-    if verb is None or not isinstance(trigger, Trigger) or node.bypassed:
-        return None
-    clocks = []
-    for clock, term in compiler.triggers.clocks(node, trigger):
-        base, now = term.base, clock.now()
-        last, due_at = None, base.amount
-        if verb == "every":
-            fired = node.instance.fired.get(base.unit)
-            numerator, denominator, count = fired or (now.numerator, now.denominator, clock.count())
-            last = Fraction(numerator, denominator) if count == clock.count() else Fraction(0)
-            due_at = Fraction(next_multiple(last, base.amount))
-        factor = base.amount / term.amount  # to the unit of the trigger
-        last = last / factor if last is not None else None
-        unit = base.unit if term.unit == AT_END else term.unit
-        clocks.append(ClockReading(str(term), unit, now / factor, last, due_at / factor))
-    start = [
-        ClockReading(str(term), term.unit, clock.now() * term.amount / term.base.amount, None, term.amount)
-        for clock, term in (
-            compiler.triggers.clocks(node, node.plan_node.start) if node.plan_node.start is not None else ()
-        )
-    ]
-    also = tuple((field, compiler.cells.field(node, field).read()) for field in node.plan_node.extra_due_fields)
-    has_run = bool(node.instance.runs) if trigger.once else None
-    ending = bool(compiler.cells.ending(node.scope)()) if trigger.at_end else None
-    return TriggerReading(verb, str(trigger), tuple(clocks), also, tuple(start), has_run, ending)
-
-
-def _note(node: ProgramNode, field: str) -> str:
-    """The source of the value of a field, if its name does not tell."""
-    if (target := node.plan_node.expressions.get(field)) is not None:
-        return f'from "{" ".join(target.text.split())}"'
-    counter = node.kind.counter(field)
-    if counter is not None and counter.window is not None and field == counter.full:
-        return f"{node.fields[counter.name]} of {node.fields[counter.window]}"
-    return ""
-
-
-def error_text(error: BaseException) -> str:
-    """An error as in the last line of its traceback."""
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-
-
-def _text(expression: Name | FieldOf) -> str:
-    return expression.name if isinstance(expression, Name) else f"{expression.node}.{expression.field}"
-
-
-# ---- a line for each transition: `--trace`
-
-# The most characters of a column; a longer name exceeds it.
-_WIDEST = 32
-
-
-@final
-class TraceLines:
-    """Writes the transitions of a graph as lines with aligned columns.
-
-    Arguments:
-        write: takes a line.
-
-    >>> trace = TraceLines(Graph.load("evaluate"), print)
-    >>> trace(Explanation((), "eval_batch", step=3, epoch=0.5, batch=12, note="nothing was traced"))
-    trace  step     3  epoch   0.50  batch    12  nothing was traced
-    """
-
-    def __init__(self, graph: Graph, write: Callable[[str], Any]) -> None:
-        self._write = write
-        paths = list(nodes_of(graph))
-        self._node_width = min(_WIDEST, max(map(len, paths)))
-        self._target_width = min(_WIDEST, max(len(path.rpartition("/")[2]) for path in paths))
-
-    def __call__(self, explanation: Explanation) -> None:
-        """Write one."""
-        columns = ["trace", *_moment(explanation)]
-        if explanation.choices:
-            node = f"{explanation.choices[0].node:<{self._node_width}}"
-            columns += [f"{node} -> {explanation.target:<{self._target_width}}", explanation.reasons]
-        else:
-            columns.append(explanation.note)
-        self._write(one_line("  ".join(columns).rstrip()))
-
-
-def _moment(explanation: Explanation) -> list[str]:
-    """Step, epoch and batch, if the graph counts them."""
-    words = []
-    if explanation.step is not None:
-        words.append(f"step {explanation.step:>5}")
-    if explanation.epoch is not None:
-        words.append(f"epoch {explanation.epoch:>6.2f}")
-    if explanation.batch is not None:
-        words.append(f"batch {explanation.batch:>5}")
-    return words
+    if isinstance(value, Fraction):
+        return decimal(value) if value.denominator <= _EXACT_DENOMINATOR else f"{float(value):.4g}"
+    return repr(value)

@@ -4,15 +4,59 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import final
 
 from matplotlib.figure import Figure
 
-from graphtrain.report.curves import Curve, colours_of
-
+_COLOURS = ("#2f83c5", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#7f7f7f")
+"""After Okabe and Ito (2008), safe for every common colour blindness; legible on white and on black."""
 _MOST_COLUMNS = 3
 _FEW = 40  # values, of which each has a dot
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The values of a metric; in nested graphs, those of one round of the graphs around the training.
+
+    Attributes:
+        name: of the metric.
+        points: step or epoch, and value.
+    """
+
+    name: str
+    points: list[tuple[float, float]] = field(default_factory=list)
+
+    @property
+    def group(self) -> str:
+        """What is measured, the same for training and validation: ``"loss"`` for ``"val/loss"``."""
+        return self.name.rpartition("/")[2]
+
+    @property
+    def split(self) -> str:
+        """Where it is measured: ``"val"`` for ``"val/loss"``; empty for ``"loss"``."""
+        return self.name.rpartition("/")[0]
+
+
+def curves_of(rows: Iterable[Mapping[str, float]], clocks: Sequence[str] = (), x: str = "step") -> list[Curve]:
+    """The curves of all metrics, losses first and rates last.
+
+    Arguments:
+        clocks: the columns for graphs around the training, such as ``("fold",)``. Default: none.
+        x: the column of the first coordinate.
+
+    >>> curves_of([{"step": 1, "epoch": 0.5, "lr": 0.1, "loss": 2.0}, {"step": 2, "epoch": 1.0, "loss": 1.0}])
+    [Curve(name='loss', points=[(1, 2.0), (2, 1.0)]), Curve(name='lr', points=[(1, 0.1)])]
+    """
+    curves: dict[tuple[float | str | None, ...], Curve] = {}
+    for row in rows:
+        rounds = [row.get(name) for name in clocks]
+        for name, value in row.items():
+            if name not in ("step", "epoch", *clocks):
+                curves.setdefault((name, *rounds), Curve(name)).points.append((row[x], value))
+    order = {"loss": 0, "lr": 2}
+    return sorted(curves.values(), key=lambda curve: order.get(curve.group, 1))
 
 
 @final
@@ -42,7 +86,8 @@ def figure_of(curves: Sequence[Curve], x: str, title: str = "") -> Figure:
     lines = math.ceil(len(groups) / columns)
     figure = CurvesFigure(figsize=(4.5 * columns + 1.5 * (columns == 1), 3.2 * lines), layout="constrained")
     axes = figure.subplots(lines, columns, squeeze=False).flatten()
-    colours = colours_of(curves)
+    splits = list(dict.fromkeys(curve.split for curve in curves))
+    colours = {split: _COLOURS[number % len(_COLOURS)] for number, split in enumerate(splits)}
     for group, axis in zip(groups, axes, strict=False):
         named = set[str]()
         for curve in curves:

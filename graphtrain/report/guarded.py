@@ -1,34 +1,28 @@
-"""Loggers that a run does not depend on: one that raises is off, and one that is slow has a thread of its own."""
+"""A logger that raises is off from then on, and a function is called with each row once."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import queue
-import threading
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
 from graphtrain.errors import GraphtrainError
-from graphtrain.report.logger import Beginning, Histogram, Image, Logger, RunLogger, Shown
-from graphtrain.storage.regular import open_regular, read_regular
+from graphtrain.report.logger import Beginning, Logger, RunLogger, Shown
+from graphtrain.storage.regular import open_regular, read_regular, replace_file
 
 _CODE_BYTES = 9  # of a row: eight digits and the end of the line
 _MOST_BYTES = 64 << 20
-
-
-class SlowLoggerError(Exception):
-    """A logger that has not done what it was told within its time."""
 
 
 @final
 class Guarded(RunLogger):
     """A logger whose exceptions end it, and not the run; one line says so.
 
-    What it raises when a run begins is raised, unless it is called by its own thread: nothing is trained yet.
+    What a `RunLogger` raises when a run begins is raised: nothing is trained yet.
 
     Arguments:
         logger: what is called, of any kind.
@@ -36,42 +30,44 @@ class Guarded(RunLogger):
     """
 
     def __init__(self, logger: Logger, notify: Callable[[str], Any]) -> None:
-        is_slow = isinstance(logger, RunLogger) and logger.in_background
-        self._logger: Logger = InBackground(logger) if isinstance(logger, RunLogger) and is_slow else logger
+        self._logger, self._run_logger = logger, logger if isinstance(logger, RunLogger) else None
         self._name, self._notify, self._is_off = getattr(logger, "__name__", type(logger).__name__), notify, False
+        self._seen = _Seen(self._name)
 
     def begin(self, beginning: Beginning) -> None:
         self._is_off = False
-        if isinstance(self._logger, RunLogger):
-            self._logger.begin(beginning)
+        if self._run_logger is not None:
+            self._run_logger.begin(beginning)
+        else:
+            self._safely(self._seen.begin, beginning)
 
     def __call__(self, metrics: Mapping[str, float], step: int) -> None:
-        self._safely(lambda: self._logger(metrics, step))
+        if self._run_logger is not None:
+            self._safely(self._run_logger, metrics, step)
+        else:
+            self._safely(self._seen.once, metrics, lambda: self._logger(metrics, step))
 
     def show(self, name: str, value: Shown, step: int) -> None:
-        self._of_run(lambda logger: logger.show(name, value, step))
+        if self._run_logger is not None:
+            self._safely(self._run_logger.show, name, value, step)
 
     def flush(self) -> None:
-        self._of_run(lambda logger: logger.flush())
+        if self._run_logger is not None:
+            self._safely(self._run_logger.flush)
 
     def ended(self, state: str, error: BaseException | None) -> None:
-        self._of_run(lambda logger: logger.ended(state, error))
+        if self._run_logger is not None:
+            self._safely(self._run_logger.ended, state, error)
 
     def close(self) -> None:
-        self._of_run(lambda logger: logger.close())
+        if self._run_logger is not None:
+            self._safely(self._run_logger.close)
 
-    def _of_run(self, call: Callable[[RunLogger], None]) -> None:
-        logger = self._logger
-        if isinstance(logger, RunLogger):
-            self._safely(lambda: call(logger))
-
-    def _safely(self, call: Callable[[], None]) -> None:
+    def _safely(self, call: Callable[..., None], *arguments: Any) -> None:
         if self._is_off:
             return
         try:
-            call()
-        except SlowLoggerError as error:
-            self._notify(f"the logger {self._name} {error}")
+            call(*arguments)
         except Exception as error:
             self._is_off = True
             said = error.message if isinstance(error, GraphtrainError) else f"{type(error).__name__}: {error}"
@@ -79,122 +75,41 @@ class Guarded(RunLogger):
 
 
 @final
-class InBackground(RunLogger):
-    """Calls a logger by a thread of its own, each row once, however often the run was interrupted.
+class _Seen:
+    """The rows that a function was called with: a file of the run directory has a checksum of each."""
 
-    A call returns at once; what the logger has raised is raised by the next one. Which rows were sent is noted in the
-    run directory: after a resume, rows that are repeated as they were are not sent again, and rows that a killed
-    process has left are. A process that is killed while a row is sent may send it twice.
-
-    Arguments:
-        logger: what is called, always by the same thread.
-        seconds: how long the end of a run waits for it.
-    """
-
-    def __init__(self, logger: RunLogger, seconds: float | None = None) -> None:
-        self._logger = logger
-        self._seconds = logger.seconds_to_close if seconds is None else seconds
-        self._waiting: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._error: Exception | None = None
+    def __init__(self, name: str) -> None:
+        self._name = f"{name.strip('<>').lower()}.sent"
         self._file: Path | None = None
-        self._codes: list[bytes] = []  # of the rows that are sent, or will be
+        self._codes: list[bytes] = []
         self._rows = 0
 
     def begin(self, beginning: Beginning) -> None:
-        self._error, self._rows = None, 0
+        kept, self._rows = [_code(row) for row in beginning.rows], len(beginning.rows)
         if beginning.run_dir is not None:
-            self._file = beginning.run_dir / f"{type(self._logger).__name__.lower()}.sent"
-            self._codes = _codes_in(self._file)
-        beginning = replace(beginning, rows=[dict(row) for row in beginning.rows])
-        self._later(lambda: self._logger.begin(beginning))
-        for row in beginning.rows:
-            self(row, int(row["step"]))
+            self._file = beginning.run_dir / self._name
+            with contextlib.suppress(OSError, ValueError):
+                self._codes = read_regular(self._file, _MOST_BYTES).splitlines(keepends=True)
+        self._codes[: len(kept)] = kept
+        if self._file is not None:
+            replace_file(self._file, b"".join(self._codes))
 
-    def __call__(self, metrics: Mapping[str, float], step: int) -> None:
-        number, code = self._rows, _code(metrics)
+    def once(self, row: Mapping[str, float], call: Callable[[], None]) -> None:
+        """Call a function, and note the row; neither if it was called with the same row in this place."""
+        number, code = self._rows, _code(row)
         self._rows += 1
         if self._codes[number : number + 1] == [code]:
             return
+        call()
         self._codes[number:] = [code]
-
-        def send() -> None:
-            self._logger(metrics, step)
-            if self._file is not None:
-                _note(self._file, number, code)
-
-        self._later(send)
-
-    def show(self, name: str, value: Shown, step: int) -> None:
-        if isinstance(value, Image):
-            value = Image(value.pixels.detach().cpu().clone())  # training may change it before it is sent
-        elif isinstance(value, Histogram):
-            value = Histogram(value.values.detach().cpu().clone())
-        self._later(lambda: self._logger.show(name, value, step))
-
-    def flush(self) -> None:
-        """Nothing to wait for: a resume sends what is missing."""
-        self._raise()
-
-    def ended(self, state: str, error: BaseException | None) -> None:
-        self._later(lambda: self._logger.ended(state, error))
-
-    def close(self) -> None:
-        """Wait for the logger, but not for long.
-
-        Raises:
-            SlowLoggerError: it needs longer.
-        """
-        done = threading.Event()
-        self._later(self._logger.close)
-        self._waiting.put(done.set)
-        if not done.wait(self._seconds):
-            raise SlowLoggerError(
-                f"has not sent everything within {self._seconds:g} seconds; the run ends without waiting for it"
-            )
-        self._raise()
-
-    def _later(self, call: Callable[[], None]) -> None:
-        self._raise()
-        if self._thread is None or not self._thread.is_alive():  # a fork has no threads
-            self._thread = threading.Thread(
-                target=self._work, name=f"logger {type(self._logger).__name__}", daemon=True
-            )
-            self._thread.start()
-        self._waiting.put(lambda: self._try(call))
-
-    def _work(self) -> None:
-        while True:
-            self._waiting.get()()
-
-    def _try(self, call: Callable[[], None]) -> None:
-        if self._error is None:
+        if self._file is not None:
+            descriptor = open_regular(self._file, os.O_RDWR | os.O_CREAT)
             try:
-                call()
-            except Exception as error:
-                self._error = error
-
-    def _raise(self) -> None:
-        if self._error is not None:
-            raise self._error
+                os.ftruncate(descriptor, number * _CODE_BYTES)  # none after this row was seen
+                os.pwrite(descriptor, code, number * _CODE_BYTES)
+            finally:
+                os.close(descriptor)
 
 
 def _code(row: Mapping[str, float]) -> bytes:
-    return b"%08x" % zlib.crc32(json.dumps(row).encode())
-
-
-def _codes_in(file: Path) -> list[bytes]:
-    try:
-        return [line for line in read_regular(file, _MOST_BYTES).split(b"\n") if len(line) == _CODE_BYTES - 1]
-    except (OSError, ValueError):
-        return []
-
-
-def _note(file: Path, number: int, code: bytes) -> None:
-    """Note that a row is sent, and that none after it is."""
-    descriptor = open_regular(file, os.O_RDWR | os.O_CREAT)
-    try:
-        os.ftruncate(descriptor, number * _CODE_BYTES)
-        os.pwrite(descriptor, code + b"\n", number * _CODE_BYTES)
-    finally:
-        os.close(descriptor)
+    return b"%08x\n" % zlib.crc32(json.dumps(row).encode())

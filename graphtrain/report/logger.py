@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from graphtrain.graph import Graph
 
@@ -52,21 +52,18 @@ class Beginning:
             checkpoint. Rows that were logged after them will be logged again.
         hyper_parameters: name -> plain value, such as ``{"optimizer.lr": 0.1, "accumulate.every": 4, "seed": 0}``.
         run_dir: the run directory. Default: None, the run has none.
-        picture: returns the picture of the graph, as the content of a file of the format ``"svg"`` or ``"png"``, or
-            None if it cannot be drawn. Default: always returns None.
         clocks: the columns of rows with the round of an outer graph, such as `fold`; in each round `step` restarts.
             Default: none.
 
     >>> beginning = Beginning(Graph.load("fit"), rows=[{"step": 10, "epoch": 0.5, "loss": 0.25}])
-    >>> beginning.rows[-1]["step"], beginning.picture("png")
-    (10, None)
+    >>> beginning.rows[-1]["step"]
+    10
     """
 
     graph: Graph
     rows: Sequence[Mapping[str, float]] = ()
     hyper_parameters: Mapping[str, Any] = field(default_factory=dict)
     run_dir: Path | None = None
-    picture: Callable[[str], bytes | None] = lambda format: None
     clocks: tuple[str, ...] = ()
 
 
@@ -87,15 +84,7 @@ class RunLogger(ABC):
     >>> count.begin(Beginning(Graph.load("fit"))); count({"step": 1, "epoch": 0.1, "loss": 0.5}, 1)
     >>> count.rows
     1
-
-    Attributes:
-        in_background: True for one that may be slow, as over a network: a thread of its own calls it, and what it has
-            raised is one line on the screen. It draws no random numbers of Python, NumPy or torch. Default: False.
-        seconds_to_close: how long the end of a run waits for one that is called so. Default: 30.
     """
-
-    in_background: ClassVar[bool] = False
-    seconds_to_close: float = 30.0
 
     @abstractmethod
     def begin(self, beginning: Beginning) -> None:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-_FAINT = "opacity: 0.65"
 _MOST_METRICS = 12
 
 
@@ -76,12 +75,10 @@ class Recorded(ABC):
             UsageError: matplotlib is not installed, there are no such metrics, or none yet.
         """
         try:
-            from graphtrain.report.figure import figure_of
+            from graphtrain.report.figure import curves_of, figure_of
         except ImportError as error:
             why = f"a plot needs matplotlib, which cannot be imported: {error}"
             raise UsageError(why, "pip install matplotlib") from error
-        from graphtrain.report.curves import curves_of
-
         if x not in ("step", "epoch"):
             raise UsageError(f'plot: x: expected "step" or "epoch"; got {x!r}')
         rows = self.metrics
@@ -98,35 +95,25 @@ class Recorded(ABC):
 
 
 def html_of(run: Recorded, counts: Mapping[str, int] | None = None) -> str:
-    """A run as a small page: its state, latest metrics, the curves of its losses, and its graph, folded.
+    """A run as a small page: its state, latest metrics, and its graph, folded.
 
     Arguments:
         counts: path of a node -> how often it ran, for the picture of the graph. Default: not shown.
     """
-    from graphtrain.report.curves import colours_of, curves_of, small_svg
-
-    snapshot, losses = run.snapshot(), [each for each in curves_of(run.metrics, run._clocks) if each.group == "loss"]
-    colours, names = colours_of(losses), {curve.name: curve.split for curve in losses}
-    shown = sorted(snapshot.measured.items(), key=lambda item: item[0] not in names)
-    more = f"+{len(shown) - _MOST_METRICS} more" if len(shown) > _MOST_METRICS else ""
-    cells = [
-        (f'<span style="color: {colours[names[name]]}">●</span> ' if name in names else "")
-        + f'<span style="{_FAINT}">{escape(name)}</span> {escape(metric(value))}'
-        for name, value in shown[:_MOST_METRICS]
-    ]
+    snapshot = run.snapshot()
+    shown = [f"{name} {metric(value)}" for name, value in snapshot.measured.items()]
     is_over = snapshot.position in ("end", "", "?") or snapshot.state == "finished"
-    next_node = "" if is_over else f"; next node {snapshot.position}"
     try:
         picture = svg_of(run.graph, counts, None if is_over else snapshot.position)
     except Exception:  # of a run on the disk, whose graph may be damaged
         picture = ""
+    more = f", +{len(shown) - _MOST_METRICS} more" if len(shown) > _MOST_METRICS else ""
     pieces = [
-        f"<div><b>{escape(repr(run)[1:-1])}</b>{escape(next_node)}</div>",
-        f"<div>{' &nbsp; '.join([*cells, more])}</div>" if cells else "",
-        f"<div>{small_svg(losses)}</div>" if losses else "",
+        f"<div><b>{escape(repr(run)[1:-1])}</b>{'' if is_over else escape(f'; next node {snapshot.position}')}</div>",
+        f"<div>{escape(', '.join(shown[:_MOST_METRICS]) + more)}</div>",
         f"<details><summary>graph {escape(snapshot.graph)}</summary>{picture}</details>" if picture else "",
     ]
-    return f'<div style="font-size: 90%; line-height: 1.6">{"".join(pieces)}</div>'
+    return "".join(pieces)
 
 
 # Drawing can fail in any way: no layout program, one that hangs, an unexpected graph. A run is worth more than its
@@ -151,21 +138,3 @@ def svg_of(graph: Graph, counts: Mapping[str, int] | None = None, position: str 
         return str(svg(graph, counts, position).replace("<svg ", '<svg style="max-width: 100%; height: auto" ', 1))
     except Exception:
         return ""
-
-
-def picture_of(graph: Graph, format: str) -> bytes | None:
-    """The picture of a graph as the content of a file, or None where it cannot be drawn.
-
-    Arguments:
-        graph: the procedure.
-        format: ``"svg"`` or ``"png"``.
-
-    >>> picture_of(Graph.load("evaluate"), "png")[1:4], picture_of(Graph.load("evaluate"), "cave painting")
-    (b'PNG', None)
-    """
-    try:
-        from graphtrain.viz.render import drawing
-
-        return drawing(graph, format) if format in ("svg", "png") else None
-    except Exception:
-        return None

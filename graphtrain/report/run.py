@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
 from graphtrain.alive import is_alive
-from graphtrain.errors import UsageError
+from graphtrain.errors import GraphtrainError, UsageError
 from graphtrain.graph import Graph
+from graphtrain.graph.elements import END
 from graphtrain.plain import of_text
-from graphtrain.printable import one_line
+from graphtrain.printable import error_lines, one_line, shown
 from graphtrain.report.activity import RunActivity
 from graphtrain.report.recorded import Recorded, html_of
 from graphtrain.report.snapshot import Snapshot
-from graphtrain.storage.manifest import own_checkpoint_paths, read_manifest
+from graphtrain.storage.manifest import Manifest, checkpoint_paths, own_checkpoint_paths, read_manifest
 from graphtrain.storage.named import graph_of
 from graphtrain.storage.regular import NotAsAgreedError, open_regular
 from graphtrain.storage.run_directory import (
     ACTIVE,
     CHECKPOINTS_FOLDER,
     METRICS_FILE,
-    NOT_BEGUN,
-    STARTING,
     STATUS_FILE,
     TEXTS_FILE,
     MetricsFile,
+    best_in,
     noted,
     read_starts,
     read_status,
@@ -71,12 +73,9 @@ class Run(Recorded):
     def status(self) -> dict[str, Any]:
         """The last status, as ``graphtrain status --json`` prints it.
 
-        A run that is running in a process that is gone is `interrupted`, or `not begun`.
+        A run that is running in a process that is gone is `interrupted`.
         """
-        status = read_status(self.path)
-        if status.get("state") in (*ACTIVE, STARTING) and _is_alive_here(status) is False:
-            status["state"] = NOT_BEGUN if status["state"] == STARTING else "interrupted"
-        return status
+        return as_of_now(read_status(self.path))
 
     @property
     def is_alive(self) -> bool | None:
@@ -177,13 +176,12 @@ class Run(Recorded):
     @property
     def checkpoints(self) -> list[dict[str, Any]]:
         """The checkpoints that are there, oldest first: ``name``, ``step``, ``epoch``, ``rows`` of metrics before it,
-        ``metrics`` at that time, and whether it is the ``best``.
+        ``metrics`` at that time, and the names under which it is the ``best``, such as "best"; empty for any other.
 
         Raises:
             CheckpointError: one of them cannot be read.
         """
-        best, listed, rows = self.status.get("best"), [], self._metrics_text()
-        name_of_best = best.get("checkpoint") if isinstance(best, dict) else None
+        best, listed, rows = best_in(self.status), [], self._metrics_text()
         for path in own_checkpoint_paths(self.path / CHECKPOINTS_FOLDER):
             manifest = read_manifest(path)
             listed.append(
@@ -193,7 +191,7 @@ class Run(Recorded):
                     "epoch": manifest.epoch,
                     "rows": rows.count(b"\n", 0, manifest.metrics_bytes),
                     "metrics": dict(manifest.metrics),
-                    "best": path.name == name_of_best,
+                    "best": ", ".join(name for name in best if best[name].get("checkpoint") == path.name),
                 }
             )
         return listed
@@ -252,6 +250,101 @@ class Run(Recorded):
         except UsageError:  # a damaged file
             totals = None
         return html_of(self, totals["runs"] if totals is not None else None)
+
+
+# ---- the same in words, for every list and page
+
+
+def as_of_now(status: Mapping[str, Any]) -> dict[str, Any]:
+    """A status that was read before, with the state of its run now, whose process may be gone since."""
+    now = dict(status)
+    if status.get("state") in ACTIVE and _is_alive_here(status) is False:
+        now["state"] = "interrupted"
+    return now
+
+
+def state_in_words(status: Mapping[str, Any]) -> str:
+    """The state, and since when a loss is not finite.
+
+    >>> state_in_words({"state": "running", "not_finite": "`loss` is not finite since step 40"})
+    'running, not finite since step 40'
+    """
+    steps = re.findall(r"since step (\d{1,15})", str(status.get("not_finite") or ""))
+    since = f", not finite since step {min(map(int, steps))}" if steps else ""
+    return f"{Snapshot.from_plain(status).state}{since}"
+
+
+def why(run: Run) -> Iterator[str]:
+    """Why a run is in its state, a sentence a line. Of one at its end, the first needs no checkpoint to be read."""
+    status, snapshot = run.status, run.snapshot()
+    state, position = snapshot.state, f"node `{snapshot.position}`"
+    error, *hint = error_lines(status.get("error") or "", 400)
+    reason = shown(status.get("reason") or "a request")
+    process = shown(status.get("process"))
+    if state == "failed":
+        yield f"it failed {f'in {position}' if snapshot.position else 'before it began'}: {error or '?'}"
+    elif state == "finished":
+        yield from _why_finished(run, snapshot)
+    elif state == "stopped":
+        how = f"at {reason}" if reason.startswith("--") else f"by {error or reason}"
+        yield f"it was stopped {how}; next is {position}"
+    elif state in ACTIVE:
+        yield f"process {process} is running it; next is {position}"
+    elif run.was_killed:
+        yield f"process {process} is gone and has not stopped it: killed, out of memory, or the machine went down"
+        yield f"it was last seen before {position}"
+    else:
+        yield f"it was interrupted immediately in {position}, for example by a second Ctrl-C"
+    yield from hint
+    if not_finite := status.get("not_finite"):
+        yield shown(not_finite)
+
+
+def _why_finished(run: Run, snapshot: Snapshot) -> Iterator[str]:
+    ends = " or ".join(map(shown, snapshot.end))
+    if ends and snapshot.is_at_its_end:
+        yield f"it reached its end, {ends}"
+    manifest = newest_manifest(run)
+    try:
+        graph = graph_of(run.path, manifest) if manifest is not None and manifest.ended else None
+    except GraphtrainError:  # of a kind of graph that this version does not read
+        graph = None
+    told = [line for _, line in run.notices if graph is not None and line.partition(": ")[0] in graph.nodes]
+    if not snapshot.is_at_its_end:
+        early = [f"it ended before {ends}"] if ends else []
+        if early or told:
+            yield ": ".join([*early, *(shown(line, 300) for line in told[-1:])])
+    if manifest is None or graph is None or (told and not snapshot.is_at_its_end):
+        return
+    for edge in graph.edges.get(manifest.position, ()):
+        if edge.target == END:
+            expression = f', where {edge.when} = "{shown(graph.guards.get(edge.when, ""))}"' if edge.when else ""
+            yield f"by the edge {manifest.position} -> {edge}{expression}"
+
+
+def newest_manifest(run: Run) -> Manifest | None:
+    """The manifest of the newest checkpoint; None if there is none, or it cannot be read."""
+    paths = checkpoint_paths(run.path / CHECKPOINTS_FOLDER)
+    try:
+        return read_manifest(paths[-1]) if paths else None
+    except GraphtrainError:
+        return None
+
+
+def command_of(run: Run) -> list[str]:
+    """The words of the command by which a run was last started; empty if they are not known."""
+    for about in (*(start.get("about") for start in run.starts[-1:]), run.status):
+        if isinstance(about, Mapping) and isinstance(text := about.get("command"), str):
+            try:
+                return shlex.split(text)
+            except ValueError:  # not as a run writes it
+                return []
+    return []
+
+
+def script_in(command: Sequence[str]) -> str:
+    """The script that a command names; `SCRIPT` if it names none."""
+    return next((word for word in command if word.partition(":")[0].endswith(".py")), "SCRIPT")
 
 
 def _is_alive_here(status: Mapping[str, Any]) -> bool | None:

@@ -84,6 +84,11 @@ class Snapshot:
         return {name: value for name, value in self.metrics.items() if name not in position}
 
     @property
+    def is_at_its_end(self) -> bool:
+        """True if an amount that ends the run is reached."""
+        return self.done is not None and self.done >= 1
+
+    @property
     def shares(self) -> dict[str, float]:
         """The share of host time that each activity took, 0 to 1; they add up to 1.
 

@@ -1,15 +1,13 @@
-"""Runs in TensorBoard: every row once, however often the run was interrupted, and a description of the run."""
+"""Runs in TensorBoard: every row once, however often the run was interrupted."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import struct
 import textwrap
 import time
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, final
 
@@ -18,11 +16,7 @@ import torch
 from graphtrain.errors import GraphtrainError, UsageError
 from graphtrain.plain import json_value
 from graphtrain.report.logger import Beginning, Histogram, Image, RunLogger, Shown, Text
-from graphtrain.storage.regular import parsed_json, read_regular, replace_file
 
-# The hash and step of the last description in a folder. TensorBoard reads only files with "tfevents" in their names.
-DESCRIBED_FILE = "described.json"
-_MOST_BYTES = 1 << 20
 _COLOR_TYPES = {1: 0, 3: 2}  # of a PNG: grey, and colours
 
 
@@ -30,10 +24,8 @@ _COLOR_TYPES = {1: 0, 3: 2}  # of a PNG: grey, and colours
 class TensorBoard(RunLogger):
     """A logger that writes event files for TensorBoard; ``tensorboard --logdir runs`` shows them.
 
-    Every value of a row is a scalar. When a run begins, its hyper-parameters (in the tab HParams, and as a table in the
-    tab Text) and its graph (a picture, and its TOML in the tab Text) are written; a resume writes them again only if
-    they changed, at the step from which they apply. The tab HParams shows the values at the beginning of the run:
-    TensorBoard keeps the first.
+    Every value of a row is a scalar. The hyper-parameters and the graph, as TOML, are texts at the step from which a
+    process trained with them.
 
     A resume purges the rows that will be repeated, and no others. A row is on disk when the call returns, so the rows
     that a checkpoint counts survive a killed process. TensorBoard shows one value per name and step: where several rows
@@ -57,11 +49,9 @@ class TensorBoard(RunLogger):
 
     def __init__(self, folder: str | Path | None = None) -> None:
         try:
-            from tensorboard.plugins.hparams import summary_v2
             from torch.utils.tensorboard import writer
         except ImportError as error:
             raise UsageError(f"TensorBoard cannot be imported: {error}", "pip install tensorboard") from error
-        self._hparams_summary = summary_v2.hparams_pb
         self._make_writer = writer.SummaryWriter
         self._given_folder = Path(folder) if folder is not None else None
         self._folder: Path | None = None
@@ -69,17 +59,12 @@ class TensorBoard(RunLogger):
         self.writer: Any = None
 
     def begin(self, beginning: Beginning) -> None:
-        """Purge the rows that will be repeated, and describe the run if it is new or has changed."""
+        """Purge the rows that will be repeated, and write what the run is made of."""
         self.close()
         self._folder = self._given_folder or (beginning.run_dir / "tensorboard" if beginning.run_dir else None)
         if self._folder is None:
             raise UsageError(
                 "TensorBoard has no folder to write to", "pass run_dir to Trainer, or folder to TensorBoard"
-            )
-        if self._given_folder is None and self._folder.is_symlink():
-            raise UsageError(
-                f"TensorBoard cannot write to `{self._folder}`: it is a link, which a run directory must not contain",
-                "pass its target: TensorBoard(folder)",
             )
         # Several rows may share a step, and a purge knows steps only: rows of the last step are written again below.
         # Steps that restart in each round of an outer graph do not show what will be repeated.
@@ -89,7 +74,7 @@ class TensorBoard(RunLogger):
             # The first session sets purge_step too, though nothing is purged: TensorBoard ignores the first it reads.
             # Its fast loader never purges, but a value replaces those of its name at this and at later steps.
             self._open(self._folder, purge_step)
-            self._describe(self._folder, beginning, purge_step)
+            self._describe(beginning, purge_step)
             for row in beginning.rows:
                 if row["step"] >= purge_step:
                     self._write(row)
@@ -157,28 +142,11 @@ class TensorBoard(RunLogger):
             (folder / opened).unlink()
             time.sleep(1 - time.time() % 1)
 
-    # ---- the description of the run
-
-    def _describe(self, folder: Path, beginning: Beginning, purge_step: int) -> None:
-        try:
+    def _describe(self, beginning: Beginning, step: int) -> None:
+        self.writer.add_text("hyper_parameters", _table(beginning.hyper_parameters), step)
+        with suppress(GraphtrainError):  # a parameter that TOML cannot express
             toml = beginning.graph.to_toml()
-        except GraphtrainError:  # a parameter that TOML cannot express
-            toml = None
-        values = {name: _plain(value) for name, value in beginning.hyper_parameters.items()}
-        content = hashlib.sha256(json.dumps([toml, values], sort_keys=True).encode()).hexdigest()
-        described_content, described_step = _described(folder)
-        if described_content == content and described_step < purge_step:
-            return
-        self.writer.add_text("hyper_parameters", _table(values), purge_step)
-        if toml is not None:
-            self.writer.add_text("graph", textwrap.indent(toml, "    ", lambda line: True), purge_step)
-        summaries = [self._hparams_summary(values, trial_id="")]  # an empty trial_id: every run is its own group
-        if (png := beginning.picture("png")) is not None:
-            summaries.append(_image_summary("graph", png))
-        for summary in summaries:
-            self.writer.file_writer.add_summary(summary, purge_step)
-        self.writer.flush()
-        replace_file(folder / DESCRIBED_FILE, json.dumps({"step": purge_step, "content": content}).encode())
+            self.writer.add_text("graph", textwrap.indent(toml, "    ", lambda line: True), step)
 
 
 @contextmanager
@@ -198,21 +166,6 @@ def _second(name: str) -> int:
     return int(name.partition("tfevents.")[2].partition(".")[0])
 
 
-def _described(folder: Path) -> tuple[str, int]:
-    """The hash and the step of the last description; an empty hash if there is none or it cannot be read."""
-    try:
-        last = parsed_json(read_regular(folder / DESCRIBED_FILE, _MOST_BYTES))
-        return str(last["content"]), int(last["step"])
-    except (OSError, ValueError, TypeError, KeyError):
-        return "", 0
-
-
-def _plain(value: Any) -> bool | int | float | str:
-    """A value as the tab HParams can show it."""
-    shown = json_value(value)
-    return shown if isinstance(shown, bool | int | float | str) else str(value)
-
-
 def _table(values: Mapping[str, Any]) -> str:
     """Names and values as a Markdown table.
 
@@ -222,7 +175,7 @@ def _table(values: Mapping[str, Any]) -> str:
     | optimizer.lr | 0.1 |
     | a&#124;b | c |
     """
-    rows = [("name", "value"), ("---", "---"), *values.items()]
+    rows = [("name", "value"), ("---", "---"), *((name, json_value(value)) for name, value in values.items())]
     return "\n".join(f"| {_cell(name)} | {_cell(value)} |" for name, value in rows)
 
 

@@ -79,11 +79,12 @@ REDUCTIONS: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
 """The function that reduces two values to one, by `how`."""
 
 
-def check_metric(name: Any, value: Any, source: str) -> None:
+def check_metric(name: Any, value: Any, source: str, remedy: str = "") -> None:
     """Raise if this is not a valid metric.
 
     Arguments:
         source: the beginning of the message, which names its source.
+        remedy: the beginning of the hint where it is no number. Default: none.
 
     Raises:
         UsageError: the name is not a string, or the value is neither a real number nor a tensor of one element.
@@ -93,7 +94,7 @@ def check_metric(name: Any, value: Any, source: str) -> None:
     if not is_number(value.value if isinstance(value, Reduced) else value):
         raise UsageError(
             f"{source} `{name}`, {described(value)}; metrics are numbers or scalar tensors",
-            "return its mean, or leave it out",
+            f"{remedy}return its mean, leave it out, or send it to a slot by `writes` of the node",
         )
 
 

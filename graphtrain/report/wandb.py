@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, final
 
-from graphtrain.report.logger import Beginning, Histogram, Image, Shown, Text
-from graphtrain.report.service import Service, kept_id, metrics_of
+from graphtrain.lazy import imported
+from graphtrain.plain import json_value
+from graphtrain.report.logger import Beginning, Histogram, Image, RunLogger, Shown, Text
+from graphtrain.storage.regular import read_regular, replace_file
 
 
 @final
-class WandB(Service):
+class WandB(RunLogger):
     """A logger for Weights and Biases, also offline: ``mode="offline"``, or ``WANDB_MODE``; ``wandb sync`` sends later.
 
-    A resume continues the run. Every row is sent once; rows that a resume repeats with other values stay beside them,
-    since the service takes none back. Curves are over `step`. A thread of its own calls it, and what fails is one line
-    on the screen.
+    A resume continues the run, whose own step is the number of the row, so it is sent the rows that it lacks and no
+    others: a row that a resume repeats with other values stays as it was first sent. Curves are over `step`.
 
     Arguments:
         project: what the run belongs to. Default: "graphtrain".
@@ -29,34 +31,69 @@ class WandB(Service):
     """
 
     def __init__(self, project: str = "graphtrain", **settings: Any) -> None:
-        super().__init__("wandb", {"project": project, **settings})
+        self._wandb: Any = imported("wandb")
+        self._given, self._settings = {"project": project, **settings}, dict[str, Any]()
+        self._run: Any = None
+        self._rows = 0
 
-    def settings_of(self, beginning: Beginning) -> dict[str, Any]:
-        """The id, by which the service continues a run, and where files go."""
+    def begin(self, beginning: Beginning) -> None:
+        """Continue the run of this directory, or begin one; send the kept rows that it lacks."""
+        self.close()
         folder = {"dir": str(beginning.run_dir)} if beginning.run_dir is not None else {}
-        return {"id": kept_id(beginning.run_dir, "wandb", lambda: uuid.uuid4().hex[:16]), **folder}
-
-    def open(self, settings: Mapping[str, Any]) -> Any:
-        """Open the run, whose curves are over `step`."""
-        run = self.package.init(**settings)
-        run.define_metric("*", step_metric="step")
-        return run
+        config = {name: json_value(value) for name, value in beginning.hyper_parameters.items()}
+        kept = {"id": _kept_id(beginning.run_dir), "resume": "allow", "config": config}
+        self._settings = {**kept, **folder, **self._given}
+        self._rows = 0
+        self._open()
+        for row in beginning.rows:
+            self(row, int(row["step"]))
 
     def __call__(self, metrics: Mapping[str, float], step: int) -> None:
-        """Send a row."""
-        self.run.log({"step": step, **metrics_of(metrics)})
+        """Send a row, unless the run has it."""
+        self._rows += 1
+        self._log(dict(metrics))
 
     def show(self, name: str, value: Shown, step: int) -> None:
-        """Send a text, an image or a histogram."""
+        """Send a text, an image or a histogram, with the row before it."""
         match value:
             case Text(text):
                 sent = text
             case Image(pixels):
-                sent = self.package.Image(pixels)
+                sent = self._wandb.Image(pixels)
             case Histogram(values):
-                sent = self.package.Histogram(values.flatten().tolist())
-        self.run.log({"step": step, name: sent})
+                sent = self._wandb.Histogram(values.flatten().tolist())
+        self._log({"step": step, name: sent})
 
     def ended(self, state: str, error: BaseException | None) -> None:
         """A run that has failed is shown as such."""
-        self.finish(exit_code=int(state == "failed"))
+        self._finish(int(state == "failed"))
+
+    def close(self) -> None:
+        """Finish the run; a later row continues it."""
+        self._finish(0)
+
+    def _open(self) -> None:
+        self._run = self._wandb.init(**self._settings)
+        self._run.define_metric("*", step_metric="step")
+        self._first = self._run.step  # the service takes nothing for an earlier one
+
+    def _log(self, values: dict[str, Any]) -> None:
+        if self._run is None:
+            self._open()
+        if self._rows >= self._first:
+            self._run.log(values, step=self._rows)
+
+    def _finish(self, exit_code: int) -> None:
+        run, self._run = self._run, None
+        if run is not None:
+            run.finish(exit_code=exit_code)
+
+
+def _kept_id(run_dir: Path | None) -> str:
+    """What the service calls the run: kept in its directory."""
+    if run_dir is None:
+        return uuid.uuid4().hex
+    file = run_dir / "wandb.id"
+    if not file.exists():
+        replace_file(file, uuid.uuid4().hex.encode())
+    return read_regular(file, 1 << 10).decode().strip()

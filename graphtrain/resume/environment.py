@@ -14,8 +14,10 @@ import torch
 
 from graphtrain.data.fingerprint import data_asides, data_changes, fingerprint
 from graphtrain.data.loaders import by_name, is_data
+from graphtrain.names import plainly_named, quoted
 from graphtrain.printable import one_line
 from graphtrain.resume.provenance import Provenance, all_utf8, code_changes, provenance
+from graphtrain.state.weights import uncompiled
 from graphtrain.storage.manifest import Manifest
 from graphtrain.version import __version__
 
@@ -123,6 +125,12 @@ def run_environment(
 ) -> RunEnvironment:
     """The environment of this process; `about` may name its `script`."""
     script = about.get("script")
+    compiled = [
+        f"{name}.{path}".rstrip(".")
+        for name, module in resources.items()
+        for path, each in (plainly_named(module.named_modules()) if isinstance(module, torch.nn.Module) else ())
+        if uncompiled(each) is not each or each._compiled_call_impl is not None
+    ]
     environment = {
         "graphtrain": __version__,
         "python": platform.python_version(),
@@ -137,6 +145,7 @@ def run_environment(
         "deterministic": deterministic,
         "seed": seed,
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "torch.compile": quoted(compiled, 3) if compiled else "nothing",
     }
     data = {name: fingerprint(resource) for name, resource in by_name(resources) if is_data(name, resource)}
     return RunEnvironment(provenance(Path(script) if script else None), data, environment, about)

@@ -202,6 +202,8 @@ class HyperParameters:
         """True if no checkpoint holds the saved value: an object of another class, or the functions of a schedule."""
         if change.field not in (FUNCTIONS, INNER):
             return change.field == CLASS
+        if change.field == INNER and _fields_in(change.saved) != _fields_in(change.now):
+            return True
         saved, now = (_samples_in({change.field: value}) for value in (change.saved, change.now))
         if is_equal(saved, now):
             return False
@@ -329,6 +331,12 @@ def _functions(scheduler: Any) -> Iterator[Any]:
     yield from getattr(scheduler, FUNCTIONS, None) or ()
     for inner in getattr(scheduler, INNER, None) or ():
         yield from _functions(inner)
+
+
+def _fields_in(values: Any) -> list[Any]:
+    """The names of the fields of each schedule in a list of them: other ones for one of another class."""
+    schedules = values if isinstance(values, list) else ()
+    return [[sorted(fields), _fields_in(fields.get(INNER))] for fields in schedules]
 
 
 def _samples_in(values: Any) -> list[Any]:

@@ -21,7 +21,7 @@ from graphtrain.data.loader import derived_seed
 from graphtrain.errors import CheckpointError, GraphtrainError
 from graphtrain.graph.renaming import Renaming
 from graphtrain.kind.fields import IDLE, ROUND
-from graphtrain.names import quoted
+from graphtrain.names import plainly_named, quoted
 from graphtrain.program.bind import ProgramNode
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.rounds import is_fetching, slots_of_rounds
@@ -274,7 +274,7 @@ class _Resized:
         modules, of_ranks = self._compiled.state.objects.modules, [each["gradients"] for each in self._states.values()]
         gradients: dict[str, dict[str, torch.Tensor]] = {}
         for name, of_first in of_ranks[0].items():
-            parameters = dict(modules[name].named_parameters()) if name in modules else {}
+            parameters = dict(plainly_named(modules[name].named_parameters())) if name in modules else {}
             of_module = gradients[name] = {}
             for path in dict.fromkeys(path for each in of_ranks for path in each.get(name, {})):
                 # Every backward pass has added up those of a sharded parameter.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,9 +14,10 @@ from graphtrain.graph.difference import Difference
 from graphtrain.graph.elements import nodes_of
 from graphtrain.graph.renaming import Renaming, lost_position_hint
 from graphtrain.plain import is_equal
+from graphtrain.plan.preparation import made_resources
 from graphtrain.printable import one_line, shorten
 from graphtrain.program.compiled_graph import CompiledGraph
-from graphtrain.program.made import made_resources, refuse_other_types
+from graphtrain.program.factories import refuse_other_types
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
 from graphtrain.resume.hyper_parameters import CLASS, HyperParameterChange, HyperParameters
 from graphtrain.state.codec import MALFORMED
@@ -259,7 +258,6 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
             *not_restored,
             *decisions.words(taken),
             *notes,
-            *compiled.state.data_state.changes,
             *([resized] if resized else []),
         ],
         lost,
@@ -306,22 +304,33 @@ def _put_back(
 
 
 def difference_error(
-    undecided: list[HyperParameterChange], arguments: Iterable[str] = (), *, ended: bool = False
+    undecided: list[HyperParameterChange],
+    arguments: Iterable[str] = (),
+    *,
+    are_saved: bool = True,
+    ended: bool = False,
 ) -> UsageError:
     """The error that asks the user to decide.
 
     Arguments:
         arguments: of `setup` that differ, in words. Default: none.
+        are_saved: False if a checkpoint does not hold all the saved values. Default: True.
         ended: True if the run is finished. Default: False.
     """
     of_setup = ", ".join(arguments)
     lines = "".join(f"\n    {change}" for change in [*[f"arguments: {of_setup}"] * bool(of_setup), *undecided])
-    names = ",".join(change.resource if change.field == CLASS else change.name for change in undecided)
+    names = ",".join(map(_chosen_by, undecided))
+    saved, in_python = (", --from-saved keeps the old ones", " or run(from_saved=True)") if are_saved else ("", "")
     return UsageError(
         f"{'the run is finished, and ' * ended}what is set up now differs from what the run was set up with:{lines}",
-        f"--from-setup {names} takes the new values, --from-saved keeps the old ones; "
-        f'in Python: run(from_setup="{names}") or run(from_saved=True); or begin another run, with another --run-dir',
+        f'--from-setup {names} takes the new values{saved}; in Python: run(from_setup="{names}"){in_python}; '
+        "or begin another run, with another --run-dir",
     )
+
+
+def _chosen_by(change: HyperParameterChange) -> str:
+    """The name with which `from_setup` takes a hyper-parameter."""
+    return change.resource if change.field == CLASS else change.name
 
 
 @dataclass(frozen=True)
@@ -348,12 +357,13 @@ class _Decisions:
         now, environment = run.hyper_parameters, run.environment
         saved, in_force = manifest.hyper_parameters, manifest.in_force
         decisions = cls(now.differences(saved, in_force), now.chosen(options.from_setup, saved, in_force), in_force)
+        not_saved = [difference for difference in decisions.undecided if now.cannot_keep(difference)]
         if decisions.undecided and not options.from_saved:
             arguments = environment.changed_arguments(manifest) if environment is not None else ()
-            raise difference_error(decisions.undecided, arguments, ended=manifest.ended)
-        if unusable := [difference for difference in decisions.undecided if now.cannot_keep(difference)]:
-            name = unusable[0].resource if unusable[0].field == "class" else unusable[0].name
-            raise UsageError(f"the saved state of `{name}` cannot be used: {unusable[0]}", f"--from-setup {name}")
+            raise difference_error(decisions.undecided, arguments, are_saved=not not_saved, ended=manifest.ended)
+        if not_saved:
+            name = _chosen_by(not_saved[0])
+            raise UsageError(f"the saved state of `{name}` cannot be used: {not_saved[0]}", f"--from-setup {name}")
         return decisions
 
     @property
@@ -430,28 +440,17 @@ def _named_failure(checkpoint: Checkpoint) -> Iterator[None]:
         raise CheckpointError(f"{checkpoint.path}: its state cannot be restored ({reason})") from error
 
 
-def repeated(
-    trained: tuple[int, float],
-    status: Mapping[str, Any],
-    now: float | None = None,
-    nested: Mapping[str, Any] | None = None,
-) -> str:
+def repeated(trained: tuple[int, float], status: Mapping[str, Any], nested: Mapping[str, Any] | None = None) -> str:
     """What was trained after the checkpoint and is lost, as far as the last status shows.
 
-    A process that was killed may have trained longer, at the rate of its last status, until the next one was due.
-
     Arguments:
-        now: the time in Unix seconds. Default: the clock's.
         nested: identifies the training of a body, as in `RunClock.nested`: each has its own counts.
 
     >>> repeated((100, 7.5), {"trained": [140, 48.2]}), repeated((140, 48.2), {"trained": [140, 48.2]})
     ('repeating 40 batches, 41 s', 'repeating nothing')
-    >>> killed = {"trained": [140, 48.2], "state": "running", "rates": {"batches": 10.0}, "written_at_unix_seconds": 7}
-    >>> repeated((100, 7.5), killed), repeated((140, 48.2), killed)
-    ('repeating at least 40, at most 61 batches (41 to 43 s)', 'repeating up to 21 batches, 2 s')
-    >>> repeated((100, 7.5), {**killed, "rates": {}})
-    'repeating 40 batches, 41 s, or a little more'
-    >>> repeated((3, 7.5), {**killed, "clocks": {"fold": 2}}, nested={"clocks": {"fold": 1}})
+    >>> repeated((100, 7.5), {"trained": [140, 48.2], "state": "running"})
+    'repeating 40 batches, 41 s, and up to 2 s more'
+    >>> repeated((3, 7.5), {"trained": [140, 48.2], "clocks": {"fold": 2}}, nested={"clocks": {"fold": 1}})
     'repeating what came after it'
     """
     nested = nested or {}
@@ -462,28 +461,11 @@ def repeated(
         lost, lost_seconds = int(batches) - trained[0], float(seconds) - trained[1]
     except (KeyError, TypeError, ValueError):
         return ""
-    killed = status.get("state") in ("running", "stopping")
-    if not killed:
-        return f"repeating {_counted(lost)}, {max(lost_seconds, 0):.0f} s" if lost > 0 else "repeating nothing"
-    # How long a process can have trained after its last status.
-    now, more_seconds = time.time() if now is None else now, STATUS_SECONDS
-    written_at = status.get("written_at_unix_seconds")
-    if isinstance(written_at, int | float) and not isinstance(written_at, bool) and written_at <= now:
-        more_seconds = min(now - written_at, STATUS_SECONDS)
-    rates = status.get("rates")
-    rate = rates.get("batches") if isinstance(rates, Mapping) else None
-    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < 1e12:
-        known = (
-            f"{_counted(lost)}, {max(lost_seconds, 0):.0f} s, or a little more" if lost > 0 else "what came after it"
-        )
-        return f"repeating {known}"
-    most = max(lost + math.ceil(rate * more_seconds) + 1, 1)  # one more: the batch that was fetched when it was killed
-    least_time, most_time = (f"{max(time, 0):.0f}" for time in (lost_seconds, lost_seconds + more_seconds))
-    if lost <= 0:
-        return f"repeating up to {_counted(most)}, {most_time} s"
-    times = "up to " if least_time == "0" else f"{least_time} to "
-    times = f"{times if least_time != most_time else ''}{most_time}"
-    return f"repeating at least {lost}, at most {_counted(most)} ({times} s)"
+    known = f"{_counted(lost)}, {max(lost_seconds, 0):.0f} s" if lost > 0 else ""
+    if status.get("state") in ("running", "stopping"):  # killed, so it may have trained until its next status
+        further = f"up to {STATUS_SECONDS:.0f} s"
+        return f"repeating {known}, and {further} more" if known else f"repeating {further}"
+    return f"repeating {known or 'nothing'}"
 
 
 def _counted(batches: int) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from graphtrain.errors import CheckpointError, SaveFailedError
-from graphtrain.names import quoted
+from graphtrain.names import plainly_named, quoted
 from graphtrain.printable import Notices
 from graphtrain.program.requests import SavePolicy, Saves
 from graphtrain.resume.rank_saves import RankSave, RankSaves
@@ -141,12 +141,12 @@ class CheckpointWriter(Saves):
         self._passed = self._passed + 1 if is_alive else 0
         return 0 < self._passed <= _PATIENCE and compiled.liveness.comes_between_batches()
 
-    def save(self, policy: SavePolicy, value: float | None = None, askers: frozenset[str] = frozenset()) -> bool:
+    def save(self, policy: SavePolicy, values: Mapping[str, float | None], askers: frozenset[str]) -> bool:
         """Save at this position; False if it is not a save point. It is on disk once `take_written` is True.
 
         Arguments:
-            value: the value of the metric that ranks checkpoints. Default: none.
-            askers: the paths of the nodes that requested it. Default: none, as when the run stops.
+            values: those of the metrics that rank checkpoints, where they are known.
+            askers: the paths of the nodes that requested it; none when the run stops.
 
         Raises:
             SaveFailedError: this save or the one before it failed, and the policy is to stop.
@@ -161,7 +161,7 @@ class CheckpointWriter(Saves):
             with self._run.watch.measure("save"):
                 self._wait()
                 self._policy = policy
-                self._begin(self._run_files, value, askers)
+                self._begin(self._run_files, values, askers)
                 if policy.mode == "sync":
                     self._wait()
         except UnsaveableError as error:
@@ -286,7 +286,7 @@ class CheckpointWriter(Saves):
         while self._writing is not None and not (self._writing.is_over or part.has_outcome(_SLICE_SECONDS)):
             pass
 
-    def _begin(self, run_files: RunFiles, value: float | None, askers: frozenset[str]) -> None:
+    def _begin(self, run_files: RunFiles, values: Mapping[str, float | None], askers: frozenset[str]) -> None:
         staged, facts = self._ranks.copied(self._staged_now)
         _report(facts.unknown, self._notices)
         problem: CheckpointError | None = None
@@ -297,15 +297,19 @@ class CheckpointWriter(Saves):
         moment, newest, replaced = self._run.moment, self._newest, None
         if newest is not None and moment and moment == newest.moment:
             replaced, facts = newest.path, replace(facts, replaces=newest.first_number)
-        compiled, policy, before = self._run.compiled, self._policy, self.lineage
+        compiled, retentions, before = self._run.compiled, self._requests.retentions, self.lineage
         if compiled.returning:
             self._askers = askers.union(self.lineage.savers_of(replaced.name) if replaced is not None else ())
             lineage = self.lineage.with_saved(OWN, self._askers)
             facts = replace(facts, saved_by=lineage.saved, returns=lineage.returns)
         slim: Slim | None = None
-        if policy.slim:
+        if self._policy.slim:
             frozen = {  # by the names that they have in the file of their module
-                name: [path for path, each in module.named_parameters(remove_duplicate=False) if not each.requires_grad]
+                name: [
+                    path
+                    for path, each in plainly_named(module.named_parameters("", True, False))
+                    if not each.requires_grad
+                ]
                 for name, module in compiled.state.objects.modules.items()
             }
             slim = Slim(frozen, newest.path.name if newest is not None else "")
@@ -323,7 +327,7 @@ class CheckpointWriter(Saves):
             def write(write_folder: WriteFolder) -> Written:
                 if problem is not None:
                     raise problem
-                return run_files.save(staged, known, policy.retention, value, replaced, write_folder)
+                return run_files.save(staged, known, retentions, values, replaced, write_folder)
 
             return part.lead(write, known) if part.leads else part.follow(known)
 
@@ -343,11 +347,11 @@ class CheckpointWriter(Saves):
     def _fail(self, error: CheckpointError) -> None:
         self._requests.failures += 1
         if self._policy.if_failed == "stop":
-            raise SaveFailedError(
-                f"{error.message}; earlier checkpoints are kept",
-                error.hint
-                or "remove the cause, then resume; checkpoint.if_failed = 'continue' trains on until the end",
-            ) from error
+            hint = "remove the cause, then resume"
+            if self._requests.policy.if_failed == "stop":
+                hint += "; checkpoint.if_failed = 'continue' trains on until the run ends or is stopped"
+            message = f"{error.message}; earlier checkpoints are kept"
+            raise SaveFailedError(message, error.hint or hint) from error
         self._notices(f"{error.message}; earlier checkpoints are kept, and the run continues")
 
     def _refuse(self, slots: Sequence[str], reason: str) -> bool:

@@ -13,12 +13,12 @@ from graphtrain.data.loader import derived_seed
 from graphtrain.data.state import DataState
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import Renaming
+from graphtrain.plan.preparation import made_resources
 from graphtrain.printable import Notices
 from graphtrain.program.agreement import Agreement, RunOfRank
 from graphtrain.program.compiled_graph import CompiledGraph
-from graphtrain.program.factories import Renewals, Renewed
+from graphtrain.program.factories import Renewals, Renewed, unlike_sources, with_copies
 from graphtrain.program.loop import Loop
-from graphtrain.program.made import made_resources, with_copies
 from graphtrain.program.requests import Requests, SavePolicy
 from graphtrain.program.resources import SHARDED, prepare, prepare_further, resolve_device
 from graphtrain.program.rounds import refuse_own_backward
@@ -131,7 +131,7 @@ class Session(RunOfRank):
             "seed": self.seed,
         }
         self.compiled = self._compile(graph, self.resources, self._prepared, made=self._made)
-        self.requests.retention, self.requests.running = self.compiled.retention, lambda: self.path
+        self.requests.retentions, self.requests.running = self.compiled.retentions, lambda: self.path
         self.hyper_parameters = HyperParameters(self.compiled.state.set_up())
         self.loop, self.setup = Loop(self.compiled.start, self.requests), {}
 
@@ -280,6 +280,8 @@ class Session(RunOfRank):
         newly_made = made_resources(graph, all_resources)
         kept = self.resources.keys() - resources.keys()
         all_resources = with_copies(graph, all_resources, newly_made, kept, self._made)
+        for line in unlike_sources(graph, all_resources, resources):
+            self.notices.once(line)
         resources = {**resources, **{name: all_resources[name] for name in newly_made}}
         renewed = {name: value for name, value in self.compiled.state.renewed.items() if name not in resources}
         made = self._made | newly_made
@@ -367,7 +369,7 @@ class Session(RunOfRank):
             older = former if moves else None
             compiled = self._compile(graph, all_resources, prepared, older, renaming, given=resources, made=made)
             compiled.program.window_ranks = former.program.window_ranks
-            if compiled.retention is None:  # that of a removed node no longer applies
+            if not compiled.retentions:  # that of a removed node no longer applies
                 self.requests.policy = SavePolicy()
             position = compiled.start
             if moves:
@@ -384,7 +386,7 @@ class Session(RunOfRank):
         finally:
             former.state.restore_after_setup(state, ("random",))
         self.recorder.keep_followers([node.instance for node in compiled.program.by_path.values()])
-        self.requests.retention = compiled.retention
+        self.requests.retentions = compiled.retentions
         self.resources, self._prepared, self.environment = all_resources, prepared, environment
         self._renewals, self._made = renewals, dict(made)
         renewals.current = all_resources

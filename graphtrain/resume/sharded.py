@@ -10,9 +10,11 @@ from typing import Any
 import torch
 
 from graphtrain.errors import UsageError
+from graphtrain.names import plainly_named
 from graphtrain.program.agreement import Agreement
 from graphtrain.ranks.sharded import is_sharded, whole_of_part
 from graphtrain.state.contents import replaced
+from graphtrain.state.weights import weights_of
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.pieces import Piece, Sharding, part_of
 from graphtrain.storage.resharded import compare_sums, sums_of_pieces
@@ -68,8 +70,8 @@ def fitted(
     states, gradients = dict(checkpoint.sections["resources"]), dict(whole.sections["gradients"])
     for name, resource in resources.items():
         if isinstance(resource, torch.nn.Module):
-            tensors = {(key,): tensor for key, tensor in resource.state_dict().items()}
-            parameters = {(key,): parameter for key, parameter in resource.named_parameters()}
+            tensors = {(key,): tensor for key, tensor in weights_of(resource).items()}
+            parameters = {(key,): parameter for key, parameter in plainly_named(resource.named_parameters())}
             states |= {name: _divided(states[name], tensors, world.rank)} if name in states else {}
             gradients |= {name: _divided(gradients[name], parameters, world.rank)} if name in gradients else {}
             is_changed = gradients.get(name) is not whole.sections["gradients"].get(name)
@@ -112,7 +114,7 @@ def read_as_sharded(stored: Mapping[str, StoredTensor], module: torch.nn.Module,
     Raises:
         ValueError: a file does not hold what it says.
     """
-    targets, saved = module.state_dict(), dict[str, torch.Tensor]()
+    targets, saved = weights_of(module), dict[str, torch.Tensor]()
     for name, tensor in stored.items():
         target = targets.get(name)
         if target is not None and is_sharded(target):

@@ -86,6 +86,7 @@ class Baseline(InitialState):
         """
         with _naming("the state outside the resources"):
             changed, reader = dict(section), StateReader(self.reachable, self.stateful, section)
+        self.note_hooks()
         self._back_to_the_beginning(data)
         for path, change in changed.items():
             if self.is_excluded(path):

@@ -24,6 +24,7 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 
 from graphtrain.errors import CheckpointError
+from graphtrain.names import plainly_named
 from graphtrain.state.category import category_of, is_constant, is_users
 from graphtrain.state.contents import CONSTANTS, FORMS, replaced
 from graphtrain.state.generators import any_generator, kind_of_generator, new_generator
@@ -81,6 +82,7 @@ class StateWriter:
         self._memo = Memo()
         self._new: dict[str, list[tuple[str, Any]]] = {}  # part -> path and value of new tensors and arrays
         self._places: dict[int, tuple[Any, ...]] | None = None
+        self._by_memory: dict[tuple[Any, ...], torch.Tensor] = {}  # new tensors
         self._bytes, self._part = 0, ""
 
     def pack(self, value: Any, path: str, part: str = "") -> Packed:
@@ -193,7 +195,7 @@ class StateWriter:
             return Found(("id", self._reachable.by_id[value].path))
         return None
 
-    def _tensor(self, tensor: torch.Tensor, path: str) -> Found | None:
+    def _tensor(self, tensor: torch.Tensor, path: str) -> Found | Instance | None:
         if self._places is None:
             self._places = {id(value): place for place, value in places(self._stateful)}
         # An object with a `state_dict` may be encoded at this moment.
@@ -203,6 +205,11 @@ class StateWriter:
             raise UnknownStateError(path, f"is a new {type(tensor).__qualname__} ({tensor.layout}), which is not saved")
         # With its graph it could not be saved; code that keeps one, as old weight_norm does, computes it again.
         self.note_graph(tensor, path)
+        if (lie := lie_of(tensor)) is not None and not (tensor.is_leaf and tensor.requires_grad):
+            memory = lie, tensor.dtype, tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg()
+            if (same := self._by_memory.get(memory)) is not None and self._memo.place(same) is not None:
+                return Instance(("detached", same), {})  # a loss that is kept, and its value that is logged
+            self._by_memory[memory] = tensor
         self._note_new(tensor, tensor.numel() * tensor.element_size(), path)
         return None
 
@@ -438,6 +445,8 @@ class StateReader:
         match by:
             case ["generator", str(kind)]:
                 return new_generator(kind)
+            case ["detached", torch.Tensor() as same]:
+                return same.detach()
             case ["namespace"]:
                 return types.SimpleNamespace()
             case ["object", str(module), str(name)]:
@@ -487,11 +496,11 @@ def places(stateful: Mapping[str, Any]) -> Iterable[tuple[tuple[Any, ...], Any]]
     """What a `state_dict` saves, and gradients, with the place of each: tensors, of other objects also containers."""
     for path, value in stateful.items():
         if isinstance(value, torch.nn.Module):
-            for name, parameter in value.named_parameters():
+            for name, parameter in plainly_named(value.named_parameters()):
                 yield (path, "tensor", name), parameter
                 if parameter.grad is not None:
                     yield (path, "grad", name), parameter.grad
-            for name, tensor in value.named_buffers():
+            for name, tensor in plainly_named(value.named_buffers()):
                 yield (path, "tensor", name), tensor
         elif isinstance(value, torch.optim.Optimizer):
             for number, state in enumerate(value.state.values()):

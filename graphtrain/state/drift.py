@@ -20,7 +20,7 @@ from graphtrain.state.codec import StateWriter, UnknownStateError, is_plain_arra
 from graphtrain.state.content import are_equal, content_hash, is_equal, is_identical
 from graphtrain.state.contents import FORMS, MOST_COMPARED, sample_of
 from graphtrain.state.generators import any_generator
-from graphtrain.state.graphs import KEEPS_GRAPH
+from graphtrain.state.graphs import KEEPS_GRAPH, computed_again
 from graphtrain.state.initial import InitialState, States, is_as_marked, lines_about_modules, structure_of
 from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY, Reached, calls_seek, position_of
 
@@ -77,6 +77,7 @@ class DriftFinder:
         """
         changed: dict[str, Any] = {}
         elsewhere = self._initial.elsewhere
+        self._initial.note_hooks()
         for reached in self._initial.listed(data):
             restored = self._restored.get(reached.path) if self._restored else None
             if (elsewhere and id(reached.value) in elsewhere) or (restored is None and self._has_not_changed(reached)):
@@ -89,6 +90,7 @@ class DriftFinder:
                 changed[f"{module}:"] = {"set": described}
         self._unknown += self._writer.lost_memory()
         self._unknown += [f"{shown_path(path)} {KEEPS_GRAPH}" for path in self._writer.graphs]
+        self._unknown += filter(None, self._initial.flags.values()) if data is None else ()
         if data is None and self._initial.imported is not None:
             self._unknown += lines_about_modules(self._initial.imported)
         bounds = self._initial.reachable.bounds.items()
@@ -148,6 +150,8 @@ class DriftFinder:
             case "module":
                 before, now = self._initial.structures[path], structure_of(value, is_data=reached.is_data)
                 others = [what for what in before if before[what] != now[what]]
+                if path in self._initial.returning:
+                    others.remove("hooks")
                 self._unknown += [f"{path} has other {what} than it was set up with" for what in others]
         code = value.__code__ if reached.category == "function" else type(value)
         is_lazy = reached.category == "module" and issubclass(reached.code, LazyModuleMixin)  # until its first batch
@@ -177,6 +181,7 @@ class DriftFinder:
         ignored = self._initial.ignored(reached, self._states)
         put, taken = (restored.get("set", {}), restored.get("removed", ())) if restored is not None else ({}, ())
         described = {}
+        computed = computed_again(reached.value) if reached.category == "module" else ()
         unknown = [] if id(reached.value) in self._redrawn else self._unknown
         for name in sorted(set(now) - ignored):
             path = f"{reached.path}.{name}"
@@ -186,7 +191,8 @@ class DriftFinder:
             if reached.is_data and is_value(before.get(name)) and is_reopened(now[name], seeks=self._seeks):
                 continue
             with self._writer.attempt(unknown):
-                described[name] = self._writer.pack(now[name], path)
+                part = now[name].detach() if name in computed else now[name]  # with no graph that is used again
+                described[name] = self._writer.pack(part, path)
         removed = sorted({*before, *taken} - set(now) - ignored)
         if not described and not removed:
             return None

@@ -38,6 +38,15 @@ def keeps_graph(tensor: torch.Tensor) -> bool:
     return reaches_a_leaf
 
 
+def computed_again(module: torch.nn.Module) -> frozenset[str]:
+    """The attributes that hooks of weight_norm, spectral_norm and prune compute before every forward pass."""
+    return frozenset(
+        str(getattr(hook, "_tensor_name", "") or getattr(hook, "name", ""))
+        for hook in module._forward_pre_hooks.values()
+        if any(kind.__module__.startswith("torch.nn.utils.") for kind in type(hook).__mro__)
+    )
+
+
 def _has_been_freed(operation: Any) -> bool:
     try:
         for name, raw_name in _names_of_saved(operation.__class__):

@@ -19,6 +19,7 @@ from graphtrain.state.reachable import HOOKS, Reachable, Reached, held_by_state,
 States = dict[str, Mapping[Any, Any]]
 """Path -> the present `state_dict` of an object, read once in a save or a restore."""
 
+_OF_A_FLAG = "{} may say that hooks are registered, so it is not saved: register them in `setup`"
 _MOST_NAMED = 3
 # Larger ones are compared by sample before a save, so that training does not wait; data is compared whole after the
 # copy.
@@ -45,6 +46,9 @@ class InitialState:
         globals: module -> name -> value, for those that functions of the user use.
         graphs: the operations that computed tensors, by the identity of the tensor.
         imported: the names of all modules; None without code.
+        flags: attributes that say that hooks were registered since `setup`, each with a line about it; empty where the
+            hooks return. They are neither saved nor changed by a restore: a process without hooks has to register them.
+        returning: the modules with hooks of a library, which registers them again by itself.
     """
 
     def __init__(
@@ -79,7 +83,9 @@ class InitialState:
             if reached.category == "module"
         }
         # Where a module keeps its hooks: mappings, which change as hooks come and go.
-        self.hooks = {path: tuple(getattr(by_path[path].value, name) for name in HOOKS) for path in self.structures}
+        self.hooks = {path: [getattr(by_path[path].value, name) for name in HOOKS] for path in self.structures}
+        self.returning: set[str] = set()
+        self.flags: dict[str, str] = {}
         self.globals = {
             module: {name: namespace[name] for name in names if name in namespace}
             for module, (namespace, names) in self.reachable.globals.items()
@@ -92,6 +98,29 @@ class InitialState:
             name: {module: names for module, (_, names) in listed.globals.items() if module in self.globals}
             for name, listed in within.items()
         }
+
+    def note_hooks(self) -> None:
+        """Note the flags of hooks that were registered since `setup`, and whether these will be registered again."""
+        self.flags, self.returning = {}, set()
+        for path, structure in self.structures.items():
+            hooks = [hook for held in self.hooks[path] for hook in held.values() if id(hook) not in structure["hooks"]]
+            if all(map(_is_of_lazy_module, hooks)):
+                continue
+            outer = [each for each in reversed(self.structures) if is_within(path, [each])]
+            flags = [f"{each}.{name}" for each in outer for name in self._set_since(each) if "hook" in name]
+            if flags and not any(is_users(getattr(getattr(hook, "func", hook), "__module__", None)) for hook in hooks):
+                self.returning.add(path)
+            for each in outer:  # where no name says so, all those of the nearest
+                flags = flags or [f"{each}.{name}" for name in self._set_since(each)]
+            line = "" if path in self.returning else _OF_A_FLAG
+            self.flags |= {flag: line.format(flag) for flag in flags if not self.is_excluded(flag)}
+
+    def _set_since(self, path: str) -> list[str]:
+        """The attributes of a module that are True now and were not."""
+        reached = self.reachable.by_path[path]
+        before, now = dict(zip(reached.keys, reached.parts, strict=True)), vars(reached.value)
+        set_since = (name for name, value in now.items() if value is True and before.get(name) is not True)
+        return [name for name in set_since if name not in reached.ignored]
 
     @property
     def excludes(self) -> bool:
@@ -171,7 +200,8 @@ class InitialState:
         An entry of the same name may have another form, which loading does not always restore.
         """
         if not (reached.category == "object" and reached.path in self.reachable.stateful):
-            return reached.ignored
+            flags = (flag.rpartition(".") for flag in self.flags)
+            return reached.ignored | {name for path, _, name in flags if path == reached.path}
         names, parts = FORMS["object"].contents(reached.value)
         held, state = dict(zip(names, parts, strict=True)), states.get(reached.path)
         if state is None:
@@ -182,17 +212,18 @@ class InitialState:
 
 def structure_of(module: torch.nn.Module, *, is_data: bool) -> dict[str, tuple[Any, ...]]:
     """The names and identities of the parts of a module; outside data, `ModuleForm` covers its tensors."""
+    hooks = [hook for name in HOOKS for hook in getattr(module, name).values()]
     return {
         "parameters": tuple(module._parameters.keys()) if is_data else (),
         "buffers": tuple(module._buffers.keys()) if is_data else (),
         "submodules": tuple(map(id, module._modules.values())),
-        "hooks": tuple(
-            id(hook)
-            for name in HOOKS
-            for hook in getattr(module, name).values()
-            if getattr(hook, "__name__", "") != "_infer_parameters"  # as in a lazy module, until its first batch
-        ),
+        "hooks": tuple(map(id, itertools.filterfalse(_is_of_lazy_module, hooks))),
     }
+
+
+def _is_of_lazy_module(hook: Any) -> bool:
+    """True for the hook that a lazy module has until its first batch."""
+    return getattr(hook, "__name__", "") == "_infer_parameters"
 
 
 # ---- marks: cheap change detection for tensors and arrays, where not all of them are saved

@@ -11,11 +11,12 @@ import torch
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from graphtrain.errors import CheckpointError
-from graphtrain.names import quoted
+from graphtrain.names import plainly_named, quoted
 from graphtrain.state.category import category_of
 from graphtrain.state.content import is_identical
 from graphtrain.state.contents import FORMS
 from graphtrain.state.graphs import KEEPS_GRAPH, keeps_graph
+from graphtrain.state.weights import weights_of
 from graphtrain.storage.background import uncollected
 from graphtrain.storage.strides import without_repeats
 
@@ -115,7 +116,7 @@ def _graphs_of(held: Mapping[str, torch.Tensor | None]) -> list[Any]:
 
 def _tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor | None]]:
     """Every place of a parameter or buffer, also an empty one."""
-    for prefix, owner in module.named_modules():
+    for prefix, owner in plainly_named(module.named_modules()):
         for held in (owner._parameters, owner._buffers):
             for key, tensor in held.items():
                 yield (f"{prefix}.{key}" if prefix else key), tensor
@@ -137,7 +138,7 @@ def reshape_module(module: torch.nn.Module, forms: Mapping[str, Any], persistent
     Raises:
         CheckpointError: the module no longer has such a parameter or submodule.
     """
-    tensors = dict(_tensors(module))
+    tensors, owners = dict(_tensors(module)), dict(plainly_named(module.named_modules()))
     for name, form in forms.items():
         tensor = tensors.get(name)
         if form is not None and tensor is not None and not torch.nn.parameter.is_lazy(tensor):
@@ -145,10 +146,9 @@ def reshape_module(module: torch.nn.Module, forms: Mapping[str, Any], persistent
                 tensor.data = torch.empty_strided(form[0], form[2], dtype=form[1], device=tensor.device)
             continue
         prefix, _, key = name.rpartition(".")
-        try:
-            owner = module.get_submodule(prefix)
-        except AttributeError:
-            raise CheckpointError(f"the model no longer has a module `{prefix}`") from None
+        owner = owners.get(prefix)
+        if owner is None:
+            raise CheckpointError(f"the model no longer has a module `{prefix}`")
         if key in owner._parameters:
             continue  # lazy: loading makes it
         device = next((other.device for other in tensors.values() if other is not None), None)
@@ -195,12 +195,12 @@ def capture_module(module: torch.nn.Module, made: ModuleForm | None = None) -> d
     Arguments:
         made: its form at set-up. Default: the present form.
     """
-    saved = module.state_dict(keep_vars=True)
+    saved = weights_of(module, keep_vars=True)
     identities = {id(value) for value in saved.values()}
-    parameters = dict(module.named_parameters())
+    parameters = dict(plainly_named(module.named_parameters()))
     forms = made.changed(module) if made is not None else {}
     return {
-        "training": {name: inner.training for name, inner in module.named_modules()},
+        "training": {name: inner.training for name, inner in plainly_named(module.named_modules())},
         "requires_grad": {name: parameter.requires_grad for name, parameter in parameters.items()},
         # None among them: a buffer may be filled, or emptied, during training.
         "buffers": {name: owner._buffers[key] for name, owner, key in _buffers(module) if name not in saved},
@@ -225,9 +225,9 @@ def restore_module(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
     Raises:
         CheckpointError: the module no longer has such a buffer or parameter.
     """
-    for name, inner in module.named_modules():
+    for name, inner in plainly_named(module.named_modules()):
         inner.training = state["training"].get(name, inner.training)
-    parameters = dict(module.named_parameters())
+    parameters = dict(plainly_named(module.named_parameters()))
     for name, parameter in parameters.items():
         parameter.requires_grad_(state["requires_grad"].get(name, parameter.requires_grad))
     buffers = {name: (owner, key) for name, owner, key in _buffers(module)}
@@ -244,7 +244,7 @@ def restore_module(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
 
 def _buffers(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str]]:
     """Every place of a buffer, also an empty one: its name, the module it is in, and its name there."""
-    for prefix, owner in module.named_modules():
+    for prefix, owner in plainly_named(module.named_modules()):
         for key in owner._buffers.keys():  # noqa: SIM118 - that of a scripted module is no mapping
             yield (f"{prefix}.{key}" if prefix else key), owner, key
 
@@ -314,8 +314,14 @@ def _named(parameters: Sequence[torch.Tensor], name_of: NameOf) -> str:
     return quoted((name_of(each) or "a parameter" for each in parameters), 3)
 
 
+def note_rates(optimizer: Any, *_: Any) -> None:
+    """Keep the rates of a step, which rows have: a schedule may step before. A hook of all optimizers in a run."""
+    rates = [group.get("lr") for group in optimizer.param_groups]
+    optimizer._rates_of_last_step = [rate.clone() if isinstance(rate, torch.Tensor) else rate for rate in rates]
+
+
 def capture_optimizer(optimizer: Any, owned: set[int]) -> dict[str, Any]:
-    """The state that an optimizer's `state_dict` leaves out: parameters of no module, and whether it has stepped.
+    """The state that an optimizer's `state_dict` leaves out: parameters of no module, whether it has stepped, and how.
 
     Arguments:
         owned: the identities of the parameters that modules own.
@@ -323,6 +329,7 @@ def capture_optimizer(optimizer: Any, owned: set[int]) -> dict[str, Any]:
     return {
         # A scheduler made in a fresh process would warn that it was stepped before the optimizer.
         "stepped": bool(getattr(optimizer, "_opt_called", False)),
+        "rates": getattr(optimizer, "_rates_of_last_step", []),
         "loose": {
             key: {"value": parameter.detach(), "grad": parameter.grad}
             for key, parameter in _loose_parameters(optimizer, owned)
@@ -334,6 +341,7 @@ def restore_optimizer(optimizer: Any, state: Mapping[str, Any], owned: set[int])
     """Restore what `capture_optimizer` took."""
     if state["stepped"] or hasattr(optimizer, "_opt_called"):  # which is restored too
         optimizer._opt_called = state["stepped"]
+    optimizer._rates_of_last_step = state["rates"]
     with torch.no_grad():
         for key, parameter in _loose_parameters(optimizer, owned):
             parameter.copy_(state["loose"][key]["value"])

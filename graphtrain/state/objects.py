@@ -6,10 +6,12 @@ In addition to each `state_dict`, a checkpoint has three sections: `modules`, `g
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from typing import Any, final
 
 import torch
 
+from graphtrain.names import plainly_named
 from graphtrain.state.category import is_users
 from graphtrain.state.generators import with_generators
 from graphtrain.state.modules import (
@@ -28,6 +30,7 @@ from graphtrain.state.modules import (
     settle_lazy,
 )
 from graphtrain.state.reachable import held_by_state, state_of
+from graphtrain.state.weights import load_weights, weights_of
 
 Section = Mapping[str, Any]
 
@@ -102,7 +105,7 @@ class SavedObjects:
 
     def weights(self) -> dict[str, set[str]]:
         """The names of the parameters of each module."""
-        return {name: {*dict(module.named_parameters())} for name, module in self.modules.items()}
+        return {name: {*dict(plainly_named(module.named_parameters()))} for name, module in self.modules.items()}
 
     def trained_in_evaluation_mode(self) -> list[str]:
         """The trained modules that are in evaluation mode as a whole, as pretrained ones are."""
@@ -127,7 +130,7 @@ class SavedObjects:
     def capture_gradients(self) -> dict[str, Any]:
         """Every gradient, by module and parameter."""
         return {
-            name: {key: parameter.grad for key, parameter in module.named_parameters() if parameter.grad is not None}
+            name: {key: each.grad for key, each in plainly_named(module.named_parameters()) if each.grad is not None}
             for name, module in self.modules.items()
         }
 
@@ -151,19 +154,22 @@ class SavedObjects:
             if name not in but and (forms := modules.get(name, {}).get("forms")):
                 reshape_module(module, forms, states.get(name, ()))
 
-    def load(self, path: str, state: Any) -> None:
-        """Load a `state_dict`.
+    def load(self, path: str, state: Any, *, strict: bool = True) -> None:
+        """Load a `state_dict`; with `strict=False`, that of a module may be a part of it.
 
         Raises:
             one of `MISFITS`: it does not fit.
         """
         value = self.stateful[path]
+        if path in self.modules:
+            load_weights(value, with_generators(state, partial(weights_of, value)), strict=strict)
+            return
         state = with_generators(state, value.state_dict)
         if path in self.optimizers:
             load_optimizer(value, state)
             return
         # Others may hold what the state of an object of the user has; those of torch share parts among themselves.
-        is_own = path not in self.modules and is_users(type(value).__module__)
+        is_own = is_users(type(value).__module__)
         held = {name: getattr(value, name) for name in (held_by_state(value, state_of(value)) if is_own else ())}
         value.load_state_dict(state)
         for name, part in held.items():
@@ -204,7 +210,7 @@ class SavedObjects:
     def _with_gradients(self, saved: Section) -> Iterator[tuple[torch.nn.Parameter, torch.Tensor | None]]:
         """The parameters of modules that are saved, each with its gradient."""
         for name in self.modules.keys() & saved.keys():
-            for key, parameter in self.modules[name].named_parameters():
+            for key, parameter in plainly_named(self.modules[name].named_parameters()):
                 yield parameter, saved[name].get(key)
 
     def restore_optimizers(self, saved: Section, owned: set[int], but: Collection[str] = ()) -> None:

@@ -1,4 +1,4 @@
-"""The random number generators of Python, NumPy, torch's CPU and every CUDA device."""
+"""The random number generators of Python, NumPy, torch's CPU and every device in use."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy
 import torch
 
 from graphtrain.state.generators import HOST, AnyGenerator, any_generator
+from graphtrain.storage.strides import DEVICES
 
 
 def seed_everything(seed: int) -> None:
@@ -53,43 +54,57 @@ def _beginning() -> dict[str, Any]:
 _AT_IMPORT = _beginning()
 
 
+def _of_devices() -> dict[str, list[AnyGenerator]]:
+    """The global generators of the devices in use, by the type of device."""
+    generators = {}
+    for name in DEVICES:
+        module: Any = getattr(torch, name)
+        if name != "mps":
+            if module.is_initialized():
+                generators[name] = [*map(any_generator, module.default_generators)]
+        elif torch.backends.mps.is_available() and module.current_allocated_memory() > 0:
+            state, seed = (module.get_rng_state, module.set_rng_state), module.manual_seed
+            generators[name] = [AnyGenerator(*state, seed, lambda: int(torch.randint(2**62, (), device="mps")))]
+    return generators
+
+
 def capture_random() -> dict[str, Any]:
     """The state of every generator, as plain data and tensors."""
-    captured: dict[str, Any] = {
+    return {
         "python": random.getstate(),
         "numpy": numpy.random.get_state(),
         "torch": torch.get_rng_state(),
+        **{name: [generator.get_state() for generator in each] for name, each in _of_devices().items()},
     }
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        captured["cuda"] = torch.cuda.get_rng_state_all()
-    return captured
 
 
 def restore_random(captured: dict[str, Any]) -> None:
-    """Restore every generator; the states of CUDA devices that do not exist now are left out."""
+    """Restore every generator; the states of devices that are not in use now are left out."""
     for name, generator in HOST.items():
         generator.set_state(captured[name])
-    for index, state in enumerate(captured.get("cuda", ())):
-        if index < torch.cuda.device_count():
-            torch.cuda.set_rng_state(state, index)
+    for name, generators in _of_devices().items():
+        for generator, state in zip(generators, captured.get(name, ()), strict=False):
+            generator.set_state(state)
 
 
 def fitted_random(captured: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
-    """What was captured, with as many CUDA devices as are in use now; and what that changes, in words.
+    """What was captured, with as many devices of each type as are in use now; and what that changes, in words.
 
-    A run may be resumed on the CPU, on a device, or where there are more of them. Generators of further devices stay
-    as they are. Nothing is changed, and the words are empty, if there are as many.
+    A run may be resumed on the CPU, on another device, or where there are more of them. Generators of further devices
+    stay as they are. Nothing is changed, and the words are empty, if there are as many.
 
     >>> fitted_random(capture_random())[1]
     ''
     """
-    saved, here = captured.get("cuda", []), capture_random().get("cuda", [])
-    if len(saved) == len(here):
-        return captured, ""
-    fitted = {name: state for name, state in captured.items() if name != "cuda"}
-    if here:
-        fitted["cuda"] = [*saved[: len(here)], *here[len(saved) :]]
-    return fitted, f"random numbers of {len(here)} CUDA devices instead of {len(saved)}"
+    fitted, words = {name: state for name, state in captured.items() if name not in DEVICES}, []
+    devices = _of_devices()
+    for name in DEVICES:
+        saved, here = captured.get(name, []), [generator.get_state() for generator in devices.get(name, ())]
+        if here:
+            fitted[name] = [*saved[: len(here)], *here[len(saved) :]]
+        if len(saved) != len(here):
+            words.append(f"random numbers of {len(here)} {name.upper()} devices instead of {len(saved)}")
+    return fitted, ", ".join(words)
 
 
 def seed_all(seed: int, generators: Iterable[AnyGenerator] = ()) -> None:
@@ -99,9 +114,8 @@ def seed_all(seed: int, generators: Iterable[AnyGenerator] = ()) -> None:
 
 
 def global_generators() -> list[AnyGenerator]:
-    """The global generators of the processor, and of every CUDA device if any is in use."""
-    devices = torch.cuda.default_generators if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
-    return [*HOST.values(), *map(any_generator, devices)]
+    """The global generators of the processor, and of the devices in use."""
+    return [*HOST.values(), *itertools.chain.from_iterable(_of_devices().values())]
 
 
 class RandomAside:

@@ -34,6 +34,8 @@ from graphtrain.state.category import (
 )
 from graphtrain.state.content import content_hash
 from graphtrain.state.contents import CONTAINERS, FORMS, MOST_COMPARED, sample_of
+from graphtrain.state.modules import note_rates
+from graphtrain.state.weights import uncompiled
 from graphtrain.storage.encoding import LEAST_ADDRESS
 
 MOST_OBJECTS = 200_000
@@ -49,6 +51,7 @@ _HOOKS_OF_OPTIMIZERS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks
 _OPTIMIZER = frozenset(vars(torch.optim.SGD([torch.zeros(1)]))) | {
     "step",  # which schedulers wrap
     "_opt_called",
+    "_rates_of_last_step",
     "_step_count",
     "_need_device_dtype_check_for_fused",
     "_step_supports_amp_scaling",
@@ -167,7 +170,7 @@ class Reachable:
                     self._add(place, tensor, is_covered=False, is_data=False, depth=1)
         self._walk()
         for reached in filter(None, map(self.by_path.get, covered)):
-            if reached.is_shared and keeps_state(reached.value):
+            if reached.is_shared and hasattr(reached.value, "state_dict") and not isinstance(reached.value, DataLoader):
                 self.stateful[reached.path] = reached.value
         for reached in self._unlisted:
             # Constants cannot change in place, and objects listed elsewhere are compared there.
@@ -199,6 +202,9 @@ class Reachable:
         while type(value) in STANDS_FOR:
             name = STANDS_FOR[type(value)]
             path, value = f"{path}.{name}", getattr(value, name)
+        if (module := uncompiled(value)) is not value:  # named as it is without `torch.compile`
+            self._add(path, module, is_covered, is_data, depth, is_kept)
+            path, is_covered = f"{path}<compiled>", True
         category = category_of(type(value))
         if category == "value" and isinstance(value, enum.Enum):  # whose members may have attributes
             value, category, is_covered = type(value), "class", False
@@ -421,7 +427,7 @@ def _hooks_of_all() -> Iterator[tuple[str, Any]]:
     for module in map(sys.modules.__getitem__, _MODULES_WITH_HOOKS):
         for name, held in vars(module).items():
             if name.startswith("_global_") and isinstance(held, dict):
-                hooks = [hook for hook in held.values() if callable(hook)]
+                hooks = [hook for hook in held.values() if callable(hook) and hook is not note_rates]
                 yield from ((f"{module.__name__}.{name}[{number}]", hook) for number, hook in enumerate(hooks))
 
 

@@ -1,42 +1,125 @@
-"""Compares saved weights with a module, name by name."""
+"""The weights of modules by name: as they are saved, compared with a module, and loaded.
+
+A module that `torch.compile` has returned, alone or within another one, has the names that it has without.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+import fnmatch
+import shlex
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from graphtrain.errors import UsageError
+from graphtrain.names import plain_name, quoted
+from graphtrain.state.content import content_hash
+from graphtrain.state.memory import lie_of, overlapping
+
 _MOST_PROBLEMS = 10
+_MOST_PATTERNS = 8
 
 
-def misfits(module: torch.nn.Module, saved: Mapping[str, Any]) -> str:
-    """The tensors by which saved weights do not fit a module, a line each; empty if they fit.
+def uncompiled(value: Any) -> Any:
+    """The module itself, for one that `torch.compile` has returned; anything else as it is."""
+    return value._orig_mod if type(value).__name__ == "OptimizedModule" else value
+
+
+def weights_of(module: torch.nn.Module, *, keep_vars: bool = False) -> Mapping[str, Any]:
+    """The `state_dict` of a module, with plain names."""
+    state = module.state_dict(keep_vars=keep_vars)
+    return _renamed(state, plain_name) if "_orig_mod." in "".join(map(str, state)) else state
+
+
+def load_weights(module: torch.nn.Module, state: Mapping[str, Any], *, strict: bool = True) -> None:
+    """Load a `state_dict` with plain names into a module that is not itself compiled.
+
+    Raises:
+        one of `MISFITS`: it does not fit.
+    """
+    if lost := dict(_lost(weights_of(module), state)):
+        raise ValueError("\n".join(lost.values()))
+    compiled = [f"{name}." for name, inner in module.named_modules() if uncompiled(inner) is not inner]
+
+    def name_in_module(name: str) -> str:
+        name += "."
+        for prefix in compiled:  # the outer ones first
+            name = f"{prefix}_orig_mod.{name.removeprefix(prefix)}" if name.startswith(prefix) else name
+        return name[:-1]
+
+    state = _renamed(state, name_in_module) if compiled else state
+    module.load_state_dict(state) if strict else module.load_state_dict(state, strict=False)
+
+
+def _renamed(state: Any, rename: Callable[[str], str]) -> Mapping[str, Any]:
+    """A `state_dict` with other names, also in the versions of modules that torch keeps in it."""
+    renamed: Any = OrderedDict((rename(key), value) for key, value in state.items())
+    if hasattr(state, "_metadata"):
+        renamed._metadata = OrderedDict((rename(name), version) for name, version in state._metadata.items())
+    return renamed  # type: ignore[no-any-return]
+
+
+# ---- what fits
+
+
+def fitting(module: torch.nn.Module, saved: Mapping[str, Any], only: Sequence[str], what: str) -> list[str]:
+    """The names of the saved weights that are loaded into a module.
 
     Arguments:
-        saved: by the names of its `state_dict`. Of tied parameters it may have one name only.
+        saved: by plain names; of tied parameters it may have one.
+        only: patterns of names, as for files. None: all are loaded.
+        what: the beginning of the message.
 
-    >>> print(misfits(torch.nn.Linear(2, 1), {"weight": torch.zeros(1, 3)}))
-        missing in the file: bias
-        weight: float32 (1, 3) in the file, float32 (1, 2) in the module
+    Raises:
+        UsageError: a pattern matches none, or they do not fit: the tensors are named, and patterns of those that do.
     """
-    state_dict = module.state_dict()
+    for pattern in only:
+        if not fnmatch.filter(saved, pattern):
+            raise UsageError(f"no weight has a name like `{pattern}`", f"there are {quoted(saved)}")
+    state_dict, is_lazy = weights_of(module), torch.nn.parameter.is_lazy
     # An extra state is not a weight, and is in no such file.
     tensors = {key: value for key, value in state_dict.items() if isinstance(value, torch.Tensor)}
-    is_lazy = torch.nn.parameter.is_lazy
-    addresses = {key: tensor.data_ptr() for key, tensor in tensors.items() if not is_lazy(tensor) and tensor.numel()}
-    loaded = {addresses[key] for key in saved if key in addresses}
-    problems = [
-        *(f"missing in the file: {key}" for key in tensors if key not in saved and addresses.get(key) not in loaded),
-        *(f"unknown to the module: {key}" for key in saved if key not in state_dict),
-        *(
-            f"{key}: {dtype_and_shape(tensor)} in the file, {dtype_and_shape(tensors[key])} in the module"
+    names = [key for key in {**tensors, **saved} if not only or any(fnmatch.fnmatchcase(key, each) for each in only)]
+    saved = {key: saved[key] for key in saved if key in names}
+    places = {key: lie.start for key, each in tensors.items() if (lie := lie_of(local_part(each)))}
+    loaded = {places[key] for key in saved if key in places}
+    missing = [key for key in names if key not in saved and places.get(key) not in loaded]
+    problems = {
+        **{key: f"missing in the file: {key}" for key in missing},
+        **{key: f"unknown to the module: {key}" for key in saved if key not in state_dict},
+        **{
+            key: f"{key}: {dtype_and_shape(tensor)} in the file, {dtype_and_shape(tensors[key])} in the module"
             for key, tensor in saved.items()
             if key in tensors and not is_lazy(tensors[key]) and not _matches(tensor, tensors[key])
-        ),
-    ]
-    more = [f"... and {len(problems) - _MOST_PROBLEMS} more"] if len(problems) > _MOST_PROBLEMS else []
-    return "\n".join(f"    {line}" for line in [*problems[:_MOST_PROBLEMS], *more])
+        },
+        **dict(_lost(state_dict, saved)),
+    }
+    if problems:
+        lines, fit = [f"    {line}" for line in problems.values()], [key for key in saved if key not in problems]
+        more = [f"    ... and {len(lines) - _MOST_PROBLEMS} more"] if len(lines) > _MOST_PROBLEMS else []
+        patterns = _patterns_of(fit, problems)[:_MOST_PATTERNS]
+        options = " ".join(f"--init-only {shlex.quote(pattern)}" for pattern in patterns)
+        part = f"; or load only what fits: {options}, in Python load(..., only={patterns})" if patterns else ""
+        text = "\n".join([what, *lines[:_MOST_PROBLEMS], *more])
+        raise UsageError(text, f"build the model as in the saved run{part}")
+    return [*saved]
+
+
+def _patterns_of(names: Sequence[str], others: Mapping[str, Any]) -> list[str]:
+    """Patterns that match all of these names, and none of the others.
+
+    >>> _patterns_of(["body.0.weight", "body.0.bias", "scale"], {"head.weight": ""})
+    ['body.*', 'scale']
+    """
+    patterns: dict[str, None] = {}
+    for name in names:
+        prefixes = [f"{name[:end]}." for end, letter in enumerate(name) if letter == "."]
+        free = (f"{prefix}*" for prefix in prefixes if not any(other.startswith(prefix) for other in others))
+        patterns[next(free, name)] = None
+    return [*patterns]
 
 
 def _matches(saved: Any, expected: torch.Tensor) -> bool:
@@ -44,6 +127,27 @@ def _matches(saved: Any, expected: torch.Tensor) -> bool:
     if not isinstance(saved, torch.Tensor):
         return False
     return saved.shape == expected.shape and saved.is_floating_point() == expected.is_floating_point()
+
+
+def _lost(state: Mapping[str, Any], saved: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The saved tensors that loading would overwrite by others, because they share memory in the module."""
+    tensors = {key: local_part(each) for key, each in state.items() if isinstance(each, torch.Tensor)}
+    lies = {key: lie for key in tensors if key in saved and (lie := lie_of(tensors[key])) and lie.start}
+    for shared in overlapping(lies):
+        keys = [key for key in lies if key in shared and _matches(saved[key], state[key])]  # in the order of loading
+        values = {key: local_part(saved[key]) for key in keys if not saved[key].is_meta}
+        copies = copy.deepcopy({key: tensors[key] for key in values})  # which share memory as well
+        for key, tensor in copies.items():
+            tensor.copy_(values[key])
+        for key, tensor in copies.items():
+            hashes = {content_hash(each, most_bytes=each.nbytes) for each in (tensor, values[key].to(tensor))}
+            if len(hashes) > 1:
+                yield key, f"{key}: in the memory of {keys[-1]} in the module, and has other values in the file"
+
+
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """The part of a sharded tensor that this rank has; any other as it is."""
+    return getattr(tensor, "_local_tensor", tensor)
 
 
 def dtype_and_shape(tensor: Any) -> str:

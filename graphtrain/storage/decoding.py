@@ -18,7 +18,7 @@ import torch
 from graphtrain.errors import GraphtrainError
 from graphtrain.printable import one_line, shorten
 from graphtrain.storage.encoding import BY_NAME, DTYPES, FACTORIES, MOST_DEPTH, SHAREABLE, Code, Packed
-from graphtrain.storage.strides import Placement, placed
+from graphtrain.storage.strides import DEVICES, Placement, placed
 
 _MAX_DEPTH_OF_TAGS = MOST_DEPTH + 3  # a sparse leaf with its own strides is several nested tags
 _MOST_EMPTY = 1 << 20  # elements of no bytes
@@ -268,9 +268,8 @@ def _on_device(tensor: torch.Tensor, device: str) -> torch.Tensor:
     if device == "cpu":
         return tensor
     wanted = torch.device(_typed(device, str))
-    if wanted.type == "cuda" and torch.cuda.is_available() and (wanted.index or 0) < torch.cuda.device_count():
-        return tensor.to(wanted)
-    return tensor
+    is_here = wanted.type in DEVICES and (wanted.index or 0) < getattr(torch, wanted.type).device_count()
+    return tensor.to(wanted) if is_here else tensor
 
 
 def _read_array(value: Any) -> numpy.ndarray[Any, Any]:

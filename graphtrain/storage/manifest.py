@@ -96,12 +96,8 @@ def _table_with(**known: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: _is_table(value) and all(fits(value[name]) for name, fits in known.items() if name in value)
 
 
-def _is_best(value: Any) -> bool:
-    return (
-        _table_with(metric=_is_text)(value)
-        and "metric" in value
-        and (value.get("value") is None or _is_number(value["value"]))
-    )
+def _is_number_or_none(value: Any) -> bool:
+    return value is None or _is_number(value)
 
 
 _is_table = _table_of()
@@ -145,7 +141,7 @@ class Manifest:
         unknown: what is not known about the saved state, one line each.
         replaces: the lowest number of the checkpoints that it replaced; 0 for none.
         not_finite: the path of a weight that is not finite; empty if all are.
-        best: the metric by which checkpoints were ranked, and its value; empty if they were not ranked.
+        ranked: the metrics by which checkpoints were ranked, and their values; None where it was not recorded.
         hyper_parameters: as set up, by resource and field; None if unknown. `hyper_parameters_in_force` likewise.
         window_ranks: the number of ranks that began the open window of gradients.
         ranks: the number of processes that wrote it; if several, `digests` and `own` have an entry for each.
@@ -181,7 +177,7 @@ class Manifest:
     unknown: Sequence[str] = _field(OWN_FACTS["unknown"], [])
     replaces: int = _field(lambda value: _is_count(value) and value > 0, 0, omitted=True)
     not_finite: str = _field(_is_text, "", omitted=True)
-    best: Mapping[str, Any] = _field(_is_best, {}, omitted=True)
+    ranked: Mapping[str, float | None] = _field(_table_of(_is_number_or_none), {}, omitted=True)
     hyper_parameters: Mapping[str, Mapping[str, Any]] | None = _field(_are_tables, None, omitted=True)
     hyper_parameters_in_force: Mapping[str, Mapping[str, Any]] | None = _field(_are_tables, None, omitted=True)
     window_ranks: int = _field(_is_number_of_ranks, 1, omitted=True)

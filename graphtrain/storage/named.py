@@ -1,7 +1,8 @@
 """Resolve names and paths to checkpoints, and read the graphs saved there; without torch.
 
-A checkpoint is named by its path, or by ``RUN/best``, ``RUN/newest`` or ``RUN/NAME``, where NAME is that of its folder;
-where a run directory is given, also without the run. A run directory alone stands for its newest sound checkpoint.
+A checkpoint is named by its path, or by ``RUN/best``, ``RUN/best:NODE`` (as that node ranks them), ``RUN/newest`` or
+``RUN/NAME``, where NAME is that of its folder; where a run directory is given, also without the run. A run directory
+alone stands for its newest sound checkpoint.
 """
 
 from __future__ import annotations
@@ -24,28 +25,36 @@ from graphtrain.storage.manifest import (
     own_checkpoint_paths,
     read_manifest,
 )
-from graphtrain.storage.run_directory import BEST_FILE, CHECKPOINTS_FOLDER, Ranking
+from graphtrain.storage.run_directory import BEST, BEST_FILE, CHECKPOINTS_FOLDER, read_rankings
 
 T = TypeVar("T")
 
 _MOST_NAMES = 10
 
-BEST, NEWEST = "best", "newest"
-"""`RUN/best` and `RUN/newest` stand for checkpoints of the run in `RUN`."""
+NEWEST = "newest"
 
 
 def _ignore(line: str) -> None:
     pass
 
 
+def _run_and_name(path: Path) -> tuple[Path, str]:
+    """The run and the name of a checkpoint: ``RUN`` and ``best:stage/checkpoint``, in which the path of a node is."""
+    run, best, node = path.as_posix().rpartition(f"{BEST}:")
+    if best and (not run or run.endswith("/")):
+        return Path(run), f"{best}{node}"
+    return path.parent, path.name
+
+
 def _is_named(path: Path) -> bool:
-    """True for ``RUN/best``, ``RUN/newest`` and ``RUN/NAME`` of a run, unless a file or folder has that name."""
-    if not path.name or os.path.lexists(path):
+    """True for the names of checkpoints of a run, unless a file or folder has that name."""
+    run, name = _run_and_name(path)
+    if not name or os.path.lexists(path):
         return False
-    folder = os.path.join(path.parent, CHECKPOINTS_FOLDER)
-    if path.name in (BEST, NEWEST):
+    folder = os.path.join(run, CHECKPOINTS_FOLDER)
+    if name == NEWEST or name.partition(":")[0] == BEST:
         return os.path.isdir(folder)
-    return os.path.isfile(os.path.join(folder, path.name, MANIFEST_FILE))
+    return os.path.isfile(os.path.join(folder, name, MANIFEST_FILE))
 
 
 def checkpoint_folder(name: str | Path, folder: Path | None = None, notify: Callable[[str], None] = _ignore) -> Path:
@@ -66,19 +75,25 @@ def checkpoint_folder(name: str | Path, folder: Path | None = None, notify: Call
         return path.resolve() if path.is_symlink() else path  # a link by the user, outside of any run directory
     if folder is not None and (folder / path).is_dir():
         return folder / path
-    if folder is not None and path == Path(path.name) and _is_named(folder.parent / path):
+    if folder is not None and _run_and_name(path)[0] == Path() and _is_named(folder.parent / path):
         path = folder.parent / path
     if not _is_named(path):
         return path
-    run = path.parent
-    if path.name not in (BEST, NEWEST):
-        return run / CHECKPOINTS_FOLDER / path.name
-    if path.name == NEWEST:
+    run, name = _run_and_name(path)
+    if name == NEWEST:
         return newest_in(run, _checked, notify, f"`{path}`: ")
+    best, _, node = name.partition(":")
+    if best != BEST:
+        return run / CHECKPOINTS_FOLDER / name
+    rankings = read_rankings(run / BEST_FILE)
+    if node and rankings and node not in rankings:
+        why = f"`{path}`: no node `{node}` ranks the checkpoints of the run in `{run}`"
+        raise UsageError(why, f"there are: {', '.join(f'{BEST}:{ranks}' for ranks in rankings)}")
     names = {checkpoint.name for checkpoint in own_checkpoint_paths(run / CHECKPOINTS_FOLDER)}
-    for best in Ranking.read(run / BEST_FILE).values:
-        if best in names and holds_a_checkpoint(run / CHECKPOINTS_FOLDER / best):
-            return run / CHECKPOINTS_FOLDER / best
+    ranked = rankings[node].values if node in rankings else next((first.values for first in rankings.values()), {})
+    for checkpoint in ranked:
+        if checkpoint in names and holds_a_checkpoint(run / CHECKPOINTS_FOLDER / checkpoint):
+            return run / CHECKPOINTS_FOLDER / checkpoint
     raise UsageError(
         f"`{path}`: the run in `{run}` has no best checkpoint, because none was ranked by a metric",
         f"train with checkpoint.best='val/loss', or use `{run / NEWEST}`",
@@ -186,7 +201,7 @@ def _checked(path: Path, manifest: Manifest) -> Path:
 
 
 def holds_a_graph(path: Path) -> bool:
-    """True for a run directory, and for a checkpoint: its folder, or ``RUN/best``, ``RUN/newest`` and ``RUN/NAME``."""
+    """True for a run directory, and for a checkpoint: its folder, or its name in a run."""
     # Not by `Path`, which raises for names that are too long.
     folder, manifest = os.path.join(path, CHECKPOINTS_FOLDER), os.path.join(path, MANIFEST_FILE)
     return os.path.isdir(folder) or os.path.isfile(manifest) or _is_named(path)
@@ -211,7 +226,7 @@ def saved_manifest(
         CheckpointError: the named one is not sound.
     """
     path = Path(path)
-    run = path.parent if _is_named(path) else path
+    run = _run_and_name(path)[0] if _is_named(path) else path
     if contained and not (run / CHECKPOINTS_FOLDER).resolve().is_relative_to(run.resolve()):
         folder = run / CHECKPOINTS_FOLDER
         raise UsageError(f"`{folder}` leads out of the run directory, which has to contain the graph")

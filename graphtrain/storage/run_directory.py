@@ -22,10 +22,9 @@ NODES_FILE = "nodes.jsonl"
 STATUS_FILE = "status.json"
 STARTS_FILE = "starts.jsonl"
 BEST_FILE = "best.json"
+BEST = "best"  # `RUN/best` stands for a checkpoint of the run
 CHECKPOINTS_FOLDER = "checkpoints"
 ACTIVE = ("running", "stopping")
-# Of a run whose process is importing its script, and of one that was stopped before it trained.
-STARTING, NOT_BEGUN = "starting", "not begun"
 # The most seconds between two writes of the status while a run is active.
 STATUS_SECONDS = 2.0
 _MOST_BYTES_OF_A_STATUS = 1 << 20
@@ -308,15 +307,15 @@ def _number(value: Any) -> float:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Checkpoints ranked by a metric, in a file for people and other programs.
+    """Checkpoints ranked by a metric.
 
     Attributes:
-        metric: its name; empty where nothing is ranked.
+        metric: its name.
         mode: "min" or "max".
         values: name of a checkpoint -> its value, the best first.
     """
 
-    metric: str = ""
+    metric: str
     mode: str = "min"
     values: Mapping[str, float] = field(default_factory=dict)
 
@@ -328,46 +327,65 @@ class Ranking:
         return None
 
     @classmethod
-    def read(cls, path: Path) -> Ranking:
-        """Read a ranking, without entries that are invalid; empty if the file is missing or is not a ranking."""
-        return cls.parsed(path) or cls()
+    def of(cls, table: Any) -> Ranking:
+        """A ranking from a table that was read, without entries that are invalid.
 
-    @classmethod
-    def parsed(cls, path: Path) -> Ranking | None:
-        """Read a ranking; None if the file is missing or is not a ranking."""
-        try:
-            table = parsed_json(read_regular(path, _MOST_BYTES_OF_A_RANKING))
-            metric, mode, entries = table["metric"], table["mode"], table["checkpoints"]
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+        Raises:
+            ValueError, KeyError, TypeError: it is not a ranking.
+        """
+        metric, mode, entries = table["metric"], table["mode"], table["checkpoints"]
         if not isinstance(metric, str) or mode not in ("min", "max") or not isinstance(entries, list):
-            return None
+            raise ValueError("not a ranking")
         pairs: list[tuple[Any, Any]] = [
             (entry.get("checkpoint"), entry.get("value")) for entry in entries if isinstance(entry, dict)
         ]
         values = {name: float(value) for name, value in pairs if isinstance(name, str) and _is_finite(value)}
         return cls(metric, mode, values)
 
-    def write(self, path: Path) -> None:
-        """Write the file atomically, or remove it if nothing is ranked.
+    def as_plain(self) -> dict[str, Any]:
+        """The table that is written."""
+        entries = [{"checkpoint": name, "value": value} for name, value in self.values.items()]
+        return {"metric": self.metric, "mode": self.mode, "checkpoints": entries}
 
-        Raises:
-            CheckpointError: the disk refuses, or the file is not a ranking.
-        """
-        if not is_ranking(path):
-            raise CheckpointError(f"{path} was not written by a run")
-        with readable_failure(path):
-            if not self.values:
-                path.unlink(missing_ok=True)
-                return
-            entries = [{"checkpoint": name, "value": value} for name, value in self.values.items()]
-            table = {"metric": self.metric, "mode": self.mode, "checkpoints": entries}
-            replace_file(path, (json.dumps(table, indent=2) + "\n").encode(), flush=True)
+
+def read_rankings(path: Path) -> dict[str, Ranking]:
+    """Read the ranking of each node, by its path, the first node first; empty if the file is missing or holds none."""
+    try:
+        table = parsed_json(read_regular(path, _MOST_BYTES_OF_A_RANKING))
+        others = {node: Ranking.of(other) for node, other in table.get("others", {}).items()}
+        return {str(table.get("node", "")): Ranking.of(table), **others}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def write_rankings(path: Path, rankings: Mapping[str, Ranking]) -> None:
+    """Write the file, for people and other programs, atomically, or remove it if nothing is ranked.
+
+    The table is the ranking of the first node, which has those of the others in it.
+
+    Raises:
+        CheckpointError: the disk refuses, or the file is not a ranking.
+    """
+    if not is_ranking(path):
+        raise CheckpointError(f"{path} was not written by a run")
+    with readable_failure(path):
+        if not any(ranking.values for ranking in rankings.values()):
+            path.unlink(missing_ok=True)
+            return
+        (node, first), *others = ((node, ranking.as_plain()) for node, ranking in rankings.items())
+        table = {**first, "node": node, **({"others": dict(others)} if others else {})}
+        replace_file(path, (json.dumps(table, indent=2) + "\n").encode(), flush=True)
 
 
 def is_ranking(path: Path) -> bool:
-    """True if the path does not exist, or is a ranking."""
-    return not os.path.lexists(path) or Ranking.parsed(path) is not None
+    """True if the path does not exist, or holds rankings."""
+    return not os.path.lexists(path) or bool(read_rankings(path))
+
+
+def best_by_name(rankings: Mapping[str, Ranking]) -> dict[str, dict[str, Any] | None]:
+    """The best checkpoint of each ranking, by its name in the run: ``best``; of further nodes ``best:NODE``."""
+    names = [BEST, *(f"{BEST}:{node}" for node in [*rankings][1:])]
+    return {BEST: None, **{name: ranking.best for name, ranking in zip(names, rankings.values(), strict=False)}}
 
 
 def _is_finite(value: Any) -> bool:
@@ -379,12 +397,18 @@ def _is_finite(value: Any) -> bool:
         return False
 
 
+def best_in(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The same as a status has it, without names whose ranking is empty."""
+    named = {name: best for name, best in status.items() if name.partition(":")[0] == BEST}
+    return {name: best for name, best in named.items() if isinstance(best, Mapping)}
+
+
 # ---- which checkpoints are kept: the newest ones, and the best
 
 
 @dataclass(frozen=True)
 class Retention:
-    """Which checkpoints of a run are kept.
+    """Which checkpoints of a run a node keeps. Of several nodes, each keeps its own.
 
     Arguments:
         keep: how many of the newest are kept, at least 1. Default: 2.
@@ -401,34 +425,6 @@ class Retention:
     best_mode: Literal["min", "max"] = "min"
     keep_best: int = 1
 
-    @classmethod
-    def merged(cls, retentions: Mapping[str, Retention]) -> Retention:
-        """Combine the retentions of several nodes: what one of them keeps is kept.
-
-        Arguments:
-            retentions: by node path.
-
-        Raises:
-            UsageError: two of them rank checkpoints by different metrics, or in different directions.
-
-        >>> Retention.merged({"often": Retention(keep=1), "checkpoint": Retention(best="loss", keep_best=3)})
-        Retention(keep=2, best='loss', best_mode='min', keep_best=3)
-        """
-        keep = max(retention.keep for retention in retentions.values())
-        ranking = {path: retention for path, retention in retentions.items() if retention.best is not None}
-        if not ranking:
-            return cls(keep)
-        path, first = next(iter(ranking.items()))
-        for other_path, other in ranking.items():
-            for name in ("best", "best_mode"):
-                if getattr(other, name) != getattr(first, name):
-                    raise UsageError(
-                        f"`{path}.{name}` is {getattr(first, name)!r} and `{other_path}.{name}` is "
-                        f"{getattr(other, name)!r}, but a run ranks its checkpoints in one way",
-                        "give both the same value, or remove `best` from one of them",
-                    )
-        return cls(keep, first.best, first.best_mode, max(retention.keep_best for retention in ranking.values()))
-
     def expired(
         self,
         oldest_first: Sequence[T],
@@ -436,7 +432,7 @@ class Retention:
         unsound: Collection[T] = (),
         not_finite: Collection[T] = (),
     ) -> list[T]:
-        """The checkpoints to remove, oldest first.
+        """The checkpoints that need not be kept, oldest first.
 
         Arguments:
             values: of the metric, where it was measured for the weights in the checkpoint.

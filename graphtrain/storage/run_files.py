@@ -39,6 +39,7 @@ from graphtrain.storage.run_directory import (
     MetricsFile,
     Retention,
     are_starts,
+    best_by_name,
     has_begun,
     is_ranking,
     is_status,
@@ -382,8 +383,8 @@ class RunFiles:
 
         return bool(self._lead(is_newest))
 
-    def cut_back_to(self, checkpoint: Checkpoint | None, retention: Retention) -> list[dict[str, float]]:
-        """Truncate the metrics, the texts, the counts and the ranking to those of a checkpoint, or to nothing.
+    def cut_back_to(self, checkpoint: Checkpoint | None, retentions: Mapping[str, Retention]) -> list[dict[str, float]]:
+        """Truncate the metrics, the texts, the counts and the rankings to those of a checkpoint, or to nothing.
 
         Returns:
             The rows that remain.
@@ -397,7 +398,7 @@ class RunFiles:
             if not is_own and not any("run" in start for start in read_starts(self.folder)):
                 for name in (METRICS_FILE, TEXTS_FILE, NODES_FILE):
                     self._refuse_foreign(name)
-            self._store.resumed_from(checkpoint.path if checkpoint is not None and is_own else None, retention)
+            self._store.resumed_from(checkpoint.path if checkpoint is not None and is_own else None, retentions)
             rows.extend(self._metrics.cut(manifest.metrics_bytes))
             self._texts.cut(manifest.texts_bytes)
             try:
@@ -485,15 +486,15 @@ class RunFiles:
         self,
         state: StagedState,
         facts: Manifest,
-        retention: Retention,
-        value: float | None = None,
+        retentions: Mapping[str, Retention],
+        values: Mapping[str, float | None],
         replaced: Path | None = None,
         write: Callable[[Path, StagedState, Manifest], Manifest] = write_checkpoint,
     ) -> Written:
         """Write a checkpoint, as `FolderStore.save` does; may be called in any thread."""
         for file in (self._metrics, self._texts, self._nodes):
             file.flush()  # first, so that the checkpoint counts only rows that are on the disk
-        return Written(*self._store.save(state, facts, retention, value, replaced, write))
+        return Written(*self._store.save(state, facts, retentions, values, replaced, write))
 
     def saved(self, written: Written) -> None:
         """Note that a checkpoint is on the disk."""
@@ -510,10 +511,9 @@ class RunFiles:
             self.resumable = path
         return manifest.not_finite
 
-    @property
-    def has_ranked(self) -> bool:
-        """True if a checkpoint has a value of the metric by which they are ranked."""
-        return self._store.ranking.best is not None
+    def has_ranked(self, node: str) -> bool:
+        """True if a checkpoint has a value of the metric by which a node ranks them."""
+        return node in self._store.rankings and self._store.rankings[node].best is not None
 
     def write_status(self, status: Mapping[str, Any]) -> None:
         """Replace the status file, which other processes read, atomically."""
@@ -521,7 +521,7 @@ class RunFiles:
             return  # a process that was forked by the user's code is not the run
         path, digest = self.latest if self.latest is not None else (None, None)
         name = path.name if path is not None else None
-        checkpoint = {"checkpoint": name, "digest": digest, "best": self._store.ranking.best}
+        checkpoint = {"checkpoint": name, "digest": digest, **best_by_name(self._store.rankings)}
         _replace_status(self.folder, {**status, **checkpoint})
 
 

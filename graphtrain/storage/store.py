@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import final
@@ -24,7 +24,7 @@ from graphtrain.storage.manifest import (
 )
 from graphtrain.storage.named import newest_checkpoint
 from graphtrain.storage.regular import temporary_name
-from graphtrain.storage.run_directory import BEST_FILE, Ranking, Retention
+from graphtrain.storage.run_directory import BEST_FILE, Ranking, Retention, write_rankings
 from graphtrain.storage.state_files import StagedState
 
 Read = Callable[[Path, Manifest | None], Checkpoint]
@@ -38,7 +38,7 @@ class FolderStore:
         notify: receives a line for every checkpoint that is skipped.
 
     Attributes:
-        ranking: the checkpoints with a value of the metric of the last `Retention`, best first.
+        rankings: node -> the checkpoints with a value of its metric, by the last retentions.
     """
 
     def __init__(self, folder: Path, notify: Callable[[str], None]) -> None:
@@ -48,14 +48,14 @@ class FolderStore:
         self._best_file = folder.parent / BEST_FILE
         self._facts: dict[Path, Manifest] = {}
         self._given_up: set[Path] = set()
-        self.ranking = Ranking()
+        self.rankings: dict[str, Ranking] = {}
 
     def save(
         self,
         state: StagedState,
         facts: Manifest,
-        retention: Retention,
-        value: float | None = None,
+        retentions: Mapping[str, Retention],
+        values: Mapping[str, float | None],
         replaced: Path | None = None,
         write: Callable[[Path, StagedState, Manifest], Manifest] = write_checkpoint,
     ) -> tuple[Path, Manifest]:
@@ -63,18 +63,19 @@ class FolderStore:
 
         Arguments:
             facts: the manifest without digest and checksums.
-            value: of the metric by which checkpoints are ranked. Default: none.
-            replaced: the checkpoint that this one replaces, whose value is used if there is no other. Default: none.
+            retentions: of each node that saves, by its path.
+            values: of the metrics by which checkpoints are ranked, where they are known.
+            replaced: the checkpoint that this one replaces, whose values are used where there is none. Default: none.
             write: writes the folder. Default: this process writes all of it.
 
         Raises:
             CheckpointError: it cannot be written, or was given up.
         """
         path = self.folder / f"{free_number(self.folder):06d}-step-{facts.step}"
-        if retention.best is not None:
-            if value is None and replaced is not None:
-                value = self._value(replaced, retention.best)
-            facts = replace(facts, best={"metric": retention.best, "value": value})
+        metrics = [rule.best for rule in retentions.values() if rule.best is not None]
+        earlier = {metric: self._value(replaced, metric) for metric in metrics if replaced is not None}
+        known = {metric: value for metric, value in values.items() if value is not None}
+        facts = replace(facts, ranked={**dict.fromkeys(metrics), **earlier, **known})
         if weight := state.weight_that_is_not_finite:
             facts = replace(facts, not_finite=weight)
             if replaced is not None and not self.facts_of(replaced).not_finite:
@@ -83,11 +84,11 @@ class FolderStore:
         # Somebody may have removed the newest ones, so that their numbers are used again.
         self._given_up.discard(path)
         self._facts[path] = _retention_facts(manifest)
-        self._keep(retention, replaced if replaced != path else None)
+        self._keep(retentions, replaced if replaced != path else None)
         return path, manifest
 
-    def resumed_from(self, path: Path | None, retention: Retention) -> None:
-        """Restore the ranking up to a checkpoint; those made after it were given up, and are not ranked.
+    def resumed_from(self, path: Path | None, retentions: Mapping[str, Retention]) -> None:
+        """Restore the rankings up to a checkpoint; those made after it were given up, and are not ranked.
 
         Arguments:
             path: the checkpoint. None: the run starts from the beginning.
@@ -95,32 +96,37 @@ class FolderStore:
         paths = self.own_paths()
         number = checkpoint_number(path) if path is not None else 0
         self._given_up = {other for other in paths if checkpoint_number(other) > number}
-        self.ranking = self._ranked(paths, retention)
+        self.rankings = self._ranked(paths, retentions)
 
-    def _keep(self, retention: Retention, replaced: Path | None = None) -> None:
+    def _keep(self, retentions: Mapping[str, Retention], replaced: Path | None = None) -> None:
         """Rank the checkpoints, and remove those that need not be kept."""
         paths = [path for path in self.own_paths() if path != replaced]
         readable = [path for path in paths if path not in self._unsound]
-        not_finite = {path for path in readable if len(readable) > retention.keep and self.facts_of(path).not_finite}
+        rules = [*retentions.values()] or [Retention()]
+        most = max(rule.keep for rule in rules)
+        not_finite = {path for path in readable if len(readable) > most and self.facts_of(path).not_finite}
         returned_to = names_kept(self.facts_of(readable[-1])) if readable else []
-        expired = [
-            path
-            for path in retention.expired(paths, self._values(paths, retention.best), self._unsound, not_finite)
-            if path.name not in returned_to
-        ]
-        ranking = self._ranked([path for path in paths if path not in expired], retention)
-        ranking.write(self._best_file)
-        self.ranking = ranking
+        kept_by_none = set.intersection(
+            *({*rule.expired(paths, self._values(paths, rule.best), self._unsound, not_finite)} for rule in rules)
+        )
+        expired = [path for path in paths if path in kept_by_none and path.name not in returned_to]
+        rankings = self._ranked([path for path in paths if path not in expired], retentions)
+        write_rankings(self._best_file, rankings)
+        self.rankings = rankings
         # Only now that it is on the disk; one by one, so that everything that should be kept exists at any moment.
         if replaced is not None:
             self._remove(replaced)
         for old in expired:
             self._remove(old)
 
-    def _ranked(self, paths: list[Path], retention: Retention) -> Ranking:
-        values = self._values(paths, retention.best)
-        ranked = {path.name: values[path] for path in retention.ranked(values)}
-        return Ranking(retention.best or "", retention.best_mode, ranked)
+    def _ranked(self, paths: list[Path], retentions: Mapping[str, Retention]) -> dict[str, Ranking]:
+        rankings = {}
+        for node, rule in retentions.items():
+            if rule.best is not None:
+                values = self._values(paths, rule.best)
+                ranked = {path.name: values[path] for path in rule.ranked(values)}
+                rankings[node] = Ranking(rule.best, rule.best_mode, ranked)
+        return rankings
 
     def _values(self, paths: list[Path], metric: str | None) -> dict[Path, float]:
         """The value of the metric for each checkpoint that has one."""
@@ -132,10 +138,8 @@ class FolderStore:
 
     def _value(self, path: Path, metric: str) -> float | None:
         facts = self.facts_of(path)
-        value: float | None = facts.metrics.get(metric)  # if another metric was ranked when it was saved
-        if facts.best.get("metric") == metric:
-            value = facts.best.get("value")
-        return value
+        # `metrics` if other ones were ranked when it was saved.
+        return facts.ranked[metric] if metric in facts.ranked else facts.metrics.get(metric)
 
     def facts_of(self, path: Path) -> Manifest:
         """The manifest of a checkpoint, reduced to what retention needs; empty if it cannot be read."""
@@ -188,4 +192,4 @@ class FolderStore:
 
 def _retention_facts(manifest: Manifest) -> Manifest:
     """A manifest reduced to what retention needs, since there may be many."""
-    return Manifest(**{name: getattr(manifest, name) for name in ("best", "metrics", "not_finite", "saved_by")})
+    return Manifest(**{name: getattr(manifest, name) for name in ("ranked", "metrics", "not_finite", "saved_by")})

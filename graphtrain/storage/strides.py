@@ -118,6 +118,10 @@ def placed(values: torch.Tensor, placement: Placement) -> torch.Tensor:
     return memory.as_strided(shape, stride, offset)
 
 
+DEVICES = ("cuda", "mps", "mtia", "xpu")
+"""The types of devices to which a resume moves tensors, and of which it restores the random generators."""
+
+
 def name_of(device: torch.device) -> str:
     """The name under which a checkpoint has a device: of the current one without its number.
 

@@ -4,16 +4,15 @@
 | --- | --- |
 | `NAME.safetensors` | whole tensors |
 | `NAME.safetensors.index.json` | which of several such files each tensor is in |
-| a folder with `.metadata` | what `torch.distributed.checkpoint` saves |
-| a folder of `.safetensors` | the same, saved by its `HuggingFaceStorageWriter`, or whole tensors |
+| a folder of `.safetensors` | whole tensors |
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -27,9 +26,7 @@ from graphtrain.storage.regular import parsed_json, read_regular
 from graphtrain.storage.tensor_files import TENSOR_SUFFIX
 
 INDEX_SUFFIX = ".safetensors.index.json"
-METADATA = ".metadata"  # of torch.distributed.checkpoint
 _MOST_BYTES_OF_AN_INDEX = 1 << 28
-_OFFSETS = "DCP_SHARDING_INFO"  # where in the whole tensors those of a file begin, by HuggingFaceStorageWriter
 _BY_TYPE = {name: dtype for dtype, name in TYPES.items()}
 
 
@@ -107,13 +104,9 @@ def open_weights(path: Path) -> dict[str, StoredTensor]:
         return _of_files([path.parent / name for name in _indexed(path)])
     if not path.is_dir():
         return _of_files([path])
-    if (path / METADATA).exists():
-        from graphtrain.storage.distributed_files import open_distributed  # which few runs need
-
-        return open_distributed(path / METADATA)
     if files := sorted(path.glob(f"*{TENSOR_SUFFIX}")):
         return _of_files(files)
-    raise ValueError(f"has neither `{METADATA}` nor a file {TENSOR_SUFFIX}")
+    raise ValueError(f"has no file {TENSOR_SUFFIX}")
 
 
 def _indexed(path: Path) -> list[str]:
@@ -130,27 +123,17 @@ def _of_files(paths: Sequence[Path]) -> dict[str, StoredTensor]:
     tensors: dict[str, StoredTensor] = {}
     for path in paths:
         try:
-            for name, dtype, box, read in _parts_in(path):
-                size = tuple(end for _, end in box)
-                tensor = tensors.setdefault(name, StoredTensor(dtype, size))
-                if tensor.dtype != dtype or len(tensor.shape) != len(size):
-                    raise ValueError(f"`{name}` has another type than in other files")
-                tensor.shape = tuple(map(max, tensor.shape, size))
-                tensor.parts.append((box, read))
+            file: Any = safetensors.safe_open(path, "pt")
+            for name in file.keys():  # noqa: SIM118 - it is no mapping
+                if name in tensors:
+                    raise ValueError(f"`{name}` is in another file too")
+                part = file.get_slice(name)
+                tensor = tensors[name] = StoredTensor(_BY_TYPE[part.get_dtype()], tuple(part.get_shape()))
+                tensor.parts.append((whole_box(tensor.shape), partial(_bytes_in, file, name)))
         except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
             raise ValueError(f"cannot be read as safetensors: {path.name}: {error}") from error
     return tensors
 
 
-def _parts_in(path: Path) -> Iterator[tuple[str, torch.dtype, Box, Callable[[], torch.Tensor]]]:
-    file: Any = safetensors.safe_open(path, "pt")
-    metadata: Mapping[str, str] = file.metadata() or {}
-    offsets = json.loads(metadata[_OFFSETS]) if _OFFSETS in metadata else {}
-    for name in file.keys():  # noqa: SIM118 - it is no mapping
-        part = file.get_slice(name)
-        sizes = part.get_shape()
-        starts = [int(start) for start in offsets[name]["saved_offsets"]] if offsets else [0] * len(sizes)
-        if min(starts, default=0) < 0:
-            raise ValueError(f"`{name}` begins before its tensor")
-        box = tuple((start, start + size) for start, size in zip(starts, sizes, strict=True))
-        yield name, _BY_TYPE[part.get_dtype()], box, lambda name=name: bytes_of(file.get_tensor(name))  # type: ignore[misc]
+def _bytes_in(file: Any, name: str) -> torch.Tensor:
+    return bytes_of(file.get_tensor(name))

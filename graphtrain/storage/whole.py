@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -81,51 +78,17 @@ def weights_in_place(path: Path, of_ranks: Sequence[Mapping[str, Any]]) -> dict[
     return weights
 
 
-def write_weights(path: Path, tensors: Mapping[str, StoredTensor], most_bytes: float, origin: Path) -> list[Path]:
-    """Write tensors to one file, or to several with an index, as `transformers` and others read them.
+def write_weights(path: Path, tensors: Mapping[str, StoredTensor], origin: Path) -> None:
+    """Write tensors to a new file.
 
     Arguments:
-        path: of the file; of several, ``name-00001-of-00003.safetensors`` and ``name.safetensors.index.json``.
-        tensors: by name.
-        most_bytes: how large a file may be; one with a single tensor may be larger.
         origin: the checkpoint, for messages.
-
-    Returns:
-        The files of tensors.
 
     Raises:
         CheckpointError: a part of a tensor is missing.
-        OSError: the disk refuses, or a file exists.
+        OSError: the disk refuses.
     """
-    parts: list[dict[str, StoredTensor]] = [{}]
-    size = total = 0
-    for name, tensor in tensors.items():
-        if parts[-1] and size + tensor.nbytes > most_bytes:
-            parts.append({})
-            size = 0
-        parts[-1][name] = tensor
-        size, total = size + tensor.nbytes, total + tensor.nbytes
-    paths, index = [path], path.with_name(f"{path.name}.index.json")
-    if len(parts) > 1:
-        numbered = range(1, len(parts) + 1)
-        paths = [path.with_name(f"{path.stem}-{number:05d}-of-{len(parts):05d}{path.suffix}") for number in numbered]
-    written: list[Path] = []
-    for file in (*paths, index) if len(parts) > 1 else paths:
-        if os.path.lexists(file):
-            raise FileExistsError(errno.EEXIST, f"`{file.name}` exists")
-    try:
-        for file, part in zip(paths, parts, strict=True):
-            replace_file(file, _bytes_of(part, origin), flush=True)
-            written.append(file)
-        if len(parts) > 1:
-            places = {name: file.name for file, part in zip(paths, parts, strict=True) for name in part}
-            content = {"metadata": {"total_size": total}, "weight_map": places}
-            replace_file(index, json.dumps(content, indent=2).encode(), flush=True)
-    except BaseException:
-        for file in written:
-            file.unlink(missing_ok=True)
-        raise
-    return paths
+    replace_file(path, _bytes_of(tensors, origin), flush=True)
 
 
 def _bytes_of(part: Mapping[str, StoredTensor], origin: Path) -> Iterator[bytes | memoryview]:

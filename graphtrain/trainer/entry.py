@@ -11,14 +11,15 @@ import torch
 
 from graphtrain.errors import CheckpointError, LifeCycleError, UsageError
 from graphtrain.names import quoted, suggestion
-from graphtrain.program.horizon import lines_about_steps, other_horizons
+from graphtrain.program.factories import unlike_sources
+from graphtrain.program.horizon import other_horizons
 from graphtrain.program.requests import Return
 from graphtrain.resume.rank_resume import choose
 from graphtrain.resume.restore import Restored, ResumeOptions, repeated
 from graphtrain.resume.setup_change import setup_changes, unexplained
 from graphtrain.state.objects import MISFITS
 from graphtrain.state.random import capture_random
-from graphtrain.state.weights import misfits
+from graphtrain.state.weights import fitting
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.manifest import Lineage, read_manifest
 from graphtrain.storage.named import checkpoint_folder, existing_checkpoint
@@ -39,11 +40,6 @@ def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> tuple[Checkpoint
     """
     session, files, random = run.session, run.files, capture_random()
     compiled = session.compiled
-    if compiled.returning and not compiled.saving:
-        raise UsageError(
-            f"{quoted(compiled.returning)} may send the run back to a checkpoint, but no node saves one",
-            "insert a node of the kind `checkpoint`, as in `fit`",
-        )
     if compiled.returning and files is None and not run.is_replay:
         raise UsageError(
             f"{quoted(compiled.returning)} may send the run back to a checkpoint, but there is no run directory",
@@ -54,8 +50,11 @@ def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> tuple[Checkpoint
     run.notices.last.clear()
     run.notices.last.extend(noted(status))  # those of the process before
     session.set_up(checkpoint, holder)
-    program = session.compiled.program
-    for line in [*(lines_about_steps(program) if checkpoint is None else ()), *other_horizons(program)]:
+    lines = [*other_horizons(session.compiled.program)]
+    if checkpoint is None:
+        supplied = session.resources.keys() - session.compiled.state.copies.keys()
+        lines = [*unlike_sources(session.graph, session.resources, supplied), *lines]
+    for line in lines:
         run.notices.once(line)
     if checkpoint is None:
         session.begin(random)
@@ -213,7 +212,7 @@ def _report(
     lost, others = [*manifest.unknown, *restored.lost], [*restored.changes]
     if environment is not None:
         by_a_person = environment.changes(manifest)
-        if by_a_person:
+        if by_a_person or restored.decided:  # so somebody has changed `setup`
             others += [f"{path} as set up" for path in different]
         else:
             lost += unexplained(different)
@@ -293,18 +292,19 @@ def way_back(run: LiveRun) -> str:
 # ---- weights alone
 
 
-def load_weights(run: LiveRun, named: str | Path, sources: Mapping[str, str]) -> Path:
+def load_weights(run: LiveRun, named: str | Path, sources: Mapping[str, str], only: Sequence[str]) -> Path:
     """Load the weights of a checkpoint into the models; if one of them does not fit, nothing is changed.
 
     Arguments:
         named: as for `Trainer.load`. It must have all models that were supplied.
         sources: model -> the model in the checkpoint that it takes its weights from, if that is another one.
+        only: as for `Trainer.load`; empty for all.
 
     Returns:
         The path of the checkpoint.
 
     Raises:
-        UsageError: a model is not in the checkpoint, or has other tensors.
+        UsageError: a model is not in the checkpoint, or has other tensors; or no name matches a pattern.
         CheckpointError: it is damaged.
     """
     world, objects = run.session.world, run.session.compiled.state.objects
@@ -333,12 +333,12 @@ def load_weights(run: LiveRun, named: str | Path, sources: Mapping[str, str]) ->
             if source == name and not isinstance(run.session.resources.get(name), torch.nn.Module):
                 continue  # it is part of another resource
             raise UsageError(f"`{checkpoint.path}` has no model `{source}`", _alternatives(source, saved))
-        if problems := misfits(module, {key: value for key, value in state.items() if isinstance(value, torch.Tensor)}):
-            raise UsageError(f"`{checkpoint.path}` does not match `{name}`:\n{problems}", _OTHER_MODEL)
-        states[name] = state
+        tensors = {key: value for key, value in state.items() if isinstance(value, torch.Tensor)}
+        names = fitting(module, tensors, only, f"`{checkpoint.path}` does not match `{name}`:")
+        states[name] = {key: state[key] for key in names} if only else state
     for name, state in states.items():
         try:
-            objects.load(name, state)
+            objects.load(name, state, strict=not only)
         except MISFITS as error:  # of a `load_state_dict` of the user's
             raise UsageError(f"`{checkpoint.path}` does not match `{name}`: {error}", _OTHER_MODEL) from None
     return path

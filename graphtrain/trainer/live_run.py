@@ -19,7 +19,6 @@ from graphtrain.program.loop import Transition
 from graphtrain.program.requests import SavePolicy
 from graphtrain.program.stopwatch import NodeTimes
 from graphtrain.report.logger import Beginning, Logger
-from graphtrain.report.recorded import picture_of
 from graphtrain.report.recorder import Recorder
 from graphtrain.report.snapshot import Display, Snapshot
 from graphtrain.resume.equal_ranks import require_equal_weights
@@ -175,7 +174,7 @@ class LiveRun:
         if outcome is Outcome.STOPPED:
             self.reason = signal.Signals(self._signal).name if self._signal else "a request"
         elif outcome is Outcome.BREAKPOINT:
-            self.reason = f"--before {self.position}"
+            self.reason = f"the breakpoint before {self.position}"
         elif outcome is Outcome.REACHED and (until := self.snapshot().until):
             self.reason = f"--until {' or '.join(until)}"
         return outcome
@@ -207,7 +206,7 @@ class LiveRun:
 
     def announce(self) -> None:
         """Tell loggers that the run begins, was resumed, or continues with another graph."""
-        session, graph = self.session, self.session.graph
+        session = self.session
         hyper_parameters = {**self.given, "seed": session.seed}
         for name, fields in session.hyper_parameters.values.items():
             hyper_parameters |= {f"{name}.{field}": value for field, value in fields.items()}
@@ -216,8 +215,7 @@ class LiveRun:
             hyper_parameters |= {f"{node.path}.{name}": plain_value(value) for name, value in values.items()}
         run_dir = self.files.path if self.files is not None else None
         rows, columns = tuple(session.recorder.rows), session.compiled.run_clock.columns
-        picture = functools.partial(picture_of, graph)
-        beginning = Beginning(graph, rows, hyper_parameters, run_dir, picture, columns)
+        beginning = Beginning(session.graph, rows, hyper_parameters, run_dir, columns)
         for watcher in self.watchers.each:
             watcher.announce(beginning)
 
@@ -235,7 +233,7 @@ class LiveRun:
     def cut_back_to(self, checkpoint: Checkpoint | None) -> None:
         """Truncate rows and counts to those of a checkpoint of the run, or to nothing; the session has entered it."""
         assert self.files is not None, "there is nothing to truncate"
-        rows = self.files.cut_back_to(checkpoint, self.requests.policy.retention)
+        rows = self.files.cut_back_to(checkpoint, self.requests.retentions)
         self.session.recorder.load_rows(rows)
         if self._nodes is not None:
             self._nodes.restart("resumed" if checkpoint is not None and self.files.owns(checkpoint) else "begun")
@@ -247,11 +245,16 @@ class LiveRun:
 
     # ---- saving
 
-    def save(self, policy: SavePolicy, value: float | None = None, askers: frozenset[str] = frozenset()) -> bool:
+    def save(
+        self,
+        policy: SavePolicy,
+        values: Mapping[str, float | None] | None = None,
+        askers: frozenset[str] = frozenset(),
+    ) -> bool:
         """Save at this position, if there is a run directory; False if it is not a save point.
 
         Arguments:
-            value: the value of the metric that ranks checkpoints. Default: none.
+            values: those of the metrics that rank checkpoints. Default: none.
             askers: the paths of the nodes that requested it. Default: none.
 
         Raises:
@@ -259,7 +262,7 @@ class LiveRun:
         """
         if self.files is None:
             return True
-        if not self.writer.save(policy, value, askers):
+        if not self.writer.save(policy, values or {}, askers):
             if self.session.loop.ended:
                 raise SaveFailedError(
                     f"the end of the run is not a save point ({self.writer.refusal})",
@@ -276,8 +279,9 @@ class LiveRun:
         self.save(self.requests.sync_policy)
         if self.files is None:  # a save would have compared them
             require_equal_weights(self.session.world, self.session.resources)
-        if self.files is not None and not self.files.has_ranked and (best := self.requests.policy.retention.best):
-            self.notices(_no_best(self.session.recorder, best))
+        for node, retention in self.requests.retentions.items():
+            if self.files is not None and retention.best is not None and not self.files.has_ranked(node):
+                self.notices(_no_best(self.session.recorder, retention.best, node))
         self.is_end_saved = True
 
     def report_written(self) -> None:
@@ -287,7 +291,7 @@ class LiveRun:
                 watcher.written()
 
 
-def _no_best(recorder: Recorder, name: str) -> str:
+def _no_best(recorder: Recorder, name: str, node: str) -> str:
     values = [row[name] for row in recorder.rows if name in row]
     line = "no checkpoint was kept as the best: "
     if not values:
@@ -297,7 +301,7 @@ def _no_best(recorder: Recorder, name: str) -> str:
     if not finite:
         return f"{line}every value of `{name}` is NaN or infinite"
     value = f"`{name}`" if len(finite) == len(values) else f"a finite value of `{name}`"
-    return f"{line}{value} was never recorded at a step at which `checkpoint` was due"
+    return f"{line}{value} was never recorded at a step at which `{node}` was due"
 
 
 @final

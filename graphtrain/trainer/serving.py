@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NoReturn
 
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
 from graphtrain.errors import (
     CheckpointError,
     DataError,
@@ -19,6 +21,7 @@ from graphtrain.outcome import Outcome
 from graphtrain.plan.scope import slots_of
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import Request
+from graphtrain.state.modules import note_rates
 from graphtrain.storage.manifest import OWN
 from graphtrain.trainer.debugging import users_frames
 from graphtrain.trainer.entry import go_back
@@ -38,8 +41,9 @@ def drive(run: LiveRun, transitions: Callable[[], list[Transition]], tracer: Any
     """
     run.drives(tracer)
     try:
-        while not isinstance(outcome := run.session.loop.drive(transitions(), lambda: serve(run)), Outcome):
-            pass
+        with register_optimizer_step_post_hook(note_rates):
+            while not isinstance(outcome := run.session.loop.drive(transitions(), lambda: serve(run)), Outcome):
+                pass
         return outcome
     except (SaveFailedError, UnknownMetricError) as error:  # between two nodes: the run can continue from here
         if isinstance(error, UnknownMetricError):  # on all ranks, which have the same rows
@@ -115,14 +119,13 @@ def _save_or_stop(run: LiveRun) -> Answer:
     requests = run.requests
     is_early = run.writer.comes_later()  # several ranks save between two batches if they can
     if "save" in requests and not is_early and _save(run):
-        requests.take("save")
-        requests.take_askers()
+        requests.saved()
     if "stop" not in requests:
         return None
     if run.life.state == "running":
         run.life.go("ask_to_stop")
     # What could not be saved for the other request cannot be saved for this one.
-    if is_early or "save" in requests or not run.save(requests.policy):
+    if is_early or "save" in requests or not run.save(requests.stop_policy):
         return None
     requests.clear()
     return Outcome.STOPPED
@@ -130,7 +133,7 @@ def _save_or_stop(run: LiveRun) -> Answer:
 
 def _save(run: LiveRun) -> bool:
     if run.files is not None:
-        return run.save(run.requests.policy, run.requests.value, run.requests.askers)
+        return run.save(run.requests.policy, run.requests.values, run.requests.askers)
     run.notices.once("there is no run directory, so no checkpoint is written")
     if run.is_replay:  # the run that it replays has saved
         run.writer.lineage = run.writer.lineage.with_saved(OWN, run.requests.askers)
@@ -139,13 +142,13 @@ def _save(run: LiveRun) -> bool:
 
 def _reached(run: LiveRun) -> Answer:
     run.requests.clear()
-    run.save(run.requests.policy)
+    run.save(run.requests.stop_policy)
     return Outcome.REACHED
 
 
 def _breakpoint(run: LiveRun) -> Answer:
     run.requests.clear()
-    if not run.save(run.requests.policy):
+    if not run.save(run.requests.stop_policy):
         run.notices(f"`{run.position}` is not a save point ({run.writer.refusal}); nothing is saved here")
     return Outcome.BREAKPOINT
 

@@ -37,7 +37,7 @@ from graphtrain.trainer.view import RunView, refuse_unnamed
 from graphtrain.trainer.watchers import display_for
 
 if TYPE_CHECKING:
-    from graphtrain.proof.explanation import Explanation
+    from graphtrain.proof.tracing import Explanation
 
 # What the first Ctrl-C prints at once, with a run directory and without.
 _STOPPING = "stopping at the next save point; Ctrl-C again stops at once, without saving"
@@ -96,16 +96,7 @@ class Trainer(RunView):
     >>> trainer.progress["step"]["steps"]
     3
     >>> print(trainer.explain())
-    at step 3, epoch 0.60, batch 3/5:
-    `finish` was left
-      1. end if finished: taken
-           finished = True, from "(ending or next_batch.empty) and accumulate.count == 0"
-             ending = True, from "finish.due"
-               finish.due = True (after 3 steps: steps 3, due at 3)
-             accumulate.count = 0
-             next_batch.empty was not asked
-      2. decide: not asked
-    the run is over
+    step 3, epoch 0.60, batch 3/5: finish -> end  finished=True (finish.due=True accumulate.count=0)
     >>> trainer.rewire(trainer.graph.set("accumulate", every=2).set("finish", after="5 steps"))
     >>> trainer.run(), trainer.progress["step"]["steps"]
     (Outcome.FINISHED, 5)
@@ -177,8 +168,8 @@ class Trainer(RunView):
         self._notify_of_graph()
 
     def _notify_of_graph(self) -> None:
-        program = self._session.compiled.program
-        for line in [*program.absent, *program.unread_resources(), *program.timed(), *program.outdated_kinds()]:
+        compiled, program = self._session.compiled, self._session.compiled.program
+        for line in [*program.absent, *program.unread_resources(), *program.timed(), *compiled.outdated_kinds()]:
             self._run.notices.once(line)
 
     def run(
@@ -374,7 +365,7 @@ class Trainer(RunView):
             run.announce()
 
     @on_all_ranks("in `load`")
-    def load(self, checkpoint: str | Path = "best", **models: str) -> Path:
+    def load(self, checkpoint: str | Path = "best", *, only: str | Iterable[str] = (), **models: str) -> Path:
         """Load the weights of a checkpoint into the models; returns its path.
 
         Parameters, buffers and everything else in their `state_dict` are loaded, and nothing else is: this is not a
@@ -383,8 +374,8 @@ class Trainer(RunView):
         Arguments:
             checkpoint: "best" or "newest" of this run, the name of one in its run directory, or a path, such as
                 ``"runs/first/best"``. Default: the best one by the metric ``checkpoint.best``.
-            models: model -> the model in the checkpoint that it takes its weights from, such as ``model="average"``.
-                Default: each takes its own.
+            only: patterns of names, such as ``"body.*"``; nothing else is loaded. Default: everything.
+            models: model -> that in the checkpoint whose weights it takes: ``model="average"``. Default: its own.
 
         Raises:
             LifeCycleError: the run is running, or has failed.
@@ -393,7 +384,7 @@ class Trainer(RunView):
         """
         run = self._run
         run.life.refuse("start")
-        path = entry.load_weights(run, checkpoint, models)
+        path = entry.load_weights(run, checkpoint, models, (only,) if isinstance(only, str) else tuple(only))
         run.has_changed()
         return path
 

@@ -26,7 +26,7 @@ from graphtrain.storage.run_directory import has_begun
 if TYPE_CHECKING:
     import pandas
 
-    from graphtrain.proof.explanation import Explanation
+    from graphtrain.proof.tracing import Explanation
     from graphtrain.report.display.summary import Summary
     from graphtrain.resume.session import Session
     from graphtrain.trainer.live_run import LiveRun
@@ -165,10 +165,9 @@ class RunView(Recorded):
         return compiled.compiler.cells.at(path, field).read()
 
     def explain(self) -> Explanation:
-        """Why the last transition went the way it did: which edges were tried, and what their guards read then.
+        """Why the last transition went the way it did: the guards that were evaluated, and what they read then.
 
-        After `advance`, and after a `run` with `trace`, these are the values read at the time. Any other `run` keeps no
-        trace, so the explanation is known only if the run is over or has failed.
+        Known after `advance`, after a `run` with `trace`, and where a run is over or has failed.
         """
         run, explaining = self._run, part("explain")
         last: Explanation | None = run.tracer.last if run.tracer is not None else None

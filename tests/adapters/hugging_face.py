@@ -104,12 +104,13 @@ def there(
     *,
     given: dict[str, Any],
     make_arguments: Callable[..., Any] = arguments,
+    trainer_class: Any = None,
     **more: Any,
 ) -> Any:
-    """Trained by `transformers.Trainer`, or by `Seq2SeqTrainer`."""
+    """Trained by `transformers.Trainer`, by `Seq2SeqTrainer`, or by a subclass."""
     model, args = make(), make_arguments(folder, **given)
-    trainer_class = transformers.Trainer if make_arguments is arguments else transformers.Seq2SeqTrainer
-    trainer = trainer_class(model, args, **{**data_for(make), **more})
+    usual = transformers.Trainer if make_arguments is arguments else transformers.Seq2SeqTrainer
+    trainer = (trainer_class or usual)(model, args, **{**data_for(make), **more})
     with contextlib.redirect_stdout(io.StringIO()):
         trainer.train()
     return trainer

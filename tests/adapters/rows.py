@@ -86,7 +86,7 @@ TRAINER: dict[str, str] = {
     "distributed_sampler_kwargs": "[graphtrain.Loader]",
     "init_module": "[torch.device]",
     "num_sanity_val_batches": "[overlay `sanity`]",
-    "profiler": "[--seconds]",
+    "profiler": "[report]",
     "scaler": "[overlay `fp16`]",
     "val_check_batch": "[guard `val_check_batch`]",
 }

@@ -1,4 +1,4 @@
-"""The flags of Lightning's Trainer as edits, and the command that reads them off a script; without Lightning."""
+"""The flags of Lightning's Trainer as edits, without Lightning."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 from graphtrain import Graph, UsageError
 from graphtrain.adapters import adapter
 from graphtrain.adapters.lightning_flags import FLAGS, GraphEdit, check_flags, edits_of, with_flags
-from tests.command.conftest import Command, command, folder  # noqa: F401
 from tests.docs.test_lightning import ANSWERS
 
 EDITS: list[tuple[dict[str, Any], str]] = [
@@ -95,36 +94,3 @@ def test_shares_are_rounded_as_lightning_rounds_them() -> None:
 def test_an_adapter_that_is_not_there() -> None:
     with pytest.raises(UsageError, match="there is no adapter `keras`"):
         adapter("keras")
-
-
-SCRIPT = """
-import lightning.pytorch as pl
-raise RuntimeError("never run")
-trainer = pl.Trainer(max_epochs=5, devices=args.devices, callbacks=[EarlyStopping("val_loss"), Mine()], max_tiem=3)
-"""
-
-
-def test_a_script_is_read_and_not_run(command: Command) -> None:  # noqa: F811
-    from pathlib import Path
-
-    Path("before.py").write_text(SCRIPT)
-    result = command("from-lightning", "before.py")
-    assert result.code == 0
-    for line in (
-        '.set("finish", after="5 epochs")  # max_epochs=5',
-        "# devices=args.devices: where a run is",
-        '.set("early_stop", monitor="val_loss", mode="min")  # callbacks',
-        "# callbacks: Mine(): the adapter runs it as nodes",
-        "# max_tiem=3: Lightning's Trainer has no such argument",
-    ):
-        assert line in result.out
-
-
-@pytest.mark.parametrize(("text", "message"), [("x = 1", "makes no Trainer"), ("x =", "is not Python")])
-def test_what_cannot_be_read(command: Command, text: str, message: str) -> None:  # noqa: F811
-    from pathlib import Path
-
-    Path("before.py").write_text(text)
-    result = command("from-lightning", "before.py")
-    assert result.code == 2
-    assert message in result.err

@@ -161,7 +161,8 @@ def seen(folder: Path, part: str, **given: Any) -> Any:
         case "loss":
             return made["training_step"](model.eval(), batch).item()
         case "prediction":
-            return [str(each) for each in made["validation_step"](model.eval(), batch).items()]
+            step = made["validation_step"]
+            return step and [*map(str, step(model.eval(), batch, made["training_step"]).items())]
         case "model":
             return model.is_gradient_checkpointing, model.config.use_cache
         case "folder":

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from graphtrain import Outcome, UsageError
+from graphtrain import GraphtrainError, Outcome, Trainer, UsageError
 from graphtrain.adapters.transformers import explain_arguments, setup
 from tests.adapters.hugging_face import (
+    SIZES,
     arguments,
     causal,
     classifier,
+    data_for,
     difference,
     gpt2,
     here,
@@ -26,6 +28,7 @@ from tests.adapters.hugging_face import (
     unaware,
     with_adapter,
 )
+from tests.shipped import OVERLAYS
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers and accelerate
 
@@ -281,6 +284,164 @@ def test_a_loss_of_ones_own(tmp_path: Path) -> None:
     assert difference(expected.model, run.resources["model"]) == 0
 
 
+def without_seed(trial: Any = None) -> Any:
+    """A model that is made with the random numbers that come next."""
+    assert trial is None
+    config = transformers.BertConfig(**SIZES, num_attention_heads=4, num_labels=3)
+    return transformers.BertForSequenceClassification(config)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("make", [without_seed, lambda: without_seed()], ids=["with a trial", "without"])
+def test_a_model_is_made_and_seeded_as_trainer_does(make: Any, tmp_path: Path) -> None:
+    given = {"seed": 7, "eval_strategy": "epoch"}
+    expected = there(lambda: None, tmp_path, given=given, model_init=make)
+    run = here(lambda: None, tmp_path, given=given, model_init=make)
+    run.run()
+    assert difference(expected.model, run.resources["model"]) == 0
+    for other in ({"model": classifier()}, {"optimizers": (torch.optim.SGD([torch.zeros(1)]), None)}):
+        with pytest.raises(UsageError, match="model_init makes the model"):
+            setup(
+                **{"model": None, "args": arguments(tmp_path), "train_dataset": labelled(4), **other}, model_init=make
+            )
+
+
+def tenfold(model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
+    """What a subclass overrides: it uses no count, and takes the labels out."""
+    labels = inputs.pop("labels")
+    outputs = model(**inputs)
+    losses = torch.nn.functional.cross_entropy(outputs.logits.flatten(0, -2), labels.flatten(), reduction="none")
+    loss = 10 * losses.mean()
+    return (loss, outputs) if return_outputs else loss
+
+
+def per_token(model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
+    outputs = model(**inputs, num_items_in_batch=num_items_in_batch)
+    return (3 * outputs.loss, outputs) if return_outputs else 3 * outputs.loss
+
+
+OWN_LOSSES = {
+    "with metrics": (classifier, tenfold, {}, accuracy, 0),
+    "without metrics": (classifier, tenfold, {}, None, 0),
+    "windows": (classifier, tenfold, {"gradient_accumulation_steps": 3}, accuracy, 0),
+    "means of windows": (unaware, tenfold, {"gradient_accumulation_steps": 4}, None, 0),
+    "a causal model in windows, without a count": (gpt2, tenfold, {"gradient_accumulation_steps": 2}, None, 0),
+    "windows of tokens": (causal, per_token, {"gradient_accumulation_steps": 2}, None, 1e-6),
+}
+
+
+@pytest.mark.second(3)
+@pytest.mark.full
+@pytest.mark.parametrize("name", OWN_LOSSES)
+def test_the_loss_of_a_subclass_is_that_of_its_evaluations(name: str, tmp_path: Path) -> None:
+    make, compute_loss, more, metrics, most = OWN_LOSSES[name]
+
+    class Subclass(transformers.Trainer):  # type: ignore[misc, name-defined]
+        def compute_loss(self, *args: Any, **options: Any) -> Any:
+            return compute_loss(*args, **options)
+
+    given = {"eval_strategy": "epoch", **more}
+    expected = there(make, tmp_path, given=given, trainer_class=Subclass, compute_metrics=metrics)
+    run = here(make, tmp_path, given=given, compute_loss=compute_loss, compute_metrics=metrics)
+    run.run()
+    assert difference(expected.model, run.resources["model"]) <= most
+    evaluated = [row["val/loss"] for row in run.metrics if "val/loss" in row]
+    assert evaluated == pytest.approx(logged(expected, "eval_loss"), rel=1e-6)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("options", "given", "message"),
+    [
+        ({"compute_loss_func": tenfold}, {}, "leave compute_loss_func and label_smoothing_factor out"),
+        ({}, {"label_smoothing_factor": 0.1}, "leave compute_loss_func and label_smoothing_factor out"),
+        ({}, {"gradient_accumulation_steps": 2}, "is not divided by it"),
+    ],
+    ids=["two losses", "smoothed", "a term that is not divided"],
+)
+def test_a_loss_that_trainer_would_not_have_is_an_error(
+    options: dict[str, Any], given: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    def with_a_term(model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
+        outputs = model(**inputs, num_items_in_batch=num_items_in_batch)
+        return (outputs.loss + 1, outputs) if return_outputs else outputs.loss + 1
+
+    with pytest.raises(UsageError) as caught:
+        setup(causal(), arguments(tmp_path, **given), texts(8), compute_loss=with_a_term, **options)
+    assert message in str(caught.value)
+
+
+@pytest.mark.full
+def test_a_training_step_in_the_place_of_ours_is_evaluated_or_an_error(tmp_path: Path) -> None:
+    """Where ours returns more than the loss, another one cannot be evaluated with."""
+    given = {"eval_strategy": "epoch", "num_train_epochs": 1}
+    for more, options in (({}, {}), ({"gradient_accumulation_steps": 2}, {}), ({}, {"compute_metrics": accuracy})):
+        make = causal if more else classifier
+        run = here(make, tmp_path, given={**given, **more}, callbacks=[Recording()], **options)
+        plain = run.resources["training_step"]
+
+        def tenfold_step(model: Any, batch: Any, plain: Any = plain, in_tokens: bool = bool(more)) -> Any:
+            result = plain(model, batch)
+            return {**result, "loss": 10 * result["loss"]} if in_tokens else 10 * result
+
+        replaced = Trainer(run.graph, display=None, **{**run.resources, "training_step": tenfold_step})
+        if more or options:
+            with pytest.raises(UsageError, match="`training_step` was replaced, and `validation_step` still has"):
+                replaced.run()
+        else:
+            replaced.run()
+            evaluated = [row["val/loss"] for row in replaced.metrics if "val/loss" in row]
+            assert evaluated and min(evaluated) > 5  # the loss of three classes is about 1.1
+
+
+class Stream(torch.utils.data.IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter(labelled(30))
+
+
+def loader_of(data: Any = None, **options: Any) -> Any:
+    return torch.utils.data.DataLoader(
+        labelled(30) if data is None else data, 4, collate_fn=transformers.default_data_collator, **options
+    )
+
+
+LOADERS = {
+    "shuffled": lambda: loader_of(shuffle=True),
+    "shuffled by a generator": lambda: loader_of(shuffle=True, generator=torch.Generator().manual_seed(3)),
+    "drawn with replacement": lambda: loader_of(
+        sampler=torch.utils.data.RandomSampler(range(30), replacement=True, num_samples=28)
+    ),
+    "by a worker": lambda: loader_of(shuffle=True, num_workers=1),
+    "a stream": lambda: loader_of(Stream()),
+}
+
+
+@pytest.mark.second(2)
+@pytest.mark.full
+@pytest.mark.parametrize("windows", [1, 2])
+@pytest.mark.parametrize("name", LOADERS)
+def test_a_loader_of_ones_own_draws_what_it_draws_in_trainer(name: str, windows: int, tmp_path: Path) -> None:
+    class Subclass(transformers.Trainer):  # type: ignore[misc, name-defined]
+        def get_train_dataloader(self) -> Any:
+            return LOADERS[name]()
+
+    given = {"eval_strategy": "epoch", "max_steps": 9, "gradient_accumulation_steps": windows}
+    expected = there(unaware, tmp_path, given=given, trainer_class=Subclass)
+    graph, resources = setup(unaware(), arguments(tmp_path, **given), **data_for(unaware))
+    resources["train_data"] = LOADERS[name]()
+    Trainer(graph, display=None, notify=lambda line: None, **resources).run()
+    assert difference(expected.model, resources["model"]) == 0
+
+
+@pytest.mark.full
+def test_a_stream_draws_what_it_draws_in_trainer(tmp_path: Path) -> None:
+    given = {"max_steps": 9}
+    expected = there(classifier, tmp_path, given=given, train_dataset=Stream())
+    run = here(classifier, tmp_path, given=given, train_dataset=Stream())
+    run.run()
+    assert difference(expected.model, run.resources["model"]) == 0
+
+
 # ---- callbacks and the best
 
 
@@ -392,6 +553,60 @@ def test_of_an_adapter_only_the_adapter_is_saved(tmp_path: Path) -> None:
     assert difference(expected.model, peft.PeftModel.from_pretrained(classifier(), best, is_trainable=True)) == 0
     frozen = {file.stat().st_ino for file in (tmp_path / "run").glob("checkpoints/*/model.frozen.safetensors")}
     assert len(frozen) == 1  # of all checkpoints
+
+
+# ---- overlays
+
+# What an overlay needs beside what `setup` returns: resources of a model, optimizer and data; parameters; or why it
+# does not train.
+NEEDS: dict[str, Any] = {
+    "distill": lambda made: {
+        "teacher": classifier(),
+        "teacher_step": lambda teacher, batch: teacher(**batch).logits,
+        "training_step": lambda model, batch, teacher_output: (model(**batch).logits - teacher_output).square().mean(),
+        "validation_step": lambda model, batch: {"loss": model(**batch).loss, "prediction": ("", None, None)},
+        "compute_metrics": lambda prediction: {},
+    },
+    "plateau": "`scheduler` is a LambdaLR, whose steps take no metric",
+    "update_bn": lambda made: {"swa_model": torch.optim.swa_utils.AveragedModel(made["model"])},
+    "unfreeze": lambda made: {
+        "optimizer": torch.optim.SGD(made["model"].classifier.parameters()),
+        "body_optimizer": torch.optim.SGD(made["model"].bert.parameters()),
+    },
+    "val_guided": lambda made: {"guiding_data": made["val_data"]},
+    "split_batch": "there is no edge from `zero_grad` to `decide`",  # which leads to a callback
+    "token_windows": "`training_step` returned no `tokens`",
+}
+
+
+@pytest.mark.second(4)
+@pytest.mark.full
+@pytest.mark.parametrize("name", sorted(OVERLAYS))
+def test_an_overlay_trains_or_says_why_not(name: str, tmp_path: Path) -> None:
+    """On a graph with all that `setup` inserts: callbacks, metrics of all predictions, the best in a folder."""
+    given = {"eval_strategy": "epoch", "save_strategy": "epoch", "metric_for_best_model": "loss"}
+    data = {"train_dataset": labelled(12), "eval_dataset": labelled(6, seed=1)}
+    options = {"callbacks": [Recording()], "compute_metrics": accuracy}
+    graph, made = setup(classifier(), arguments(tmp_path, **given), **data, **options)
+    before = {name: value.clone() for name, value in made["model"].state_dict().items()}
+    needs = NEEDS.get(name, lambda made: {})
+
+    def run() -> Trainer:
+        resources = made if isinstance(needs, str) else {**made, **needs(made)}
+        trainer = Trainer(graph.overlay(name), run_dir=tmp_path / "run", display=None, **resources)
+        trainer.run()
+        return trainer
+
+    if isinstance(needs, str):
+        with pytest.raises(GraphtrainError) as caught:
+            run()
+        assert needs in str(caught.value)
+        return
+    trainer = run()
+    assert trainer.state == "finished" and any("val/loss" in row for row in trainer.metrics)
+    trained = trainer.resources["model"].state_dict()
+    assert all(torch.isfinite(value).all() for value in trained.values())
+    assert any(not torch.equal(value, before[key]) for key, value in trained.items())
 
 
 # ---- cut and resumed

@@ -310,7 +310,7 @@ STRUCTURE = [
     overlaid("a unit in the singular", '[[edit]]\nset = "validate"\nevery = "1 epoch"', "G106 nodes.validate.every"),
     edited("nodes cut off", lambda g: g.redirect("step", "zero_grad", "decide"), "G107 nodes.zero_grad"),
     edited("a node that leads nowhere", lambda g: g.redirect("zero_grad", "decide", "zero_grad"),
-           "G108 nodes.zero_grad", "G108 nodes.exchange", "G108 nodes.clip", "G108 nodes.step"),
+           "G108 nodes.zero_grad"),
     edited("no way on", lambda g: g.disconnect("finish", "decide"), "G109 edges.finish"),
     edited("an edge behind one always taken",
            lambda g: replace(g, edges={**g.edges, "step": (Edge("zero_grad"), Edge("decide", "log_due"))}),
@@ -324,9 +324,26 @@ STRUCTURE = [
     edited("a clock of what is not a number", lambda g: g.clock("rounds", "next_batch.last"), "G116 clock.rounds"),
     edited("a code that does not exist is allowed", lambda g: replace(g, allow=("G999",)), "G117 allow"),
     edited("what cannot be allowed is", lambda g: replace(g, allow=("G101",)), "G117 allow"),
-    edited("a kind from a script", lambda g: g.insert("my_penalty", after="train_batch"), "G118 nodes.my_penalty"),
+    edited("float16 without a scale", lambda g: g.set("train_batch", precision="16-mixed"), "G119 nodes.train_batch"),
+    edited("a model in two types", lambda g: g.set("train_batch", precision="bf16-true").set(
+        "validate/eval_batch", precision="32-true"), "G119 nodes"),
+    edited("weights that would be dropped", lambda g: g.overlay("check_finite").set("check_parameters", action="drop"),
+           "G119 nodes.check_parameters"),
+    edited("a limit that is neither", lambda g: g.set("next_batch", limit=1.5), "G119 nodes.next_batch"),
+    edited("a limit that is neither inside", lambda g: g.set("validate/next_batch", limit=1.5),
+           "G119 validate/nodes.next_batch"),
+    edited("two running means of a metric", lambda g: g.overlay("running_loss").insert(
+        "slower", "running_loss", after="step", windows=9), "G119 nodes.slower"),
+    edited("a scheduler stepped twice", lambda g: g.insert("again", "schedule", at="decide", after="schedule"),
+           "G119 nodes.again"),
+    edited("a return to a checkpoint that none saves", lambda g: g.overlay("rollback").remove("checkpoint"),
+           "G119 nodes.rollback"),
+    edited("a slot renewed", lambda g: g.insert("renew", after="end_epoch", resource="loss"), "G119 nodes.renew"),
+    edited("two copies of one name", lambda g: g.overlay("ema").insert("second", "ema", after="ema",
+                                                                       reads={"model": "teacher"}), "G119 nodes"),
+    edited("a kind from a script", lambda g: g.insert("my_penalty", after="train_batch"), "G102 nodes.my_penalty"),
     edited("a kind from a script inside", lambda g: g.set("validate", graph=EVALUATE.replace("eval_batch", "judge")),
-           "G118 validate/nodes.eval_batch"),
+           "G102 validate/nodes.eval_batch"),
 ]  # fmt: skip
 
 GUARDS = [
@@ -384,13 +401,29 @@ DATA = [
            "G304 nodes.read_score"),
     edited("a guard that reads a slot before it is written", lambda g: g.guard("log_due", "log.due and loss > 0"),
            "G304 edges.decide"),
+    edited("a guard that reads a slot behind an edge that is taken first",
+           lambda g: use(g, "score", after="zero_grad").guard("good", "score > 1 and accumulate.count == 0").connect(
+               "decide", "end", when="good", before="next_batch"), "G304 edges.decide"),
+    edited("a guard that reads a slot when the run starts",
+           lambda g: use(g, "score", after="zero_grad").guard("ending", or_="score > 1"), "G303 edges.decide"),
+    edited("a guard that chooses a slot when the run starts",
+           lambda g: use(g, "score", after="zero_grad").guard(
+               "ending", or_="(step.steps > 9 if step.steps > 0 else score > 1)"), "G303 edges.decide"),
+    edited("a guard that does not choose a slot when the run starts",
+           lambda g: use(g, "score", after="zero_grad").guard(
+               "ending", or_="(score > 1 if step.steps > 0 else log.due)"), "G304 edges.decide"),
+    edited("a guard that reads a slot at the first visit, whatever was counted before",
+           lambda g: use(replace(g, start="begin_epoch"), "score", before="step").guard(
+               "data_exhausted", or_="score > 1"), "G303 edges.next_batch"),
+    edited("a parameter read from a slot that is written later",
+           lambda g: use(g, "score", after="clip").set("clip", reads={"max_norm": "1 + score"}), "G303 nodes.clip"),
     edited("a guard that reads a slot never written before",
            lambda g: use(g, "score", before="end").connect("next_batch", "end_evaluation", when="sure").guard(
                "sure", "score > 1"), "G303 edges.next_batch", of=EVALUATE),
     edited("a guard on a slot written on one branch",
            lambda g: use(g, "score", before="clip").guard("good", "score > 1").connect("accumulate", "zero_grad",
                                                                                           when="good", first=False),
-           "G304 edges.accumulate", "G404 nodes.zero_grad"),
+           "G303 edges.accumulate", "G404 nodes.zero_grad"),
     edited("set up with what is written later", lambda g: use(g, "set_up_with", after="step"),
            "G303 nodes.set_up_with"),
     edited("a body set up with what comes after it",
@@ -535,6 +568,10 @@ GRADIENTS = [
         "second", "train_batch", after="perturb").set("accumulate", every=4), "G409 nodes.train_batch"),
     edited("unscale where there is nothing", lambda g: use(g, "unscale", before="train_batch"),
            "G411 nodes.unscale", of=plain()),
+    *(edited(f"a schedule {place} {node}", lambda g, at={place: node}, every=every: g.remove(
+        "schedule", to="decide").insert("schedule", **at, every=every), "G416 nodes.schedule")
+      for place, node, every in (("before", "step", "1 batches"), ("after", "train_batch", "1 steps"),
+                                 ("before", "clip", "1 epochs"))),
     edited("clip where there is nothing", lambda g: g.insert("early", "clip", before="train_batch"), "G411 nodes.early",
            of=plain()),
     edited("clip after zero_grad", lambda g: g.insert("late", "clip", after="zero_grad"), "G411 nodes.late"),
@@ -663,6 +700,14 @@ LOOPS = [
         "swa", **{"from": ["12 epochs", "2000000 epochs"]}), "G505 nodes.swa.from"),
     edited("more than the whole run", lambda g: g.overlay("swa").set("swa", **{"from": "1.5 run"}).set(
         "validate", every=["2 run", "1 epochs"]), "G505 nodes.swa.from", "G505 nodes.validate.every"),
+    edited("a share of a run that ends by time", lambda g: g.set("log", every="0.1 run").set("finish", after="2 hours"),
+           "G504 nodes.log.every"),
+    edited("a share of a run that may end by time", lambda g: g.set("log", every="0.1 run").set(
+        "finish", after=["3 epochs", "2 hours"]), "G504 nodes.log.every"),
+    edited("a share of a run that a metric ends", lambda g: g.overlay("early_stop").set("log", every="0.1 run").set(
+        "finish", after="never"), "G504 nodes.log.every"),
+    edited("a share of a run that it ends by running", lambda g: g.set("log", every="0.1 run").guard(
+        "ending", or_="log.runs >= 3"), "G504 nodes.log.every"),
     edited("an end by a share of the run that it ends", lambda g: g.set("finish", after="1 run"),
            "G504 nodes.finish.after"),
     edited("an exit guard that nothing can change", lambda g: g.guard("finished", "clip.max_norm > 3"),

@@ -93,11 +93,6 @@ def start(words: Sequence[str], cwd: Path) -> Started:
     return nursery().start(("-m", "graphtrain", *words), cwd, environment())
 
 
-def started(words: Sequence[str], output: Path | None) -> Started:
-    """In the place of `sweep.start`: a process that finds torch imported, in the current folder."""
-    return start(words, Path.cwd())
-
-
 def start_new(words: Sequence[str], cwd: Path) -> subprocess.Popen[str]:
     """Start the command in a process that begins with nothing, and leave it running."""
     return subprocess.Popen(

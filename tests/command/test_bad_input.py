@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from graphtrain.command.script import arguments_in_source
 from graphtrain.graph.registry import find_graph
 from tests.command.conftest import Command
 from tests.command.running import TINY, Result, in_a_new_process, in_a_process
@@ -270,6 +269,23 @@ def test_a_mistake_in_the_users_code_is_the_users_traceback(
     assert files(folder) == {folder / "mine.py"}
 
 
+@pytest.mark.parametrize(
+    ("returned", "read", "hint"),
+    [
+        ("warm_data", "warm_dat", "did you mean `warm_data`?"),  # that of another graph would be left out
+        ("trian_data", "train_data", "did you mean `trian_data`?"),
+        ("train_data", "trian_data", "did you mean `train_data`?"),
+        ("calibration", "warm_data", "supply it: Trainer(..., warm_data=...), or let `setup` return it"),
+    ],
+)
+def test_a_misspelt_resource(returned: str, read: str, hint: str, tiny: Path, command: Command) -> None:
+    (tiny / "tiny.py").write_text(TINY.replace('"train_data"', f'"{returned}"'))
+    edit = f'set = "next_batch"\nreads = {{ train_data = "{read}" }}'
+    (tiny / "my.toml").write_text(f'format = 1\nextends = "fit"\n[[edit]]\n{edit}\n')
+    result = command("run", "tiny.py", "--graph", "my.toml", "--quiet")
+    assert result.code == 2 and f"`{read}` is read by `next_batch`, and nothing supplies it\n    {hint}\n" in result.err
+
+
 # --- The command line ------------------------------------------------------------------------------------------------
 
 WORDS: dict[str, tuple[list[str], tuple[str, ...]]] = {
@@ -460,36 +476,3 @@ def test_a_real_process_refuses_alike(tiny: Path) -> None:
         in_a_new_process("show", "nothing", cwd=tiny), "no graph `nothing`", "known: active_learning, evaluate, fit"
     )
     assert {path for path in files(tiny) if "__pycache__" not in path.parts} == before
-
-
-@pytest.mark.parametrize(
-    ("text", "is_known"),
-    [
-        ("def setup(lr=0.1, *, width=8, run=None): pass\nsetup(lr=1)", True),
-        ("def setup(lr=0.1, **rest): pass", False),
-        ("@wrapped\ndef setup(lr=0.1): pass", False),
-        ("def setup(lr=0.1): pass\nsetup = wrapped(setup)", False),
-        ("def setup(lr=0.1): pass\nfrom other import *", False),
-        ("def setup(lr=0.1): pass\nimport other as setup", False),
-        ("def setup(lr=0.1): pass\nif True:\n    def setup(width=8): pass", False),
-        ("def setup(lr=0.1): pass\nglobals()['setup'] = wrapped(setup)", False),
-        ("def setup(lr=0.1): pass\nsetup.__signature__ = other", False),
-        ("def setup(lr=0.1): pass\nsys.modules[__name__].setup = other", False),
-        ("setup = functools.partial(other, 1)", False),
-        ("def setup(:", False),
-    ],
-)
-def test_arguments_are_read_in_the_source_where_they_are_certain(text: str, is_known: bool, folder: Path) -> None:
-    (folder / "other.py").write_text(text)
-    assert arguments_in_source("other.py") == (("other.py:setup", ["lr", "width", "run"]) if is_known else None)
-    assert arguments_in_source("nowhere.py") is None
-
-
-def test_a_misspelled_argument_is_refused_before_the_script_is_imported(tiny: Path, command: Command) -> None:
-    (tiny / "tiny.py").write_text('open("imported", "w")\n' + TINY)
-    for words in (["lrr=1"], ["lrr=1,2", "--run-dir", "s"], ["lrr=1", "finish.after=1 epochs"]):
-        result = command("run", "tiny.py", *words)
-        assert result.code == 2 and result.err.startswith(
-            "error: `lrr` is not an argument of tiny.py:setup\n  hint: did"
-        )
-    assert not (tiny / "imported").exists()

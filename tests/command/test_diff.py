@@ -12,7 +12,7 @@ import pytest
 from safetensors.torch import load_file
 
 from tests.command.conftest import Command
-from tests.command.running import TINY, arguments, environment
+from tests.command.running import arguments, environment
 
 MINE = 'format = 1\nextends = "fit"\nname = "fit"\n'
 RENAMED = MINE + '[[edit]]\nrename = "decide"\nnew = "what_now"\n'
@@ -85,14 +85,6 @@ def test_graphs_that_do_not_differ(command: Command) -> None:
     assert command("diff", "fit", "fit").out == "fit -> fit: no difference\n"
 
 
-@pytest.mark.parametrize(("words", "code"), [((), 0), (("--exit-code",), 1)])
-def test_the_exit_code_depends_on_the_difference_only_if_asked(
-    words: tuple[str, ...], code: int, command: Command
-) -> None:
-    assert command("diff", "fit", "evaluate", *words).code == code
-    assert command("diff", "fit", "fit", *words).code == 0
-
-
 def test_names_files_run_directories_and_checkpoints(stopped: Path, command: Command) -> None:
     (stopped / "my.toml").write_text(MINE)
     checkpoint = next((stopped / "r" / "checkpoints").iterdir())
@@ -102,16 +94,6 @@ def test_names_files_run_directories_and_checkpoints(stopped: Path, command: Com
             assert "3 differences" in out and "accumulate.every" in out, (graph, other)
     assert "no difference" in command("diff", "r", str(checkpoint)).out
     assert command("show", "r").out.startswith("fit  start: decide")
-
-
-@pytest.mark.full
-def test_an_overlay_that_only_one_of_two_runs_has_is_one_row(stopped: Path, command: Command) -> None:
-    words = ("--overlay", "check_finite", "--until", "1 batches", "--quiet", "--run-dir", "checked")
-    assert command(*RUN, *words).code == 0
-    for names, sign in ((("r", "checked"), "+"), (("checked", "r"), "-")):
-        lines = [line.split() for line in command("diff", *names).out.splitlines()]
-        assert [sign, "overlay", "check_finite"] in lines
-        assert not any("check_loss" in line for line in lines)
 
 
 @pytest.mark.full
@@ -148,47 +130,18 @@ def test_what_cannot_be_compared(words: tuple[str, ...], folder: Path, command: 
     assert result.code == 2 and result.err.startswith("error: ") and "Traceback" not in result.err
 
 
-# ---- diff of runs
-
-
 @pytest.mark.full
-def test_runs_are_compared_in_what_they_were_set_up_with(tiny: Path, command: Command) -> None:
-    words = ["run", "tiny.py", "finish.after=2 epochs", "--quiet"]
+def test_two_runs_differ_in_their_arguments_too(tiny: Path, command: Command) -> None:
+    words = ["run", "tiny.py", "finish.after=1 epochs", "--quiet"]
     assert command(*words, "--run-dir", "a", "lr=1e-3").code == 0
-    assert command(*words, "--run-dir", "b", "lr=2e-3").code == 0
-    result = command("diff", "a", "b")
-    assert (result.code, result.err) == (0, "")
-    sections = [block.splitlines() for block in result.out.split("\n\n")]
-    assert [lines[0] for lines in sections] == [
-        "a -> b: 5 differences",
-        "arguments of setup",
-        "hyper-parameters",
-        "last metrics",
-        "the same: graph, code, data, versions and flags",
-    ]
-    assert sections[1][2].split() == ["~", "lr", "0.001", "0.002"]
-    assert sections[2][2].split() == ["~", "optimizer.lr", "0.001", "0.002"]
-    assert [line.split()[:2] for line in sections[3][2:]] == [["~", "epoch/loss"], ["~", "loss"], ["~", "lr"]]
-    assert command("diff", "a", "b", "--exit-code").code == 1
-    assert command("diff", "a", "a", "--exit-code").out == "a -> a: no difference\n"
-    checkpoint = sorted((tiny / "a" / "checkpoints").iterdir())[-1]
-    assert "arguments of setup" in command("diff", str(checkpoint), "b").out
-
-
-@pytest.mark.full
-def test_runs_with_other_code_data_and_flags(tiny: Path, command: Command) -> None:
-    words = ["finish.after=2 steps", "--quiet", "--run-dir"]
-    assert command("run", "tiny.py", *words, "a").code == 0
-    (tiny / "other.py").write_text(
-        TINY.replace("torch.randn(2, 2)", "torch.ones(2, 2)").replace("batches: int", "more: int = 3, batches: int")
-    )
-    assert command("run", "other.py", *words, "b", "--seed", "3", "batches=4", "step.fused=true").code == 0
-    out = command("diff", "a", "b").out
-    rows = [line.split() for line in out.splitlines()]
-    assert ["~", "program", "tiny.py", "other.py"] in rows
-    assert ["~", "seed", "0", "3"] in rows and ["+", "more", "3"] in rows
-    assert "train_data (its samples)" in out and "graph\n" in out and "step.fused" in out
-    assert ["~", "train_data.length", "4", "4"] not in rows
+    assert command(*words, "--run-dir", "b", "lr=2e-3", "accumulate.every=2").code == 0
+    for before in ("a", str(next((tiny / "a" / "checkpoints").iterdir()))):
+        lines = [line.split() for line in command("diff", before, "b").out.splitlines()]
+        assert [line[1:] for line in lines if line[0] == "~"] == [
+            ["parameter", "accumulate.every", "1", "2"],
+            ["argument", "lr", "0.001", "0.002"],
+        ]
+    assert command("diff", "a", "a").out == "a -> a: no difference\n"
 
 
 @pytest.mark.full

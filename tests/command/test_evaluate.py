@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import shutil
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +154,7 @@ def test_several_ranks_write_the_same(trained: Path) -> None:
         def program(ranks: Ranks, world_size: int = world_size) -> int:
             path = Path(f"p{world_size}.safetensors")
             code = evaluation.run_predict("script.py", [], weights, "predict", path)
-            return code or evaluation.run_test("script.py", [], weights, "test", follow=False)
+            return code or evaluation.run_test("script.py", [], weights, "test")
 
         assert (run_ranks(world_size, program, 0) if world_size > 1 else [program(Alone())]) == [0] * world_size
         shutil.rmtree(trained / "predict")
@@ -180,60 +179,6 @@ def test_a_run_that_may_only_be_read(trained: Path, command: Command, monkeypatc
     assert result.code == 1 and "cannot write r/test.jsonl: Read-only file system\n  hint: make it" in result.err
     assert "resume" not in result.err and "  test/mean " in result.out, "the numbers are not lost"
     assert files(trained) == before
-
-
-# ---- beside training
-
-
-def test_each_new_checkpoint_of_a_run_is_tested(trained: Path, command: Command, monkeypatch: Any) -> None:
-    """Until the run is over: checkpoints come while it is followed, and one is gone before its turn."""
-    monkeypatch.setattr(evaluation, "_SECONDS_BETWEEN_LOOKS", 0.01)
-    all_of_them = sorted(path.name for path in (trained / "checkpoints").iterdir())
-    assert len(all_of_them) == 3
-    aside = trained.parent / "aside"
-    shutil.move(trained / "checkpoints", aside)
-    (trained / "checkpoints").mkdir()
-    finished = (trained / "status.json").read_text()
-    status = {**json.loads(finished), "state": "running", "process": 1}  # alive, as long as it says so
-    (trained / "status.json").write_text(json.dumps(status))
-    tested = evaluation._test_checkpoint
-
-    def then_another_comes(*arguments: Any) -> int:
-        code = tested(*arguments)
-        come(len(rows(trained)))
-        return code
-
-    def come(number: int) -> None:
-        if number < 3:
-            # By one rename, as a run's do.
-            copied = shutil.copytree(aside / all_of_them[number], trained.parent / f"copy-{number}")
-            copied.rename(trained / "checkpoints" / all_of_them[number])
-        else:
-            (trained / "status.json").write_text(finished)
-
-    monkeypatch.setattr(evaluation, "_test_checkpoint", then_another_comes)
-    threading.Timer(0.05, come, [0]).start()
-    result = command("test", "script.py", "--follow", "r", "--quiet")
-    assert result.code == 0, result.err
-    assert [row["checkpoint"] for row in rows(trained)] == all_of_them
-    assert [row["step"] for row in rows(trained)] == [4, 8, 12]
-    for row in rows(trained):
-        path = trained / "checkpoints" / row["checkpoint"]
-        assert row["test/mean"] == pytest.approx(expected_mean(path), rel=1e-6)
-
-    # Followed again, what has a row is left out, and what is removed meanwhile is reported.
-    (trained / "test.jsonl").write_text(json.dumps(rows(trained)[0]) + "\n")
-
-    def removes_the_last(*arguments: Any) -> int:
-        if (trained / "checkpoints" / all_of_them[2]).exists():
-            shutil.rmtree(trained / "checkpoints" / all_of_them[2])
-        return tested(*arguments)
-
-    monkeypatch.setattr(evaluation, "_test_checkpoint", removes_the_last)
-    result = command("test", "script.py", "--follow", "r")
-    assert result.code == 0, result.err
-    assert f"r/checkpoints/{all_of_them[2]} was removed before it was tested" in result.err
-    assert [row["checkpoint"] for row in rows(trained)] == all_of_them[:2]
 
 
 def test_a_run_of_token_windows_is_tested_by_tokens(folder: Path, command: Command) -> None:
@@ -268,14 +213,11 @@ def test_a_run_of_token_windows_is_tested_by_tokens(folder: Path, command: Comma
 @pytest.mark.full
 def test_bad_input(trained: Path, command: Command) -> None:
     for words, message in (
-        (("test", "script.py"), "name one run, with --run-dir or with --follow"),
-        (("test", "script.py", "--run-dir", "r", "--follow", "r"), "name one run"),
         (("test", "script.py", "--run-dir", "none"), "there is no run in `none`"),
         (("test", "script.py", "--run-dir", "r", "--weights", "bst"), "there is no checkpoint `bst`"),
         (("test", "script.py", "--run-dir", "r", "--model", "averge"), "did you mean `average`"),
         (("test", "script.py", "--run-dir", "r", "width=4"), "weight: float32 (3, 2) in the file, float32 (4, 2)"),
         (("test", "script.py", "--run-dir", "r", "next_batch.limt=4"), "limit"),
-        (("test", "script.py", "--follow", "r", "--weights", "newest"), "--follow tests every checkpoint"),
         (("test", "script.py", "--run-dir", "r", "--graph", "fit"), "graph `fit` trains; use one that only evaluates"),
         (("predict", "script.py", "--run-dir", "r", "--graph", "fit"), "graph `fit` trains; use one"),
         (("predict", "script.py", "--run-dir", "r", "-o", "p.csv"), "the name must end in .safetensors or .jsonl"),

@@ -77,6 +77,7 @@ def sweep(folder: Path) -> Path:
             "arguments": {"lr": 0.01, "width": 64},
             "metrics": {"val/loss": 0.5, "lr": 0.001},
             "best": {"value": 0.4},
+            "best:accurate": {"value": 0.9},
         },
         "b": {"arguments": {"lr": 0.001, "width": 128}, "metrics": {"val/loss": 0.25}, "parameters": {"clip.by": 2}},
         "c": {"arguments": {"lr": 1e-05, "tag": "a  b"}, "metrics": {"val/loss": "nan"}, "best": {"value": 2}},
@@ -89,13 +90,13 @@ def sweep(folder: Path) -> Path:
 
 
 def test_columns_are_arguments_metrics_and_parameters(sweep: Path, command: Command) -> None:
-    result = command("ls", "--columns", "lr,width, val/loss,clip.by,best,tag")
+    result = command("ls", "--columns", "lr,width, val/loss,clip.by,best,best:accurate,tag")
     assert result.err == "" and result.out == (
-        "run     state     lr     width  val/loss  clip.by  best  tag\n"
-        "runs/a  finished  0.01   64     0.5       -        0.4   -\n"
-        "runs/b  finished  0.001  128    0.25      2        -     -\n"
-        "runs/c  finished  1e-05  -      nan       -        2     a b\n"
-        "runs/d  failed    0.1    true   -         -        -     -\n"
+        "run     state     lr     width  val/loss  clip.by  best  best:accurate  tag\n"
+        "runs/a  finished  0.01   64     0.5       -        0.4   0.9            -\n"
+        "runs/b  finished  0.001  128    0.25      2        -     -              -\n"
+        "runs/c  finished  1e-05  -      nan       -        2     -              a b\n"
+        "runs/d  failed    0.1    true   -         -        -     -              -\n"
     )
 
 
@@ -154,19 +155,6 @@ def test_a_run_that_fails_before_it_begins_is_listed(place: str, tiny: Path, com
     assert rows(command("ls").out)[1][1:3] == ["finished", "step 1, epoch 0.25, batch 1/4"]
 
 
-@pytest.mark.parametrize(("is_alive", "state"), [(True, "starting"), (False, "not begun")])
-def test_a_run_that_has_not_begun_has_no_other_cells(
-    is_alive: bool, state: str, folder: Path, command: Command
-) -> None:
-    (folder / "runs" / "r").mkdir(parents=True)
-    status = {"state": "starting", "position": "", "process": os.getpid() if is_alive else gone()}
-    (folder / "runs" / "r" / "status.json").write_text(json.dumps(status))
-    assert rows(command("ls").out)[1] == ["runs/r", state, "-", "-", "-", "-", "-"]
-    assert command("status", "runs/r").out.startswith(f"runs/r: {state}, graph ?\n")
-    why = "its script is being imported" if is_alive else "it was stopped before it began"
-    assert f"\n  {why}\n" in command("explain", "runs/r").out
-
-
 def test_columns_as_json_are_flat(sweep: Path, command: Command) -> None:
     listed = json.loads(command("ls", "--columns", "lr,width,val/loss", "--json").out)
     assert listed[0] == {"run": "runs/a", "state": "finished", "lr": 0.01, "width": 64, "val/loss": 0.5}
@@ -209,3 +197,32 @@ def test_no_runs(folder: Path, command: Command) -> None:
     assert refused.code == 2 and refused.err.startswith("error: there is no folder `nowhere`")
     (folder / "empty").mkdir()
     assert "there is no run in `empty`" in command("status", "empty").err
+
+
+@pytest.mark.full
+def test_the_best_of_each_node_has_a_name_for_every_command(tiny: Path, command: Command) -> None:
+    """The losses fall, so the first checkpoint is the best of `worst`, and the last that of `checkpoint`."""
+    (tiny / "twice.toml").write_text(
+        'format = 1\n[[edit]]\ninsert = "worst"\nuse = "checkpoint"\nat = "decide"\nafter = "checkpoint"\n'
+        'every = "1 epochs"\nbest = "loss"\nbest_mode = "max"\nkeep = 1\n'
+    )
+    graph = ("--overlay", "twice.toml", "checkpoint.best=loss", "checkpoint.keep=1", "log.every=1 epochs")
+    assert command("check", "fit", "--overlay", "twice.toml").code == 0
+    result = command("run", "tiny.py", *graph, "finish.after=3 epochs", "--run-dir", "r", "--quiet")
+    assert result.code == 0, result.err
+    first, last = sorted(path.name for path in (tiny / "r" / "checkpoints").iterdir())
+    listed = json.loads(command("ls", ".", "--columns", "best,best:worst", "--json").out)
+    assert listed[0]["best"] < listed[0]["best:worst"]
+    for words in (["status", "r"], ["explain", "r"]):
+        assert f"best:worst {'checkpoint ' * (words[0] == 'status')}{first}, loss" in command(*words).out
+    assert f"of {first}" in command("export", "r/best:worst", "worst.safetensors").out
+    assert f"of {last}" in command("export", "r/best:checkpoint", "best.safetensors").out
+    assert command("check", "r/best:worst").code == 0
+    again = ("run", "tiny.py", *graph, "finish.after=4 epochs", "--quiet")
+    for words in (["--fork", "r/best:worst"], ["--init", "model=r/best:worst"], ["--resume", "r/best:worst"]):
+        result = command(*again, *words, "--run-dir", f"of{words[0]}")
+        assert result.code == 0, result.err
+    assert json.loads((tiny / "of--fork" / "starts.jsonl").read_text())["checkpoint"].endswith(first)
+    assert command("replay", "tiny.py", "--run-dir", "r", "--to", "best:worst").code == 0
+    result = command("export", "r/best:wrost", "no.safetensors")
+    assert result.code == 2 and "no node `wrost` ranks" in result.err and "best:checkpoint, best:worst" in result.err

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ expression = "step.steps > 3"
 @pytest.mark.first(7)
 @pytest.mark.parametrize("graph", known_graphs())
 def test_shipped_graphs_are_sound(graph: str, command: Command) -> None:
-    result = command("check", graph, "--strict")
+    result = command("check", graph)
     assert (result.code, result.err) == (0, "")
     assert result.out == f"{graph}: no problems ({len(Graph.load(graph).nodes)} nodes)\n"
     assert command("check", graph, "--json").out == "[]\n"
@@ -74,14 +75,11 @@ def test_check_as_json(folder: Path, command: Command) -> None:
     assert (problem["code"], problem["path"][0], problem["path"][-1]) == ("G405", "decide", "train_batch")
 
 
-@pytest.mark.parametrize(("strict", "code"), [([], 0), (["--strict"], 2)])
-def test_a_warning_counts_when_strict(strict: list[str], code: int, folder: Path, command: Command) -> None:
+def test_a_warning_is_no_error(folder: Path, command: Command) -> None:
     (folder / "my.toml").write_text(WITH_A_WARNING)
-    result = command("check", "my.toml", *strict)
-    assert result.code == code
+    result = command("check", "my.toml")
+    assert result.code == 0
     assert "warning G209" in result.out and result.out.endswith(": 0 errors, 1 warning (15 nodes)\n")
-    (folder / "meant.toml").write_text('allow = ["G209"]\n' + WITH_A_WARNING)
-    assert command("check", "meant.toml", *strict).code == 0
 
 
 def test_a_graph_is_checked_for_several_ranks_where_that_is_asked(folder: Path, command: Command) -> None:
@@ -100,10 +98,8 @@ def test_a_script_declares_kinds(folder: Path, command: Command) -> None:
     (folder / "my.toml").write_text(WITH_OWN_KIND)
     assert "there is no kind `jitter`" in command("nodes", "jitter").err
     without = command("check", "my.toml")
-    assert without.code == 0 and "warning G118: not checked: no kind `jitter`" in without.out
-    assert command("check", "my.toml", "--strict").code == 2
+    assert without.code == 2 and "error G102: unknown kind `jitter`\n    name the script" in without.out
     assert command("check", "my.toml", "--script", "kinds.py").code == 0
-    assert "scale: a number, default 1.0" in command("nodes", "jitter", "--script", "kinds.py").out
     (folder / "my.toml").write_text(WITH_OWN_KIND.replace("2.0", '"big"'))
     wrong = command("check", "my.toml", "--script", "kinds.py:setup")
     assert wrong.code == 2 and "jitter.scale: expected a number" in wrong.out
@@ -142,10 +138,10 @@ def test_render_shows_where_a_run_is(tiny: Path, command: Command) -> None:
 
 def test_render_of_a_finished_run_shows_no_next_node_and_what_was_bypassed(tiny: Path, command: Command) -> None:
     assert command("run", "tiny.py", "--run-dir", "r", "finish.after=2 steps").code == 0
-    assert command("render", "r", "-o", "done.dot", "--run-dir", "r", "--guards").code == 0
+    assert command("render", "r", "-o", "done.dot", "--run-dir", "r").code == 0
     text = (tiny / "done.dot").read_text()
     assert "runs next" not in text and "current" not in text
-    assert text.count(">bypassed<") >= 2 and "next_batch.last or ending" in text, "schedule and exchange; the guards"
+    assert text.count(">bypassed<") >= 2, "schedule and exchange"
 
 
 def test_render_with_a_run_of_another_graph_says_so(tiny: Path, command: Command) -> None:
@@ -155,7 +151,7 @@ def test_render_with_a_run_of_another_graph_says_so(tiny: Path, command: Command
     assert (result.code, result.out) == (0, "wrote hot.dot\n")
     assert result.err == (
         "`fit` is not the graph of the run in `r` (1 difference): counts are drawn at the nodes of the same name; "
-        "graphtrain render r draws the graph of the run\n"
+        "graphtrain render r -o run.svg draws the graph of the run\n"
     )
 
 
@@ -167,7 +163,7 @@ def test_a_run_directory_is_drawn_in_the_order_of_its_file(tiny: Path, command: 
     assert list(saved.guards) == list(file.guards) and list(saved.units) == list(file.units)
     inner, inner_of_file = saved.nodes["validate"].body, file.nodes["validate"].body
     assert inner is not None and inner_of_file is not None and list(inner.nodes) == list(inner_of_file.nodes)
-    assert saved.to_json() == file.to_json() and saved.title == "fit"
+    assert saved.to_json() == replace(file, name="fit").to_json() and saved.title == "fit"
 
 
 def test_status_calls_a_graph_by_its_file(tiny: Path, command: Command) -> None:
@@ -233,14 +229,17 @@ def test_copy_keeps_every_character_and_overwrites_nothing(folder: Path, command
     assert shipped is not None
     result = command("copy", "fit", "my_fit.toml")
     assert (result.code, result.err) == (0, "")
-    assert (folder / "my_fit.toml").read_bytes() == shipped.read_bytes()
-    assert "--graph my_fit.toml" in result.out
-    (folder / "my_fit.toml").write_bytes(b"# mine\r\n" + shipped.read_bytes())
+    assert (folder / "my_fit.toml").read_bytes() == shipped.read_bytes().replace(b'"fit"', b'"my_fit"', 1)
+    assert "--graph my_fit.toml" in result.out and Graph.load("my_fit.toml").name == "my_fit"
+    (folder / "my_fit.toml").write_bytes(b"# mine\r\n" + shipped.read_bytes())  # whose name is another
     again = command("copy", "fit", "my_fit.toml")
     assert again.code == 2 and "`my_fit.toml` exists" in again.err
     assert (folder / "my_fit.toml").read_bytes().startswith(b"# mine\r\n")
     assert command("copy", "my_fit.toml", "third.toml").code == 0
-    assert (folder / "third.toml").read_bytes() == (folder / "my_fit.toml").read_bytes()
+    assert (folder / "third.toml").read_bytes() == b"# mine\r\n" + shipped.read_bytes().replace(b'"fit"', b'"third"', 1)
+    (folder / "own.toml").write_bytes(b"extends = 'fit'\nformat = 1\n[[edit]]\ninsert = 'name'\nuse = 'choice'\n")
+    assert command("copy", "own.toml", "fourth.toml").code == 0
+    assert (folder / "fourth.toml").read_bytes() == (folder / "own.toml").read_bytes()  # its name is that of the file
 
 
 # --- status ----------------------------------------------------------------------------------------------------------
@@ -379,12 +378,6 @@ def test_version(command: Command) -> None:
     assert command("--version").out == f"graphtrain {graphtrain.__version__}\n"
 
 
-def test_an_unknown_command(command: Command) -> None:
-    result = command("trian")
-    assert (result.code, result.out) == (2, "")
-    assert "trian" in result.err and "Traceback" not in result.err
-
-
 # --- In real processes -----------------------------------------------------------------------------------------------
 
 
@@ -404,7 +397,7 @@ for words in ("--help", "run --help", "graphs", "ls .", "render fit -o fit.svg",
     run(*words.split())
     assert not {"graphtrain.nodes", "torch", "numpy"} & sys.modules.keys(), words
     assert "rich" not in sys.modules or "help" not in words, "help is text"
-for words in ("show fit --save-points", *(f"check {graph}" for graph in known_graphs()),
+for words in (*(f"check {graph}" for graph in known_graphs()),
               *(f"nodes {kind}" for kind in known_kinds())):
     run(*words.split())
     assert "graphtrain.nodes" in sys.modules
@@ -434,3 +427,22 @@ def test_a_reader_that_leaves(tmp_path: Path) -> None:
 def test_the_module_is_the_command(tmp_path: Path) -> None:
     result = in_a_new_process("--version", cwd=tmp_path)
     assert (result.code, result.out, result.err) == (0, f"graphtrain {graphtrain.__version__}\n", "")
+
+
+@pytest.mark.full
+def test_commands_that_are_shown_can_be_pasted(tiny: Path, command: Command) -> None:
+    """Names with spaces are quoted."""
+    (tiny / "a b").mkdir()
+    run = ("run", "tiny.py", "finish.after=1 epochs", "--quiet", "--run-dir", "a b/r")
+    assert command(*run).code == 0
+    for words, shown in (
+        (["new", "a b/train.py"], "train with: python 'a b/train.py'"),
+        (["copy", "fit", "a b/mine.toml"], "--graph 'a b/mine.toml'"),
+        ([*run, "accumulate.every=2"], "in a new directory: --fork 'a b/r')"),
+        ([*run, "--overlay", "ema"], "--fork 'a b/r'"),
+        ([*run[:-1], "c", "--init", "model=a b/r"], "graphtrain export 'a b/r' weights.safetensors"),
+        (["render", "evaluate", "-o", "x.mmd", "--run-dir", "a b/r"], "graphtrain render 'a b/r' -o run.svg draws"),
+        (["explain", "a b"], "graphtrain ls 'a b'"),
+    ):
+        result = command(*words)
+        assert shown in result.out + result.err, (words, result)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -88,7 +89,6 @@ def test_a_run_that_goes_on_without_its_overlay_reports_it(script: Path, command
         (("show", "evaluate", "--overlay", "ema"), "overlay `ema`: insert: after: there is no node `step`"),
         (("copy", "ema", "x.toml", "--overlay", "carry"), "`ema` is an overlay, and --overlay adds one to a graph"),
         (("verify", "tiny.py", "--run-dir", "r", "--overlay", "ema"), "--overlay: only with --cuts"),
-        (("show", "fit", "--overlay", "../outside.toml", "--contained"), "leads out of the folder"),
     ],
 )
 def test_bad_overlays(words: tuple[str, ...], message: str, script: Path, command: Command) -> None:
@@ -135,7 +135,7 @@ def test_copy_takes_overlays(folder: Path, command: Command) -> None:
     assert "wrote mine.toml; run it with: graphtrain run SCRIPT --graph mine.toml" in (
         command("copy", "fit", "mine.toml", *BOTH).out
     )
-    assert Graph.load(folder / "mine.toml") == Graph.load("fit").overlay("ema", "early_stop")
+    assert Graph.load(folder / "mine.toml") == replace(Graph.load("fit").overlay("ema", "early_stop"), name="mine")
     copied = command("copy", "early_stop", "patient.toml").out
     assert "run it with: graphtrain run SCRIPT --overlay patient.toml" in copied
     text = (folder / "patient.toml").read_text()

@@ -53,25 +53,16 @@ def test_a_run_is_kept_in_a_fresh_directory(tiny: Path, command: Command) -> Non
     assert first["digest"] == second["digest"], "one seed, one result"
 
 
-@pytest.mark.full
-def test_a_metric_to_show_that_no_row_has_is_reported(tiny: Path, command: Command) -> None:
-    words = ["run", "tiny.py", "finish.after=1 epochs", "--run-dir", "r", "--show"]
-    assert "--show los: no row of metrics has `los`; did you mean `loss`?\n" in command(*words, "loss, los").err
-    shown = command(*words[:-2], "again", "--show", "accuracy,loss")
-    assert "--show accuracy: no row of metrics has `accuracy`; known: epoch, epoch/loss, loss, lr, step\n" in shown.err
-    assert "no row of metrics has `loss`" not in shown.err
-
-
 def test_the_command_that_resumes_is_the_one_that_was_typed(tiny: Path, command: Command) -> None:
     """Without what was reached, and what is done once; the run directory is named if it was not."""
     assert command("run", "tiny.py", "--run-dir", "first", "--until", "1 steps").code == 0
-    words = ["--seed=3", "tiny.py", "--fork", "first", "--until=3 steps", "--csv", "name='a b'"]
+    words = ["--seed=3", "tiny.py", "--fork", "first", "--until=3 steps", "--no-times", "name='a b'"]
     result = command("run", *words)
     assert printed_command(result.err) == [
         "run",
         "--seed=3",
         "tiny.py",
-        "--csv",
+        "--no-times",
         "name='a b'",
         "--run-dir",
         "runs/tiny-001",
@@ -484,39 +475,3 @@ def test_a_fork_that_cannot_be_leaves_nothing(words: list[str], message: str, ti
     result = command("run", "tiny.py", *words)
     assert (result.code, message in result.err) == (2, True)
     assert not (tiny / "new").exists()
-
-
-@pytest.mark.full
-def test_a_run_stops_before_a_node(tiny: Path, command: Command) -> None:
-    words = ["run", "tiny.py", "finish.after=1 epochs", "--run-dir", "r"]
-    first = command(*words, "--before", "step")
-    assert first.code == 0 and "the node given as `before` is the next to run" in first.err, first.err
-    assert first.err.endswith("resume with: graphtrain run tiny.py 'finish.after=1 epochs' --run-dir r\n")
-    assert "next node step" in command("status", "r").out
-    assert command(*words, "--before", "step").code == 0
-    assert status_of(tiny / "r")["step"] == 1
-    refused = command("run", "tiny.py", "--before", "stp")
-    assert refused.code == 2 and "--before: there is no node `stp`" in refused.err
-    assert not (tiny / "runs").exists()
-    assert command(*words).code == 0 and status_of(tiny / "r")["state"] == "finished"
-
-
-def test_the_option_csv(tiny: Path, command: Command) -> None:
-    result = command("run", "tiny.py", "--csv", "--run-dir", "r", "finish.after=1 epochs", "--quiet")
-    assert result.code == 0, result.err
-    assert (tiny / "r" / "metrics.csv").read_text().startswith("step,epoch,")
-
-
-@pytest.mark.full
-def test_where_the_time_goes_is_drawn(tiny: Path, command: Command) -> None:
-    words = ("finish.after=2 epochs", "--quiet")
-    assert command("run", "tiny.py", "--run-dir", "r", *words).code == 0
-    assert command("run", "tiny.py", "--run-dir", "other", "--no-times", *words).code == 0
-    result = command("render", "r", "--run-dir", "r", "--seconds", "-o", "heat.mmd")
-    assert result.code == 0 and " s" in (tiny / "heat.mmd").read_text(), result.err
-    for arguments, message in (
-        (("r", "--run-dir", "other"), "were not timed"),
-        (("fit",), "--seconds: no run is named"),
-    ):
-        result = command("render", *arguments, "--seconds", "-o", "heat.dot")
-        assert (result.code, message in result.err) == (2, True), result.err

@@ -47,7 +47,7 @@ def noisy_loader(**keywords: Any) -> Loader:
 
 
 def share_of(loader: Loader, rank: int, world_size: int, first: int, windows: Windows) -> Share:
-    numbered = Ordered(loader, 0).numbered(1, first, {})
+    numbered = Ordered(loader, 0).numbered(1)
     return Share(numbered, numbered.length, rank, world_size, first, windows, loader)
 
 

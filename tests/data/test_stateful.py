@@ -177,14 +177,14 @@ def test_data_that_misses_the_empty_rest_of_an_epoch_is_reported(
     assert after != seen[number:]
 
 
-def test_nothing_is_drawn_again(tmp_path: Path) -> None:
+def test_one_batch_is_drawn_again_twice_to_see_whether_the_state_is_complete(tmp_path: Path) -> None:
     whole, _ = run_over(SizedCarried(), tmp_path)
     whole.run()
     data = SizedCarried()
     cut, seen = run_over(data, None)
     cut.run(resume=checkpoints(tmp_path)[4])
     assert seen[0][0][0] == 6.0  # the next batch, and the first that the object was asked for
-    assert data.opened == 2
+    assert data.opened == 4
 
 
 @pytest.mark.full

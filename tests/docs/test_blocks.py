@@ -107,7 +107,7 @@ after  = "step"
 
 ```console run
 $ graphtrain check mine.toml
-mine.toml:3 nodes.mine: warning G118: not checked: no kind `mine` is known here, ...
+mine.toml:3 nodes.mine: error G102: unknown kind `mine`
 ...
 ```
 """

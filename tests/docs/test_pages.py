@@ -11,8 +11,7 @@ import numpy
 import pytest
 import torch
 
-from graphtrain.command import sweep
-from tests.command.running import launched, started
+from tests.command.running import launched
 from tests.docs.blocks import read_blocks
 from tests.docs.execution import Page
 from tests.ranks.processes import launched_ranks
@@ -38,7 +37,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     )
     if find_spec("graphtrain.command.verify_cuts"):  # as good, without the import of torch in each process
         monkeypatch.setattr("graphtrain.command.verify_cuts.launch", launched)
-    monkeypatch.setattr(sweep, "start", started)
     if find_spec("graphtrain.ranks.launcher"):  # a command with `; echo $?` is launched by a shell, as it is
         monkeypatch.setattr("graphtrain.ranks.launcher.launch", launched_ranks)
     # One thread here and in the processes that a page starts: a resume reports another number.

@@ -103,10 +103,10 @@ def test_heads_that_do_not_divide_the_width_are_refused(folder: Path, command: C
 
 @pytest.mark.full
 def test_its_graph_counts_tokens_and_ends_by_them(charlm: ModuleType) -> None:
-    assert charlm.GRAPH.check() == []
+    assert charlm.graph.check() == []
     resources = charlm.setup(**TINY)
     trainer = Trainer(
-        charlm.GRAPH.set("finish", after="400 tokens").set("accumulate", every=2),
+        charlm.graph.set("finish", after="400 tokens").set("accumulate", every=2),
         device="cpu",
         notify=lambda line: None,
         **resources,

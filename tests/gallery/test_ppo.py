@@ -39,7 +39,6 @@ def act(model: Any, observations: torch.Tensor) -> tuple[torch.Tensor, ...]:
 def collect_rollout(env: Any, act: Any, recorder: Recorder, **parameters: Any) -> Any:
     collect = kind_of(CollectRollout).new_instance()
     vars(collect).update(parameters)
-    collect.setup()
     return collect(None, env, act, torch.device("cpu"), recorder)
 
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from graphtrain import Graph, GraphError, Trainer, UsageError
-from graphtrain.plan.slots import save_points_of
 from graphtrain.ranks import Ranks
 from tests.docs.blocks import read_blocks
 from tests.gallery.procedures import yielding
@@ -117,11 +116,9 @@ def test_a_function_that_yields_trains_what_a_list_trains() -> None:
 
 
 def test_a_list_has_save_points_between_its_losses_and_a_function_has_none() -> None:
-    points = {point.path: point for point in save_points_of(yielding.graph())}
-    assert not any(points[path].transient for path in BETWEEN)
-    points = {point.path: point for point in save_points_of(of_the_page())}
-    assert all("losses" in points[path].transient for path in BETWEEN)
-    assert not points["decide"].transient
+    assert {*BETWEEN} <= {*run(yielding.graph(), **yielding.resources()).save_points()}
+    points = {*run(of_the_page(), **yielded()).save_points()}
+    assert "decide" in points and not {*BETWEEN} & points
 
 
 def test_a_function_that_yields_too_few_losses_is_named() -> None:

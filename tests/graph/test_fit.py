@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import shlex
 from typing import Any
 
 import pytest
 
 import graphtrain
 from graphtrain import Graph, UsageError
-from graphtrain.command.settings import split_settings, with_parameters
-from graphtrain.names import FIT, FOREIGN, edit_named, pasted, suggestion
+from graphtrain.names import FIT, edit_named
 
 FIT_GRAPH = Graph.load("fit")
 
@@ -63,15 +61,6 @@ def test_an_edit_names_a_parameter_that_there_is(name: str) -> None:
     assert not [problem for problem in graph.set(node, **{parameter: "?"}).check() if problem.code == "G103"]
 
 
-@pytest.mark.parametrize("name", sorted({*FIT} - {"best_mode"}))
-def test_the_words_to_paste_make_the_same_edit(name: str) -> None:
-    value = {"epochs": 3, "steps": 7, "precision": "bf16-mixed", "compile": True, "best": "val/loss"}.get(name, 4)
-    value = "2 steps" if name.endswith("_every") else value
-    *option, word = shlex.split(pasted(name, value))
-    graph = FIT_GRAPH.overlay(*option[1:]) if option else FIT_GRAPH
-    assert with_parameters(graph, split_settings([word])[1]) == graphtrain.fit(**{name: value})
-
-
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
@@ -110,9 +99,3 @@ def test_every_setting_has_a_name() -> None:
     with pytest.raises(UsageError, match="fit: every setting has a name; got list without one") as raised:
         graphtrain.fit([1])
     assert "Trainer(fit(epochs=3), model=" in raised.value.hint
-
-
-def test_where_a_number_is_needed_nothing_else_is_pasted() -> None:
-    assert pasted("max_epochs", "all") == pasted("epochs", True) == pasted("val_dataloader", 1) == pasted("lr", 1) == ""
-    assert pasted("val_check_interval", 3) == ""  # which of two it is, nobody knows
-    assert suggestion("max_epochs", ()) == f"that is {FOREIGN['epochs']} here"

@@ -15,7 +15,6 @@ from graphtrain import Graph, Node, node
 from graphtrain.graph import registry
 from graphtrain.graph.registry import (
     GRAPHS,
-    effects_of,
     family_of_node,
     find_graph,
     find_kind,
@@ -28,8 +27,6 @@ from graphtrain.graph.registry import (
     overlays_with,
     summary,
 )
-from graphtrain.kind import DECLARED
-from tests.shipped import KINDS
 
 OTHERS = {"graphtrain.nodes": {"sway": f"{__name__}:sway"}, "graphtrain.graphs": {"duel": "graphtrain_duel"}}
 
@@ -68,19 +65,6 @@ def test_helpers_of_the_shipped_kinds_are_no_kinds() -> None:
 
 
 @pytest.mark.full
-def test_names_are_known_and_families_drawn_without_importing_a_kind() -> None:
-    program = (
-        "import sys\n"
-        "from graphtrain.graph import Graph\n"
-        "from graphtrain.graph.registry import family_of_node, known_graphs, known_kinds\n"
-        "assert 'clip' in known_kinds() and 'fit' in known_graphs()\n"
-        "assert family_of_node(Graph.load('fit').nodes['step']) == 'update'\n"
-        "assert not [name for name in sys.modules if name.startswith('graphtrain.nodes') or name == 'torch']\n"
-    )
-    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)
-
-
-@pytest.mark.full
 def test_every_shipped_kind_is_found_without_torch() -> None:
     program = (
         "import sys\n"
@@ -110,30 +94,6 @@ def test_a_kind_of_a_script_is_drawn_by_what_it_declares(told: dict[str, Any], f
         """Mine."""
 
     assert family_of_node(Node("clip", "clip")) == family, "before the shipped one of that name"
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_what_is_read_of_a_kind_without_importing_it_is_what_it_declares(name: str) -> None:
-    kind = find_kind(name)
-    assert kind is not None
-    assert effects_of(name) == {action.effect for action in kind.actions}
-    assert family_of_node(Node(name, name)) == kind.family
-    assert may_be_bypassed(Node(name, name)) == bool(kind.optional)
-
-
-def test_what_is_not_declared_has_no_effects_and_is_not_bypassed(installed: None) -> None:
-    @node(effects=("clip", "use other"), optional="teacher")
-    def mine(teacher: Any) -> None:
-        """Mine."""
-
-    kind = DECLARED.pop("mine")
-    assert (effects_of("mine", kind), effects_of("mine"), effects_of("sway")) == ({"clip", "use"}, set(), set())
-    bypassed = [may_be_bypassed(each) for each in (Node("mine", "mine", kind=kind), Node("mine", "mine"))]
-    assert bypassed == [True, False]
-    families = [
-        family_of_node(each) for each in (Node("mine", "mine", kind=kind), Node("a", "mine"), Node("b", "sway"))
-    ]
-    assert families == ["gradient", "other", "other"]
 
 
 def test_a_node_with_a_body_is_one_of_its_own_family() -> None:

@@ -15,14 +15,15 @@ from typing import Any
 import pytest
 import torch
 
-from graphtrain import Graph, Outcome, Trainer, UsageError, node
+from graphtrain import Graph, Outcome, Run, Trainer, UsageError, checkpoint_folder, node
 from graphtrain.errors import SaveFailedError, UnknownMetricError
 from graphtrain.storage import checkpoint as writing
 from graphtrain.storage.checkpoint import read_manifest
-from graphtrain.storage.run_directory import BEST_FILE, METRICS_FILE, Ranking, read_status
+from graphtrain.storage.run_directory import BEST_FILE, METRICS_FILE, read_status
 
 # Four validations in each of two epochs; the losses that rank first or second so far: all but 6, 7, 8 and the last.
 LOSSES = [5.0, 6.0, 4.0, 7.0, 3.0, 8.0, 3.5, 9.0]
+ACCURACIES = [0.1, 0.9, 0.2, 0.3, 0.4, 0.5, 0.7, 0.6]
 
 
 def fit(**checkpoint: Any) -> Graph:
@@ -65,7 +66,10 @@ def trainer_of(
         train_data=list(torch.randn(8, 4, 2)),
         val_data=[torch.ones(4, 2)],
         training_step=lambda model, batch: {"loss": model(batch).square().mean(), "error": 1.0},
-        validation_step=lambda model, batch, step: {metric: losses[max(step // 2 - 1, 0)], "accuracy": 0.5},
+        validation_step=lambda model, batch, step: {
+            metric: losses[max(step // 2 - 1, 0)],
+            "accuracy": ACCURACIES[max(step // 2 - 1, 0)] if "accurate" in graph.to_toml() else 0.5,
+        },
     )
 
 
@@ -147,10 +151,12 @@ def test_the_file_names_what_is_there_when_it_is_written(tmp_path: Path) -> None
     seen = set()
     while trainer.position != "end":
         trainer.advance()
-        ranked = Ranking.read(tmp_path / BEST_FILE)
-        assert set(ranked.values) <= {path.name for path in checkpoints(tmp_path)}
-        assert list(ranked.values.values()) == sorted(ranked.values.values())
-        seen.add(tuple(ranked.values.values()))
+        file = tmp_path / BEST_FILE
+        entries = json.loads(file.read_text())["checkpoints"] if file.exists() else []
+        values = [entry["value"] for entry in entries]
+        assert {entry["checkpoint"] for entry in entries} <= {path.name for path in checkpoints(tmp_path)}
+        assert values == sorted(values)
+        seen.add(tuple(values))
     assert seen >= {(), (5.0,), (5.0, 6.0), (4.0, 5.0), (3.0, 4.0), (3.0, 3.5)}
 
 
@@ -262,7 +268,7 @@ def test_what_was_measured_after_the_save_is_known_after_a_resume(tmp_path: Path
     graph = saved_first(every="2 batches", mode="sync")
     trainer_of(graph, tmp_path).run(until="3 batches")
     [first] = [path for path in checkpoints(tmp_path) if path.name.endswith("step-2")]
-    assert read_manifest(first).best == {"metric": "val/loss", "value": 5.0}
+    assert read_manifest(first).ranked == {"val/loss": 5.0}
     (tmp_path / BEST_FILE).unlink()
     again = trainer_of(graph, tmp_path, losses=[5.0] + [9.0] * 7)
     again.run()
@@ -416,23 +422,66 @@ def test_what_one_of_several_nodes_keeps_is_kept(tmp_path: Path) -> None:
     assert steps(tmp_path) == [15, 16] and not (tmp_path / BEST_FILE).exists(), "as in a graph that never had one"
 
 
-@pytest.mark.parametrize(
-    ("second", "message"),
-    [
-        ({"best": "epoch/loss"}, "`checkpoint.best` is 'val/loss' and `often.best` is 'epoch/loss'"),
-        ({"best": "val/loss", "best_mode": "max"}, "`checkpoint.best_mode` is 'min' and `often.best_mode` is 'max'"),
-    ],
-)
-def test_two_nodes_that_rank_in_different_ways_are_refused(second: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError) as error:
-        trainer_of(two(**second))
-    assert error.value.message == f"{message}, but a run ranks its checkpoints in one way"
-    trainer = trainer_of(fit())
-    trainer.run(until="3 batches")
-    with pytest.raises(UsageError):
-        trainer.rewire(two(**second))
-    trainer.rewire(fit(best="val/accuracy"))
-    assert trainer.run() is Outcome.FINISHED
+def ranked_twice(graph: Any = fit, **checkpoint: Any) -> Graph:
+    """A second node ranks by the accuracy: its best is at step 4."""
+    made: Graph = graph(**{"keep_best": 2, "mode": "sync", **checkpoint})
+    second = {"every": "never", "keep": 1, "best": "val/accuracy", "mode": "sync"}
+    return made.insert("accurate", "checkpoint", at="decide", after="checkpoint", **second)
+
+
+def best_of(run_dir: Path, node: str) -> list[tuple[int, float]]:
+    entries = json.loads((run_dir / BEST_FILE).read_text())["others"][node]["checkpoints"]
+    return [(int(entry["checkpoint"].partition("-step-")[2]), entry["value"]) for entry in entries]
+
+
+@pytest.mark.parametrize("graph", [fit, saved_first])
+def test_two_nodes_rank_by_different_metrics(graph: Any, tmp_path: Path) -> None:
+    """At step 2 both are due, at 4 as well, at 6, 10 and 14 the first alone."""
+    trainer = trainer_of(ranked_twice(graph), tmp_path)
+    assert ranked_twice(graph).check() == []
+    trainer.run()
+    assert steps(tmp_path) == [4, 10, 14, 16]
+    assert ranking(tmp_path) == [(10, 3.0), (14, 3.5), (4, 6.0)] and best_of(tmp_path, "accurate") == [(4, 0.9)]
+    assert trainer.load("best:checkpoint") == trainer.load() == checkpoint_folder(tmp_path / "best")
+    assert trainer.load("best:accurate") == checkpoint_folder(tmp_path / "best:accurate") == checkpoints(tmp_path)[0]
+    assert (read_status(tmp_path)["best"]["value"], read_status(tmp_path)["best:accurate"]["value"]) == (3.0, 0.9)
+    named = [checkpoint["best"] for checkpoint in Run(tmp_path).checkpoints]
+    assert named == ["best:accurate", "best", "", ""]
+    with pytest.raises(UsageError, match="no node `exact` ranks") as error:
+        trainer.load("best:exact")
+    assert error.value.hint == "there are: best:checkpoint, best:accurate"
+
+
+def test_a_node_inside_of_a_body_ranks_and_names_its_best(tmp_path: Path) -> None:
+    stage = ranked_twice().set("finish", after="8 batches")
+    stage.save(tmp_path / "stage.toml")
+    text = 'format = 1\nname = "stages"\nstart = "stage"\nnodes.stage = {graph = "stage.toml"}\nedges.stage = ["end"]\n'
+    (tmp_path / "stages.toml").write_text(text)
+    graph = Graph.load(tmp_path / "stages.toml")
+    trainer = trainer_of(graph, tmp_path)
+    trainer.run()
+    name = f"{tmp_path}/best:stage/accurate"
+    assert trainer.load("best:stage/accurate") == trainer.load(name) == checkpoint_folder(name)
+    assert checkpoint_folder(name).name.endswith("-step-4") and Graph.load(name) == graph
+
+
+@pytest.mark.full
+def test_ranked_twice_what_stays_is_the_same_after_a_cut(tmp_path: Path) -> None:
+    for graph in (fit, saved_first):
+        procedure = ranked_twice(graph).set("finish", after="10 batches")
+        equal_after_cuts(procedure, tmp_path / graph.__name__, 19)
+
+
+@pytest.mark.full
+def test_a_fork_and_another_metric_of_one_of_two_nodes(tmp_path: Path) -> None:
+    trainer_of(ranked_twice(), tmp_path / "run").run(until="11 batches")
+    fork = trainer_of(ranked_twice(), tmp_path / "fork")
+    fork.run(resume=tmp_path / "run" / "best:accurate")
+    assert steps(tmp_path / "fork") == [10, 14, 16]
+    assert best_of(tmp_path / "fork", "accurate") == [(14, 0.7), (10, 0.4)]
+    assert best_of(tmp_path / "run", "accurate") == [(4, 0.9)], "of another run"
+    trainer_of(ranked_twice().set("accurate", best="val/loss", best_mode="max"), tmp_path / "run").run()
+    assert best_of(tmp_path / "run", "accurate")[0] == (16, 9.0) and steps(tmp_path / "run") == [10, 14, 16]
 
 
 # A metric that nobody records

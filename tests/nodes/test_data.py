@@ -235,11 +235,6 @@ class Unlengthy:
         return index
 
 
-class UnsizedSampler:
-    def __iter__(self) -> Iterator[Any]:
-        return iter([[0]])
-
-
 @pytest.mark.parametrize(
     ("dataset", "options", "message"),
     [
@@ -262,12 +257,6 @@ class UnsizedSampler:
 def test_what_a_loader_refuses(dataset: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message.replace("(", r"\(")):
         Loader(dataset, **options)
-
-
-@pytest.mark.parametrize("name", ["sampler", "batch_sampler"])
-def test_a_sampler_without_a_length_is_refused_by_name(name: str) -> None:
-    with pytest.raises(DataError, match=f"the {name} has no length"):
-        len(Loader(range(4), **{name: UnsizedSampler()}))
 
 
 # next_batch: where in the data the run is

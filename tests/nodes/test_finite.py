@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from graphtrain import Graph, Outcome, Trainer, UsageError
+from graphtrain import Graph, GraphError, Outcome, Trainer
 from graphtrain.errors import NotFiniteError
 from graphtrain.state.random import seed_everything
 from tests.ranks.fake_ranks import run_ranks
@@ -207,7 +207,7 @@ def test_another_check_would_drop_other_windows() -> None:
 
 
 def test_weights_cannot_be_dropped() -> None:
-    with pytest.raises(UsageError, match='action = "drop" of "parameters"'):
+    with pytest.raises(GraphError, match='action = "drop" of "parameters"'):
         trainer_of(graph_of(parameters="drop"), {}).run()
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from graphtrain import Graph, Outcome, Trainer, UsageError
+from graphtrain import Graph, GraphError, Outcome, Trainer, UsageError
 from graphtrain.errors import CheckpointError
 from graphtrain.nodes.unscale import Unscale
 from graphtrain.state.random import seed_everything
@@ -219,9 +219,9 @@ def test_a_run_whose_every_window_overflows_ends_with_an_error() -> None:
 
 def test_16_mixed_without_the_overlay_is_refused() -> None:
     graph = Graph.load("fit").set("schedule", every="1 steps").set("train_batch", precision="16-mixed")
-    with pytest.raises(UsageError, match="nothing scales the loss") as error:
-        trainer_of(graph).run()
-    assert "--overlay fp16" in error.value.hint
+    with pytest.raises(GraphError, match="nothing scales the loss") as error:
+        trainer_of(graph)
+    assert "--overlay fp16" in error.value.problems[0].hint
 
 
 def test_an_optimizer_that_asks_for_a_closure_is_refused() -> None:

@@ -322,7 +322,7 @@ def test_a_mapping_that_holds_no_loaders_is_refused(val_data: Any) -> None:
     ],
 )
 def test_a_limit_that_leaves_nothing_is_refused(limit: float, data: Any, message: str) -> None:
-    with pytest.raises((DataError, UsageError), match=message):
+    with pytest.raises((DataError, GraphError), match=message):
         make(FIT.set("validate/next_batch", limit=limit), val_data=data).run()
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from graphtrain import Graph, Trainer
+from graphtrain import Graph, Trainer, fit
 from graphtrain.data.batch import sample_counter
 from graphtrain.graph.elements import Edge, Node
 
@@ -92,23 +92,28 @@ def test_clip_is_that_of_torch(model: str, norm_type: float, scale: float, witho
         assert same(one, other) or (one is not None and other is not None and one.isnan().all() and other.isnan().all())
 
 
-def test_clip_takes_sparse_gradients_as_torch_does() -> None:
-    def embedded() -> nn.Module:
+@pytest.mark.parametrize("norm_type", [1.0, 2.0, math.inf])
+def test_sparse_gradients_are_clipped_and_measured_as_dense_ones(norm_type: float) -> None:
+    def trained(sparse: bool) -> tuple[torch.Tensor, float]:
         torch.manual_seed(0)
-        model = nn.Embedding(10, 4, sparse=True)
-        model(torch.tensor([1, 3, 3])).sum().backward()
-        return model
+        model = nn.Sequential(nn.Embedding(10, 4, sparse=sparse), nn.Linear(4, 2))
+        trainer = Trainer(
+            fit(epochs=1)
+            .overlay("gradient_norm")
+            .set("gradient_norm", norm_type=norm_type, per_parameter=True)
+            .set("clip", max_norm=0.01, norm_type=norm_type),
+            model=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=1.0),
+            training_step=lambda model, batch: model(batch).square().mean(),
+            train_data=[torch.tensor([1, 3, 3]), torch.tensor([3, 2])],
+            **{"seed": 0, "display": None, "notify": lambda line: None},
+        )
+        trainer.run()
+        norms = [row["epoch/gradient_norm/0.weight"] for row in trainer.metrics if "epoch/gradient_norm" in row]
+        return model[0].weight.detach(), norms[-1]
 
-    def outcome(clip: Callable[[nn.Module], Any]) -> Any:
-        model = embedded()
-        try:
-            clip(model)
-        except (RuntimeError, NotImplementedError):
-            return "refused"
-        return model.weight.grad.to_dense().tolist()
-
-    ours = outcome(lambda model: visited("clip", torch.optim.SGD(model.parameters(), lr=0.1), max_norm=0.5))
-    assert ours == outcome(lambda model: torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5))
+    (weight, norm), (expected, expected_norm) = trained(True), trained(False)
+    assert torch.allclose(weight, expected) and norm == pytest.approx(expected_norm)
 
 
 def test_clip_keeps_no_graph_of_gradients_that_have_one() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from graphtrain import STOP, Graph, Outcome, Trainer, UsageError
+from graphtrain import STOP, Graph, GraphError, Outcome, Trainer
 from graphtrain.state.random import seed_everything
 from tests.ranks.fake_ranks import run_ranks
 
@@ -208,15 +208,15 @@ def test_other_errors_are_raised_and_leave_the_gradients_as_they_were() -> None:
     ],
 )
 def test_where_parts_would_not_be_the_same_it_is_refused(change: Any, reason: str) -> None:
-    with pytest.raises(UsageError, match=reason):
-        trainer_of(change(graph_of(1))).run()
+    with pytest.raises(GraphError, match=reason):
+        trainer_of(change(graph_of(1)))
 
 
 def test_it_is_refused_among_several_ranks() -> None:
     def run(ranks: Any) -> str:
-        with pytest.raises(UsageError, match="several ranks: one would cut its batches") as error:
-            trainer_of(graph_of(1)).run()
-        return error.value.hint
+        with pytest.raises(GraphError, match="several ranks: one would cut its batches") as error:
+            trainer_of(graph_of(1))
+        return error.value.problems[0].hint
 
     assert run_ranks(2, run) == ["halve the batch size, and double accumulate.every"] * 2
 

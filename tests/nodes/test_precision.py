@@ -310,7 +310,7 @@ def test_the_default_type_is_put_back_when_the_step_function_raises() -> None:
 
 def test_a_model_that_is_trained_and_evaluated_in_different_types_is_refused() -> None:
     graph = true_graph("bf16-true").set("validate/eval_batch", precision="32-true")
-    with pytest.raises(UsageError, match='computes `model` in "bf16-true", and `validate/eval_batch` in "32-true"'):
+    with pytest.raises(GraphError, match='computes `model` in "bf16-true", and `validate/eval_batch` in "32-true"'):
         true_trainer(graph)
     trainer = true_trainer(graph, val_data=None)  # nothing is evaluated
     trainer.run()
@@ -323,7 +323,7 @@ def test_a_copy_of_a_model_is_computed_in_the_type_of_the_model(training: str, v
     names = ["`train_batch` computes `model`", "`validate/eval_batch` computes `average`, a copy of `model`,"]
     doubled, other = names if training == "64-true" else reversed(names)
     other = other.replace(" computes", "")
-    with pytest.raises(UsageError, match=f'^{doubled} in "64-true", and {other} in "32-true"'):
+    with pytest.raises(GraphError, match=f'{doubled} in "64-true", and {other} in "32-true"'):
         true_trainer(graph)
     assert true_trainer(graph, val_data=None).run() is Outcome.FINISHED, "nothing is evaluated"
     trainer = true_trainer(true_graph("64-true", "ema"))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphtrain import Graph, Loader, Trainer, UsageError
+from graphtrain import Graph, GraphError, Loader, Trainer
 from graphtrain.report.recorder import Means
 from tests.ranks.fake_ranks import run_ranks
 
@@ -139,9 +139,9 @@ def test_another_metric_can_be_followed_and_one_that_is_not_there_is_reported_on
 
 def test_two_nodes_of_one_metric_are_refused() -> None:
     twice = FIT.overlay("running_loss").insert("slower", "running_loss", after="running_loss", windows=100)
-    with pytest.raises(UsageError, match="`running_loss` and `slower` both record `running/loss`") as caught:
+    with pytest.raises(GraphError, match="`running_loss` and `slower` both record `running/loss`") as caught:
         make(twice)
-    assert "slower.metric" in caught.value.hint
+    assert "slower.metric" in caught.value.problems[0].hint
 
 
 def test_two_metrics_are_followed_side_by_side() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR, StepLR
 
-from graphtrain import Graph, PlannedRun, Trainer, UsageError
+from graphtrain import Graph, GraphError, PlannedRun, Trainer, UsageError
 
 FIT = Graph.load("fit").set("log", every="1 steps").set("checkpoint", every="never").set("finish", after="2 epochs")
 BATCHES = 6
@@ -49,6 +49,56 @@ def warmed_up(run_dir: Path | None = None) -> Trainer:
     return trainer_of(graph, model, run_dir, optimizer=optimizer, scheduler=warm_up(optimizer, steps))
 
 
+EACH = {"use": "log", "every": "1 steps"}
+PLACES = {
+    "before the schedule": FIT,
+    "after the schedule": FIT.set("log", every="never").insert("rows", after="schedule", **EACH),
+    "before the step": FIT.set("log", every="never").insert("rows", before="step", use="log", every="1 batches"),
+    "at the end": FIT.set("log", every="3 batches").set("finish", after="8 steps"),
+    "at the end, without log": FIT.remove("log").set("finish", after="4 steps"),
+    "a schedule of batches": FIT.set("schedule", every="3 batches").set("finish", after="9 steps"),
+    "manual": Graph.load("manual").set("log", every="1 batches").set("finish", after="2 epochs"),
+    "lbfgs": Graph.load("lbfgs").set("log", every="5 batches").set("finish", after="2 epochs"),
+}
+
+
+@pytest.mark.first(7)
+@pytest.mark.parametrize("name", PLACES)
+def test_rows_have_the_rate_of_the_last_step_wherever_they_are_recorded(name: str, tmp_path: Path) -> None:
+    """A hook of the optimizer notes the rate of each step."""
+
+    def run(run_dir: Path | None = None) -> tuple[Trainer, list[float]]:
+        def manual_step(model: Any, batch: Any, optimizer: Any, scheduler: Any) -> Any:
+            loss = model(batch).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+            return {"loss": loss}
+
+        model = model_of()
+        make: Any = torch.optim.LBFGS if name == "lbfgs" else torch.optim.SGD
+        optimizer, rates = make(model.parameters(), lr=0.01), list[float]()
+        optimizer.register_step_pre_hook(lambda each, *_: rates.append(each.param_groups[0]["lr"]))
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda steps: 1 / (1 + steps))
+        more = {"training_step": manual_step} if name == "manual" else {}
+        given = {"optimizer": optimizer, "scheduler": scheduler, **more}
+        return trainer_of(PLACES[name], model, run_dir, **given), rates
+
+    whole, rates = run()
+    whole.run()
+    rows = [row for row in whole.metrics if "lr" in row]
+    assert rows and rates[0] == 0.01
+    for row in rows:
+        assert row["lr"] == rates[max(int(row["step"]) - 1, 0)]
+    first, _ = run(tmp_path)
+    first.advance(20)
+    first.save()
+    second, _ = run(tmp_path)
+    second.run()
+    assert second.metrics == whole.metrics
+
+
 @pytest.mark.full
 def test_warm_up_is_that_of_torch_and_resumed_bit_for_bit(tmp_path: Path) -> None:
     whole = warmed_up()
@@ -84,7 +134,7 @@ def test_a_schedule_counts_steps_epochs_or_batches(every: str, changes: int) -> 
 def test_a_schedule_stands_still_where_a_window_is_thrown_away() -> None:
     model = model_of()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    graph = FIT.overlay("drop").set("accumulate", every=4)
+    graph = FIT.overlay("drop").set("accumulate", every=4).set("schedule", every="1 steps")
     trainer = trainer_of(graph, model, optimizer=optimizer, scheduler=StepLR(optimizer, 1, 0.5))
     trainer.run()
     assert trainer.progress["discard"]["runs"] == 2
@@ -146,7 +196,7 @@ def test_two_of_one_optimizer_in_one_place_are_an_error() -> None:
     schedulers = [StepLR(optimizer, 1), CosineAnnealingLR(optimizer, 10)]
     message = r"several schedulers \(StepLR, CosineAnnealingLR\) of one optimizer.*\n.*SequentialLR"
     with pytest.raises(UsageError, match=message):
-        trainer_of(FIT, model, optimizer=optimizer, scheduler=schedulers).run()
+        trainer_of(FIT.set("schedule", every="1 steps"), model, optimizer=optimizer, scheduler=schedulers).run()
 
 
 @pytest.mark.parametrize("is_one", [True, False])
@@ -160,8 +210,10 @@ def test_two_nodes_that_step_one_optimizer_at_one_time_are_an_error(is_one: bool
     if not is_one:
         graph = graph.set("slow", reads={"scheduler": "second"})
         given["second"] = StepLR(optimizer, 1, 0.5)
-    stepped = "`scheduler` twice" if is_one else "`scheduler` and `second`, of one optimizer,"
-    with pytest.raises(UsageError, match=f"`schedule` and `slow` step {stepped} at one time .1 steps.: each would"):
+    stepped = "both step `scheduler`" if is_one else "step `scheduler` and `second`, of one optimizer,"
+    with pytest.raises(ValueError, match=f"`schedule` and `slow` {stepped} at one time .1 steps.: each would") as error:
         trainer_of(graph, model, **given)
+    assert isinstance(error.value, GraphError if is_one else UsageError)
+    assert bool(graph.check()) == is_one
     if not is_one:
         trainer_of(graph.set("slow", every="1 epochs"), model, **given).run()

@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from typing import Any
 import pytest
 
 from graphtrain import Run
+from graphtrain.command.listing import run_directories
 from graphtrain.page.document import report
 from graphtrain.page.server import Watched
 from tests.page.runs import procedure, trainer_of
@@ -166,6 +169,31 @@ def test_a_run_is_watched_to_its_end_over_a_kill_and_a_restart_of_the_server(bro
     assert "step 99" not in shown.text("#moment")
     errors = [line for line in shown.said if "ERR_CONNECTION_REFUSED" not in line and "ERR_INCOMPLETE" not in line]
     assert errors == [] and all(url.startswith(f"http://127.0.0.1:{port}/") for url in shown.asked)
+
+
+def test_a_run_that_was_killed_and_one_that_diverged(browser: Any, tmp_path: Path) -> None:
+    trainer_of(tmp_path / "diverged", rate=1e12).run()
+    trainer_of(tmp_path / "STEP 1").run(until="2 steps")
+    status = tmp_path / "STEP 1" / "status.json"
+    killed = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    status.write_text(json.dumps({**json.loads(status.read_text()), "state": "running", "process": killed.pid}))
+    listed, diverged, shown = Page(browser), Page(browser), Page(browser)
+    with serving(Watched(folder=tmp_path, runs_in=run_directories)) as (port, _):
+        for page, query in ((listed, ""), (diverged, "?run=diverged"), (shown, "?run=STEP%201")):
+            page.page.goto(f"http://127.0.0.1:{port}/{query}")
+        shown.wait_for("#state", "running")
+        listed.wait_for("table", "running")
+        killed.kill()
+        killed.wait()
+        shown.wait_for("#state", "interrupted")
+        shown.wait_for("#why", f"process {killed.pid} is gone")
+        listed.wait_for("table", "interrupted")
+        assert "finished, not finite since step" in listed.text("table")
+        assert "finished, not finite since step" in diverged.text("#state")
+        assert "it reached its end, 2 epochs" in diverged.text("#why")
+        assert "loss is not finite since step" in diverged.text("#plots")
+        assert f"--run-dir '{tmp_path}/STEP 1' --to '2 steps'" in shown.text("#facts")
+    assert all("ERR_" in line for page in (listed, diverged, shown) for line in page.said)
 
 
 def test_a_graph_file_is_drawn_while_it_is_edited(browser: Any, tmp_path: Path) -> None:

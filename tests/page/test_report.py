@@ -9,6 +9,7 @@ import json
 import math
 import random
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,34 @@ def test_curves_have_the_recorded_values(run_dir: Path) -> None:
         (step, float(f"{loss:.6g}")) for step, loss in losses
     ]
     assert "val/loss" in curves and "step" not in curves
+
+
+def test_a_run_that_diverged_says_since_when_as_ls_and_explain_do(tmp_path: Path) -> None:
+    trainer_of(tmp_path / "runs" / "diverged", rate=1e12).run()
+    path = tmp_path / "runs" / "diverged"
+    since = next(row["step"] for row in Run(path).metrics if "loss" in row and not math.isfinite(row["loss"]))
+    content = shown(path)
+    assert content["condition"] == f"finished, not finite since step {since}"
+    assert f"  {content['condition']}  " in command("ls", str(path.parent)).stdout
+    explained = command("explain", str(path)).stdout
+    assert content["why"][0] == "it reached its end, 2 epochs" and all(
+        f"  {line}\n" in explained for line in content["why"]
+    )
+    curves = {curve["name"]: curve for curve in content["curves"]}
+    assert curves["loss"]["not_finite"]["step"] == since and curves["loss"]["not_finite"]["epoch"] > 0
+    assert curves["loss"]["value"][curves["loss"]["step"].index(since)] is None
+    assert curves["lr"]["not_finite"] is None
+
+
+@pytest.mark.parametrize("name", ["my runs/my script.py", "it's $(me).py", "STEP.py"])
+def test_commands_name_a_script_and_a_run_with_any_characters(name: str, tmp_path: Path) -> None:
+    path = tmp_path / f"{name}-run"
+    words = ["graphtrain", "run", f"{tmp_path}/{name}", "lr=1", "--run-dir", str(path)]
+    trainer_of(path, about={"command": shlex.join(words)}).run(until="2 steps")
+    explain, replay, fork = (shlex.split(line["line"]) for line in shown(path)["lines"])
+    assert explain == ["graphtrain", "explain", str(path)]
+    assert replay == ["graphtrain", "replay", words[2], "--run-dir", str(path), "--to", "STEP steps"]
+    assert fork == ["graphtrain", "run", words[2], "--fork", str(path), "--run-dir", f"{path}-2"]
 
 
 def test_thinning_loses_no_extreme_and_no_gap() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import subprocess
 import sys
 import threading
 import time
@@ -20,6 +21,7 @@ pytest.importorskip("starlette")
 import uvicorn
 
 import graphtrain.page
+from graphtrain import Graph
 from graphtrain.command.listing import run_directories
 from graphtrain.page.server import Watched, application, listening
 from tests.page.runs import command, trainer_of
@@ -105,6 +107,57 @@ def test_a_change_is_an_event(folder: Path) -> None:
         assert events.readline() == b"\n" and events.readline() == b"data: changed\n"
         assert time.monotonic() - begin < 10
         connection.close()
+
+
+def state_of(content: dict[str, Any]) -> str:
+    """The state of the last run, in a list or on its page."""
+    run = content["runs"][-1]
+    return run["state"] if content["kind"] == "folder" else run["condition"]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("in_a_folder", [False, True])
+def test_a_run_that_is_killed_is_an_event(in_a_folder: bool, folder: Path) -> None:
+    """Its status, the last that it has written, says that it is running; it is read by a page that is open."""
+    killed = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    status = json.loads((folder / "two" / "status.json").read_text())
+    (folder / "two" / "status.json").write_text(json.dumps({**status, "state": "running", "process": killed.pid}))
+    watched = Watched(folder=folder, runs_in=run_directories) if in_a_folder else Watched(runs=[folder / "two"])
+    with serving(watched) as (port, get):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        connection.request("GET", "/events")
+        events = connection.getresponse()
+        assert events.readline() == b"data: changed\n" and state_of(read(get)) == "running"
+        killed.kill()
+        assert events.readline() == b"\n" and events.readline() == b"data: changed\n"
+        content = read(get)
+        assert state_of(content) == "interrupted" and f"process {killed.pid} is gone" in str(content["runs"][-1]["why"])
+        killed.wait()
+        assert state_of(read(get)) == "interrupted"
+        connection.close()
+    assert "  interrupted  " in command("ls", str(folder)).stdout
+
+
+def test_a_folder_says_by_what_each_run_ended(tmp_path: Path) -> None:
+    early = Graph.load("fit").overlay("early_stop").set("early_stop", patience=1).set("finish", after="9 epochs")
+    trainer_of(tmp_path / "diverged", rate=1e12).run()
+    trainer_of(tmp_path / "early", early.set("validate", every="1 steps")).run()
+    trainer_of(tmp_path / "stopped").run(until="2 steps")
+    with serving(Watched(folder=tmp_path, runs_in=run_directories)) as (_, get):
+        diverged, ended, stopped = read(get)["runs"]
+    assert diverged["state"].startswith("finished, not finite since step") and diverged["measured"]["loss"] == "nan"
+    assert diverged["why"] == "it reached its end, 2 epochs"
+    assert ended["why"].startswith("it ended before 9 epochs: early_stop: val/loss has not improved on 1 in 1 value")
+    assert stopped["why"].startswith("it was stopped at ")
+
+
+def test_the_address_is_announced_to_a_user_without_an_entry(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody() -> str:
+        raise KeyError("getpwuid(): uid not found: 1234")
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+    monkeypatch.setattr(uvicorn.Server, "run", lambda server, sockets: None)
+    done = command("watch", str(folder), "--port", "0")
+    assert done.exit_code == 0 and ":127.0.0.1:" in done.stdout and "@" not in done.stdout, done.output
 
 
 def test_a_graph_file_that_is_edited(tmp_path: Path) -> None:

@@ -160,14 +160,6 @@ def test_a_node_around_a_body_counts_its_steps() -> None:
     assert trainer.progress["nudge"]["runs"] == 1
 
 
-def test_explain_tells_whether_the_end_is_asked_for() -> None:
-    trainer = make_trainer(nudged(["2 steps", "end"]).set("finish", after="3 steps"))
-    while trainer.progress["nudge"]["runs"] < 2:
-        text = str(trainer.explain()) if trainer.position == "nudge" else ""
-        trainer.advance()
-    assert text.count("nudge.due = True (every 2 steps or end: steps 3, due at 4, last 2; steps 3, last 2, the end is")
-
-
 @pytest.mark.parametrize(
     ("graph", "code", "message", "hint"),
     [

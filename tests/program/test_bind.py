@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphtrain import Edge, Graph, Node, Trigger, node
+from graphtrain import Edge, Graph, Node, Trigger
 from graphtrain.data.samplers import EpochLength
 from graphtrain.graph.registry import trains
 from graphtrain.kind import Read
@@ -314,23 +314,6 @@ def test_the_graphs_of_a_program() -> None:
     targets = {path: program.targets(program.by_path[f"inner/{path}"]) for path in ("accumulate", "finish")}
     assert [each and each.path for each in targets["accumulate"]] == ["inner/exchange", "inner/decide"]
     assert [each and each.path for each in targets["finish"]] == [None, "inner/decide"]
-
-
-def test_a_kind_that_was_declared_again_is_named() -> None:
-    def declared(scale: float) -> Any:
-        @node
-        def noisy(*, scale: float = scale) -> None:
-            """Noise."""
-
-        return noisy
-
-    graph = FIT.insert("noise", declared(1.0), after="step")
-    assert bound(graph).outdated_kinds() == []
-    declared(2.0)
-    assert bound(graph).outdated_kinds() == [
-        "`noise` is of the kind `noisy` as it was before it was declared again; to take the new one: "
-        'graph.replace("noise", noisy)'
-    ]
 
 
 def test_which_nodes_may_record() -> None:

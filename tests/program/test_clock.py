@@ -64,7 +64,10 @@ def test_the_position_in_words(graph: Graph, batches: int, fields: dict[str, Any
         ("1000 steps", 100_000, "step 0, epoch 0.00, batch 3/100000"),
         ("100 batches", 20_001, "step 0, batch 3"),
         ("100 batches", 20_000, "step 0, epoch 0.00, batch 3/20000"),
-        (["100 batches", "500 steps"], 100_000, "step 0, epoch 0.00, batch 3/100000"),
+        (["100 batches", "500 steps"], 100_000, "step 0, batch 3"),  # the first one ends the run
+        (["500 batches", "1000 steps"], 100_000, "step 0, epoch 0.00, batch 3/100000"),
+        (["9 epochs", "100 steps"], 100_000, "step 0, batch 3"),
+        (["1 epochs", "900000 steps"], 100_000, "step 0, epoch 0.00, batch 3/100000"),
         ("1 hours", 100_000, "step 0, epoch 0.00, batch 3/100000"),
         ("1 hours", 100_001, "step 0, batch 3"),
         (["1 hours", "9 epochs"], 100_001, "step 0, epoch 0.00, batch 3/100001"),

@@ -365,7 +365,7 @@ def test_what_is_of_cuda_alone_does_too(set_up: SetUp, tmp_path: Path) -> None:
 def test_a_generator_that_is_not_restored_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutation: dropout draws from the generator of the device."""
     SET_UPS["float32"].trainer("cuda", tmp_path).run(until="3 batches")
-    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda *given: None)
+    monkeypatch.setattr("graphtrain.program.run_state.restore_random", lambda saved: None)
     with pytest.raises(CheckpointError, match="the state loaded is not the state saved"):
         SET_UPS["float32"].trainer("cuda", tmp_path).run()
 
@@ -430,17 +430,70 @@ def test_a_run_goes_on_where_there_is_no_device(tmp_path: Path) -> None:
     assert "random numbers of 0 CUDA devices instead of 1" in "\n".join(said)
 
 
+def stand_in(patch: pytest.MonkeyPatch, device: str, count: int = 1, seed: int = 0) -> list[torch.Generator]:
+    """Generators of the CPU in the place of those of devices, as if this process had used them."""
+    module: Any = getattr(torch, device)
+    generators = [torch.Generator().manual_seed(seed) for _ in range(count)]
+    if device == "mps":
+        patch.setattr(torch.backends.mps, "is_available", lambda: True)
+        patch.setattr(module, "current_allocated_memory", lambda: count)
+        patch.setattr(module, "get_rng_state", generators[0].get_state)
+        patch.setattr(module, "set_rng_state", generators[0].set_state)
+    else:
+        patch.setattr(module, "is_initialized", lambda: count > 0)
+        patch.setattr(module, "device_count", lambda: count)
+        patch.setattr(module, "default_generators", tuple(generators))
+    return generators
+
+
+@pytest.mark.parametrize("device", ["cuda", "mps", "mtia", "xpu"])
+def test_the_random_numbers_of_every_device_continue(
+    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def step(model: nn.Module, batch: Any) -> torch.Tensor:
+        module: Any = getattr(torch, device)  # nothing that is saved leads to its generators
+        generator = module.get_rng_state.__self__ if device == "mps" else module.default_generators[0]
+        return mean_loss(model, batch) * torch.rand((), generator=generator)
+
+    def run(seed: int, run_dir: Path | None, until: str | None = None) -> tuple[str, str]:
+        said: list[str] = []
+        with monkeypatch.context() as patch:
+            stand_in(patch, device, seed=seed)
+            trainer = SetUp(model=plain_model, step=step).trainer("cpu", run_dir, said)
+            trainer.run(until=until)
+            return trainer.digest(), "\n".join(said)
+
+    whole, _ = run(0, None)
+    run(0, tmp_path, "3 batches")
+    digest, said = run(1, tmp_path)
+    assert digest == whole and ": exact" in said
+
+
+class Anywhere(nn.Linear):
+    """It stays on the CPU, whatever device it is moved to."""
+
+    def to(self, *given: Any, **named: Any) -> Any:
+        return self
+
+
+def test_a_device_whose_generator_torch_does_not_expose_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty, said = torch.empty, list[str]()
+    monkeypatch.setattr(torch, "empty", lambda *given, device=None, **named: empty(*given, **named))
+    for until in ("3 batches", None):
+        resources = {**SetUp(model=lambda: Anywhere(6, 3)).parts("cpu"), "transfer": lambda batch, device: batch}
+        Trainer(Graph.load("fit"), run_dir=tmp_path, device="vulkan", notify=said.append, **resources).run(until=until)
+    assert "not exact: the random generator of the device vulkan is not saved" in "\n".join(said)
+
+
 def test_it_is_said_that_there_are_other_devices_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways, as if this process had used a device."""
 
     def run(devices: int, until: str | None) -> list[str]:
         said: list[str] = []
         with monkeypatch.context() as patch:
-            patch.setattr(torch.cuda, "is_initialized", lambda: devices > 0)
-            patch.setattr(torch.cuda, "device_count", lambda: devices)
-            patch.setattr(torch.cuda, "default_generators", tuple(torch.Generator() for _ in range(devices)))
-            patch.setattr(torch.cuda, "get_rng_state_all", lambda: [torch.ones(16, dtype=torch.uint8)] * devices)
-            patch.setattr(torch.cuda, "set_rng_state", lambda *given: None)
+            stand_in(patch, "cuda", devices)
             SET_UPS["float32"].trainer("cpu", tmp_path, said).run(until=until)
         return said
 

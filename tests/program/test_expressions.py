@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -227,6 +228,14 @@ def test_a_value_that_does_not_fit_stops_the_run_and_names_the_expression(
     assert f'{name} = "{expressions[name]}"' in str(caught.value)
     assert "clip." in str(caught.value)
     assert ("`.item()`" in str(caught.value.hint)) == ("loss" in reason), "a number is written for what has none"
+
+
+def test_a_guard_that_reads_a_slot_without_a_value_says_so_and_not_that_it_is_a_tensor() -> None:
+    early, late = (fit().guard("ending", or_=text) for text in ("loss < 0", "(step.steps > 0 and loss < 0)"))
+    for graph, reason, hint in ((early, "holds nothing yet", "add a condition"), (late, "holds a Tensor", "`.item()`")):
+        with pytest.raises(GuardError, match=reason) as caught:
+            make_trainer(replace(graph, allow=("G303", "G304"))).run()
+        assert hint in caught.value.hint
 
 
 def test_an_expression_that_fails_where_a_guard_reads_it_is_named_by_the_guard() -> None:

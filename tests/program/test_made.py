@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from graphtrain import Graph, Outcome, Trainer, UsageError, copy_of, node
-from graphtrain.program.made import refuse_other_types
+from graphtrain import Graph, GraphError, Outcome, Trainer, UsageError, copy_of, node
+from graphtrain.program.factories import refuse_other_types
 
 FIT = Graph.load("fit").set("finish", after="2 epochs").set("log", every="never")
 EMA = FIT.overlay("ema").set("ema", decay=0.5)
@@ -151,7 +151,7 @@ def test_two_nodes_make_one_resource_once() -> None:
     trainer = trainer_of(both)
     assert isinstance(trainer.resources["average"], Net)
     other = EMA.insert("second", "ema", after="ema", reads={"model": "critic"})
-    with pytest.raises(UsageError, match="`ema` makes `average` as a copy of `model`, and `second` as one of `critic`"):
+    with pytest.raises(GraphError, match="`ema` makes `average` as a copy of `model`, and `second` as one of `critic`"):
         trainer_of(other, critic=Net())
 
 

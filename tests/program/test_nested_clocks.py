@@ -224,7 +224,7 @@ def test_status_display_and_checkpoints_of_a_fold(tmp_path: Path) -> None:
     assert {"loss", "epoch/loss", "val/loss"} <= manifests[0].metrics.keys()
     assert manifests[-1].metrics == {"report/number": 2}
     assert [checkpoint.path for checkpoint in RunHistory(tmp_path, pytest.fail).lineage()] == paths
-    assert str(trainer.explain()).startswith(f"at fold 2, reports 2, step {STEPS}")
+    assert str(trainer.explain()).startswith(f"fold 2, reports 2, step {STEPS}")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphtrain import CheckpointError, Factory, Graph, Loader, Outcome, Trainer, UsageError, node, progress
+from graphtrain import CheckpointError, Factory, Graph, GraphError, Loader, Outcome, Trainer, UsageError, node, progress
 from graphtrain.state.random import seed_everything
 from tests.command.running import python
 from tests.program.folds import FOLDS, folds_of
@@ -427,7 +427,7 @@ def test_a_resource_that_nothing_supplies_and_a_slot_are_refused() -> None:
         trainer_of(FIT.set("renew", resource="teacher"))
     with pytest.raises(UsageError, match=r"(?s)renews `modle`, which nothing supplies.*hint: did you mean `model`"):
         trainer_of(FIT.set("renew", resource="modle"))
-    with pytest.raises(UsageError, match="`renew` renews `batch`, which means something else in its graph"):
+    with pytest.raises(GraphError, match="`renew` renews `batch`, which means something else in its graph"):
         trainer_of(FIT.set("renew", resource="batch"))
     with pytest.raises(UsageError, match=r"takes `\*args`, and is given resources by name"):
         Factory(torch.nn.Sequential)

@@ -12,7 +12,6 @@ from graphtrain import Graph, UsageError, node
 from graphtrain.kind.declaration import Ask
 from graphtrain.program.requests import Requests, Return, SavePolicy, Saves
 from graphtrain.program.visits import StepRequests
-from graphtrain.storage.run_directory import Retention
 from tests.trainer.test_trainer import tiny
 
 
@@ -85,17 +84,18 @@ def test_one_process_is_busy_by_itself_and_one_of_several_ranks_by_what_they_agr
 
 def test_a_checkpoint_is_saved_as_the_last_request_says() -> None:
     requests = Requests()
-    assert requests.policy == SavePolicy(Retention(keep=2), "async", "stop", slim=False)
+    assert requests.policy == SavePolicy("async", "stop", slim=False)
     requests.running = lambda: "checkpoint"
-    requests.save(SavePolicy(Retention(keep=5), if_failed="continue", slim=True), value=0.5)
-    assert (requests.value, requests.askers, requests.pending) == (0.5, {"checkpoint"}, {"save"})
+    requests.save(SavePolicy(if_failed="continue", slim=True), {"loss": 0.5, "error": 1.0})
+    assert (requests.askers, requests.pending) == ({"checkpoint"}, {"save"})
     requests.running = lambda: "ask"
-    requests.save()
-    assert (requests.value, requests.policy.retention.keep) == (None, 5)
-    assert requests.sync_policy == SavePolicy(Retention(keep=5), "sync", "stop", slim=True)
-    requests.retention = Retention(keep=7)  # of all nodes together
-    assert requests.policy == SavePolicy(Retention(keep=7), "async", "continue", slim=True)
-    assert requests.take_askers() == {"checkpoint", "ask"} and requests.askers == set()
+    requests.save(values={"error": None, "accuracy": 0.9})
+    assert requests.values == {"loss": 0.5, "error": None, "accuracy": 0.9}, "of both nodes, each as it is now"
+    assert requests.policy == SavePolicy("async", "continue", slim=True)
+    assert requests.sync_policy == SavePolicy("sync", "stop", slim=True)
+    assert requests.askers == {"checkpoint", "ask"}
+    requests.saved()
+    assert (requests.askers, requests.values, requests.pending) == (set(), {}, set())
 
 
 def test_a_return_voids_all_requests_but_a_stop() -> None:

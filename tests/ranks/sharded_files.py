@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +19,6 @@ from tests.ranks import sharded
 from tests.ranks.sharded import Case, sharded_model, trainer_of, weights
 
 WIDTH = 384  # of layers whose pieces are much larger than all else in a checkpoint
-
-
-def loaded_by_dcp(case: Case, folder: Path) -> dict[str, Any]:
-    """The weights of a model after `dcp.load`, all of each."""
-    import torch.distributed.checkpoint as dcp
-
-    model = sharded_model(case)
-    state = model.state_dict()
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
-        for tensor in state.values():
-            tensor.zero_()
-        dcp.load(state, checkpoint_id=folder, no_dist=not torch.distributed.is_initialized())
-    return {name: tensor.tolist() for name, tensor in weights(model).items()}
 
 
 def warm_started(case: Case, path: Path) -> tuple[dict[str, Any], float]:

@@ -102,13 +102,13 @@ def test_save_on_one_rank_is_one_checkpoint_of_all() -> None:
 
     def program(ranks: Ranks) -> Outcome:
         trainer = PLAN.trainer()
-        take = trainer._run.requests.take_askers
+        saved = trainer._run.requests.saved
 
-        def counted() -> frozenset[str]:
+        def counted() -> None:
             saves[ranks.rank] = saves.get(ranks.rank, 0) + 1
-            return take()
+            saved()
 
-        trainer._run.requests.take_askers = counted  # type: ignore[method-assign]
+        trainer._run.requests.saved = counted  # type: ignore[method-assign]
         if ranks.rank == 1:
             trainer._run.requests.ask("save")
         return trainer.run()

@@ -150,8 +150,8 @@ def test_a_request_that_comes_while_records_are_gathered_is_not_lost(monkeypatch
         def program(ranks: Ranks) -> int:
             trainer = trainers[ranks.rank] = plan.trainer()
             saved: list[str] = []
-            take = trainer._run.requests.take_askers
-            monkeypatch.setattr(trainer._run.requests, "take_askers", lambda: saved.append(trainer.position) or take())
+            note = trainer._run.requests.saved
+            monkeypatch.setattr(trainer._run.requests, "saved", lambda: saved.append(trainer.position) or note())
             trainer.run()
             return len(saved)
 

@@ -23,7 +23,6 @@ from graphtrain import PlannedRun
 from graphtrain.command.weights import export_weights
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.ranks import sharded as ranks_sharded
-from graphtrain.ranks.distributed_writer import write_distributed
 from graphtrain.ranks.sharded import (
     divided_of,
     is_sharded,
@@ -40,7 +39,6 @@ from graphtrain.resume.sharded import expect_whole
 from graphtrain.storage.manifest import read_manifest
 from graphtrain.storage.rank_files import read_state
 from graphtrain.storage.resharded import pieces_of, read_resharded, sums_of_pieces
-from graphtrain.storage.weight_files import open_weights
 from tests.ranks import sharded, sharded_files
 from tests.ranks.test_sharded import ALONE, EXACT, assert_close, validated
 from tests.ranks.test_sharded_files import shorten
@@ -75,20 +73,18 @@ def test_it_may_be_sharded_from_now_on_or_no_more(shards: bool, tmp_path: Path) 
     assert_close(got, whole)
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning:torch.distributed.checkpoint")
 def test_its_weights_are_exported_and_read_again(tmp_path: Path) -> None:
     trained = sharded.leg(ALONE, tmp_path / "run", None).parameters
-    one, many, folder = (tmp_path / name for name in ("one.safetensors", "many.safetensors", "dcp"))
+    one, many = tmp_path / "one.safetensors", tmp_path / "many.safetensors"
     export_weights(tmp_path / "run", one, None, print)
     export_weights(tmp_path / "run", many, None, print, 5e-6)
-    assert "10 tensors" in export_weights(tmp_path / "run", folder, None, print, dcp=True)
     loaded = safetensors.torch.load_file(one)
     of_parts = [safetensors.torch.load_file(part) for part in sorted(tmp_path.glob("many-*.safetensors"))]
     assert len(of_parts) > 1
     for name, values in trained.items():
         assert loaded[name].tolist() == values == next(part[name] for part in of_parts if name in part).tolist(), name
     newest = max((tmp_path / "run" / "checkpoints").glob("*-step-*"))
-    for case, path in itertools.product((ALONE, replace(ALONE, shards=False)), (folder, newest, one)):
+    for case, path in itertools.product((ALONE, replace(ALONE, shards=False)), (newest, one)):
         got, _ = sharded_files.warm_started(case, path)
         assert {name: got[name] for name in trained} == trained, (case.shards, path)
 
@@ -150,13 +146,6 @@ def test_a_part_knows_its_place_in_the_whole(mesh: Any) -> None:
     partial = DTensor.from_local(torch.ones(2), mesh, [Partial(), Partial()], run_check=False)
     with pytest.raises(UsageError, match=r"it is divided among ranks as .+; of a sharded tensor only Shard is known"):
         refuse_meshes("model.weight", partial, 4)
-
-
-def test_weights_are_written_without_the_other_ranks(mesh: Any, tmp_path: Path) -> None:
-    whole = torch.randn(2, 3)
-    part = ((0, 2), (0, 3)), lambda: whole.view(torch.uint8).view(2, 3, 4)
-    write_distributed(tmp_path / "dcp", {"w": (whole.dtype, whole.shape, [part])})
-    assert torch.equal(open_weights(tmp_path / "dcp")["w"].read(), whole)
 
 
 @pytest.mark.parametrize("order", [1.0, 2.0, math.inf])

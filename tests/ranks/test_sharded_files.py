@@ -1,4 +1,4 @@
-"""Sharded models in folders of `torch.distributed.checkpoint`: written and read in parts, without unpickling."""
+"""Sharded models in files: written and read in parts."""
 
 from __future__ import annotations
 
@@ -19,22 +19,18 @@ PLAIN = replace(SHORT, shards=False)
 
 
 @pytest.mark.full
-@pytest.mark.filterwarnings("ignore::UserWarning:torch.distributed.checkpoint")
-def test_an_export_for_dcp_is_loaded_by_it_and_begins_runs(tmp_path: Path) -> None:
+def test_an_export_begins_runs(tmp_path: Path) -> None:
     trained = run_processes(2, sharded.leg, SHORT, tmp_path / "run", None)[0].parameters
-    folder = tmp_path / "weights"
-    assert "10 tensors" in export_weights(tmp_path / "run", folder, None, print, dcp=True)
+    file = tmp_path / "weights.safetensors"
+    assert "10 tensors" in export_weights(tmp_path / "run", file, None, print)
 
     def assert_trained(got: dict[str, Any]) -> None:
         assert {name: got[name] for name in trained} == trained
 
-    assert_trained(sharded_files.loaded_by_dcp(PLAIN, folder))
-    assert_trained(sharded_files.warm_started(PLAIN, folder)[0])
-    for got in run_processes(2, sharded_files.loaded_by_dcp, SHORT, folder):
-        assert_trained(got)
     newest = max((tmp_path / "run" / "checkpoints").glob("*-step-*"))
-    assert_trained(sharded_files.warm_started(PLAIN, newest)[0])
-    for ranks, path in ((2, folder), (3, folder), (3, newest)):
+    for path in (file, newest):
+        assert_trained(sharded_files.warm_started(PLAIN, path)[0])
+    for ranks, path in ((2, file), (3, file), (3, newest)):
         for got, read in run_processes(ranks, sharded_files.warm_started, SHORT, path):
             assert_trained(got)
             assert read <= 1.1
@@ -95,7 +91,7 @@ def test_swa_as_in_one_process() -> None:
 @pytest.mark.full
 def test_what_sharded_models_cannot_do_is_refused() -> None:
     for copied, lbfgs in run_processes(2, sharded_files.refusals, SHORT):
-        assert copied.endswith("let `setup` return a `swa_model`, made as `model` is")
+        assert "let `setup` return a `swa_model`, made as `model` is" in copied
         assert lbfgs.startswith("`optimizer` is a torch.optim.LBFGS, which takes all weights as one vector")
 
 

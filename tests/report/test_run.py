@@ -13,11 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from graphtrain import Graph, Run, Trainer, UsageError, joined
-from graphtrain.report.curves import Curve, curves_of, small_svg
 from graphtrain.storage.manifest import MANIFEST_FILE
 from tests.resume.rank_runs import trainer_of
 
@@ -225,7 +222,7 @@ def test_many_groups_are_on_several_lines(tmp_path: Path) -> None:
 
 
 def test_rounds_are_curves_of_one_colour() -> None:
-    from graphtrain.report.figure import figure_of
+    from graphtrain.report.figure import curves_of, figure_of
 
     rows = [{"step": step, "epoch": step, "fold": fold, "loss": fold + step} for fold in (1, 2) for step in (1, 2)]
     curves = curves_of(rows, ("fold",))
@@ -244,8 +241,7 @@ def words(html: str) -> str:
 def test_the_page_of_a_trainer(trained: tuple[Trainer, Run]) -> None:
     html = trained[0]._repr_html_()
     before, _, picture = html.partition("<details>")
-    assert words(before).startswith("Trainer of fit: finished, step 12, epoch 2, batch 11/11● loss ")
-    assert len(before) < 4_000 and before.count("<path") == 2
+    assert words(before).startswith("Trainer of fit: finished, step 12, epoch 2, batch 11/11loss ")
     assert picture.startswith("<summary>graph fit</summary><svg ") and "12 runs" in words(picture)
     page = trained[1]._repr_html_()
     assert page.partition("<details>")[0].partition("</b>")[2] == before.partition("</b>")[2]
@@ -266,32 +262,6 @@ def test_text_of_others_stays_text(tmp_path: Path) -> None:
     assert "<script" not in html and words(html).count(nasty) == 4
 
 
-def test_of_many_metrics_the_losses_are_shown(tmp_path: Path) -> None:
-    latest = {**{f"m{number}": 1.0 for number in range(20)}, "val/loss": 0.5}
-    shown = words(on_disk(tmp_path, metrics=latest)._repr_html_())
-    assert "● val/loss 0.5" in shown and "m10 " in shown and "m11 " not in shown and "+9 more" in shown
-
-
-points = st.lists(st.tuples(st.integers(0, 10**9), st.floats()), min_size=1, max_size=12)
-
-
-@pytest.mark.full
-@given(st.lists(points, max_size=3))
-def test_any_curve_stays_in_its_picture(drawn: list[list[tuple[float, float]]]) -> None:
-    svg = small_svg([Curve("loss", each) for each in drawn])
-    if not any(math.isfinite(y) for each in drawn for _, y in each):
-        assert svg == ""
-        return
-    paths = [part.partition('"')[0] for part in svg.split('<path d="')[1:]]
-    places = [place.removesuffix("h0").split(",") for path in paths for place in path.replace("L", "M").split("M")[1:]]
-    assert places and all(0 <= float(x) <= 360 and 0 <= float(y) <= 100 for x, y in places)
-
-
-def test_a_long_curve_is_thinned_to_its_last_point() -> None:
-    svg = small_svg([Curve("loss", [(step, 1.0 / step) for step in range(1, 100_000)])])
-    assert len(svg) < 8_000 and "L356.0,84.0" in svg
-
-
-def test_a_gap_is_a_gap() -> None:
-    svg = small_svg([Curve("loss", [(1, 1.0), (2, 2.0), (3, math.inf), (4, 1.0)])])
-    assert svg.count("M") == 2 and svg.count("L") == 1
+def test_of_many_metrics_some_are_shown(tmp_path: Path) -> None:
+    shown = words(on_disk(tmp_path, metrics={f"m{number}": 1.0 for number in range(20)})._repr_html_())
+    assert "m11 1" in shown and "m12 " not in shown and "+8 more" in shown

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import struct
 import sys
@@ -17,16 +16,14 @@ import torch
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.report.logger import Beginning, Image
-from graphtrain.report.recorded import picture_of
 
 pytest.importorskip("tensorboard")
 
-from tensorboard.backend.event_processing import event_accumulator, event_file_loader, plugin_event_accumulator
-from tensorboard.plugins.hparams import metadata
+from tensorboard.backend.event_processing import event_accumulator, plugin_event_accumulator
 from tensorboard.summary.writer import event_file_writer
 from tensorboard.util import tensor_util
 
-from graphtrain.report.tensorboard import DESCRIBED_FILE, TensorBoard, png_of
+from graphtrain.report.tensorboard import TensorBoard, png_of
 
 Row = Mapping[str, float]
 Shown = dict[str, list[tuple[int, float]]]
@@ -92,16 +89,6 @@ def texts_in(folder: Path, name: str) -> list[tuple[int, str]]:
     reader.Reload()
     values = reader.Tensors(f"{name}/text_summary")
     return [(event.step, tensor_util.make_ndarray(event.tensor_proto).item().decode()) for event in values]
-
-
-def written_in(folder: Path) -> list[str]:
-    """The names of all values ever written, purged or not, in the order of reading."""
-    return [
-        value.tag
-        for file in sorted(folder.glob("*tfevents*"))
-        for event in event_file_loader.EventFileLoader(str(file)).Load()
-        for value in event.summary.value
-    ]
 
 
 def began(folder: Path, rows: Sequence[Row], **changes: Any) -> TensorBoard:
@@ -187,12 +174,8 @@ def test_a_clock_set_back_stops_nothing(tmp_path: Path) -> None:
 # ---- what the run is
 
 
-def test_it_is_described_once(tmp_path: Path) -> None:
-    for kept, until in [(0, 4), (3, 5), (4, 9)]:
-        killed(tmp_path, kept, until)
-    names = written_in(tmp_path)
-    for name in ("hyper_parameters/text_summary", "graph/text_summary", metadata.SESSION_START_INFO_TAG):
-        assert names.count(name) == 1
+def test_hyper_parameters_are_texts_from_where_they_hold(tmp_path: Path) -> None:
+    killed(tmp_path, 0, 6)
     ((step, table),) = texts_in(tmp_path, "hyper_parameters")
     assert step == 0
     assert table.splitlines() == [
@@ -204,24 +187,9 @@ def test_it_is_described_once(tmp_path: Path) -> None:
         "| nesterov | True |",
         "| name | a&#124;b |",
     ]
-
-
-def test_what_a_purge_took_is_described_again(tmp_path: Path) -> None:
-    for kept, until in [(0, 1), (0, 4), (1, 4)]:  # the last resumes after a row of step 0
-        killed(tmp_path, kept, until)
-        assert len(texts_in(tmp_path, "hyper_parameters")) == len(texts_in(tmp_path, "graph")) == 1
-
-
-def test_a_change_is_described_where_it_begins(tmp_path: Path) -> None:
-    killed(tmp_path, 0, 6)
     changed = {**HYPER_PARAMETERS, "optimizer.lr": 0.01}
     tell(began(tmp_path, ROWS[:5], hyper_parameters=changed), ROWS[5:])
     assert [(step, "0.01" in text) for step, text in texts_in(tmp_path, "hyper_parameters")] == [(0, False), (4, True)]
-    began(tmp_path, ROWS[:7], hyper_parameters=changed)
-    assert [step for step, _ in texts_in(tmp_path, "hyper_parameters")] == [0, 4]
-    began(tmp_path, ROWS[:3])  # back to before the change, which is undone: 0.1 holds from the beginning
-    steps = [(step, "0.01" in text) for step, text in texts_in(tmp_path, "hyper_parameters")]
-    assert steps[-1] == (4, False) and (4, True) not in steps
 
 
 def test_the_graph_is_a_text_that_loads(tmp_path: Path) -> None:
@@ -230,44 +198,6 @@ def test_the_graph_is_a_text_that_loads(tmp_path: Path) -> None:
     ((_, text),) = texts_in(tmp_path, "graph")
     assert all(line.startswith("    ") for line in text.splitlines())  # Markdown's block of code
     assert Graph.loads("\n".join(line[4:] for line in text.splitlines())) == graph
-
-
-@pytest.mark.full
-def test_the_graph_is_a_picture(tmp_path: Path) -> None:
-    began(tmp_path, [], picture=functools.partial(picture_of, FIT))
-    reader = event_accumulator.EventAccumulator(str(tmp_path))
-    reader.Reload()
-    (image,) = reader.Images("graph")
-    assert image.encoded_image_string == picture_of(FIT, "png")
-    assert (image.width, image.height) == struct.unpack(">II", image.encoded_image_string[16:24])
-    assert image.height > 100
-
-
-def test_a_picture_that_cannot_be_drawn_is_left_out(tmp_path: Path) -> None:
-    began(tmp_path, [], picture=lambda format: None)
-    assert "graph" not in written_in(tmp_path)
-    assert len(texts_in(tmp_path, "graph")) == 1
-
-
-def test_hyper_parameters_in_the_tab_of_their_own(tmp_path: Path) -> None:
-    began(tmp_path, [])
-    reader = plugin_event_accumulator.EventAccumulator(str(tmp_path))
-    reader.Reload()
-    content = reader.SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data.content
-    start = metadata.parse_session_start_info_plugin_data(content)
-    shown = {name: getattr(value, value.WhichOneof("kind")) for name, value in start.hparams.items()}
-    assert shown == {**HYPER_PARAMETERS, "clip.max_norm": "inf"}
-    assert start.group_name == ""
-    # Nothing says that the run has ended: nobody could know that.
-    assert metadata.SESSION_END_INFO_TAG not in written_in(tmp_path)
-
-
-@pytest.mark.parametrize("text", ["", "{", "[1]", "{}", '{"step": null, "content": "x"}'])
-def test_notes_that_cannot_be_read_are_made_again(tmp_path: Path, text: str) -> None:
-    (tmp_path / DESCRIBED_FILE).write_text(text)
-    killed(tmp_path, 3, 9)
-    killed(tmp_path, 6, 9)
-    assert [step for step, _ in texts_in(tmp_path, "graph")] == [4]
 
 
 # ---- where it goes, and what goes wrong
@@ -301,27 +231,10 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tensorboard.plugins.hparams", None)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(UsageError) as caught:
         TensorBoard()
     assert caught.value.hint == "pip install tensorboard"
-
-
-def test_links_in_the_run_directory_are_not_written_through(tmp_path: Path) -> None:
-    beginning = Beginning(FIT, (), HYPER_PARAMETERS, tmp_path / "run", lambda form: None)
-    (tmp_path / "theirs").mkdir()
-    (tmp_path / "secret").write_text("secret")
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "tensorboard").symlink_to(tmp_path / "theirs")
-    with pytest.raises(UsageError, match="it is a link, which a run directory must not contain"):
-        TensorBoard().begin(beginning)
-    assert not list((tmp_path / "theirs").iterdir())
-    (tmp_path / "theirs" / DESCRIBED_FILE).symlink_to(tmp_path / "secret")
-    logger = TensorBoard(tmp_path / "theirs")
-    logger.begin(beginning)
-    logger.close()
-    assert (tmp_path / "secret").read_text() == "secret"
-    assert not (tmp_path / "theirs" / DESCRIBED_FILE).is_symlink()
 
 
 def test_each_round_of_an_outer_graph_is_a_curve_of_its_own_and_none_is_lost_or_repeated(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from graphtrain import Outcome, Trainer
-from graphtrain.errors import CheckpointError, UsageError
+from graphtrain.errors import CheckpointError, SaveFailedError, UsageError
 from graphtrain.resume import provenance
 from graphtrain.storage.checkpoint import read_checkpoint
 from graphtrain.storage.run_directory import METRICS_FILE, STATUS_FILE
@@ -149,7 +149,7 @@ def test_a_run_continues_without_a_checkpoint_if_asked_to(tmp_path: Path, whole:
             if name == "mkdir":
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    with Refusing().watched():
+    with Refusing().watched(), pytest.raises(SaveFailedError):  # that of the stop
         trainer.run(until="10 batches")
     assert checkpoints(tmp_path) == before
     assert [line for line in said if "and the run continues" in line and os.strerror(errno.EIO) in line]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
+import re
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -485,6 +487,74 @@ def test_functions_within_a_schedule_cannot_be_kept_either(tmp_path: Path) -> No
     trainer(tmp_path, make(5)).run(until="3 steps")
     with pytest.raises(UsageError, match=r"the saved state of `scheduler._schedulers` cannot be used"):
         trainer(tmp_path, make(50)).run(from_saved=True)
+
+
+def linear(total: int) -> Callable[[int], float]:
+    return lambda step: max(0.0, 1 - step / total)
+
+
+class Linear:
+    def __init__(self, total: int) -> None:
+        self.total = total
+
+    def __call__(self, step: int) -> float:
+        return linear(self.total)(step)
+
+
+# How each is set up for a run of so many steps, and how many ways out are offered.
+EXTENDED: dict[str, tuple[Callable[[int], Make | None], dict[str, Any], int]] = {
+    "a function": (lambda steps: lambda one: lr_scheduler.LambdaLR(one, linear(steps)), {}, 1),
+    "a function, and a rate": (lambda steps: lambda one: lr_scheduler.LambdaLR(one, linear(steps)), {"lr": 0.3}, 1),
+    "a callable object": (lambda steps: lambda one: lr_scheduler.LambdaLR(one, Linear(steps)), {}, 2),
+    "a number": (lambda steps: lambda one: lr_scheduler.CosineAnnealingLR(one, steps), {}, 2),
+    "a function within": (
+        lambda steps: (
+            lambda one: lr_scheduler.SequentialLR(
+                one, [lr_scheduler.ConstantLR(one), lr_scheduler.LambdaLR(one, linear(steps))], [2]
+            )
+        ),
+        {},
+        1,
+    ),
+    "another class within": (
+        lambda steps: (
+            lambda one: lr_scheduler.SequentialLR(
+                one,
+                [
+                    lr_scheduler.ConstantLR(one),
+                    lr_scheduler.ExponentialLR(one, 0.9) if steps < 18 else lr_scheduler.CosineAnnealingLR(one, 9),
+                ],
+                [2],
+            )
+        ),
+        {},
+        1,
+    ),
+    "another class": (lambda steps: SCHEDULES["step" if steps < 18 else "exponential"], {}, 1),
+    "a new one": (lambda steps: None if steps < 18 else SCHEDULES["step"], {}, 1),
+    "none": (lambda steps: SCHEDULES["step"] if steps < 18 else None, {}, 1),
+    "another optimizer": (lambda steps: SCHEDULES["step"], {"optimizer": torch.optim.AdamW}, 1),
+}
+
+
+@pytest.mark.first(3)
+@pytest.mark.parametrize("name", EXTENDED)
+def test_only_what_works_is_offered_for_a_run_that_is_extended(name: str, tmp_path: Path) -> None:
+    make, settings, count = EXTENDED[name]
+    trainer(tmp_path / "saved", make(12)).run(until="5 steps")
+    with pytest.raises(UsageError, match="differs from what the run was set up with") as caught:
+        trainer(tmp_path / "saved", make(18), steps=18, **settings).run()
+    ways = re.findall(r"run\((.+?)\)", caught.value.hint)
+    assert len(ways) == count == caught.value.hint.count("--from-")
+    for number, way in enumerate(ways):
+        shutil.copytree(tmp_path / "saved", tmp_path / f"{number}")
+        chosen = {"from_saved": True} if way == "from_saved=True" else {"from_setup": way.split('"')[1]}
+        for arguments in (chosen, dict[str, Any]()):  # the decision is remembered
+            said: list[str] = []
+            extended = trainer(tmp_path / f"{number}", make(18), steps=18, said=said, **settings)
+            extended.run(until="6 steps" if arguments else None, **arguments)
+            (line,) = [line for line in said if line.startswith("resumed ")]
+            assert "exact except for what changed" in line if arguments else line.endswith("unchanged: exact")
 
 
 def test_a_function_that_fails_is_compared_where_it_does_not() -> None:

@@ -203,6 +203,20 @@ def test_a_save_that_is_asked_for_raises_in_any_case(mode: str, tmp_path: Path, 
     assert path is not None and read_checkpoint(path).manifest.digest == trainer.digest()
 
 
+@pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.parametrize("stop", ["signal", "until", "before", "end"])
+def test_a_stop_that_was_not_saved_is_an_error_in_any_case(stop: str, mode: str, tmp_path: Path, disk: Disk) -> None:
+    trainer = small_trainer(tmp_path, graph=saving("never", if_failed="continue", mode=mode))
+    if stop == "signal":
+        on_batch(trainer, 4, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    disk.refuses = 1
+    with pytest.raises(SaveFailedError, match="No space left on device") as error:
+        trainer.run(until="4 batches" if stop == "until" else None, before="step" if stop == "before" else None)
+    assert "if_failed" not in error.value.hint, "it is set already"
+    assert trainer.state == read_status(tmp_path)["state"] == "stopped" and not names(tmp_path)
+    assert trainer.run() is Outcome.FINISHED
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("ending", ["until", "failure", "transitions"])
 def test_every_stop_waits_for_the_save_under_way(ending: str, tmp_path: Path, disk: Disk) -> None:

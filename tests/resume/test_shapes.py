@@ -84,27 +84,6 @@ class ReplayKept(Kept, Replay):
     pass
 
 
-class Epochs(Kept, Iterable):
-    """Counts its epochs, whose order differs, in its state."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.epochs = 0
-
-    def __iter__(self) -> Iterator[Any]:
-        self.epochs += 1
-        order = torch.randperm(len(BATCHES), generator=torch.Generator().manual_seed(self.epochs))
-        for number in order.tolist():
-            yield BATCHES[number]
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"epochs": self.epochs, **super().state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.epochs = state["epochs"]
-        super().load_state_dict(state)
-
-
 class Positioned(Kept, Iterable):
     """Has its position in its state: after it is loaded, it goes on from there."""
 
@@ -175,8 +154,8 @@ class Wrapped:
         return iter(self.inner)
 
 
-KEPT = [IterableKept, IndexableKept, ReplayKept, Epochs, Positioned, Tensors, Wrapped]
-DRAWN = [Iterable, Indexable, Replay, Module, *KEPT]
+WITHOUT_POSITION = [IterableKept, ReplayKept, Tensors, Wrapped]
+DRAWN = [Iterable, Indexable, Replay, Module, IndexableKept, Positioned, *WITHOUT_POSITION]
 SHAPES = [Bag, Callable, CallableKept, *DRAWN]
 
 
@@ -262,6 +241,10 @@ def test_a_resume_goes_on_as_the_run_that_was_not_cut(way: str, shape: type, tmp
         resumed = trainer_of(way, shape(), tmp_path / f"{cut}", lines)
         resumed.run()
         (line,) = [line for line in lines if line.startswith("resumed ")]
+        if shape in WITHOUT_POSITION and way in DATA[:3]:
+            what = "has no position" if shape is ReplayKept else "gives another batch after"
+            assert "not exact: " in line and f" {what} " in line and "a state of its own" in line
+            continue
         assert line.endswith(": exact")
         assert torch.equal(resumed.resources["model"].weight, whole.resources["model"].weight)
         assert resumed.digest() == whole.digest()

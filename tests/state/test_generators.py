@@ -30,8 +30,6 @@ from graphtrain.state.generators import (
 from graphtrain.state.random import (
     RandomAside,
     capture_random,
-    global_generators,
-    restore_random,
     seed_all,
     seed_everything,
     seed_given,
@@ -470,16 +468,3 @@ def test_large_seeds() -> None:
     assert numpy.random.rand() == numbers and torch.initial_seed() == 2**32 + 1
     HOST["numpy"].seed(2**32 + 1)
     assert numpy.random.rand() == numbers
-
-
-def test_generators_of_devices_are_captured_where_they_are_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "cuda" not in capture_random() and len(global_generators()) == 3
-    states, restored = [torch.ones(1), torch.zeros(1)], list[Any]()
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: states)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda *given: restored.append(given))
-    captured = capture_random()
-    assert captured["cuda"] is states
-    restore_random(captured)
-    assert len(restored) == 1 and restored[0][0] is states[0] and restored[0][1] == 0

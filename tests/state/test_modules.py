@@ -540,6 +540,7 @@ def test_parameters_of_no_module_are_saved_with_their_optimizer() -> None:
     captured = saved.capture_optimizers(saved.owned())["optimizer"]
     assert captured == {
         "stepped": False,
+        "rates": [],
         "loose": {"1/0": {"value": captured["loose"]["1/0"]["value"], "grad": loose.grad}},
     }
     assert not captured["loose"]["1/0"]["value"].requires_grad

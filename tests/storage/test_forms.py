@@ -408,14 +408,14 @@ def test_as_many_nothings_as_are_read() -> None:
     ("device", "is_there", "moved"),
     [
         ("cpu", True, None), ("cuda:1", True, "cuda:1"), ("cuda", True, "cuda"), ("cuda:2", True, None),
-        ("cuda:0", False, None), ("meta", True, None),
+        ("cuda:0", False, None), ("meta", True, None), ("xpu:1", True, "xpu:1"), ("mps:0", True, None),
     ],
 )  # fmt: skip
 def test_a_tensor_goes_to_its_device_where_that_is(
     device: str, is_there: bool, moved: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: is_there)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2 * is_there)
+    monkeypatch.setattr(torch.xpu, "device_count", lambda: 2 * is_there)
     went: list[str] = []
 
     class Stored:

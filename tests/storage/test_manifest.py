@@ -61,11 +61,7 @@ FIELDS: dict[str, tuple[list[Any], list[Any]]] = {
     "seconds": ([{"a": 0, "b": 1.5}], [{"a": -1}, {"a": float("inf")}, {"a": float("nan")}, {"a": True}, {"a": "1"}]),
     "unknown": ([[], ["a"]], [["a", 1], "a", {}]),
     "replaces": ([1, 9], [0, -1, True, 1.0]),
-    "best": (
-        [{"metric": "a"}, {"metric": "a", "value": None}, {"metric": "a", "value": 0}, {"metric": "a", "value": 0.5}],
-        [{}, {"value": 1}, {"metric": 1}, {"metric": 1, "value": 1}, {"metric": "a", "value": "x"},
-         {"metric": "a", "value": True}, [], "metric"],
-    ),
+    "ranked": ([{}, {"a": None}, {"a": 0, "b": 0.5}], [{1: 1}, {"a": "x"}, {"a": True}, [], "a"]),
     "hyper_parameters": ([{}, {"a": {}}], [{"a": 1}, [], None]),
     "window_ranks": ([1, 2, 2**20], [0, -1, True, 1.5, 2**20 + 1]),
     "ranks": ([1, 2, 2**20], [0, -1, True, 1.5, 2**20 + 1]),
@@ -116,7 +112,7 @@ def test_what_few_checkpoints_need_is_written_only_there() -> None:
     table = Manifest.of(SOUND).as_plain()
     assert table["format"] == 1 and table["epoch"] == 0 and table["tensors"] == {}
     omitted = {
-        "clock_of": "a", "clocks": {"a": 1.0}, "replaces": 2, "not_finite": "a", "best": {"metric": "a"},
+        "clock_of": "a", "clocks": {"a": 1.0}, "replaces": 2, "not_finite": "a", "ranked": {"a": None},
         "hyper_parameters": {}, "hyper_parameters_in_force": {}, "window_ranks": 2, "ranks": 2, "digests": ["a"],
         "own": [{}], "own_drift": True, "saved_by": {"a": ""}, "returns": 1,
     }  # fmt: skip

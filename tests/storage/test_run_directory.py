@@ -23,9 +23,11 @@ from graphtrain.storage.run_directory import (
     are_starts,
     is_ranking,
     is_status,
+    read_rankings,
     read_starts,
     read_status,
     readable_failure,
+    write_rankings,
 )
 from graphtrain.storage.run_files import RunFiles
 
@@ -258,23 +260,23 @@ SOUND = {
 }
 
 
-def test_a_ranking_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_rankings_are_read_as_they_were_written(tmp_path: Path) -> None:
     path = tmp_path / "best.json"
-    assert is_ranking(path) and Ranking.parsed(path) is None and Ranking.read(path) == Ranking()
-    ranking = Ranking("loss", "max", {"b": 2.0, "a": 1.5})
-    ranking.write(path)
-    assert path.read_text() == json.dumps(SOUND, indent=2).replace('"value": 2\n', '"value": 2.0\n') + "\n"
-    assert Ranking.read(path) == ranking and is_ranking(path)
-    assert ranking.best == {"checkpoint": "b", "metric": "loss", "value": 2.0} and Ranking("loss").best is None
-    Ranking("loss").write(path)
-    assert not path.exists()
-    Ranking("loss").write(path)
+    assert is_ranking(path) and read_rankings(path) == {}
+    ranking, other = Ranking("loss", "max", {"b": 2.0, "a": 1.5}), Ranking("error")
+    write_rankings(path, {"node": ranking})
+    assert json.loads(path.read_text()) == {**SOUND, "node": "node"}
+    assert read_rankings(path) == {"node": ranking} and is_ranking(path)
+    write_rankings(path, {"other": other, "node": ranking})
+    assert [*read_rankings(path).items()] == [("other", other), ("node", ranking)]
+    assert ranking.best == {"checkpoint": "b", "metric": "loss", "value": 2.0} and other.best is None
+    for _ in range(2):
+        write_rankings(path, {"node": other})
+        assert not path.exists()
     path.write_text("of somebody")
-    for other in (ranking, Ranking()):
-        with pytest.raises(CheckpointError) as refused:
-            other.write(path)
-        assert str(refused.value) == f"{path} was not written by a run"
-    assert path.read_text() == "of somebody"
+    with pytest.raises(CheckpointError) as refused:
+        write_rankings(path, {"node": ranking})
+    assert str(refused.value) == f"{path} was not written by a run" and path.read_text() == "of somebody"
 
 
 @pytest.mark.parametrize(
@@ -282,13 +284,14 @@ def test_a_ranking_is_read_as_it_was_written(tmp_path: Path) -> None:
     [
         ({}, True), ({"metric": 1}, False), ({"mode": "most"}, False), ({"mode": "min"}, True),
         ({"checkpoints": {}}, False), ({"checkpoints": []}, True), ({"metric": None}, False),
+        ({"others": {"node": SOUND}}, True), ({"others": {"node": {}}}, False), ({"others": []}, False),
     ],
 )  # fmt: skip
 def test_what_is_a_ranking(change: dict[str, Any], is_one: bool, tmp_path: Path) -> None:
     path = tmp_path / "best.json"
     path.write_text(json.dumps({**SOUND, **change}))
     assert is_ranking(path) is is_one
-    assert (Ranking.read(path) != Ranking()) is is_one
+    assert bool(read_rankings(path)) is is_one
 
 
 def test_entries_of_a_ranking_that_are_none_are_left_out(tmp_path: Path) -> None:
@@ -296,26 +299,11 @@ def test_entries_of_a_ranking_that_are_none_are_left_out(tmp_path: Path) -> None
     entries = [{"checkpoint": f"{number}", "value": value} for number, value in enumerate(values)]
     wrong: list[Any] = [1, [], {"checkpoint": 1, "value": 1}, {"value": 1}, {"checkpoint": "x"}]
     (tmp_path / "best.json").write_text(json.dumps({**SOUND, "checkpoints": [*wrong, *entries]}))
-    assert Ranking.read(tmp_path / "best.json").values == {"6": 0.0, "7": -1.5, "8": 1e300}
+    (ranking,) = read_rankings(tmp_path / "best.json").values()
+    assert ranking.values == {"6": 0.0, "7": -1.5, "8": 1e300}
 
 
 # ---- which checkpoints are kept
-
-
-def test_retentions_of_several_nodes_keep_what_one_of_them_keeps() -> None:
-    assert Retention.merged({"a": Retention(1), "b": Retention(3)}) == Retention(3)
-    best = {"a": Retention(1, "loss", "max", 2), "b": Retention(4, keep_best=9), "c": Retention(2, "loss", "max", 5)}
-    assert Retention.merged(best) == Retention(4, "loss", "max", 5)
-    for other, field, values in (
-        (Retention(1, "error", "max"), "best", ("'loss'", "'error'")),
-        (Retention(1, "loss", "min"), "best_mode", ("'max'", "'min'")),
-    ):
-        with pytest.raises(UsageError) as refused:
-            Retention.merged({"a": Retention(1, "loss", "max"), "other": other})
-        assert str(refused.value) == (
-            f"`a.{field}` is {values[0]} and `other.{field}` is {values[1]}, but a run ranks its checkpoints in one "
-            "way\n  hint: give both the same value, or remove `best` from one of them"
-        )
 
 
 def test_at_least_one_is_kept_and_those_that_are_not_finite_go_first() -> None:

@@ -37,7 +37,7 @@ class Run:
         self.files = RunFiles(folder, self.said.append, **options)
 
     def begin(self) -> None:
-        self.files.cut_back_to(None, Retention())
+        self.files.cut_back_to(None, {})
         self.files.started({"how": "begun"}, {})
 
     def save(
@@ -50,8 +50,9 @@ class Run:
         weights = torch.full((2,), more.pop("weight", 1.0))
         state = StagedState({"resources": {"model": {"w": weights}}}, {}, StagingBuffers(), {"model": ["w"]})
         replaced = more.pop("replaced", None)
+        values = {retention.best: value} if retention.best is not None else {}
         facts = self.files.noted(Manifest(**{**FACTS, "step": step, **more}))
-        written = self.files.save(state, facts, retention, value, replaced)
+        written = self.files.save(state, facts, {"node": retention}, values, replaced)
         self.files.saved(written)
         return written
 
@@ -228,23 +229,23 @@ def test_a_resume_cuts_metrics_and_ranking_back(run: Run) -> None:
     best = Retention(9, "loss")
     run.begin()
     run.files.row({"step": 1.0}, 1)
-    assert not run.files.has_ranked
+    assert not run.files.has_ranked("node")
     first = run.save(1, best, 0.5)
     run.files.row({"step": 2.0}, 2)
     run.save(2, best, 0.25)
-    assert run.files.has_ranked
+    assert run.files.has_ranked("node")
     name = read_manifest(first.path).run
     again = Run(run.files.folder)
-    rows = again.files.cut_back_to(read_checkpoint(first.path), best)
+    rows = again.files.cut_back_to(read_checkpoint(first.path), {"node": best})
     assert rows == [{"step": 1.0}] and again.files.latest == (first.path, first.manifest.digest)
-    assert list(again.files._store.ranking.values) == [first.path.name]
+    assert list(again.files._store.rankings["node"].values) == [first.path.name]
     assert again.save(3).manifest.run == name
     other = Run(run.files.folder.parent / "fork")
-    assert other.files.cut_back_to(read_checkpoint(first.path), best) == []
+    assert other.files.cut_back_to(read_checkpoint(first.path), {"node": best}) == []
     assert other.files.latest == (first.path, first.manifest.digest)
     assert other.save(3).manifest.run not in ("", name)
     follows = Run(run.files.folder, writes=False, lead=lambda act: name)
-    assert follows.files.cut_back_to(read_checkpoint(first.path), best) == [{"step": 1.0}]
+    assert follows.files.cut_back_to(read_checkpoint(first.path), {"node": best}) == [{"step": 1.0}]
 
 
 # ---- what it writes
@@ -253,7 +254,7 @@ def test_a_resume_cuts_metrics_and_ranking_back(run: Run) -> None:
 def test_the_list_of_starts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = run.files.folder
     monkeypatch.setattr(run_files.time, "time", lambda: 1234.56789)
-    run.files.cut_back_to(None, Retention())
+    run.files.cut_back_to(None, {})
     run.files.started({"how": float("nan"), "where": folder}, {"source-a.diff": "first"})
     with (folder / "starts.jsonl").open("ab") as file:
         file.write(b'{"cut')
@@ -358,7 +359,7 @@ def test_a_checkpoint_replaces_the_one_at_the_same_moment(run: Run) -> None:
     first = run.save(1, best, 0.5)
     second = run.save(1, best, replaced=first.path, replaces=1)
     assert names(run.files.checkpoints) == [second.path.name]
-    assert second.manifest.best == {"metric": "loss", "value": 0.5} and second.first_number == 1
+    assert second.manifest.ranked == {"loss": 0.5} and second.first_number == 1
     third = run.save(2, best, weight=float("nan"), replaced=second.path, replaces=1)
     assert names(run.files.checkpoints) == [second.path.name, third.path.name], "a finite one is not replaced by it"
     assert third.manifest.replaces == 0 and third.manifest.not_finite == "model.w"
@@ -373,7 +374,7 @@ def test_the_newest_and_the_best_stay_and_those_it_can_go_back_to(run: Run) -> N
     two = run.save(2, Retention(1, "loss"), 0.2).path
     three = run.save(3, Retention(1, "loss"), 0.3, saved_by={"stage": two.name}).path
     assert names(run.files.checkpoints) == [one.name, two.name, three.name]
-    assert [*run.files._store.ranking.values] == [one.name, two.name, three.name]
+    assert [*run.files._store.rankings["node"].values] == [one.name, two.name, three.name]
     four = run.save(4, Retention(1, "loss"), float("nan")).path
     assert names(run.files.checkpoints) == [one.name, four.name]
     assert json.loads((run.files.folder / "best.json").read_text())["checkpoints"] == [
@@ -385,7 +386,7 @@ def test_the_newest_and_the_best_stay_and_those_it_can_go_back_to(run: Run) -> N
     run.save(6, Retention(1), metrics={"other": 0.7})
     assert "000001-step-9" in names(run.files.checkpoints), "a folder of somebody"
     run.save(7, Retention(9, "other", "max"), 0.6)
-    assert [*run.files._store.ranking.values.values()] == [0.7, 0.6], "as it was measured then"
+    assert [*run.files._store.rankings["node"].values.values()] == [0.7, 0.6], "as it was measured then"
 
 
 def test_the_ranking_is_on_the_disk_before_anything_is_removed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

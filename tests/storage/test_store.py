@@ -42,7 +42,7 @@ def store(tmp_path: Path, said: list[str]) -> FolderStore:
 def save(store: FolderStore, state: Any, manifest: Any, *, step: int, keep: int = 1, **retention: Any) -> Path:
     """Save a state as a run does."""
     staged = StagedState(state, {}, StagingBuffers())
-    path, _ = store.save(staged, Manifest(**{**manifest, "step": step}), Retention(keep, **retention))
+    path, _ = store.save(staged, Manifest(**{**manifest, "step": step}), {"": Retention(keep, **retention)}, {})
     return path
 
 

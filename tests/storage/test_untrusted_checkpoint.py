@@ -48,7 +48,9 @@ def store(tmp_path: Path, said: list[str]) -> FolderStore:
     """A store with a sound checkpoint and a newer one, which the tests forge."""
     store = FolderStore(tmp_path / "checkpoints", said.append)
     for step in (1, 2):
-        store.save(StagedState(STATE, {}, StagingBuffers()), Manifest(**{**FACTS, "step": step}), Retention(9))
+        store.save(
+            StagedState(STATE, {}, StagingBuffers()), Manifest(**{**FACTS, "step": step}), {"": Retention(9)}, {}
+        )
     return store
 
 

@@ -470,22 +470,3 @@ def tiny(graph: Graph | None = None, **more: Any) -> Trainer:
     resources = {name: one for name, one in resources.items() if one is not None}
     notify = resources.pop("notify", lambda line: None)
     return Trainer(graph, seed=0, run_dir=run_dir, display=None, notify=notify, **resources)
-
-
-def test_a_kind_declared_again_is_reported_where_the_graph_has_the_former_one() -> None:
-    def declare() -> Any:
-        @node(name="tally")
-        def tally() -> None:
-            """As in a cell that is run again."""
-
-        return tally
-
-    said: list[str] = []
-    trainer = tiny(Graph.load("fit").insert("tally", declare(), after="step"), notify=said.append)
-    assert not [line for line in said if "declared again" in line]
-    newer = declare()
-    trainer.rewire(trainer.graph)
-    assert [line for line in said if 'to take the new one: graph.replace("tally", tally)' in line]
-    said.clear()
-    trainer.rewire(trainer.graph.replace("tally", newer))
-    assert not [line for line in said if "declared again" in line]

@@ -20,11 +20,13 @@ import torch
 from graphtrain import (
     CheckpointError,
     DataError,
+    Edge,
     Graph,
     GraphError,
     GuardError,
     LifeCycleError,
     Loader,
+    Node,
     Outcome,
     Trainer,
     UsageError,
@@ -260,6 +262,32 @@ def test_a_guard_that_raises_is_named() -> None:
     ) as caught:
         tiny(graph).run()
     assert "step.steps / next_batch.epoch_batches" in str(caught.value)
+
+
+@pytest.mark.parametrize("counted", [True, False])
+@pytest.mark.parametrize("ending", [[], ["many"], ["many", "few"], ["few", "many"]], ids=str)
+def test_what_a_body_raises_at_its_end_keeps_its_cause(ending: list[str], counted: bool) -> None:
+    """An edge whose guard holds ends the body, and an error of the user's is not one of the guard."""
+
+    @node
+    class FailsAtTheEnd:
+        """Raise as the body ends."""
+
+        ticks: int = progress(0)
+
+        def __call__(self) -> None:
+            self.ticks += 1
+
+        def at_body_end(self) -> None:
+            raise ValueError("mine") from KeyError("its cause")
+
+    edges = (*(Edge("end", guard) for guard in ending), Edge("tick" if ending else "end"))
+    guards = {guard: {"many": "tick.ticks > 2", "few": "tick.ticks == 9"}[guard] for guard in ending}
+    body = Graph("body", "tick", {"tick": Node("tick", "fails_at_the_end")}, {"tick": edges}, guards)
+    outer = Graph("outer", "fold", {"fold": Node("fold", "nested", body=body)}, {"fold": (Edge("end"),)})
+    with pytest.raises(ValueError, match="mine") as caught:
+        Trainer(outer, display=None, notify=lambda line: None, times=counted).run()
+    assert isinstance(caught.value.__cause__, KeyError)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
@@ -732,6 +760,28 @@ def test_a_metric_that_is_no_number_is_named_at_the_first_batch(name: str, value
 
     with pytest.raises(UsageError, match=f"`{name}` returned `logits`, .*; metrics are numbers or scalar tensors"):
         tiny(**{name: step}, val_data=[torch.ones(2, 1)]).run()
+
+
+def test_a_hidden_state_is_evaluated_as_the_hint_says() -> None:
+    def step(model: Any, batch: Any, hidden: Any = None) -> Any:
+        outputs = model(batch) + (0 if hidden is None else hidden)
+        return {"loss": outputs.mean(), "hidden": outputs}
+
+    def trainer(graph: Graph, size: int = 5, **more: Any) -> Trainer:
+        return tiny(graph, training_step=step, val_data=[torch.ones(size, 1)] * 2, **more)
+
+    hidden = {"writes": {"hidden": "hidden"}}
+    graph = Graph.load("fit").set("train_batch", **hidden)
+    with pytest.raises(UsageError, match="`training_step` returned `hidden`, a tensor") as caught:
+        trainer(graph, size=2).run()
+    assert "supply a `validation_step` without it" in caught.value.hint and "`writes`" in caught.value.hint
+    for other in (trainer(graph.set("validate/eval_batch", **hidden)), trainer(graph, validation_step=one_loss)):
+        assert other.run() is Outcome.FINISHED
+        assert any("val/loss" in row for row in other.metrics)
+
+
+def one_loss(model: Any, batch: Any) -> Any:
+    return model(batch).mean()
 
 
 @pytest.mark.parametrize("size", [2.5, numpy.float32(2.0), None, torch.tensor(2.0)])

@@ -91,6 +91,15 @@ CHANGES: list[Callable[[Graph], Graph]] = [
 ]
 
 
+@pytest.mark.parametrize("change", CHANGES)
+def test_every_node_of_the_text_is_a_box_with_a_label(change: Callable[[Graph], Graph], fit: Graph) -> None:
+    graph = change(fit)
+    for shown in (picture(graph), difference_picture(fit.diff(graph))):
+        nodes = read_dot(to_dot(shown)).nodes
+        assert nodes.keys() == {box.key for box in shown.boxes if not box.is_body}
+        assert all("label" in node for node in nodes.values())
+
+
 @pytest.mark.second(3)
 @pytest.mark.full
 @pytest.mark.parametrize("change", CHANGES)

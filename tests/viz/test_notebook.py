@@ -13,7 +13,7 @@ import pytest
 
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import Edge, Node
-from graphtrain.report.recorded import picture_of, svg_of
+from graphtrain.report.recorded import svg_of
 from graphtrain.viz.render import RenderError
 
 RENDER = importlib.import_module("graphtrain.viz.render")  # `graphtrain.viz.render` is the function of that name
@@ -107,19 +107,6 @@ def test_a_run_before_its_first_visit(fit: Graph) -> None:
 
 def test_a_run_without_its_picture(fit: Graph, undrawable: str) -> None:
     assert svg_of(fit, {"step": 3}, "step") == ""
-
-
-@pytest.mark.full
-def test_a_picture_as_a_file(fit: Graph) -> None:
-    png, svg = picture_of(fit, "png"), picture_of(fit, "svg")
-    assert png is not None and png.startswith(b"\x89PNG\r\n\x1a\n")
-    assert svg is not None and only_element(svg.decode()).tag == f"{SVG}svg"
-    assert picture_of(fit, "song") is None
-
-
-def test_no_picture_as_a_file(fit: Graph, undrawable: str) -> None:
-    if undrawable != "text that is no picture":  # bytes are bytes
-        assert picture_of(fit, "png") is None
 
 
 def test_an_interrupt_is_not_swallowed(fit: Graph, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,10 +86,11 @@ class CollectRollout:
     discount: float = 0.99
     smoothing: float = 0.95
 
-    def setup(self, ranks: Any = None) -> None:
-        if ranks is not None:
-            message = "`collect_rollout`: each rank would collect a rollout of its own"
-            raise UsageError(message, "train in one process")
+    @staticmethod
+    def refuse_settings(node: Any, *, ranks: bool) -> None:
+        """Raise for settings with which a run could not start: the checks call it."""
+        if ranks:
+            raise UsageError(f"`{node.path}`: each rank would collect a rollout of its own", "train in one process")
 
     def __call__(
         self, model: Any, env: Any, act: StepFunction, device: Any, recorder: Any, observations: Any = None,

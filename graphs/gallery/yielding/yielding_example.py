@@ -1,7 +1,6 @@
 """An autoencoder of handwritten digits and a classifier of its codes, each with its own loss and optimizer.
 
     graphtrain run graphs/gallery/yielding/yielding_example.py
-    graphtrain show yielding --save-points
 
 The graph `yielding` goes through the list `losses`: for each batch it first trains the autoencoder to reconstruct the
 images, then the classifier to predict the digits from the codes. In each step, the parameters of the other optimizer

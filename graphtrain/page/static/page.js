@@ -250,12 +250,12 @@ function plotOf(curves, width) {
     scales: { x: { time: false }, y: { distr: state.log ? 3 : 1 } },
     axes: [{ ...axis, size: 34 }, { ...axis, size: 66, values: (_, values) => values.map(number) }],
     series: [{ label: state.x, value: (_, value) => number(value) }, ...series],
-    hooks: { draw: [drawMarks] },
+    hooks: { draw: [(plot) => drawMarks(plot, curves)] },
     cursor: { drag: { x: true, y: false } },
   }, dataOf(curves), null);
 }
 
-function drawMarks(plot) { // the moment of the slider, and where the run was resumed or got another graph
+function drawMarks(plot, curves) { // the moment of the slider, and where the run was resumed, got another graph, or diverged
   const css = getComputedStyle(document.documentElement);
   const { ctx, bbox } = plot;
   const vertical = (x, colour, dash) => {
@@ -272,6 +272,7 @@ function drawMarks(plot) { // the moment of the slider, and where the run was re
     ctx.restore();
   };
   const { ticks, marks } = run();
+  for (const { not_finite: since } of curves) if (since) vertical(since[state.x], css.getPropertyValue("--bad"), [6, 3]);
   for (const mark of marks) {
     if (mark.event === "begun") continue;
     const position = ticks.row.findIndex((row) => row >= mark.row - 1);
@@ -284,7 +285,8 @@ function buildPlots(box) {
   plots.forEach((plot) => plot.destroy());
   box.replaceChildren();
   plots = groups().map(([group, curves]) => {
-    const place = element("div", { class: "plot" }, element("h3", {}, group));
+    const place = element("div", { class: "plot" }, element("h3", {}, group), curves.filter((curve) => curve.not_finite).map((curve) =>
+      element("div", { class: "bad" }, `${content.runs.length > 1 ? `${content.runs[curve.run].name}: ` : ""}${curve.name} is not finite since step ${number(curve.not_finite.step)}`)));
     box.append(place);
     const plot = plotOf(curves, Math.max(260, box.clientWidth));
     place.append(plot.root);
@@ -307,7 +309,7 @@ function showRuns() {
   const several = content.runs.length > 1;
   const choice = several ? element("select", { "aria-label": "run", onchange: (event) => { state.run = Number(event.target.value); state.chosen = null; build(); } },
     content.runs.map(({ name }, index) => element("option", { value: String(index), selected: index === state.run }, name))) : "";
-  const { graph, status, graph_error: why } = run();
+  const { graph, graph_error: noGraph } = run();
   const { box, picture } = state.difference && difference() ? { box: element("div", { class: "graph-picture", id: "difference" }, svgOf(difference())), picture: null } : pictureOf(graph);
   if (picture) { box.id = "picture"; prepare(box, picture); }
   const changed = (name, value) => () => { state[name] = value; build(); };
@@ -322,9 +324,9 @@ function showRuns() {
   const slider = element("input", { type: "range", min: "0", id: "slider", "aria-label": "moment of the run", oninput: (event) => moveTo(Number(event.target.value)) });
   page.replaceChildren(
     header(several ? "Runs" : run().name, element("span", { id: "state" })),
-    element("div", { id: "wrong", class: "bad" }, status.error ? element("pre", {}, status.error) : ""),
+    element("div", { id: "why" }),
     element("div", { class: "columns" },
-      element("section", { "aria-label": "graph" }, tools, why ? element("p", { class: "faint" }, why) : box, element("div", { class: "detail", id: "detail", "aria-live": "polite" })),
+      element("section", { "aria-label": "graph" }, tools, noGraph ? element("p", { class: "faint" }, noGraph) : box, element("div", { class: "detail", id: "detail", "aria-live": "polite" })),
       element("section", { "aria-label": "metrics" }, plotTools, curves)),
     element("section", { id: "facts" }),
     element("div", { class: "slider" }, slider, element("output", { id: "moment", for: "slider" })),
@@ -335,15 +337,19 @@ function showRuns() {
 
 const difference = () => (state.run > 0 ? content.differences[state.run - 1].picture : "");
 
+const isBad = (words) => /not finite|^(it )?failed|^interrupted|has not stopped/.test(words);
+const stated = (words) => element("span", { class: isBad(words) ? "bad" : "" }, words);
+
 function refresh() { // what changes with the moment, and with new rows
   if (!content || content.kind !== "runs") return;
-  const { ticks, status } = run();
+  const { ticks, status, condition, why } = run();
   const slider = document.getElementById("slider");
   slider.max = String(Math.max(0, ticks.row.length - 1));
   slider.value = String(tick());
   slider.disabled = ticks.row.length < 2;
-  document.getElementById("state").replaceChildren(element("b", {}, status.state), ` ${status.place}`,
+  document.getElementById("state").replaceChildren(element("b", {}, stated(condition)), ` ${status.place}`,
     status.state === "finished" || !status.position ? "" : element("span", { class: "faint" }, `, next node ${status.position}`));
+  document.getElementById("why").replaceChildren(...why.map((line) => element("div", { class: isBad(line) ? "bad" : "faint" }, line)));
   const at = tick();
   document.getElementById("moment").textContent = ticks.row.length
     ? `row ${number(ticks.row[at] + 1)} of ${number(run().rows)} · step ${number(ticks.step[at])} · epoch ${number(ticks.epoch[at])}${ticks.time[at] ? ` · ${clock(ticks.time[at])}` : ""}` : "no rows yet";
@@ -369,11 +375,11 @@ function facts() {
     row === null ? "the rows of metrics that both have are equal" : `the rows of metrics part at row ${row + 1}`,
     picture ? "; their graphs differ." : "; their graphs are equal.")));
   made.push(element("h2", {}, "Commands"), lines.map(({ about, line }) => {
-    const text = line.replaceAll("STEP", step);
+    const text = line.replace("'STEP steps'", `'${step} steps'`);
     return element("div", { class: "copy" }, element("button", { onclick: () => navigator.clipboard.writeText(text), title: "copy" }, "copy"), element("code", {}, text), element("span", { class: "faint" }, about));
   }));
   if (marks.length > 1) made.push(element("h2", {}, "Starts"), table(["", "at row", "time"], marks.map(({ event, row, time }) => [event, row, clock(time)])));
-  if (checkpoints.length) made.push(element("h2", {}, "Checkpoints"), table(["", "step", ""], checkpoints.map(({ name, step: when, best }) => [name, when, best ? "best" : ""])));
+  if (checkpoints.length) made.push(element("h2", {}, "Checkpoints"), table(["", "step", ""], checkpoints.map(({ name, step: when, best }) => [name, when, best])));
   made.push(element("p", { class: "faint" }, Object.entries(versions).map(([name, value]) => `${name} ${value}`).join(", ")));
   return made.flat();
 }
@@ -383,11 +389,11 @@ function showFolder() {
   const chosen = new Set();
   const names = [...new Set(content.runs.flatMap(({ measured }) => Object.keys(measured)))].slice(0, 6);
   const compare = element("button", { disabled: true, onclick: () => { location.search = [...chosen].map((name) => `run=${encodeURIComponent(name)}`).join("&"); } }, "compare the chosen runs");
-  const rows = content.runs.map(({ name, state: now, place, measured }) => [
+  const rows = content.runs.map(({ name, state: now, place, measured, why }) => [
     element("input", { type: "checkbox", "aria-label": `choose ${name}`, onchange: (event) => { chosen[event.target.checked ? "add" : "delete"](name); compare.disabled = !chosen.size; } }),
-    element("a", { href: `?run=${encodeURIComponent(name)}` }, name), now, place, ...names.map((metric) => (metric in measured ? number(measured[metric]) : "–")),
+    element("a", { href: `?run=${encodeURIComponent(name)}` }, name), stated(now), place, ...names.map((metric) => measured[metric] ?? "–"), why,
   ]);
-  page.replaceChildren(header(content.name), element("p", {}, compare), table(["", "run", "state", "place", ...names], rows));
+  page.replaceChildren(header(content.name), element("p", {}, compare), table(["", "run", "state", "place", ...names, "why"], rows));
 }
 
 function showGraph() {
@@ -425,7 +431,7 @@ function receive(fresh) {
   content = fresh;
   if (content.kind !== "runs") { build(); return; }
   state.run = Math.min(state.run, content.runs.length - 1);
-  const shape = JSON.stringify(content.runs.map(({ name, graph, curves, status }) => [name, graph && graph.pictures.map(({ svg }) => svg), curves.map((curve) => curve.name), status.error]));
+  const shape = JSON.stringify(content.runs.map(({ name, graph, curves }) => [name, graph && graph.pictures.map(({ svg }) => svg), curves.map((curve) => [curve.name, curve.not_finite])]));
   if (before === null || shape !== drawn) { drawn = shape; build(); return; }
   groups().forEach(([, curves], index) => {
     const { scales, data } = plots[index];
@@ -481,7 +487,7 @@ function live(text) {
 function watch() { // the browser connects again by itself after the server was restarted
   const events = new EventSource(`events${location.search}`);
   let asking = Promise.resolve();
-  events.onmessage = () => { asking = asking.then(ask).then(() => live("● live"), () => live("○ waiting for the server")); };
+  events.onmessage = () => { asking = asking.then(ask).then(() => live("● connected"), () => live("○ waiting for the server")); };
   events.onerror = () => live("○ waiting for the server");
 }
 
