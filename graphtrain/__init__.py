@@ -98,12 +98,12 @@ _LATE = {
 }
 
 # What `from graphtrain import *` gives: all of the above, without the modules that they come from.
-__all__ = sorted(
+__all__ = [
     name
     for name, value in {**globals(), **_LATE}.items()
     if not (name.startswith("_") or name in ("Any", "TYPE_CHECKING"))
     and not getattr(value, "__name__", "").startswith("graphtrain.")
-)
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -151,8 +151,8 @@ def recorded(
         ends: False leaves the objects as they are.
 
     Raises:
-        UsageError: a value is no number and no vector of numbers, a name is given twice, or an object does not know how
-            to join what several ranks have seen.
+        UsageError: a value is no number and no vector of numbers, a name is given twice, or one of several ranks has an
+            object that is none of torchmetrics.
     """
     updates = updates_of(recorder, owner)
     updated = updates.take(_WHOLE) if ends else updates.peek(_WHOLE)
@@ -227,38 +227,30 @@ def inputs_of(value: Any) -> dict[str, bool]:
 
 
 def joined(objects: Mapping[str, Any], ranks: Agreement) -> dict[str, Any]:
-    """Copies of the objects that have seen what those of all ranks have, in the order of ranks.
+    """Copies of metrics of torchmetrics that have seen what those of all ranks have, in the order of ranks.
 
-    A metric of torchmetrics says for each of its states how it is reduced over processes; any other object has to have
-    `state_dict` and `merge_state`.
+    Their own synchronisation aborts the process where a rank has seen no batch.
 
     Raises:
-        UsageError: an object does not know how.
+        UsageError: an object is none of torchmetrics.
     """
-    states = {name: _state_of(name, value) for name, value in objects.items()}
+    for name, value in objects.items():
+        if not _metrics_in(value):
+            raise UsageError(
+                f"the metric object `{name}`, a {type(value).__name__}, has seen the batches of one of several ranks",
+                "make it a subclass of torchmetrics.Metric, whose states are joined",
+            )
+    states = {
+        name: {path: {"count": metric.update_count, **metric.metric_state} for path, metric in _metrics_in(value)}
+        for name, value in objects.items()
+    }
     of_ranks = _gathered(states, ranks)
     whole = {}
     for name, value in objects.items():
-        whole[name] = fresh = copy.deepcopy(value)
-        fresh.reset()
-        if _metrics_in(value):
-            _reduce(dict(_metrics_in(fresh)), [each[name] for each in of_ranks])
-        else:
-            for each in of_ranks:
-                fresh.merge_state(each[name])
+        whole[name] = copy.deepcopy(value)
+        whole[name].reset()
+        _reduce(dict(_metrics_in(whole[name])), [each[name] for each in of_ranks])
     return whole
-
-
-def _state_of(name: str, value: Any) -> Any:
-    if metrics := _metrics_in(value):
-        return {path: {"count": metric.update_count, **metric.metric_state} for path, metric in metrics}
-    if not all(callable(getattr(value, method, None)) for method in ("state_dict", "merge_state")):
-        raise UsageError(
-            f"the metric object `{name}`, a {type(value).__name__}, has seen the batches of one of several ranks, and "
-            "does not know how to join what others have seen",
-            "give its class `state_dict()`, and `merge_state(state)`, which adds such a state to its own",
-        )
-    return value.state_dict()
 
 
 def _metrics_in(value: Any) -> list[tuple[str, Any]]:

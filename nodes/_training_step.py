@@ -249,9 +249,11 @@ class CallsTrainingStep:
             samples: of the batch: its loss and its other metrics are recorded with that weight. Default: they are not.
 
         Raises:
-            UsageError: it returned no loss.
+            UsageError: it returned no loss. With a parameter `skip_none` that is True, None is returned for None.
         """
         result = self.result_of(training_step, model, batch)
+        if result is None and getattr(self, "skip_none", False):
+            return None
         if self._objects is not None:
             result = self._objects.without_taken(result) if samples is None else self._updated(result)
         loss, metrics = loss_and_metrics(result, "training_step")

@@ -94,7 +94,7 @@ class NextBatch:
             optimizer, "in_turn" in others, such as `evaluate`.
         resume: how to restore the position in data that has a `state_dict`: "state" loads it, "replay" draws the
             batches of the epoch again. Default: "auto", which uses the state if that is exact; it is not for
-            torchdata's `StatefulDataLoader` with workers.
+            torchdata's `StatefulDataLoader` with workers, or a stream of `datasets` with a shuffle buffer.
         prefetch: True fetches every batch one visit early, and on a CUDA device starts its copy, on a separate stream,
             during training on the previous batch. No batch is fetched that its epoch does not need, and resuming is
             still exact. On the CPU there is no benefit. If the data draws random numbers in this process batch by

@@ -59,7 +59,7 @@ WITHOUT = {
         ("viz", "graphtrain/viz", "tests/viz", "tests/gallery/page.py", *PAGE),
         ("render", "to_dot", "to_mermaid", "show", "_repr_svg_", "picture", "mermaid", "dot", "svg", "report", "watch"),
     ),
-    "page": Removal(PAGE, ("report", "--report", "watch", "demo")),
+    "page": Removal(PAGE, ("report", "watch", "demo")),
     "proof": Removal(
         (
             "graphtrain/proof",

@@ -239,6 +239,8 @@ class CallbackEvent:
         self.saves, self.logs = self.saves + asked["should_save"], self.logs + asked["should_log"]
         self.evaluations += asked["should_evaluate"]
         if control.should_training_stop:
+            by_epochs = self._callbacks.args.eval_strategy == "epoch"  # the epoch that is cut is evaluated too
+            self.evaluations += by_epochs and self.event == "on_step_end" and not asked["should_evaluate"]
             self._asks(STOP)
         elif control.should_epoch_stop and self.of_batches:
             self._asks(END_EPOCH)

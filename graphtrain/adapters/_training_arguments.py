@@ -215,7 +215,7 @@ def _of_rows(args: Any, steps: int | None, slim: bool) -> Iterator[Meaning]:
     delayed = {}
     if plain(args.eval_strategy) != "no":
         amount = "1 epochs" if plain(args.eval_strategy) == "epoch" else _every(args.eval_steps, steps)
-        evaluating += [amount, "end"]
+        evaluating += [amount, "1 run"]
         if args.eval_delay:
             number, unit = amount.split()
             delayed["from_"] = f"{math.ceil(args.eval_delay / float(number)) * float(number):g} {unit}"

@@ -6,11 +6,12 @@ graphtrain.Trainer(graph, run_dir="run", **resources).run()
 
 from __future__ import annotations
 
+import dis
 import inspect
 import itertools
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,22 @@ _NEVER = {
     **dict.fromkeys(("on_pretrain_routine_start", "on_pretrain_routine_end"), "since Lightning 2 it is `on_fit_start`"),
     "tbptt_split_batch": "the overlay `split_batch` splits batches",
 }
+# The callbacks that are edits: what does here what their methods do.
+_IN_PLACE = {
+    **dict.fromkeys(SHOWN, "not called: the run has a display of its own"),
+    "ModelCheckpoint": "the node `checkpoint`",
+    "LearningRateMonitor": "`lr` in the rows of `log`",
+    "GradientAccumulationScheduler": "`accumulate.every`",
+    "StochasticWeightAveraging": "the overlays `swa` and `update_bn`: `swa_model` has the mean of the weights at the "
+    "ends of epochs, the module keeps its own, and learning rates are not annealed",
+    "OnExceptionCheckpoint": "not needed: a run that failed resumes from its last checkpoint",
+    "Timer": "`finish.after`",
+}
+_NOT_RESUMED = {
+    "ModelPruning": "it gives the module other parameters while it trains: prune before `setup`, or after the run",
+    "SpikeDetection": "its `load_state_dict` fails, in Lightning too: the overlay `rollback` goes back after a spike",
+}
+_OBSERVERS = (*SHOWN, "ModelCheckpoint", "LearningRateMonitor", "OnExceptionCheckpoint")
 _OF_LIGHTNING_1 = {
     "optimizer_idx": "leave it out; several optimizers are stepped by `training_step` with automatic_optimization = "
     "False, or by a node each in the graphs `gan` and `yielding`",
@@ -111,6 +128,8 @@ def setup(
         raise UsageError("`truncated_bptt_steps` is set, which Lightning 2 does not read", _OF_LIGHTNING_1["hiddens"])
     trainer = ModuleTrainer(module, datamodule, trainer_flags, stage)
     flags = {**trainer_flags, "callbacks": _callbacks(trainer, trainer_flags.get("callbacks"))}
+    if stage == "fit":
+        _check_hooks_of_loading(trainer)
     if datamodule is not None:
         datamodule.prepare_data()
     module.prepare_data()
@@ -138,16 +157,61 @@ def setup(
 
 
 def _callbacks(trainer: ModuleTrainer, given: Any) -> list[tuple[str, dict[str, Any]]]:
-    """Give the trainer the callbacks that run as nodes; returns the others, which are edits, as pairs."""
-    own, pairs = listed(trainer.model.configure_callbacks()), []
+    """Give the trainer the callbacks, and those that run as nodes; returns those that are edits, as pairs.
+
+    Raises:
+        UsageError: something of one that changes the training would be left out, or it could not be resumed.
+    """
+    own, pairs = listed(trainer.model.configure_callbacks()), dict[str, dict[str, Any]]()
     replaced = [type(callback) for callback in own]
     for callback in [callback for callback in listed(given) if type(callback) not in replaced] + own:
-        known = [base.__name__ for base in type(callback).__mro__]
-        if name := next((name for name in known if name in CALLBACKS), None):
-            pairs.append((name, {key.removeprefix("_"): value for key, value in vars(callback).items()}))
-        elif not set(known) & set(SHOWN):
+        if refused := base_of(callback, *_NOT_RESUMED):
+            raise UsageError(f"{refused.__name__}: no checkpoint could be resumed", _NOT_RESUMED[refused.__name__])
+        known = base_of(callback, *CALLBACKS, *SHOWN)
+        name = "" if known is None else known.__name__
+        left = "" if known is None else _left_out(callback, known, pairs)
+        if left and name == "EarlyStopping":  # which needs nothing that is not here
+            name = ""
+        elif left and name not in _OBSERVERS:
+            raise UsageError(f"{left}: {name} is {_IN_PLACE[name]}", "write a Callback with the hooks that it needs")
+        elif left or name == "StochasticWeightAveraging":
+            warnings.warn(f"{left or 'not as in Lightning'}: {name} is {_IN_PLACE[name]}", stacklevel=3)
+        if name not in SHOWN:
             trainer.callbacks.append(callback)
-    return pairs
+        if name in CALLBACKS:
+            pairs.setdefault(name, {key.removeprefix("_"): value for key, value in vars(callback).items()})
+        if name in ("", "GradientAccumulationScheduler"):  # whose hook sets `trainer.accumulate_grad_batches`
+            trainer.called.append(callback)
+    return [*pairs.items()]
+
+
+def _left_out(callback: Any, known: type, before: Collection[str]) -> str:
+    """What would be left out of a callback for which there is an edit, of the class `known`; empty for nothing."""
+    classes = type(callback).__mro__
+    own = {key: value for each in (callback, *classes[: classes.index(known)]) for key, value in vars(each).items()}
+    methods = {key for key, value in own.items() if callable(value) or isinstance(value, property)}
+    for name in sorted(methods & {*dir(known)}):
+        if not name.startswith("__"):  # what it begins with is in its attributes
+            return f"`{name}` of {type(callback).__name__} is never called"
+    return f"a second {known.__name__} is left out" if known.__name__ in before else ""
+
+
+def _check_hooks_of_loading(trainer: ModuleTrainer) -> None:
+    """Refuse hooks of checkpoints that ask the trainer for what is not here, by their code: a resume would find out.
+
+    Raises:
+        UsageError: there is one.
+    """
+    hooks = ("on_save_checkpoint", "on_load_checkpoint", "state_dict", "load_state_dict")
+    for owner, hook in itertools.product((*trainer.owners, trainer.model), hooks):
+        code = getattr(getattr(owner, hook, None), "__code__", None) if overridden(owner, hook) else None
+        for read, attribute in itertools.pairwise(dis.get_instructions(code) if code is not None else ()):
+            if read.argrepr.split(", ")[-1] == "trainer" and attribute.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+                try:
+                    getattr(trainer, attribute.argval)
+                except AttributeError as error:
+                    hint = "leave it out: a checkpoint could not be resumed"
+                    raise UsageError(f"`{hook}` of {type(owner).__name__}: {error}", hint) from None
 
 
 def _load_weights(module: LightningModule, path: Any) -> None:
@@ -261,6 +325,12 @@ def _fitting(trainer: ModuleTrainer, flags: dict[str, Any], train: Any, val: Any
         graph = _stepping_itself(trainer, flags, batches)
     if len(optimizers) > 1:
         graph = graph.set("step", reads={"optimizer": [*optimizers]})
+    windows = graph.nodes.get("accumulate")
+    if windows is not None and ("every" in windows.reads or windows.parameters["every"] != 1):
+        # A window that is open where the run ends is not stepped.
+        graph = graph.guard("window_cut", "next_batch.last").guard("window_left", "ending and accumulate.count > 0")
+        graph = graph.insert("leave_window", "discard").connect("leave_window", "decide")
+        graph = graph.connect("decide", "leave_window", when="window_left", before="finish")
     # Where the module steps, Lightning counts batches.
     every = graph.nodes["log"].parameters["every"] if automatic else f"{trainer.log_every_n_steps} batches"
     graph = graph.replace("log", nodes.log_module, every=every)
@@ -270,13 +340,14 @@ def _fitting(trainer: ModuleTrainer, flags: dict[str, Any], train: Any, val: Any
     graph = _schedules(_training(graph, trainer), trainer, resources)
     if val is not None:
         resources |= {"val_data": val, "validation_step": nodes.evaluation_step}
+        if overridden(module, name := "on_validation_model_zero_grad") or not automatic:
+            graph = graph.hook("on_validation_start", nodes.model_zero_grad, name=name)
         graph = _evaluation(graph, trainer, "validate").set("validate/end_evaluation", use=nodes.end_evaluation)
-        if automatic and overridden(module, name := "on_validation_model_zero_grad"):
-            reads = {"waiting": "accumulate.count"} if "accumulate" in graph.nodes else {}
-            graph = graph.insert(name, nodes.ModuleHook, before="validate", hook=name, reads=reads)
     if "on_train_batch_start" in graph.nodes:  # after everything that is on the way of a batch
         graph = graph.guard("epoch_skipped", "on_train_batch_start.skips")
         graph = graph.connect("on_train_batch_start", "decide", when="epoch_skipped")
+    if "on_train_epoch_start" in graph.nodes:
+        graph = graph.connect("on_train_epoch_start", graph.edges["finish"][0].target, when="finished")
     return graph, resources
 
 
@@ -318,8 +389,8 @@ def _optimizers(trainer: ModuleTrainer) -> list[Any]:
             "set automatic_optimization = False; as a graph, `gan` or `yielding` have a node for each",
         )
     trainer.optimizers = optimizers
-    for optimizer in optimizers:
-        optimizer.register_step_post_hook(trainer.count)
+    if automatic and not overridden(trainer.model, "optimizer_step"):
+        optimizers[0].register_step_post_hook(trainer.count)
     trainer.lr_scheduler_configs = (
         _configure_schedulers_automatic_opt(schedulers, monitor)
         if automatic
@@ -336,6 +407,10 @@ def _hooks(graph: Graph, trainer: ModuleTrainer, places: Mapping[str, str], stag
             reads = {key: f"next_batch.{key}" for key in of_batch if "_batch_" in name}
             if name in ("on_train_epoch_start", "on_train_batch_start"):
                 reads["epoch"] = "begin_epoch.runs - 1"
+            elif place == "on_train_end":
+                reads["epoch"] = "begin_epoch.runs"
+            if name == "on_train_batch_start":
+                reads["is_last"] = "next_batch.last"
             kind = nodes.BatchStart if name == "on_train_batch_start" else nodes.ModuleHook
             graph = graph.hook(place, kind, name=name, hook=name, stage=stage, reads=reads)
     return graph
@@ -357,9 +432,9 @@ def _training(graph: Graph, trainer: ModuleTrainer) -> Graph:
 
 def _schedules(graph: Graph, trainer: ModuleTrainer, resources: dict[str, Any]) -> Graph:
     """A graph with a node for each scheduler, and where an epoch ends: its hook, its row, then plateaus."""
-    if "schedule" in graph.nodes:
+    if "schedule" in graph.nodes and trainer.lr_scheduler_configs:
         graph = graph.remove("schedule", to="decide")
-    chain: list[tuple[str, Any, dict[str, Any]]] = [("module_epoch_end", nodes.end_epoch, {})]
+    chain: list[tuple[str, Any, dict[str, Any]]] = [("module_epoch_end", nodes.ModuleEpochEnd, {})]
     if trainer.owners_of(name := "on_train_epoch_end"):
         chain.insert(0, (name, nodes.ModuleHook, {"hook": name}))
     schedulers = _numbered("scheduler", [config.scheduler for config in trainer.lr_scheduler_configs])
@@ -367,22 +442,27 @@ def _schedules(graph: Graph, trainer: ModuleTrainer, resources: dict[str, Any]) 
     if schedulers and not trainer.model.automatic_optimization:  # the module steps them
         graph = graph.set("log", reads={"schedulers": [*schedulers]})
     configs = trainer.lr_scheduler_configs if trainer.model.automatic_optimization else []
+    of_steps: list[tuple[str, dict[str, Any]]] = []  # those that follow a metric, of a validation too
     for number, (scheduler, config) in enumerate(zip(schedulers, configs, strict=False)):
         of_batches = config.interval == "step" and config.frequency > 1
         every = f"{config.frequency} {'epoch_batches' if of_batches else f'{config.interval}s'}"
         more: dict[str, Any] = {"every": every, "reads": {"scheduler": scheduler}}
         more |= {"monitor": config.monitor, "strict": config.strict} if config.reduce_on_plateau else {}
         name = f"schedule_{number}" if number else "schedule"
-        if config.reduce_on_plateau and config.interval == "epoch":
+        if not config.reduce_on_plateau:
+            graph = graph.hook("on_train_batch_end", nodes.schedule, name=name, **more)
+        elif config.interval == "epoch":
             chain.append((name, nodes.schedule, more))
         else:
-            graph = graph.hook("on_train_batch_end", nodes.schedule, name=name, **more)
+            of_steps.append((name, more))
     graph = _hooks(graph, trainer, {"on_train_batch_end": "on_train_batch_end"})
     first, kind, more = chain[0]
     graph = graph.guard(f"{first}_due", f"{first}.runs < end_epoch.runs")
     graph = graph.insert(first, kind, at="decide", after="validate", **more)
     for (before, _, _), (name, kind, more) in itertools.pairwise(chain):
         graph = graph.insert(name, kind, after=before, **more)
+    for name, more in reversed(of_steps):
+        graph = graph.insert(name, nodes.schedule, at="decide", after="validate", **more)
     return graph
 
 
@@ -409,4 +489,5 @@ def _alone(trainer: ModuleTrainer, stage: str) -> tuple[Graph, dict[str, Any]]:
         graph = graph.insert("teardown", nodes.ModuleHook, after=last, hook="teardown", stage=stage)
     limit = getattr(trainer, f"limit_{stage}_batches")
     graph = graph if limit == 1.0 and isinstance(limit, float) else graph.set("next_batch", limit=limit)
-    return graph, {"model": trainer.model, f"{stage}_data": data, f"{stage}_step": nodes.evaluation_step}
+    resources = {"model": trainer.model, f"{stage}_data": data, f"{stage}_step": nodes.evaluation_step}
+    return graph, resources | ({"training_step": nodes.training_step} if stage == "test" else {})

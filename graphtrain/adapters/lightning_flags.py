@@ -1,7 +1,4 @@
-"""What the arguments of Lightning's Trainer, and of its callbacks, are in the graph `fit`: one table, as edits.
-
-This module does not import Lightning.
-"""
+"""What the arguments of Lightning's Trainer, and of its callbacks, are in the graph `fit`: one table, as edits."""
 
 from __future__ import annotations
 
@@ -157,13 +154,23 @@ def _weight_averaging(arguments: Given, given: Given) -> Edits:
     return [*_overlay("swa"), *_overlay("update_bn"), *_set("swa", from_=f"{first} epochs")]
 
 
+def _timer(arguments: Given, given: Given) -> Edits:
+    duration = arguments.get("duration")
+    if arguments.get("interval", "step") != "step":
+        raise UsageError('Timer(interval="epoch"): a run ends with the step at which the time is up', "leave it out")
+    if isinstance(duration, float):  # the object has it in seconds
+        duration = timedelta(seconds=duration)
+    return _ending(None, {**given, "max_time": duration})
+
+
 CALLBACKS: Mapping[str, Meaning] = {
     "ModelCheckpoint": _model_checkpoint,
     "EarlyStopping": _early_stopping,
     "LearningRateMonitor": lambda arguments, given: [],  # every row of `log` has `lr`
     "GradientAccumulationScheduler": _accumulation,
     "StochasticWeightAveraging": _weight_averaging,
-    "Timer": lambda arguments, given: _ending(None, {**given, "max_time": arguments.get("duration")}),
+    "Timer": _timer,
+    "OnExceptionCheckpoint": lambda arguments, given: [],  # a run that failed resumes from its last checkpoint
 }
 """The callbacks that are edits, by the names of their classes."""
 

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from graphtrain import END_EPOCH, STOP, CallsTrainingStep, StepFunction, Trigger, UsageError, node, progress, put_back
-from graphtrain.adapters.lightning_trainer import STAGES, overridden
+from graphtrain.adapters.lightning_trainer import STAGES, Logged, listed, overridden, trainer_of
 
 # ---- step functions
 
 
-def training_step(model: Any, batch: Any, batch_index: int, epoch: int, step: int, is_last: bool, recorder: Any) -> Any:
+def training_step(
+    model: Any, batch: Any, batch_index: int, epoch: int, is_last: bool, recorder: Any, teacher_output: Any = None
+) -> Any:
     """That of the module; a mapping that it returns has more than metrics, and is for `on_train_batch_end`."""
     trainer = model.trainer
-    trainer.stage, trainer.current_epoch, trainer.global_step, trainer.is_last_batch = "train", epoch, step, is_last
+    if teacher_output is not None:
+        hint = "leave the overlay `distill` out, and run the teacher in `training_step`"
+        raise UsageError("`training_step` of a LightningModule is given no `teacher_output`", hint)
+    trainer.stage, trainer.current_epoch = "train", epoch
+    trainer.batch_index, trainer.is_last_batch = batch_index, is_last
     output = trainer.step(model, batch, batch_index, "", recorder)
     outputs = output if isinstance(output, Mapping) else {"loss": output}
     loss, share = outputs.get("loss"), trainer.accumulate_grad_batches
@@ -28,13 +36,30 @@ def training_step(model: Any, batch: Any, batch_index: int, epoch: int, step: in
         trainer.output = {**outputs, "loss": divided.detach()}
         if model.automatic_optimization:
             trainer.call("on_before_backward", divided, batch=batch, recorder=recorder)
-    return (loss, STOP) if trainer.should_stop else loss
+    return (loss, STOP) if trainer.stops(steps=int(model.automatic_optimization)) else loss
 
 
-def evaluation_step(model: Any, batch: Any, batch_index: int, stage: str, loader: str, recorder: Any) -> Any:
-    """`validation_step`, `test_step` or `predict_step` of the module, whose predictions it returns."""
-    trainer = model.trainer
+def evaluation_step(
+    model: Any, batch: Any, batch_index: int, stage: str, loader: str, recorder: Any, split: str = "val"
+) -> Any:
+    """`validation_step`, `test_step` or `predict_step` of the module, whose predictions it returns.
+
+    In an evaluation without the nodes of the module, such as `sanity`, it returns what the step has logged.
+    """
+    trainer = trainer_of(model)
     trainer.stage = stage
+    if split not in _SPLITS:
+        if hooks := [hook for hook in dir(model) if hook.startswith("on_validation_") and trainer.owners_of(hook)]:
+            if split == "sanity":  # what they clear would be part of the first validation
+                raise UsageError(f"`sanity` calls no hook, so not {', '.join(hooks)}", "leave it out, or use --dry-run")
+            warnings.warn(f"`{split}` calls no hook, so not {', '.join(hooks)}", stacklevel=2)
+        logged = Logged(trainer)
+        now = {"results": {stage: logged}, "outputs": {stage: []}, "known_metrics": {}, "logged_metrics": {}}
+        with trainer.during("", model=model, **now):
+            trainer.step(model, batch, batch_index, loader, recorder)
+            row = logged.row(on_step=False)
+            logged.reset()
+        return row
     trainer.output = trainer.step(model, batch, batch_index, loader, recorder)
     return trainer.output if stage == "predict" else {}
 
@@ -42,8 +67,18 @@ def evaluation_step(model: Any, batch: Any, batch_index: int, stage: str, loader
 # ---- kinds
 
 
+class _Asks:
+    """What the kinds that end the run, or its epoch, have in common."""
+
+    asking: str = progress("", in_digest=False)
+
+    def setup(self, asks: Any) -> None:
+        """Take the call by which they ask for it."""
+        self._asks = asks
+
+
 @node(name="lightning_hook")
-class ModuleHook:
+class ModuleHook(_Asks):
     """Call a hook: that of the callbacks, then that of the model, a LightningModule.
 
     Arguments:
@@ -52,25 +87,29 @@ class ModuleHook:
 
     Reads:
         epoch: of training. Default: that of the last step.
-        waiting: how many batches of a window have no step yet, where it is not called then. Default: none.
+        is_last: whether the batch is the last of its epoch. Default: that of the last step.
     """
 
     hook: str = ""
     stage: str = "train"
 
     def __call__(
-        self, model: Any, recorder: Any, epoch: int | None = None, batch: Any = None, batch_index: int = 0,
-        loader: str = "", optimizer: Any = None, waiting: int = 0,
+        self, model: Any, recorder: Any, epoch: int | None = None, is_last: bool | None = None, batch: Any = None,
+        batch_index: int = 0, loader: str = "", optimizer: Any = None,
     ) -> None:  # fmt: skip
-        trainer, is_of_batch = model.trainer, "_batch_" in self.hook
-        if waiting or (is_of_batch and batch is None):
+        trainer, is_of_batch = trainer_of(model), "_batch_" in self.hook
+        if is_of_batch and batch is None:
             return
         trainer.stage = self.stage
         if epoch is not None:
             trainer.current_epoch = epoch
+        if is_last is not None:
+            trainer.is_last_batch = is_last
         steps = ("on_before_optimizer_step", "on_before_zero_grad")
         args: list[Any] = [optimizer] if self.hook in steps else []
-        now = {"recorder": recorder, "batch": None, "loader": None}
+        now = {"model": model, "recorder": recorder, "batch": None, "loader": None}
+        if self.hook == "on_before_zero_grad":  # Lightning counts the step after it
+            now["global_step"] = trainer.global_step - 1
         if is_of_batch:
             now |= {"batch": batch, "loader": int(loader) if loader else None}
             ended = [trainer.output] if self.hook.endswith("end") else []
@@ -79,6 +118,8 @@ class ModuleHook:
             args = [trainer.runs.value]
         with torch.set_grad_enabled(self.stage == "train"):
             trainer.answer = trainer.call(self.hook, *args, **now)
+        if trainer.stops():
+            self._asks(STOP)
 
 
 @node(name="lightning_batch_start")
@@ -90,14 +131,9 @@ class BatchStart(ModuleHook):
     """
 
     skips: bool = progress(False)
-    asking: str = progress("", in_digest=False)
 
-    def setup(self, asks: Any) -> None:
-        """Take the call by which the end of the epoch is asked for."""
-        self._asks = asks
-
-    def __call__(self, model: Any, recorder: Any, epoch: int, batch: Any, batch_index: int) -> None:  # type: ignore[override]
-        super().__call__(model, recorder, epoch, batch, batch_index)
+    def __call__(self, model: Any, recorder: Any, epoch: int, is_last: bool, batch: Any, batch_index: int) -> None:  # type: ignore[override]
+        super().__call__(model, recorder, epoch, is_last, batch, batch_index)
         self.skips = batch is not None and model.trainer.answer == -1 and overridden(model, self.hook)
         if self.skips:
             self._asks(END_EPOCH)
@@ -105,7 +141,7 @@ class BatchStart(ModuleHook):
 
 @node(name="lightning_log", observer=True, synchronises=True)
 def log_module(
-    model: Any, recorder: Any, checkpoint_hooks: Any = None, schedulers: Any = None, *,
+    model: Any, recorder: Any, optimizer: Any = None, checkpoint_hooks: Any = None, schedulers: Any = None, *,
     every: Trigger = Trigger("50 steps"),  # noqa: B008
 ) -> None:  # fmt: skip
     """Record what the module has logged `on_step`, the means of other metrics since the last row, and learning rates.
@@ -113,28 +149,33 @@ def log_module(
     Arguments:
         every: when to write a row. Default: every 50 steps.
     """
-    groups = [group for each in model.trainer.optimizers for group in each.param_groups]
+    trainer, means = model.trainer, recorder.means("train")
+    groups = [group for each in listed(optimizer) or trainer.optimizers for group in each.param_groups]
     rates = {"lr" if number == 0 else f"lr/{number}": float(group["lr"]) for number, group in enumerate(groups)}
-    recorder.row({**recorder.means("train").take("log"), **rates, **model.trainer.results["train"].row(on_step=True)})
+    recorder.row({**means.take("log"), **means.running(), **rates, **trainer.results["train"].row(on_step=True)})
 
 
 @node(name="lightning_epoch_end", synchronises=True)
-def end_epoch(model: Any, recorder: Any) -> None:
+class ModuleEpochEnd(_Asks):
     """Record what the module has logged `on_epoch`, and begin to gather it again.
 
     Raises:
         UsageError: no batch of the epoch had a loss, though the module leaves optimization to its trainer.
     """
-    trainer = model.trainer
-    if trainer.batches and not trainer.losses and model.automatic_optimization:
-        raise UsageError(
-            f"`training_step` returned None for each of the {trainer.batches} batches of an epoch, so nothing was "
-            "trained",
-            "return the loss; a step that runs backward itself needs automatic_optimization = False",
-        )
-    trainer.batches = trainer.losses = 0
-    trainer.results["train"].row(on_step=True)  # the last values are callback metrics
-    trainer.end_epoch("train", recorder)
+
+    def __call__(self, model: Any, recorder: Any) -> None:
+        trainer = model.trainer
+        if trainer.batches and not trainer.losses and model.automatic_optimization:
+            raise UsageError(
+                f"`training_step` returned None for each of the {trainer.batches} batches of an epoch, so nothing was "
+                "trained",
+                "return the loss; a step that runs backward itself needs automatic_optimization = False",
+            )
+        trainer.batches = trainer.losses = 0
+        trainer.results["train"].row(on_step=True)  # the last values are callback metrics
+        trainer.end_epoch("train", recorder)
+        if trainer.stops(epochs=1):
+            self._asks(STOP)
 
 
 _SPLITS = {"val": "validate", "test": "test", "predict": "predict"}  # what an evaluation is called -> its stage
@@ -145,8 +186,8 @@ def model_eval(model: Any, split: str, training_state: dict[str, Any]) -> None:
     """Call `on_validation_model_eval` of the model, or that of another stage, in place of `eval`."""
     for name, module in model.named_modules():
         module.training = training_state["modes"].get(name, True)
-    model.trainer.stage = stage = _SPLITS[split]
-    model.trainer.call(f"on_{STAGES[stage]}_model_eval")
+    trainer_of(model).stage = stage = _SPLITS[split]
+    model.trainer.call(f"on_{STAGES[stage]}_model_eval", model=model)
 
 
 @node(name="lightning_end_evaluation", writes="metrics", effects="train", synchronises=True)
@@ -154,8 +195,8 @@ def end_evaluation(
     model: Any, split: str, training_state: dict[str, Any], recorder: Any, fixed_data: Any = None
 ) -> dict[str, float]:
     """Record what the module has logged in an evaluation, and put training modes and random numbers back."""
-    trainer, hook = model.trainer, f"on_{STAGES[_SPLITS[split]]}_model_train"
-    with torch.no_grad():
+    trainer, hook = trainer_of(model), f"on_{STAGES[_SPLITS[split]]}_model_train"
+    with torch.no_grad(), trainer.during("", model=model):
         row: dict[str, float] = trainer.end_epoch(_SPLITS[split], recorder)
     recorder.means(split).take("whole")
     evaluating = {module: module.training for module in model.modules()}
@@ -163,7 +204,7 @@ def end_evaluation(
     if trainer.owners_of(hook):  # the modes are those that it sets
         for module, mode in evaluating.items():
             module.training = mode
-        trainer.call(hook)
+        trainer.call(hook, model=model)
     trainer.stage = "train"
     return row
 
@@ -187,12 +228,26 @@ class ModuleStep:
 
     Guard fields:
         steps: steps taken since the start.
+
+    Raises:
+        UsageError: it calls the closure again, to compute the gradients once more.
     """
 
     steps: int = progress(0, adds=1)
 
     def __call__(self, model: Any, optimizer: Any, epoch: int, batch_index: int, loss: Any = None) -> None:
-        model.optimizer_step(epoch, batch_index, model.trainer._lightning_optimizers[0], lambda: loss)
+        calls = itertools.count()
+
+        def closure() -> Any:
+            if next(calls):
+                raise UsageError(
+                    "`optimizer_step` calls its closure twice, and forward and backward have run once, before it",
+                    "the overlay `sam` computes gradients twice; other steps need automatic_optimization = False",
+                )
+            return loss
+
+        model.optimizer_step(epoch, batch_index, model.trainer._lightning_optimizers[0], closure)
+        model.trainer.count()
         self.steps += 1
 
 
@@ -205,8 +260,20 @@ def clip(model: Any, optimizer: Any) -> None:
 
 @node(name="lightning_zero_grad", effects="zero_grad")
 def zero_grad(model: Any, optimizer: Any, epoch: int, batch_index: int) -> None:
-    """Call `optimizer_zero_grad` of the model."""
-    model.optimizer_zero_grad(epoch, batch_index, optimizer)
+    """Call `optimizer_zero_grad` of the model, with the counters that Lightning has where a window begins."""
+    trainer = model.trainer
+    with trainer.during("optimizer_zero_grad", global_step=trainer.global_step - 1):
+        model.optimizer_zero_grad(epoch, batch_index - batch_index % trainer.accumulate_grad_batches, optimizer)
+
+
+@node(name="lightning_model_zero_grad")
+def model_zero_grad(model: Any) -> None:
+    """Call `on_validation_model_zero_grad` of the model, which clears gradients, unless a window is open."""
+    trainer = trainer_of(model)
+    if not trainer.is_accumulating:
+        trainer.stage = "validate"
+        with trainer.during("on_validation_model_zero_grad"):
+            trainer.model.on_validation_model_zero_grad()  # that which trains, where an average is evaluated
 
 
 _EACH_EPOCH = Trigger("1 epochs")
@@ -216,11 +283,13 @@ _EACH_EPOCH = Trigger("1 epochs")
 def schedule(
     model: Any, scheduler: Any, *, every: Trigger = _EACH_EPOCH, monitor: str | None = None, strict: bool = True
 ) -> None:
-    """Call `lr_scheduler_step` of the model, with the metric `monitor` if there is one.
+    """Call `lr_scheduler_step` of the model, with the metric `monitor` if there is one, unless a window is open.
 
     Raises:
         UsageError: the module has not logged that metric.
     """
+    if model.trainer.is_accumulating:
+        return
     metrics = model.trainer.callback_metrics if monitor is not None else {}
     if monitor is None or monitor in metrics:
         model.lr_scheduler_step(scheduler, metrics.get(monitor))
@@ -240,7 +309,8 @@ class CheckpointHooks:
 
     def state_dict(self) -> dict[str, Any]:
         """What `on_save_checkpoint` adds, and what `state_dict` of callbacks and of the datamodule returns."""
-        added = self._added()
+        weights, added = self._added()
+        added = {name: value for name, value in added.items() if value is not weights}  # which are those of the model
         if others := [name for name, value in added.items() if not _is_plain(value)]:
             warnings.warn(
                 f"on_save_checkpoint adds {', '.join(others)}, which is no plain data and is not saved: a resume gives "
@@ -254,21 +324,22 @@ class CheckpointHooks:
         """Call the hooks of loading."""
         for owner, own in zip(self._trainer.owners, state["states"].values(), strict=True):
             owner.load_state_dict(own)
-        weights = {"state_dict": self._trainer.model.state_dict()}
-        self._trainer.call("on_load_checkpoint", {**weights, **self._added(), **state["added"]})
+        weights, added = self._added()
+        self._trainer.call("on_load_checkpoint", {"state_dict": weights, **added, **state["added"]})
 
-    def _added(self) -> dict[str, Any]:
-        """What the hooks of saving add to what Lightning has in a checkpoint."""
+    def _added(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The weights of the module, and what the hooks of saving add to what Lightning has in a checkpoint."""
         trainer, model = self._trainer, self._trainer.model
         given = {"epoch": trainer.current_epoch, "global_step": trainer.global_step, "state_dict": model.state_dict()}
         given[model.CHECKPOINT_HYPER_PARAMS_KEY] = dict(model.hparams)
         checkpoint = dict(given)
         trainer.call("on_save_checkpoint", checkpoint)
-        return {name: value for name, value in checkpoint.items() if name not in given}
+        added = {name: value for name, value in checkpoint.items() if value is not given.get(name, self)}
+        return given["state_dict"], added
 
 
 def _is_plain(value: Any) -> bool:
-    if type(value) is dict:
+    if type(value) in (dict, OrderedDict):
         return all(type(key) in (str, int) and _is_plain(each) for key, each in value.items())
     if type(value) in (list, tuple):
         return all(map(_is_plain, value))

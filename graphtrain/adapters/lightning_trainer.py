@@ -37,8 +37,7 @@ _HERE = {
     "validate": "the node `validate`",
     "test": "the graph `test`",
     "predict": "the graph `predict`",
-    **dict.fromkeys(("save_checkpoint", "checkpoint_callback", "checkpoint_callbacks"), "the node `checkpoint`"),
-    **dict.fromkeys(("early_stopping_callback", "early_stopping_callbacks"), "the node `early_stop`"),
+    "save_checkpoint": "the node `checkpoint`",
     "profiler": "`graphtrain report RUN`: seconds of each node",
     "scaler": "the node `unscale` of the overlay `fp16`",
     "val_check_batch": "the guard `val_check_batch`",
@@ -233,6 +232,19 @@ class RowsFor(RunLogger):
     close = flush
 
 
+def _of_class(name: str) -> Any:
+    """A property: the callbacks that are of a class of Lightning."""
+    return property(lambda self: [each for each in self.callbacks if base_of(each, name) is not None])
+
+
+def trainer_of(model: Any) -> ModuleTrainer:
+    """The trainer of a module; a copy, such as an average of the weights, has that of the module."""
+    if model._trainer is None:  # which Lightning leaves out of a copy
+        model.trainer = model._module_trainer
+    trainer: ModuleTrainer = model.trainer
+    return trainer
+
+
 class ModuleTrainer:
     """What `module.trainer` is.
 
@@ -249,11 +261,10 @@ class ModuleTrainer:
     max_epochs: Any
     gradient_clip_algorithm: Any
     progress_bar_callback = ckpt_path = train_dataloader = val_dataloaders = test_dataloaders = _NOTHING
-    predict_dataloaders = num_training_batches = num_val_batches = num_test_batches = num_predict_batches = _NOTHING
-    estimated_stepping_batches = _NOTHING
+    predict_dataloaders = num_training_batches = estimated_stepping_batches = _NOTHING
 
     def __init__(self, module: Any, datamodule: Any, flags: Mapping[str, Any], stage: str) -> None:
-        self.model = self.lightning_module = module
+        self.model = module
         self.datamodule, self.runs, self.stage = datamodule, TrainerFn(stage), "train"
         defaults = {name: each.default for name, each in inspect.signature(Trainer).parameters.items()}
         for name, value in {**defaults, **flags}.items():
@@ -264,12 +275,15 @@ class ModuleTrainer:
         if self.gradient_clip_algorithm:
             self.gradient_clip_algorithm = GradClipAlgorithmType(self.gradient_clip_algorithm)
         self.log_dir, self.precision_plugin = self.default_root_dir, Precision()
-        self.callbacks: list[Any] = []
+        for each in ("val", "test", "predict"):
+            setattr(self, f"num_{each}_batches", [])
+        self.callbacks: list[Any] = []  # those that only show something aside
+        self.called: list[Any] = []  # those of them whose hooks are called
         self.optimizers: list[Any] = []
         self.lr_scheduler_configs: list[Any] = []
         given = listed(flags.get("logger", True))
         self.loggers = [Experiment(self) if each is True else each for each in given if each]
-        self.current_epoch = self.global_step = 0
+        self.current_epoch = self.global_step = self.batch_index = 0
         self.is_last_batch = self.should_stop = False
         self.results = {stage: Logged(self) for stage in STAGES}
         self.known_metrics: dict[str, Any] = {}  # of Lightning's callbacks
@@ -279,6 +293,7 @@ class ModuleTrainer:
         self.output = self.answer = _NOTHING  # of the step, and of the hook, that was called last
         self.batches = self.losses = 0  # of the epoch: those trained on, and those that had a loss
         self.recorder = self.batch = self.loader = _NOTHING  # while a step or a hook runs
+        module._module_trainer = self
         for owner in (datamodule, module):
             if owner is not None:
                 owner.trainer = self
@@ -290,9 +305,14 @@ class ModuleTrainer:
     def __deepcopy__(self, memory: object) -> ModuleTrainer:
         return self  # an average of the module logs where the module does
 
+    def __reduce__(self) -> Any:
+        return type(None), ()  # a module that is pickled has none
+
     # Lightning's own methods of a module ask these for what is here: one process, and what its epoch has logged.
     strategy = _logger_connector = _accelerator_connector = property(lambda self: self)
-    reduce = all_gather = broadcast = barrier = staticmethod(lambda value=None, *_, **__: value)
+    reduce = all_gather = broadcast = barrier = reduce_boolean_decision = staticmethod(
+        lambda value=None, *_, **__: value
+    )
     should_reset_tensors = staticmethod(lambda fx: False)
     _results = property(lambda self: self.results[self.stage])
     _lightning_optimizers = property(
@@ -306,7 +326,11 @@ class ModuleTrainer:
     evaluating = property(lambda self: self.stage in ("validate", "test"))
     enable_validation = property(lambda self: self.val_dataloaders is not None)
     state = property(lambda self: TrainerState(TrainerStatus.RUNNING, self.runs, RunningStage(self.stage)))
-    owners = property(lambda self: [*self.callbacks, *([] if self.datamodule is None else [self.datamodule])])
+    owners = property(lambda self: [*self.called, *([] if self.datamodule is None else [self.datamodule])])
+    lightning_module = property(lambda self: self.model)
+    checkpoint_callbacks, early_stopping_callbacks = _of_class("Checkpoint"), _of_class("EarlyStopping")
+    checkpoint_callback = property(lambda self: next(iter(self.checkpoint_callbacks), None))
+    early_stopping_callback = property(lambda self: next(iter(self.early_stopping_callbacks), None))
     progress_bar_metrics = property(lambda self: self.logged_metrics)
     logger = property(lambda self: self.loggers[0] if self.loggers else None)
     root_device = property(lambda self: self.model.device)
@@ -338,11 +362,26 @@ class ModuleTrainer:
                 self.call("on_before_optimizer_step", optimizer)
             return loss
 
-        return optimizer.step(closure=stepping, **kwargs)
+        output = optimizer.step(closure=stepping, **kwargs)
+        if is_manual and self.model._current_fx_name == "training_step":
+            self.count()
+        return output
 
     def count(self, *_: Any) -> None:
-        """Called after each step of an optimizer."""
+        """Count a step of an optimizer, where Lightning counts it."""
         self.global_step += 1
+
+    @property
+    def is_accumulating(self) -> bool:
+        """True if a window is open after this batch."""
+        return bool((self.batch_index + 1) % self.accumulate_grad_batches) and not self.is_last_batch
+
+    def stops(self, *, epochs: int = 0, steps: int = 0) -> bool:
+        """True if `should_stop` ends the training, with so many epochs and steps more than are counted yet."""
+        if not self.should_stop or self.runs != TrainerFn.FITTING:
+            return False
+        enough_epochs = self.current_epoch + epochs >= (self.min_epochs or 0)
+        return enough_epochs and self.global_step + steps >= (self.min_steps or 0)
 
     def backward(self, loss: torch.Tensor, optimizer: Any, *args: Any, **kwargs: Any) -> None:
         """What `manual_backward` ends in."""
@@ -366,12 +405,18 @@ class ModuleTrainer:
             model._current_fx_name = outer
 
     def owners_of(self, hook: str) -> list[Any]:
-        """What has a hook of its own: the datamodule, of which `teardown` alone is one, callbacks, and the module."""
-        owners = [self.datamodule if hook == "teardown" else None, *self.callbacks, self.model]
+        """What has a hook of its own: the datamodule, of which `teardown` alone is one, callbacks, and the module.
+
+        Callbacks that follow a metric see what the module logs where an epoch ends.
+        """
+        followed = ("EarlyStopping", "Checkpoint") if hook == "on_train_epoch_end" else ()
+        last = [each for each in self.called if base_of(each, *followed) is not None]
+        first = [each for each in self.called if each not in last]
+        owners = [self.datamodule if hook == "teardown" else None, *first, self.model, *last]
         return [owner for owner in owners if overridden(owner, hook)]
 
     def call(self, hook: str, *args: Any, **now: Any) -> Any:
-        """Call a hook of all that have it; returns what the last, which is that of the module, returns."""
+        """Call a hook of all that have it; returns what the last returns, which is that of the module."""
         answer = None
         with self.during(hook, **now):
             for owner in self.owners_of(hook):
@@ -401,7 +446,9 @@ class ModuleTrainer:
         if callable(end):
             hook = f"on_{'train' if stage == 'train' else STAGES[stage]}_epoch_end"
             with self.during(hook, batch=None, recorder=recorder):
-                end(self.outputs[stage])
+                returned = end(self.outputs[stage])
+                if isinstance(returned, Mapping) and isinstance(returned.get("log"), Mapping):
+                    self.model.log_dict(dict(returned["log"]))
             self.outputs[stage] = []
         row = self.results[stage].row(on_step=False)
         self.results[stage].reset()

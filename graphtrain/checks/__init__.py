@@ -7,7 +7,7 @@ from pathlib import Path
 
 from graphtrain.checks.codes import can_be_allowed
 from graphtrain.checks.data_flow import check_data_flow, written_before
-from graphtrain.checks.endings import check_at_end, check_endings, check_epochs
+from graphtrain.checks.endings import check_endings, check_epochs
 from graphtrain.checks.expressions import check_expressions
 from graphtrain.checks.gradients import Gradients
 from graphtrain.checks.guards import check_bypassed, check_guards
@@ -53,8 +53,6 @@ def check_graph(
             *check_expressions(scope),
         )
     ]
-    if not any(problem.severity == "error" for _, problem in problems):
-        problems += [(scope, problem) for scope in scopes for problem in check_at_end(scope)]
     if not any(problem.severity == "error" for _, problem in problems):
         by_path = {scope.path: scope for scope in scopes}
         problems += [(by_path[path], problem) for path, problem in _along_paths(scopes[0], ranks, supplied)]

@@ -225,8 +225,6 @@ class Changes:
         moves = self._of_clock(plan_node.trigger)
         if plan_node.trigger is not None and plan_node.trigger.once and not self._may_run_again(read.node):
             moves = _all((moves, self._of_clock(plan_node.start)))  # while it is waited for, it has not run yet
-        if plan_node.trigger is not None and plan_node.trigger.at_end:
-            moves = _all((moves, self._moves_of(self._scope.ending)))
         for field in plan_node.extra_due_fields:
             names = changers(plan, scope, FieldOf(read.node, field)) - {read.node}
             moves = _all((moves, self._by(names).either_way))

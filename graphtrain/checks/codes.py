@@ -1,4 +1,4 @@
-"""Every code of the checks, and its meaning; docs/checks.md has an example of each."""
+"""Every code of the checks, and its meaning; docs/checks.md says what each prevents."""
 
 from __future__ import annotations
 
@@ -31,13 +31,10 @@ CODES: dict[str, str] = {
     "G209": "a guard is not used",
     "G210": "a guard reads a field of a bypassed node, which never changes",
     "G211": "a parameter cannot be given an expression",
-    "G212": "an expression has no value when a run begins, or one that the parameter cannot have",
     "G301": "a slot is read that nothing writes or supplies",
     "G302": "a resource is supplied that nothing reads",
     "G303": "a slot is read that is never written before",
     "G304": "a slot is read that is not written on every path",
-    "G305": "a slot is written that nothing reads before it is written again",
-    "G306": "a slot that is read outside stays inside a nested graph",
     "G307": "two evaluations record the same metrics",
     "G309": "data gives no batches: it is a mapping, or a dataset",
     "G401": "a step without gradients",

@@ -1,7 +1,4 @@
-"""G3xx: every slot is written before it is read, and what is written is read.
-
-A forward analysis of what is written on all paths, and on some; a backward one of what is read.
-"""
+"""G3xx: every slot is written before it is read: a forward analysis of what is written on all paths, and on some."""
 
 from __future__ import annotations
 
@@ -26,11 +23,9 @@ from graphtrain.plan.scope import (
     SlotTarget,
     Target,
     leaves,
-    named_by,
-    outputs_of,
     slots_of,
 )
-from graphtrain.plan.slots import Slots, alive
+from graphtrain.plan.slots import Slots
 from graphtrain.plan.solve import Ways, solve
 
 Before = Mapping[FlowPoint, tuple[int, int]]
@@ -93,10 +88,7 @@ def check_data_flow(slots: Slots, before: Before) -> Iterator[Problem]:
             f"`{name}` is set up with `{slot}` before the graph runs, and only the graph writes it",
             "let it read the slot when it is called, not in `setup`",
         )
-    missed: set[str] = set()
-    yield from _unwritten(slots, before, missed)
-    yield from _dead(slots, before, missed)
-    yield from _kept_inside(flow)
+    yield from _unwritten(slots, before)
     yield from _recorded_twice(flow)
 
 
@@ -110,8 +102,8 @@ class _Reading:
     met: int = 0
 
 
-def _unwritten(slots: Slots, before: Before, missed: set[str]) -> Iterator[Problem]:
-    """Slots that are read too early; those that are never written before are added to `missed`."""
+def _unwritten(slots: Slots, before: Before) -> Iterator[Problem]:
+    """Slots that are read too early."""
     readings: dict[tuple[str, str], _Reading] = {}
 
     def note(point: FlowPoint, verb: str, needed: int, always: int, sometimes: int) -> None:
@@ -132,7 +124,6 @@ def _unwritten(slots: Slots, before: Before, missed: set[str]) -> Iterator[Probl
         note(point, "guard", slots.guards[point], surely, maybe)
     for reading in readings.values():
         never, later = reading.missed & ~reading.met, reading.missed & reading.met
-        missed.update(slots.named(never))
         first = later and later & _unwritten_at_first(slots, reading)
         for when, bits in (("never", never), ("first", first), ("sometimes", later & ~first)):
             if bits:
@@ -195,7 +186,7 @@ class _FirstVisit:
             raise ValueError("it may have changed")
         if isinstance(part, FieldOf) and part.field == "due":
             trigger = self._plan.by_path[f"{self._scope.path}{part.node}"].trigger
-            if trigger is None or trigger.once or trigger.at_end:
+            if trigger is None or trigger.once:
                 raise ValueError("it may be due from the start")
         return initial_value(self._scope, part)
 
@@ -281,60 +272,6 @@ def _path_without(slots: Slots, goal: FlowPoint, name: str, *, inside: bool) -> 
         if point is goal and not (_surely_after(slots, point, written) if inside else written) & bit:
             return [before for before, _ in ways.to((point, written))]
     return []
-
-
-def _dead(slots: Slots, before: Before, missed: set[str]) -> Iterator[Problem]:
-    """Writes that no reader ever sees, of slots that have readers; those in `missed` are reported already."""
-    flow, after = slots.flow, alive(slots).after
-    read_somewhere = 0
-    for point in flow.points:
-        read_somewhere |= slots.uses[point].uses | slots.guards[point]
-    for point in flow.points:
-        if point not in before or point.node is None:
-            continue
-        unread = slots.uses[point].defines & read_somewhere & ~after[point]
-        names = [name for name in slots.named(unread) if name not in missed]
-        if names:
-            bits = slots.bits(names)
-            readers = sorted(
-                {reader.path for reader in flow.points if slots.uses[reader].uses & bits and reader is not point}
-            )
-            shown = f"`{point.path}` does not lead to {_listed(readers)}" if readers else "a guard reads it elsewhere"
-            it = "it" if len(names) == 1 else "them"
-            yield point.problem(
-                "G305",
-                f"`{point.path}` writes {_listed(names)}, and nothing reads {it} before the next write or the end: "
-                f"{shown}",
-                f"route a path from `{point.path}` to a reader, or remove the node",
-                severity="warning",
-            )
-
-
-def _kept_inside(flow: Flow) -> Iterator[Problem]:
-    """Slots that are read outside and written in a body that does not declare them as outputs."""
-    for point in flow.points:
-        if point.kind is None or point.node is None or not point.acts or point.node.body is not None:
-            continue
-        for read in point.kind.reads:
-            target = named_by(point.scope.graph, point.node, read.name)
-            for name in (target,) if isinstance(target, str) else target:
-                if not read.required or "." in name or point.scope.may_hold(name):
-                    continue
-                for inner in _bodies(point.scope, name):
-                    yield point.problem(
-                        "G306",
-                        f"`{point.path}` reads `{name}`; it is written inside `{inner}`, and does not leave that graph",
-                        f'declare it as an output: outputs = ["{name}"] in the graph of `{inner}`',
-                        severity="warning",
-                    )
-
-
-def _bodies(scope: Scope, name: str) -> Iterator[str]:
-    for node in scope.graph.nodes.values():
-        if node.body is not None:
-            inner = scope.body_of(node)
-            if name in inner.written and name not in outputs_of(node.body):
-                yield f"{scope.path}{node.name}"
 
 
 def _recorded_twice(flow: Flow) -> Iterator[Problem]:

@@ -9,20 +9,19 @@ that end the graph read fields, and none of them waits for the node.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from fractions import Fraction
 
 from graphtrain.checks.answers import ANY, Table, Values
 from graphtrain.errors import UsageError
-from graphtrain.graph.elements import END, Node, Problem
+from graphtrain.graph.elements import END, Problem
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.parameter import show_value
-from graphtrain.kind.trigger import AT_END, RUN, Trigger
-from graphtrain.language.syntax import Constant, Expression, FieldOf, Name, Operation, walk
-from graphtrain.plan.counted import Counted
+from graphtrain.kind.trigger import RUN, Trigger
+from graphtrain.language.syntax import Constant, Expression, FieldOf, Operation, walk
 from graphtrain.plan.flow import Flow, FlowPoint
 from graphtrain.plan.plan import Plan, PlanNode
-from graphtrain.plan.scope import ExpressionTarget, Scope
+from graphtrain.plan.scope import Scope
 from graphtrain.plan.solve import Ways
 
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "=="}
@@ -157,6 +156,8 @@ class _Endings:
         Arguments:
             due: the node that is due by a share of it.
         """
+        from graphtrain.plan.counted import Counted  # which few graphs need
+
         plan = self._plan if owner.scope is self._plan.main else Plan(owner.scope.graph, owner.scope)
         inner, counted = _Endings(plan, owner.scope), Counted(plan, owner.path, field, lambda node: True)
         if due.path in counted.needed:
@@ -234,50 +235,6 @@ def _number(expression: Expression) -> Fraction | None:
     if not isinstance(expression, Constant) or type(expression.value) not in (int, float):
         return None
     return Fraction(expression.value) if math.isfinite(expression.value) else None  # type: ignore[arg-type]
-
-
-def check_at_end(scope: Scope) -> Iterator[Problem]:
-    """Every node that is due at the end of a graph whose end cannot be foreseen."""
-    due_then = {name: node for name, node in scope.graph.nodes.items() if _is_due_at_end(scope, node)}
-    edges = [(name, edge) for name, leaving in scope.graph.edges.items() for edge in leaving if edge.target == END]
-    unguarded = next((name for name, edge in edges if edge.when is None), None)
-    for name in due_then:
-        code = "G104"
-        if unguarded is not None or not edges:
-            reason = f'the edge from `{unguarded}` to "end" has no guard, so the end cannot be foreseen'
-            hint = f'guard the edge, as `finish` of the graph `fit` does; or put `{name}` before "end" instead'
-        elif slots := [part.name for part in walk(scope.ending) if isinstance(part, Name)]:
-            reason = f"the guard of the end reads `{slots[0]}`, which may have no value at `{name}`"
-            hint = "let it read a field of a node, such as `agree.value`"
-        elif waited_for := _waited_for(scope, scope.ending, due_then):
-            code, reason = "G207", f"the end waits for `{waited_for}.due`, and `{waited_for}` for the end"
-            hint = f"let the guard of the end read something else, such as {waited_for}.runs"
-        else:
-            continue
-        yield scope.problem(code, f"nodes.{name}.every", f'{name}.every = "{AT_END}": {reason}', hint)
-
-
-def _is_due_at_end(scope: Scope, node: Node) -> bool:
-    kind = scope.kinds[node.name]
-    if kind is None or kind.trigger != "every":
-        return False
-    parameter = kind.parameters["every"]
-    trigger = parameter.coerce(node.parameters.get("every", parameter.default))
-    return isinstance(trigger, Trigger) and trigger.at_end
-
-
-def _waited_for(scope: Scope, expression: Expression, names: Mapping[str, Node]) -> str | None:
-    """The first of some nodes whose `due` an expression reads, directly or through a parameter given by another one."""
-    for part in walk(expression):
-        if isinstance(part, FieldOf):
-            if part.field == "due" and part.node in names:
-                return part.node
-            target = scope.field(part.node, part.field)
-            if isinstance(target, ExpressionTarget) and "/" not in part.node:
-                waited_for = _waited_for(scope, target.expression, names)
-                if waited_for is not None:
-                    return waited_for
-    return None
 
 
 def check_epochs(flow: Flow) -> Iterator[Problem]:

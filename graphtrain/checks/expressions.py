@@ -1,4 +1,4 @@
-"""G2xx of the expressions that nodes read: names and types, cycles, and the initial value."""
+"""G2xx of the expressions that nodes read: names and types, and cycles."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from graphtrain.checks.guards import ExpressionFault, ValueTypeError, name_faults, syntax_hint, type_of
 from graphtrain.graph.elements import Node, Problem
 from graphtrain.kind import Kind
-from graphtrain.kind.parameter import REQUIRED, show_value
+from graphtrain.kind.parameter import REQUIRED
 from graphtrain.language.closures import Cell, compile_guard
 from graphtrain.language.syntax import (
     FieldOf,
@@ -42,25 +42,17 @@ def check_expressions(scope: Scope) -> Iterator[Problem]:
                 targets.append((node, name, target))
                 yield from problems
     if is_sound and targets:
-        yield from _values(scope, targets)
+        yield from _cycles(scope, targets)
 
 
 def _cannot_vary(scope: Scope, node: Node, kind: Kind, name: str) -> Problem | None:
-    """The reason why a parameter cannot have an expression, if there is one."""
-    label, hint = f"`{node.name}.{name}`", ""
-    if name not in kind.varying:
-        varying = [other for other in kind.varying if other in kind.parameters]
-        reason = f"{label} is read once, not at every visit, so an expression cannot give its value"
-        hint = f"`{kind.name}` reads {', '.join(varying) or 'no parameter'} at every visit"
-    elif name in node.parameters:
-        reason = f"{label} has a value, {show_value(node.parameters[name])}, and an expression"
-        hint = "keep one of them"
-    elif not isinstance(node.reads[name], str):
-        reason = f"{label} is read from a list"
-        hint = "an expression is one text"
-    else:
+    """The problem of a parameter that cannot have an expression, if it cannot."""
+    if name in kind.varying and name not in node.parameters and isinstance(node.reads[name], str):
         return None
-    return scope.problem("G211", f"nodes.{node.name}.reads.{name}", reason, hint)
+    varying = ", ".join(other for other in kind.varying if other in kind.parameters) or "none"
+    message = f"`{node.name}.{name}` cannot be given an expression: it is read once, has a value, or is a list"
+    hint = f"the parameters of `{kind.name}` that are read at every visit: {varying}"
+    return scope.problem("G211", f"nodes.{node.name}.reads.{name}", message, hint)
 
 
 def _problem(scope: Scope, node: Node, name: str, code: str, message: str, hint: str = "") -> Problem:
@@ -104,31 +96,19 @@ def _type_faults(target: ExpressionTarget, received: ValueType) -> list[Expressi
     return [ExpressionFault("G204", message, hint)]
 
 
-# ---- cycles, and the initial value
+# ---- cycles, and the value at the start, for the first visit of a node
 
 
-def _values(scope: Scope, targets: list[tuple[Node, str, ExpressionTarget]]) -> Iterator[Problem]:
+def _cycles(scope: Scope, targets: list[tuple[Node, str, ExpressionTarget]]) -> Iterator[Problem]:
     circles: set[frozenset[str]] = set()  # each is reported once, at its first expression
     for node, name, target in targets:
         try:
             circle = _circle(target, (target.name,))
-            if circle and target.name in circle and frozenset(circle) not in circles:
-                circles.add(frozenset(circle))
-                yield _problem(scope, node, name, "G207", f"defined in terms of itself: {' -> '.join(circle)}")
-            if circle:
-                continue
-            _value(target)
-        except (GuardSyntaxError, GuardCycleError, _UnknownError):  # a faulty guard is reported at the guard
+        except (GuardSyntaxError, GuardCycleError):  # a faulty guard is reported at the guard
             continue
-        except (ArithmeticError, TypeError, ValueError) as error:
-            raised, hint = (
-                f"raises {type(error).__name__}",
-                "exclude that case: `... if ... else ...`, or `max(1, ...)`",
-            )
-            if isinstance(error, ValueError):
-                raised, hint = "has no value", "bound it, as in `max(1, ...)`"
-            message = f"{raised} when a run begins, with all progress at its start: {error}"
-            yield _problem(scope, node, name, "G212", message, hint)
+        if target.name in circle and frozenset(circle) not in circles:
+            circles.add(frozenset(circle))
+            yield _problem(scope, node, name, "G207", f"defined in terms of itself: {' -> '.join(circle)}")
 
 
 def _circle(target: ExpressionTarget, path: tuple[str, ...]) -> tuple[str, ...]:

@@ -20,7 +20,6 @@ from graphtrain.checks.changes import COUNTED, NOWHERE, Changes, Counting, Point
 from graphtrain.checks.gradients import Gradients
 from graphtrain.graph.elements import Problem, Severity
 from graphtrain.kind.declaration import FROM, RANKS
-from graphtrain.kind.trigger import AT_END
 from graphtrain.language.syntax import Expression, FieldOf, Name, Operation, rebuilt, walk
 from graphtrain.names import quoted
 from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint, names_on
@@ -223,11 +222,6 @@ class _Search:
         self._answered: dict[tuple[int | None, ...], dict[bool, tuple[Answers, ...] | None]] = {}
         self._reads: set[FieldOf | Name] = set()
         nodes = [(point.node.name, point.plan_node) for point in points if point.node is not None and point.plan_node]
-        self._at_end = {  # the nodes that are due only at the end
-            name
-            for name, plan_node in nodes
-            if plan_node.trigger is not None and plan_node.trigger.texts == [AT_END] and not plan_node.extra_due_fields
-        }
         self._delayed = {name for name, plan_node in nodes if plan_node.start is not None}
         self._order = {point: number for number, point in enumerate(points)}
         self._acting = {point.node.name: point for point in points if point.acts and point.node is not None}
@@ -309,18 +303,15 @@ class _Search:
         return guard, counters
 
     def _meaning(self, guard: Expression) -> Expression:
-        """A guard that reads the counts of windows; what is due must also have reached its `from`, or the end."""
+        """A guard that reads the counts of windows; what is due must also have reached its `from`."""
 
         def delayed(part: Expression) -> Expression:
             if isinstance(part, FieldOf) and part.field == "due":
-                further: list[Expression] = [FieldOf(part.node, FROM)] if part.node in self._delayed else []
-                if part.node in self._at_end:
-                    further.append(self._meaning(self._in_order[0].scope.ending))
-                return Operation("and", (part, *further)) if further else part
+                return Operation("and", (part, FieldOf(part.node, FROM))) if part.node in self._delayed else part
             return rebuilt(part, delayed)
 
         meaning = by_count(self._graph, guard)
-        return delayed(meaning) if self._delayed or self._at_end else meaning
+        return delayed(meaning) if self._delayed else meaning
 
     def _reached(self, start: FlowPoint) -> Points:
         every_way = self._every_way

@@ -14,7 +14,7 @@ from graphtrain.graph.registry import find_graph, known_kinds
 from graphtrain.kind import Kind
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.parameter import REQUIRED, is_trigger, known_mode
-from graphtrain.kind.trigger import AT_END, COUNTS_RUN, ONCE, Term, Trigger, known_units, unit_hint
+from graphtrain.kind.trigger import ONCE, Term, Trigger, known_units, unit_hint
 from graphtrain.language.syntax import field_of, is_expression
 from graphtrain.names import nearest, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
@@ -170,12 +170,9 @@ def _units(scope: Scope, node: Node, name: str, trigger: Trigger) -> Iterator[Pr
     units = scope.graph.units
     known = known_units(units)
     for term in trigger.terms:
-        if (COUNTS_RUN if term.unit == AT_END else term.unit) in known:
+        if term.unit in known:
             continue
-        if term.unit == AT_END:
-            message = f'{node.name}.{name} = "{AT_END}" is counted in `{COUNTS_RUN}`, which the clock does not have'
-            hint = f'name what they are, as in clock = "{COUNTS_RUN}", field = "step.steps"'
-        elif term.per:
+        if term.per:
             hint = f'did you mean "{1 / term.amount} per {term.per[:-1]}"?' if term.per in known else ""
             hint = hint or unit_hint(term.unit, known)
             message = f'`{term.per}` in {node.name}.{name} = "{term}" is not a single unit of the clock'
@@ -202,7 +199,7 @@ def _moments(scope: Scope, node: Node, kind: Kind, name: str, trigger: Trigger) 
     if name == kind.trigger == "every":
         return
     thing = f"nodes.{node.name}.{name}"
-    repeated = [text for text in trigger.texts if text in (ONCE, AT_END) or " per " in text]
+    repeated = [text for text in trigger.texts if text == ONCE or " per " in text]
     if repeated:
         message = (
             f'{node.name}.{name}: "{repeated[0]}" says how often, but `{name}` takes an amount that is reached once'

@@ -70,7 +70,7 @@ def _takes(made: Callable[..., Any]) -> set[str]:
 
 
 def _hints(made: Any) -> Sequence[tuple[str, Any]]:
-    hints = typing.get_type_hints(made.__init__)
+    hints = typing.get_type_hints(made.__init__ if isinstance(made, type) else made)  # type: ignore[misc]
     return [(name, hints[name]) for name in hints if name != "return"]
 
 

@@ -110,9 +110,11 @@ class _Past:
         """What ran since the last row of metrics but one, and which edges were taken."""
         activity = self.run.activity
         try:
-            last = activity[-1]
-            earlier = activity.at(last["rows"] - 2) if last["rows"] > 1 else None
-        except (IndexError, UsageError):  # nothing was counted; or a damaged file, on which nothing else depends
+            last = activity.at(-1)
+            earlier = activity.at(last["rows"] - 2) if last is not None and last["rows"] > 1 else None
+        except UsageError:  # a damaged file, on which nothing else depends
+            return
+        if last is None:
             return
         before: dict[str, Any] = earlier or {"runs": {}, "taken": {}, "rows": 0}
         since = f"since row {before['rows']} of metrics" if before["rows"] else "since the beginning"

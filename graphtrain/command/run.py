@@ -85,7 +85,6 @@ class RunOptions:
     deterministic: bool = False
     tensorboard: bool = False
     no_times: bool = False
-    report: bool = False
     wandb: bool = False
     trace: bool = False
     quiet: bool = False
@@ -113,7 +112,6 @@ run_options = options(
     click.option("--deterministic", is_flag=True, help="Ask torch for deterministic kernels."),
     click.option("--tensorboard", is_flag=True, help="Log to TensorBoard too."),
     click.option("--no-times", is_flag=True, help="Do not count and time nodes (nodes.jsonl)."),
-    click.option("--report", is_flag=True, help="Write a page about the run (report.html)."),
     click.option("--wandb", is_flag=True, help="Log to Weights and Biases too."),
     click.option("--trace", is_flag=True, help="Print each transition, and the guards it asked."),
     click.option("--quiet", is_flag=True, help="Print errors only."),

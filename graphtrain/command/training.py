@@ -22,7 +22,7 @@ from graphtrain.command.set_up import SetUp, fingerprints, named_weights, set_up
 from graphtrain.command.settings import renamings, setup_arguments, split_settings, with_parameters
 from graphtrain.data.loaders import RankLocal
 from graphtrain.data.samplers import length_of
-from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
+from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.read_toml import overlay_name
 from graphtrain.graph.registry import kind_of_node
@@ -136,39 +136,18 @@ class _Training:
         if options.dry_run:
             return self._dry_run(trainer(graph.dry_run()), loaded)
         about = self._about(made, sorted(arguments), fingerprints(ready))
-        if line := _unhandled_signal():
-            report(line)
         stem = program.file.stem if program.file is not None and program.file.stem.isidentifier() else "run"
         with named_or_new_directory(options.run_dir, stem, Agreement(self._ranks, Requests()).lead) as run_dir:
             trained = trainer(graph, run_dir=run_dir, loggers=loggers, about=about)
-            try:
-                return self._train(trained, run_dir, resume, loaded)
-            finally:
-                if options.report and self._ranks.rank == 0:
-                    self._write_report(run_dir)
-
-    def _write_report(self, run_dir: Path) -> None:
-        """A page about the run, however it has ended; what prevents it is a line."""
-        try:
-            page = part("page").report([run_dir], run_dir / "report.html")
-        except GraphtrainError as error:
-            self._report(f"no report is written: {error.message}")
-        else:
-            self._report(f"wrote {page}")
+            return self._train(trained, run_dir, resume, loaded)
 
     # ---- the graph and the resources
 
     def graph(self, resume: str, parameters: Mapping[str, Any]) -> tuple[Graph, bool]:
         """The graph to run, with the parameters that are set; and whether it is the program's own."""
         options = self._options
-        own: Graph | str | Path | None = None
-        try:
-            own = self._program.own_graph()
-        except UsageError:  # it is not known
-            if options.graph is None:
-                raise
+        own = self._program.own_graph()
         source = options.graph if options.graph is not None else own
-        assert source is not None, "one of them is known"
         is_own = source == own
         if source == SAVED:
             source = graph_to_resume(options.run_dir, resume, self._report)
@@ -335,17 +314,6 @@ def refuse_idle_ranks(train_data: Any, world_size: int) -> None:
             "them would never get one",
             f"start {length} at most, or make the batches smaller",
         )
-
-
-def _unhandled_signal() -> str:
-    """A warning if a job queue may send SIGUSR1, which would end torchrun; else empty."""
-    handled = os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGUSR1")
-    if "SLURM_JOB_ID" not in os.environ or "SIGUSR1" in handled:
-        return ""
-    return (
-        "torchrun ends at SIGUSR1, and the run with it, unsaved; if Slurm is to send that, start "
-        "torchrun --signals-to-handle SIGTERM,SIGINT,SIGUSR1"
-    )
 
 
 def _restarts_left() -> bool:

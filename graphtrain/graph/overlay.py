@@ -157,7 +157,8 @@ def _applied(graph: Graph, edit: Edit) -> Graph:
         if "after" in arguments and "at" not in arguments:
             arguments["after"] = _way(graph, arguments["after"], behind)[-1]
         elif "between" in arguments:
-            arguments["between"] = _between(graph, *arguments["between"], {other.subject for other in inserted}, behind)
+            added = {other.subject for other in inserted}
+            arguments["between"] = _between(graph, arguments["between"], added, behind)
     edited = replace(edit, arguments=arguments).applied(graph)
     return replace(edited, layers=edited.layers.noted(graph, edited, edit))
 
@@ -170,13 +171,12 @@ def _way(graph: Graph, name: str, through: AbstractSet[str]) -> list[str]:
     return names
 
 
-def _between(
-    graph: Graph, source: str, target: str, added: AbstractSet[str], behind: AbstractSet[str]
-) -> tuple[str, str]:
+def _between(graph: Graph, ends: tuple[str, str], added: AbstractSet[str], behind: AbstractSet[str]) -> tuple[str, str]:
     """An edge from a node to another, or of the way there through nodes that overlays have added in between."""
+    source, target = ends
     for edge in graph.edges.get(source, ()):
         way = [source, *_way(graph, edge.target, {*added, target})]
         if edge.target in {*added, target} and target in way:
             passed = len([*itertools.takewhile(behind.__contains__, way[1 : way.index(target)])])
             return way[passed], way[passed + 1]
-    return source, target
+    return ends

@@ -19,14 +19,12 @@ MULTIPLES: dict[str, tuple[str, int]] = {"minutes": ("seconds", 60), "hours": ("
 # A share of the whole run: an amount of the given unit, once the length of the run in it is known.
 RUN, COUNTS_RUN = "run", "steps"
 ONCE = "once"
-# Due once the end of its graph is requested, unless `COUNTS_RUN` has not grown since the node last ran.
-AT_END = "end"
 
 _TERM = re.compile(r"\s*(\d{1,15}(?:\.\d{1,15})?|\d{1,15}/\d{1,15})\s+([A-Za-z_]\w*)\s*", re.ASCII)
 _PER = re.compile(r"\s*(\d{1,15})\s+per\s+([A-Za-z_]\w*)\s*", re.ASCII)
 
 
-_EXPECTED = 'expected "<number> <unit>", "<number> per <unit>", "once", "end", a list of these, or "never"'
+_EXPECTED = 'expected "<number> <unit>", "<number> per <unit>", "once", a list of these, or "never"'
 
 
 @dataclass(frozen=True)
@@ -44,8 +42,6 @@ class Term:
     whole: int | None = None
 
     def __str__(self) -> str:
-        if self.unit == AT_END:
-            return AT_END
         if self.per:
             return f"{1 / self.amount} per {self.per}"
         return f"{decimal(self.amount)} {self.unit}"
@@ -55,15 +51,13 @@ class Term:
         """The same amount in the unit a clock counts: ``2 minutes`` is ``120 seconds``."""
         if self.unit == RUN:
             return Term(self.amount * self.whole, COUNTS_RUN) if self.whole is not None else Term(self.amount, RUN)
-        if self.unit == AT_END:
-            return Term(self.amount, COUNTS_RUN)
         unit, factor = MULTIPLES.get(self.unit, (self.unit, 1))
         return Term(self.amount * factor, unit)
 
     @property
     def counted(self) -> str:
-        """The unit of a clock that it is counted by: ``seconds`` for minutes, ``steps`` for the run and its end."""
-        return COUNTS_RUN if self.unit in (RUN, AT_END) else self.base.unit
+        """The unit of a clock that it is counted by: ``seconds`` for minutes, ``steps`` for the run."""
+        return COUNTS_RUN if self.unit == RUN else self.base.unit
 
 
 def decimal(value: Fraction) -> str:
@@ -90,8 +84,7 @@ class Trigger:
 
     Arguments:
         text: ``"<number> <unit>"``, ``"<number> per <unit>"`` as in ``"4 per epoch"``, ``"once"`` (due until the node
-            has run), ``"end"`` (due when its graph is about to end, if there were steps since the node last ran), a
-            list of those, or ``"never"``. Numbers are decimal (``0.25``) or ratios (``1/3``), kept exact,
+            has run), a list of those, or ``"never"``. Numbers are decimal (``0.25``) or ratios (``1/3``), kept exact,
             and positive.
 
     Attributes:
@@ -108,7 +101,7 @@ class Trigger:
     >>> Trigger("often")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    ValueError: expected "<number> <unit>", "<number> per <unit>", "once", "end", a list of these, or "never"; got...
+    ValueError: expected "<number> <unit>", "<number> per <unit>", "once", a list of these, or "never"; got...
     """
 
     __slots__ = ("once", "terms")
@@ -125,11 +118,6 @@ class Trigger:
     def texts(self) -> list[str]:
         """The texts it was made from, as a graph has them."""
         return [*([ONCE] if self.once else []), *map(str, self.terms)] or ["never"]
-
-    @property
-    def at_end(self) -> bool:
-        """True if it is due when its graph is about to end."""
-        return any(term.unit == AT_END for term in self.terms)
 
     @property
     def is_never(self) -> bool:
@@ -157,8 +145,6 @@ def _text(value: object) -> str:
 
 @functools.lru_cache(maxsize=1024)  # 15 us; a check of `fit` reads 12 of them
 def _term(text: str) -> Term:
-    if text == AT_END:
-        return Term(Fraction(1), AT_END)
     if (per := _PER.fullmatch(text)) is not None:
         if not int(per[1]):
             raise ValueError(f"the amount of a trigger must be greater than 0; got {text!r}")

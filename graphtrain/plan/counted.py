@@ -131,8 +131,6 @@ class Counted:
         self.needed.add(plan_node.path)
         for read in self.plan.due_by(plan_node):
             self._need(read)
-        if plan_node.trigger is not None and plan_node.trigger.at_end:
-            self._need_all(plan_node.scope.read_in(plan_node.scope.ending))
         for declared in plan_node.kind.fields.values():
             if declared.counts is not None and declared.target is not None:
                 self._need(FieldTarget(plan_node.path, declared.target))

@@ -303,9 +303,6 @@ def _changers_of(plan: Plan, scope: Scope, target: FieldTarget) -> set[str]:
     if target.field != "due":  # nodes with `on_metrics` depend on the rows of metrics
         return own | (_nodes_that(scope, lambda kind: kind.may_record_rows) if kind.has_on_metrics else set())
     reads = plan.due_by(plan_node)
-    if plan_node.trigger is not None and plan_node.trigger.at_end:
-        ended_by = [part for part in walk(plan_node.scope.ending) if isinstance(part, FieldOf)]
-        reads += [FieldTarget(f"{plan_node.scope.path}{part.node}", part.field) for part in ended_by]
     names = own if kind.trigger == "every" else set()
     return names.union(*(_changers_of(plan, scope, read) for read in reads))
 

@@ -156,18 +156,11 @@ class Cells:
         if not trigger.is_never or isinstance(node.trigger, After):
             assert node.trigger is not None, "compiled before"
             calls.insert(0, node.trigger.due)
-        if trigger.at_end and isinstance(node.trigger, Every):
-            has_moved, is_ending = node.trigger.has_moved, self.ending(node.scope)
-            calls.append(lambda: has_moved() and is_ending())
         if not calls:
             return never
         return node.trigger.not_before(any_of(calls)) if isinstance(node.trigger, Every) else any_of(calls)
 
     # ---- guards and expressions
-
-    def ending(self, scope: ProgramGraph) -> Due:
-        """A call that returns whether the end of a graph is requested."""
-        return self.compiled(scope, scope.names.ending)
 
     def compiled(self, scope: ProgramGraph, expression: Expression) -> Get:
         """A call that returns the value of a guard or of another expression of a graph."""

@@ -23,22 +23,15 @@ def checked(given: Any) -> Mapping[str, Any]:
     Raises:
         UsageError: they are no mapping of objects with `update`, `compute` and `reset`, or one has two names.
     """
-    if not isinstance(given, Mapping):
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
         hint = 'give each object a name, as in metric_objects={"val/f1": F1Score(...)}'
-        raise UsageError(f"`metric_objects` must be a mapping; got {described(given)}", hint)
+        raise UsageError(f"`metric_objects` must be a mapping of names; got {described(given)}", hint)
     names: dict[int, str] = {}
     for name, value in given.items():
-        if not isinstance(name, str):
-            raise UsageError(f"a metric object has the name {name!r}", "names are strings, such as val/f1")
-        if isinstance(value, type):
+        if isinstance(value, type) or not all(callable(getattr(value, method, None)) for method in _METHODS):
             raise UsageError(
-                f"the metric object `{name}` is the class {value.__name__}, not an object of it",
-                f"make one: {value.__name__}(...)",
-            )
-        if missing := [method for method in _METHODS if not callable(getattr(value, method, None))]:
-            raise UsageError(
-                f"the metric object `{name}` is {described(value)}, which has no {quoted(missing)}",
-                "it needs `update`, `compute` and `reset`, as a metric of torchmetrics has them",
+                f"`metric_objects` has `{name}`, {described(value)}",
+                "pass an object with `update`, `compute` and `reset`, as a metric of torchmetrics has them",
             )
         if (other := names.setdefault(id(value), name)) != name:
             raise UsageError(

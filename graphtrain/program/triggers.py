@@ -17,7 +17,7 @@ from typing import Any, final
 from graphtrain.errors import UsageError
 from graphtrain.kind import derived_clock
 from graphtrain.kind.declaration import FROM
-from graphtrain.kind.trigger import AT_END, Term, Trigger, exactly, next_multiple
+from graphtrain.kind.trigger import Term, Trigger, exactly, next_multiple
 from graphtrain.language.closures import never
 from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 
@@ -76,7 +76,6 @@ class Every:
 
     Attributes:
         due: a call that returns whether an amount, or `once`, makes it due now.
-        has_moved: for one that is due at the end, a call that returns whether anything was counted since it fired.
     """
 
     def __init__(
@@ -86,10 +85,7 @@ class Every:
         self._record = record
         self._may_be_due = may_be_due
         thresholds = [_threshold(clock, self._target(clock, term)) for clock, term in self._terms]
-        is_end = [term.unit == AT_END for _, term in terms]
-        amounts = [due for at_end, (due, _) in zip(is_end, thresholds, strict=True) if not at_end]
-        self.due: Due = any_of([*([lambda: not record.runs] if once else []), *amounts])
-        self.has_moved = any_of([due for at_end, (due, _) in zip(is_end, thresholds, strict=True) if at_end])
+        self.due: Due = any_of([*([lambda: not record.runs] if once else []), *(due for due, _ in thresholds)])
         self._aims = [aim for _, aim in thresholds]
 
     def not_before(self, due: Due) -> Due:

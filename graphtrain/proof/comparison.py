@@ -6,6 +6,7 @@ import struct
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy
@@ -53,13 +54,11 @@ class StateComparison:
     Attributes:
         tensors: tensors and arrays compared.
         size: their bytes.
-        fields: everything else that was compared.
     """
 
     differences: list[StateDifference] = field(default_factory=list)
     tensors: int = 0
     size: int = 0
-    fields: int = 0
 
     def check(self, *digests: str) -> None:
         """Add a difference if two digests differ otherwise: they cover the order in mappings, and what is shared."""
@@ -101,33 +100,27 @@ def _walk(path: str, expected: Any, actual: Any, comparison: StateComparison) ->
             return
         case (torch.Tensor(), torch.Tensor()) | (numpy.ndarray(), numpy.ndarray()):
             comparison.tensors += 1
-            comparison.size += _bytes_of(expected)
+            comparison.size += sum(int(piece.nbytes) for piece in _pieces(expected))
             how = _of_tensors(expected, actual)
-        case (list() | tuple() | deque(), list() | tuple() | deque()) if type(expected) is type(actual):
-            if not all(map(is_scalar, (*expected, *actual))) and len(expected) == len(actual):
+        case (list() | tuple() | deque(), list() | tuple() | deque()) if _are_alike(expected, actual):
+            if not all(map(is_scalar, (*expected, *actual))):
                 for index, pair in enumerate(zip(expected, actual, strict=True)):
                     _walk(f"{prefix}{index}", *pair, comparison)
                 return
-            comparison.fields += 1
-            how = _of_sequences(expected, actual)
+            differing = [index for index, pair in enumerate(zip(expected, actual, strict=True)) if not is_same(*pair)]
+            how = ""
+            if differing:
+                at = differing[0]
+                how = f"{_share(len(differing), len(expected))}, first at [{at}]: {_change(expected[at], actual[at])}"
         case _:
-            comparison.fields += 1
             how = "" if is_same(expected, actual) else _change(expected, actual)
     if how:
         comparison.differences.append(StateDifference(path, how))
 
 
-def _of_sequences(expected: Sequence[Any], actual: Sequence[Any]) -> str:
-    if len(expected) != len(actual):
-        return f"length {len(expected)} -> {len(actual)}"
-    before, now = (getattr(sequence, "maxlen", None) for sequence in (expected, actual))
-    if before != now:
-        return f"maxlen {before} -> {now}"
-    differing = [index for index, value in enumerate(expected) if not is_same(value, actual[index])]
-    if not differing:
-        return ""
-    first = differing[0]
-    return f"{_share(len(differing), len(expected))}, first at [{first}]: {_change(expected[first], actual[first])}"
+def _are_alike(expected: Sequence[Any], actual: Sequence[Any]) -> bool:
+    bounds = (getattr(sequence, "maxlen", None) for sequence in (expected, actual))
+    return type(expected) is type(actual) and len(expected) == len(actual) and len({*bounds}) == 1
 
 
 def _of_tensors(expected: Any, actual: Any) -> str:
@@ -140,28 +133,24 @@ def _of_tensors(expected: Any, actual: Any) -> str:
     if before != now:
         return f"{before} -> {now}"
     if isinstance(expected, numpy.ndarray):
-        if expected.tobytes() == actual.tobytes():
-            return ""
-        try:
-            return _of_tensors(torch.from_numpy(expected.copy()), torch.from_numpy(actual.copy()))
-        except TypeError:  # a type that torch does not have
-            return "different bytes"
-    if expected.layout is torch.sparse_coo:
-        return _of_tensors(expected._indices(), actual._indices()) or _of_tensors(expected._values(), actual._values())
-    if _dense_strides(expected) != _dense_strides(actual):
-        return f"strides {tuple(expected.stride())} -> {tuple(actual.stride())}"
-    before_host, now_host = _host(expected), _host(actual)
-    mask = (_bits(before_host) != _bits(now_host)).any(1)
+        return "" if expected.tobytes() == actual.tobytes() else "different bytes"
+    pieces = zip(map(_host, _pieces(expected)), map(_host, _pieces(actual)), strict=True)
+    return next(filter(None, (_of_values(*pair, tuple(expected.shape)) for pair in pieces)), "")
+
+
+def _of_values(expected: torch.Tensor, actual: torch.Tensor, shape: tuple[int, ...]) -> str:
+    if expected.shape != actual.shape:
+        return f"{len(expected)} -> {len(actual)} elements"
+    mask = (_bits(expected) != _bits(actual)).any(1)
     if not mask.any():
         return ""
     first = int(mask.nonzero()[0])
-    index = list(map(int, numpy.unravel_index(first, tuple(expected.shape)))) if expected.ndim else []
+    index = list(map(int, numpy.unravel_index(first, shape))) if shape and expected.numel() == prod(shape) else []
     largest = ""
     if expected.dtype is not torch.bool:
         wide = torch.complex128 if expected.is_complex() else torch.float64
-        distances = (before_host[mask].to(wide) - now_host[mask].to(wide)).abs()
-        largest = f", by at most {float(distances.max()):.3g}"
-    values = _change(before_host[first].item(), now_host[first].item())
+        largest = f", by at most {float((expected[mask].to(wide) - actual[mask].to(wide)).abs().max()):.3g}"
+    values = _change(expected[first].item(), actual[first].item())
     return f"{_share(int(mask.sum()), expected.numel())}{largest}, first at {index}: {values}"
 
 
@@ -173,14 +162,14 @@ def _form(tensor: Any) -> str:
     if isinstance(tensor, numpy.ndarray):
         return f"{tensor.dtype} {tensor.shape}"
     layout = "" if tensor.layout is torch.strided else f" {str(tensor.layout).removeprefix('torch.')}"
+    if not layout and not tensor.is_contiguous() and torch.ops.aten.is_non_overlapping_and_dense(tensor):
+        layout = f" strides {tuple(tensor.stride())}"  # its elements lie in another order, such as channels last
     return f"{dtype_and_shape(tensor)} on {tensor.device}{layout}"
 
 
-def _dense_strides(tensor: torch.Tensor) -> tuple[int, ...] | None:
-    """The strides of a tensor whose elements lie together in another order, such as channels last; else None."""
-    if tensor.is_contiguous() or not torch.ops.aten.is_non_overlapping_and_dense(tensor):
-        return None
-    return tuple(tensor.stride())
+def _pieces(tensor: Any) -> list[Any]:
+    is_sparse = isinstance(tensor, torch.Tensor) and tensor.layout is torch.sparse_coo
+    return [tensor._indices(), tensor._values()] if is_sparse else [tensor]
 
 
 def _host(tensor: torch.Tensor) -> torch.Tensor:
@@ -194,15 +183,11 @@ def _bits(flat: torch.Tensor) -> torch.Tensor:
     return flat.view(torch.uint8).reshape(flat.numel(), -1)
 
 
-def _bytes_of(tensor: Any) -> int:
-    if isinstance(tensor, torch.Tensor) and tensor.layout is torch.sparse_coo:
-        return _bytes_of(tensor._indices()) + _bytes_of(tensor._values())
-    return int(tensor.nbytes)
-
-
 def is_same(before: Any, now: Any) -> bool:
     """True if two values have the same bits: -0.0 is not 0.0, and a NaN is itself."""
     if type(before) is not type(now):
+        return False
+    if isinstance(before, list | tuple | deque) and not _are_alike(before, now):
         return False
     if isinstance(before, float):
         return struct.pack("<d", before) == struct.pack("<d", now)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, final, overload
+from typing import Any, final
 
 from graphtrain.graph.renaming import renamed_path
 from graphtrain.storage.run_directory import NODES_FILE, MetricsFile
 
 _EVENTS = ("begun", "resumed", "rewired")
 _WAITS = ("data", "saves")
-_MOST = 1 << 62
-_MOST_COUNTERS = 1 << 20
 
 
 @final
-class RunActivity(Sequence[dict[str, Any]]):
+class RunActivity:
     """The totals of a run at each line of its `nodes.jsonl`, oldest first; the file is read each time.
 
     Each is a dictionary: ``time`` in Unix seconds; ``rows``, how many rows of metrics there were; ``runs``, how often
@@ -41,41 +39,22 @@ class RunActivity(Sequence[dict[str, Any]]):
     ...         '{"event":"begun","time":1.0,"rows":0,"nodes":{"a":[0,1]},"edges":{"a -> a if x":[0],"a -> b":[1]}}\\n'
     ...         '{"time":1.5,"rows":1,"counts":[0,2],"milliseconds":[0,40],"data":5}\\n'
     ...     )
-    ...     activity = RunActivity(Path(folder))
-    ...     len(activity), activity[-1]["runs"], activity[-1]["taken"], activity[-1]["seconds"]
-    (1, {'a': 2}, {'a -> a if x': 2, 'a -> b': 0}, {'a': 0.04})
+    ...     last = RunActivity(Path(folder)).at(-1)
+    ...     last["runs"], last["taken"], last["seconds"]
+    ({'a': 2}, {'a -> a if x': 2, 'a -> b': 0}, {'a': 0.04})
     """
 
     def __init__(self, run_dir: Path) -> None:
         self._file = MetricsFile(run_dir / NODES_FILE, holds="counts")
 
-    def __len__(self) -> int:
-        return sum(1 for line in self._file.each_row(_checked) if "counts" in line)
-
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        for totals in self._totals():
+        for totals in self._totals([]):
             yield totals.plain()
-
-    @overload
-    def __getitem__(self, index: int) -> dict[str, Any]: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
-
-    def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
-        if index == -1:  # which one pass finds
-            for totals in deque(self._totals(), maxlen=1):
-                return totals.plain()
-        numbers = range(len(self))[index]
-        if isinstance(numbers, int):
-            return self._chosen([numbers])[0]
-        chosen = dict(zip(sorted(numbers), self._chosen(sorted(numbers)), strict=True))
-        return [chosen[number] for number in numbers]
 
     @property
     def starts(self) -> list[dict[str, Any]]:
         """Where the run was started: ``time``, ``rows``, and ``event``, which is begun, resumed or rewired."""
-        return [_start(line) for line in self._file.each_row(_checked, b'{"event"')]
+        return self.overview(1)[0]
 
     def at(self, row: int) -> dict[str, Any] | None:
         """The totals when a row of metrics was recorded; None where nothing was counted until then.
@@ -83,27 +62,20 @@ class RunActivity(Sequence[dict[str, Any]]):
         Arguments:
             row: its number in `Run.metrics`; -1 is the last.
         """
-        chosen = -1
-        for line in self._file.each_row(_checked):
-            if "counts" not in line:
-                continue
-            if 0 <= row < line["rows"] - 1:
-                break
-            chosen += 1
-            if line["rows"] == row + 1:
-                break
-        return self._chosen([chosen])[0] if chosen >= 0 else None
+        totals = _Totals()
 
-    def thinned(self, most: int) -> list[dict[str, Any]]:
-        """At most so many of them, about evenly apart, the last among them.
+        def add(line: dict[str, Any]) -> dict[str, Any]:
+            is_reached = totals.are_counted and totals.rows == row + 1
+            if row < 0 or (line["rows"] <= row + 1 and not is_reached):
+                totals.add(line)
+            return line
 
-        Arguments:
-            most: at least 1.
-        """
-        return self.overview(most)[1]
+        for _ in self._file.each_row(add):
+            pass
+        return totals.plain() if totals.are_counted else None
 
     def overview(self, most: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """What `starts` and `thinned` return, read in one pass."""
+        """What `starts` returns; and at most so many of the totals, about evenly apart, the last among them."""
         starts: list[dict[str, Any]] = []
         kept: list[dict[str, Any]] = []
         stride, last = 1, None
@@ -120,37 +92,27 @@ class RunActivity(Sequence[dict[str, Any]]):
             kept = [kept[count * (number + 1) // most - 1] for number in range(most)]
         return starts, kept
 
-    def _chosen(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        """Those with these numbers, which rise."""
-        chosen: list[dict[str, Any]] = []
-        for number, totals in enumerate(self._totals()):
-            if len(chosen) == len(numbers):
-                break
-            if number == numbers[len(chosen)]:
-                chosen.append(totals.plain())
-        return chosen
-
-    def _totals(self, starts: list[dict[str, Any]] | None = None) -> Iterator[_Totals]:
+    def _totals(self, starts: list[dict[str, Any]]) -> Iterator[_Totals]:
         """The totals after each line: one object, which changes; headers are added to `starts`."""
         totals = _Totals()
         for line in self._file.each_row(totals.add):
             if "counts" in line:
                 yield totals
-            elif starts is not None:
-                starts.append(_start(line))
+            else:
+                starts.append({"time": totals.time, "rows": totals.rows, "event": line["event"]})
 
 
 class _Totals:
     """What the lines so far add up to."""
 
     def __init__(self) -> None:
-        self.time, self.rows = 0.0, 0
+        self.time, self.rows, self.are_counted = 0.0, 0, False
         self._runs: dict[str, int] = {}
         self._taken: dict[str, int] = {}
         self._milliseconds: dict[str, int] = {}
         self._waits = dict.fromkeys(_WAITS, 0)
         # What the lines after the last header add up to, by numbers, and what these stand for.
-        self._counts: list[int] = []
+        self._counts: Counter[int] = Counter()
         self._times: list[int] = []
         self._nodes: Mapping[str, list[int]] = {}
         self._edges: Mapping[str, list[int]] = {}
@@ -159,40 +121,26 @@ class _Totals:
         """Add a line; returns it.
 
         Raises:
-            ValueError: it is not one that a run has written.
+            ValueError, LookupError, TypeError: it is not one that a run has written.
         """
-        _checked(line)
-        self.time, self.rows = line["time"], line["rows"]
+        self.time, self.rows = float(line["time"]), int(line["rows"])
         if "event" in line:
-            self._begin(line["nodes"], line["edges"])
+            if line["event"] not in _EVENTS:
+                raise ValueError("it is no header")
+            self._runs, self._taken, self._milliseconds = self._sums()
+            self._nodes, self._edges = line["nodes"], line["edges"]
+            self._counts, self._times = Counter(), [0] * len(self._nodes)
             for names in line.get("renamed", ()):
                 self._rename(names)
             self._continue(line.get("instead", ""))
             return line
-        numbers, totals, what = line["counts"], self._counts, "counter"
-        try:
-            for counter, more in zip(numbers[::2], numbers[1::2], strict=True):
-                totals[counter] += more
-            if numbers := line.get("milliseconds"):
-                totals, what = self._times, "node"
-                for node, more in zip(numbers[::2], numbers[1::2], strict=True):
-                    totals[node] += more
-        except IndexError:
-            raise ValueError(f"a {what} that the header before does not have") from None
+        self.are_counted = True
+        for own, numbers in ((self._counts, line["counts"]), (self._times, line.get("milliseconds", ()))):
+            for number, more in zip(numbers[::2], numbers[1::2], strict=True):
+                own[number] += int(more)
         for name in _WAITS:
-            if name in line:
-                self._waits[name] += line[name]
+            self._waits[name] += int(line.get(name, 0))
         return line
-
-    def _begin(self, nodes: Mapping[str, list[int]], edges: Mapping[str, list[int]]) -> None:
-        counters = 1 + max(
-            (counter for table in (nodes, edges) for own in table.values() for counter in own), default=-1
-        )
-        if counters > _MOST_COUNTERS:
-            raise ValueError(f"more than {_MOST_COUNTERS} counters")
-        self._runs, self._taken, self._milliseconds = self._sums()
-        self._counts, self._times = [0] * counters, [0] * len(nodes)
-        self._nodes, self._edges = nodes, edges
 
     def _rename(self, names: Mapping[str, str]) -> None:
         """Move totals to the present names of nodes; what had such a name before has another now, or is gone."""
@@ -218,7 +166,7 @@ class _Totals:
         runs, taken, milliseconds = self._runs.copy(), self._taken.copy(), self._milliseconds.copy()
         for totals, table in ((runs, self._nodes), (taken, self._edges)):
             for name, own in table.items():
-                totals[name] = totals.get(name, 0) + sum(map(self._counts.__getitem__, own))
+                totals[name] = totals.get(name, 0) + sum(self._counts[counter] for counter in own)
         for name, took in zip(self._nodes, self._times, strict=True):
             if took:
                 milliseconds[name] = milliseconds.get(name, 0) + took
@@ -248,44 +196,3 @@ def _renamed_edge(edge: str, names: Mapping[str, str]) -> str:
     scope, slash, _ = source.rpartition("/")
     present = renamed_path(f"{scope}{slash}{target}", names).rpartition("/")[2]
     return f"{renamed_path(source, names)} -> {present}{space}{guard}"
-
-
-def _start(line: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: line[key] for key in ("time", "rows", "event")}
-
-
-def _checked(line: dict[str, Any]) -> dict[str, Any]:
-    """A line that has the form of a header or of counts.
-
-    Raises:
-        ValueError: it has not.
-    """
-    if type(line.get("time")) not in (int, float):
-        raise ValueError("it has no time")
-    if "event" in line:
-        tables = [{"rows": [line.get("rows")]}, line.get("nodes"), line.get("edges")]
-        if line["event"] not in _EVENTS or not all(
-            isinstance(table, dict) and all(map(_are_counts, table.values())) for table in tables
-        ):
-            raise ValueError("it is no header")
-        if not isinstance(line.get("instead", ""), str) or not _are_renamings(line.get("renamed", [])):
-            raise ValueError("it is no header")
-        return line
-    counts, took = line.get("counts"), line.get("milliseconds", [])
-    if type(counts) is not list or type(took) is not list or len(counts) % 2 or len(took) % 2:
-        raise ValueError("it has no counts")
-    if not _are_counts([line.get("rows"), *counts, *took, *(line[name] for name in _WAITS if name in line)]):
-        raise ValueError("it has no counts, or no number of rows")
-    return line
-
-
-def _are_renamings(tables: Any) -> bool:
-    return isinstance(tables, list) and all(
-        isinstance(table, dict) and all(isinstance(name, str) for name in table.values()) for table in tables
-    )
-
-
-def _are_counts(numbers: Any) -> bool:
-    if not isinstance(numbers, list) or not numbers:
-        return isinstance(numbers, list)
-    return {*map(type, numbers)} == {int} and min(numbers) >= 0 and max(numbers) <= _MOST

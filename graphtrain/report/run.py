@@ -98,20 +98,16 @@ class Run(Recorded):
         """The rows recorded so far, oldest first."""
         return MetricsFile(self.path / METRICS_FILE).complete_rows()
 
-    def last_rows(self, until_bytes: int | None = None) -> list[dict[str, Any]]:
+    def last_rows(self) -> list[dict[str, Any]]:
         """The last rows of metrics: those in the last 256 KiB, which are read at once, however long the run is.
 
         NaN and infinities are strings. Rows that cannot be read are left out.
-
-        Arguments:
-            until_bytes: where in the file they end, as `Manifest.metrics_bytes` has it. Default: at its end.
         """
         try:
             with open(open_regular(self.path / METRICS_FILE), "rb") as file:
-                end = os.fstat(file.fileno()).st_size if until_bytes is None else until_bytes
-                start = max(end - _MOST_BYTES_OF_LAST_ROWS, 0)
+                start = max(os.fstat(file.fileno()).st_size - _MOST_BYTES_OF_LAST_ROWS, 0)
                 file.seek(start)
-                lines = file.read(end - start).split(b"\n")
+                lines = file.read().split(b"\n")
         except (OSError, NotAsAgreedError):
             return []
         return tables_in(lines[1 if start else 0 :])

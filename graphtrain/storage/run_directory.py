@@ -244,7 +244,7 @@ class MetricsFile:
             raise UsageError(f"{self._path} cannot be read: {error.strerror or error}") from None
         except NotAsAgreedError as error:
             raise UsageError(f"{self._path} cannot be read: it {error}") from None
-        except (ValueError, AttributeError, TypeError) as error:
+        except (ValueError, AttributeError, TypeError, LookupError) as error:
             raise UsageError(f"{self._path}:{number} is not a row that a run has written ({error})") from None
 
     def _row(self, line: bytes) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def parse_amount(text: str, graph: Graph, option: str = "until", example: str = 
         raise UsageError(line, f"as in {example}") from None
     if is_field:
         trigger.terms = tuple(replace(term, unit=unit) for term in trigger.terms)
-    if trigger.is_never or trigger.once or trigger.at_end or any(term.per for term in trigger.terms):
+    if trigger.is_never or trigger.once or any(term.per for term in trigger.terms):
         raise UsageError(expected, f"as in {example}")
     scopes = [scope for scope in Scope(graph).with_inner() if scope.outer is None or scope.counts_training]
     units = dict.fromkeys(unit for scope in scopes for unit in scope.graph.units)

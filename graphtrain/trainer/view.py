@@ -13,7 +13,7 @@ from graphtrain.errors import CheckpointError, GuardError, NotFiniteError, Usage
 from graphtrain.graph import Graph
 from graphtrain.graph.canonical import structural_hash
 from graphtrain.kind.declaration import FROM
-from graphtrain.kind.trigger import AT_END, Trigger
+from graphtrain.kind.trigger import Trigger
 from graphtrain.lazy import part
 from graphtrain.names import suggestion
 from graphtrain.program.compiled_graph import CompiledGraph
@@ -262,8 +262,7 @@ class RunView(Recorded):
             verb = node.kind.trigger
             trigger = node.parameters.get(verb or "")
             if verb is not None and isinstance(trigger, Trigger) and not node.bypassed:
-                texts = ["at the end" if text == AT_END else text for text in trigger.texts]
-                amount = "" if trigger.is_never else " or ".join(texts[:_MOST_AMOUNTS])
+                amount = "" if trigger.is_never else " or ".join(trigger.texts[:_MOST_AMOUNTS])
                 if amount and (start := node.parameters.get(FROM)) is not None:
                     amount += f", from {start}"
                 remark = (

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torchmetrics
 from lightning.pytorch import Callback, LightningDataModule, LightningModule
+from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, GradientAccumulationScheduler
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss, softplus
 from torch.utils.data import DataLoader, TensorDataset
@@ -197,6 +198,16 @@ class Plateau(Validated):
         return {"optimizer": optimizer, "lr_scheduler": scheduler, "monitor": "val_loss"}
 
 
+class PlateauOfSteps(Validated):
+    """Its scheduler follows a validation, and is stepped after the one that is due at the same step."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.05)
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=1, factor=0.7)
+        config = {"scheduler": scheduler, "interval": "step", "monitor": "val_loss", "strict": False}
+        return {"optimizer": optimizer, "lr_scheduler": config}
+
+
 class OwnSchedule(Epochs):
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
         scheduler.step()
@@ -210,6 +221,16 @@ class OwnStep(Base):
         for group in optimizer.param_groups:
             group["lr"] = min(1.0, (self.trainer.global_step + 1) / 10) * 0.05
         optimizer.step(closure=optimizer_closure)
+
+
+class WarmUp(Base):
+    """As in the documentation of Lightning: the rate is set after the step, by the steps that are counted then."""
+
+    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
+        optimizer.step(closure=optimizer_closure)
+        if self.trainer.global_step < 20:
+            for group in optimizer.param_groups:
+                group["lr"] = min(1.0, (self.trainer.global_step + 1) / 20) * 0.05
 
 
 class OwnClip(Base):
@@ -251,6 +272,23 @@ class Manual(Validated):
             optimizer.step()
             optimizer.zero_grad()
         self.log("train_loss", loss, prog_bar=True)
+
+
+class ManualOverEpochs(Validated):
+    """Windows of 4 batches, which run over the end of an epoch; a validation in between clears gradients."""
+
+    automatic_optimization = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.manual_backward(self.loss(batch) / 4)
+        self.count += 1
+        if self.count % 4 == 0:
+            self.optimizers().step()
+            self.optimizers().zero_grad()
 
 
 class GAN(LightningModule):
@@ -358,6 +396,21 @@ class Scaling(Callback):
         self.calls += int(trainer.callback_metrics["val_loss"] > 0)
 
 
+class Late(EarlyStopping):
+    """Begins after two epochs."""
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        if trainer.current_epoch >= 2:
+            super().on_train_epoch_end(trainer, pl_module)
+
+
+class Divided(Base):
+    """Logs the loss that hooks get."""
+
+    def on_before_backward(self, loss: Tensor) -> None:
+        self.log("divided", loss.detach())
+
+
 class Stopping(Base):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         if self.global_step >= 9:
@@ -446,13 +499,17 @@ CASES = {
     "a schedule by epochs, two lists": Case(Epochs),
     "a schedule every second step, logged": Case(Frequent),
     "a plateau": Case(Plateau, val=val),
+    "a plateau by steps": Case(PlateauOfSteps, {"val_check_interval": 2}, val=val),
+    "a schedule every second batch, accumulated": Case(Frequent, {"accumulate_grad_batches": 3}),
     "lr_scheduler_step": Case(OwnSchedule),
     "optimizer_step": Case(OwnStep),
+    "warm-up after the step": Case(WarmUp),
     "configure_gradient_clipping": Case(OwnClip),
     "backward": Case(OwnBackward, {"accumulate_grad_batches": 2}),
     "optimizer_zero_grad": Case(OwnZero),
     "LBFGS": Case(LBFGS),
     "manual optimization": Case(Manual, val=val),
+    "manual windows over the end of an epoch": Case(ManualOverEpochs, train=lambda: data(10), val=val),
     "a GAN": Case(GAN),
     "loaders of the module": Case(OwnLoaders, train=None),
     "a datamodule": Case(Validated, train=None, datamodule=Data),
@@ -461,6 +518,12 @@ CASES = {
     "batch transfers": Case(Transfers),
     "a classifier": Case(Classes),
     "callbacks": Case(Callbacks, {"callbacks": [lambda: Scaling(1.001)]}, val=val),
+    "an average of the weights": Case(Validated, {"callbacks": [lambda: EMAWeightAveraging(decay=0.9)]}, val=val),
+    "a subclass of EarlyStopping": Case(Validated, {"callbacks": [lambda: Late("val_loss", patience=1)]}, val=val),
+    "two of EarlyStopping": Case(
+        Validated, {"callbacks": [lambda: EarlyStopping("val_loss"), lambda: EarlyStopping("train_loss", 9.0)]}, val=val
+    ),
+    "windows of epochs": Case(Divided, {"callbacks": [lambda: GradientAccumulationScheduler({1: 2})]}),
     "trainer.should_stop": Case(Stopping),
     "epochs that are left": Case(LeavesEpochs),
     "modes in a validation": Case(lambda: KeepsModes(lr=0.001), val=val),

@@ -36,6 +36,10 @@ class Net(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=self.hparams.lr)
 
 
+def net(lr: float = 0.1):
+    return Net(lr)
+
+
 class Data(LightningDataModule):
     def __init__(self, size: int = 3):
         super().__init__()
@@ -124,8 +128,8 @@ def test_the_procedure_of_a_module_is_shown(net: Path, command: Command) -> None
     shown = command("show", "--lightning", "net.py:Net", "--data", "net.py:Data", "max_epochs=2")
     assert shown.code == 0, shown.err
     assert "on_train_epoch_end" in shown.out and "2 epochs" in shown.out
-    same = command("show", "--adapter", "lightning=net.py:Net", "--data", "net.py:Data", "max_epochs=2")
-    assert same.out == shown.out
+    for named in (("--adapter", "lightning=net.py:Net"), ("--lightning", "net.py:net")):
+        assert command("show", *named, "--data", "net.py:Data", "max_epochs=2").out == shown.out
 
 
 @pytest.mark.parametrize(
@@ -138,6 +142,7 @@ def test_the_procedure_of_a_module_is_shown(net: Path, command: Command) -> None
         (["--lightning", "net.py:Net", "--data", "net.py:Data", "max_epoch=3"], "did you mean `max_epochs`?"),
         (["--lightning", "net.py:Net", "--data", "net.py:Data", "max_epochs=two"], 'expected an integer, got "two"'),
         (["--lightning", "net.py:Net", "--data", "net.py:Data", "lr=fast"], 'Net: lr: expected a number, got "fast"'),
+        (["--lightning", "net.py:net", "--data", "net.py:Data", "lr=fast"], 'net: lr: expected a number, got "fast"'),
         (["--lightning", "net.py:Net", "--data", "net.py:Data", "size=x"], 'Net: size: expected an integer, got "x"'),
         (["--lightning", "net.py:Net", "lr=0.1,0.2"], "write a command for each value"),
         (["--adapter", "keras=net.py:Net"], "there is no adapter `keras`"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import warnings
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -237,10 +237,10 @@ def test_states_of_callbacks_come_back(tmp_path: Path, capsys: pytest.CaptureFix
 class Adds(Base):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["hyper_parameters"].update(lr=len(checkpoint["state_dict"]))
-        checkpoint |= {"kept": 3, "loss": torch.nn.MSELoss()}
+        checkpoint |= {"kept": 3, "loss": torch.nn.MSELoss(), "weights": OrderedDict(a=torch.ones(1))}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        print("loaded", checkpoint["kept"], checkpoint["loss"])
+        print("loaded", checkpoint["kept"], checkpoint["loss"], *checkpoint["weights"])
 
 
 def test_what_is_no_plain_data_is_that_of_the_new_module(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -249,7 +249,7 @@ def test_what_is_no_plain_data_is_that_of_the_new_module(tmp_path: Path, capsys:
         for until in ("1 steps", None):
             graph, resources = setup(Adds(), train_dataloaders=data(2), max_epochs=1)
             trained(graph, resources, until, run_dir=tmp_path)
-    assert "loaded 3 MSELoss()\n" in capsys.readouterr().out
+    assert "loaded 3 MSELoss() a\n" in capsys.readouterr().out
     assert any("adds loss, which is no plain data and is not saved" in str(each.message) for each in caught)
 
 

@@ -655,7 +655,7 @@ def test_arguments_are_edits(tmp_path: Path) -> None:
     text = explain_arguments(arguments(tmp_path, **given), steps=10)
     assert "gradient_accumulation_steps=4: .set('accumulate', every=4).overlay('token_windows')" in text
     assert "bf16=True: .set('train_batch', precision='bf16-mixed')" in text
-    assert ".set('validate', every=['3 steps', 'end'])" in text
+    assert ".set('validate', every=['3 steps', '1 run'])" in text
     assert "num_train_epochs=2: .set('finish', after='2 epochs')" in text
 
 

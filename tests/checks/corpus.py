@@ -360,8 +360,6 @@ GUARDS = [
            "G210 guards.log_due"),
     edited("a guard on the runs of a node that is bypassed inside", lambda g: tiny({"fold": g.guard(
         "log_due", "log.due and clip.runs > 3")}, {"fold": ["end"]}), "G210 fold/guards.log_due"),
-    edited("a size that grows from nothing", lambda g: g.set("accumulate", reads={"every": "step.steps"}),
-           "G212 nodes.accumulate.reads.every"),
     edited("a limit by an expression", lambda g: g.set("next_batch", reads={"limit": "1 + step.steps"}),
            "G211 nodes.next_batch.reads.limit"),
     overlaid("a guard nobody names", '[[edit]]\nguard = "spare"\nexpression = "log.due"', "G209 guards.spare"),
@@ -433,18 +431,6 @@ DATA = [
                         "first", graph=use(EVALUATE.set("begin_evaluation", split="first"), "set_up_with",
                                            after="eval_batch")),
            "G303 nodes.first"),
-    edited("a write that nobody reads", lambda g: use(g, "pass_batch", after="train_batch"), "G305 nodes.pass_batch"),
-    edited("a batch thrown away", lambda g: g.insert("skip", "next_batch", after="next_batch").set(
-        "skip", reads={"train_data": "other"}), "G305 nodes.next_batch"),
-    edited("a score after its reader",
-           lambda g: use(use(use(g, "score", after="begin_evaluation"), "read_score", after="score"), "again", "score",
-                         before="end"), "G305 nodes.again", of=EVALUATE),
-    edited("an output that nobody names",
-           lambda g: use(g.set("validate", graph=replace(EVALUATE, outputs=())), "read_metrics", after="validate"),
-           "G306 nodes.read_metrics"),
-    edited("a slot of a body that does not leave it",
-           lambda g: use(g.set("validate", graph=use(EVALUATE, "score", after="eval_batch")), "read_score",
-                         after="validate"), "G306 nodes.read_score"),
     edited("an output written on one branch only",
            lambda g: use(g, "read_score", after="validate").set("validate", graph=replace(
                use(EVALUATE, "score", between=("eval_batch", "next_batch")), outputs=("metrics", "score"))),
@@ -465,7 +451,7 @@ DATA = [
            "G307 quick/nodes.begin_evaluation"),
     edited("an evaluation that begins twice",
            lambda g: g.insert("again", "begin_evaluation", after="begin_evaluation"),
-           "G305 nodes.begin_evaluation", "G307 nodes.again", "G415 nodes.again", of=EVALUATE),
+           "G307 nodes.again", "G415 nodes.again", of=EVALUATE),
 ]  # fmt: skip
 
 

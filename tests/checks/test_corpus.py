@@ -152,4 +152,4 @@ def test_the_corpus_is_broad() -> None:
     of_resources = {"G301", "G302", "G309"}
     # Those are asked when a trainer is made, and G503 where a search is given up.
     assert set(places) == set(CODES) - of_resources - {"G503"}
-    assert {code for code in places if code >= "G3" and len(places[code]) == 1} <= {"G306", "G416"}, places
+    assert {code for code in places if code >= "G3" and len(places[code]) == 1} <= {"G416"}, places

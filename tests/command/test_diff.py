@@ -165,23 +165,6 @@ def test_a_run_directory_needs_no_torch(stopped: Path) -> None:
 
 
 @pytest.mark.full
-def test_identical(stopped: Path, command: Command) -> None:
-    result = command(*RUN, "finish.after=2 epochs", "--run-dir", "r")
-    assert result.code == 0 and resumed_line(result.err).endswith("unchanged: exact")
-    assert "graph" not in resumed_line(result.err)
-    assert weights("r") == whole(command)
-
-
-@pytest.mark.full
-def test_cosmetic(stopped: Path, command: Command) -> None:
-    (stopped / "my.toml").write_text(MINE.replace('"fit"\n', '"mine"\n').replace('extends = "mine"', 'extends = "fit"'))
-    result = command(*RUN, "finish.after=2 epochs", "--run-dir", "r", "--graph", "my.toml")
-    assert "; in the graph only name fit -> mine; " in resumed_line(result.err)
-    assert resumed_line(result.err).endswith("exact")
-    assert weights("r") == whole(command)
-
-
-@pytest.mark.full
 def test_compatible(stopped: Path, command: Command) -> None:
     result = command(*RUN, "finish.after=2 epochs", "checkpoint.every=1 batches", "--run-dir", "r")
     assert result.code == 0
@@ -227,16 +210,6 @@ def test_missing_slots(stopped: Path, command: Command) -> None:
     assert status() == before
     result = command("run", "tiny.py", "--graph", "saved", "--run-dir", "r")
     assert result.code == 0 and weights("r") == whole(command)
-
-
-@pytest.mark.full
-def test_the_saved_graph(stopped: Path, command: Command) -> None:
-    result = command("run", "tiny.py", "--graph", "saved", "--run-dir", "r")
-    assert resumed_line(result.err).endswith("unchanged: exact")
-    assert weights("r") == whole(command)
-    longer = command("run", "tiny.py", "finish.after=3 epochs", "--graph", "saved", "--run-dir", "r")
-    assert "changed: finish.after 2 epochs -> 3 epochs" in resumed_line(longer.err)
-    assert status()["epoch"] == 3
 
 
 @pytest.mark.full

@@ -184,16 +184,6 @@ def rows_of(out: str) -> list[str]:
     return re.split(r" {2,}", out.splitlines()[1].strip())
 
 
-def test_a_failed_checkpoint_is_the_reason_of_a_stop(
-    tiny: Path, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("graphtrain.storage.run_files.RunFiles.save", _full_disk)
-    assert command(*RUN).code == 1
-    told = sections(command("explain", "r").out)
-    assert told[""][1].startswith("  it was stopped by SaveFailedError: ") and "the disk is full" in told[""][1]
-    assert command("status", "r", "--exit-code").code == 1, "as the run did"
-
-
 @pytest.mark.parametrize(
     ("in_words", "of_ranks_here", "in_text"),
     [(" --processes 2", "2", ""), ("", "1", ", in 2 processes, by the same launcher")],
@@ -227,30 +217,6 @@ def test_a_run_of_several_ranks_is_resumed_with_as_many(
     Path("r/status.json").write_text(json.dumps({**status, "state": "failed", "replay": ["--to", "3 steps"]}))
     told = sections(command("explain", "r").out)
     assert told["next"][0] == "graphtrain replay tiny.py --run-dir r --to '3 steps' --processes 2"
-
-
-def _full_disk(*_: object, **__: object) -> None:
-    from graphtrain.errors import CheckpointError
-
-    raise CheckpointError("the disk is full")
-
-
-def test_many_starts_are_shortened(folder: Path, command: Command) -> None:
-    write_status(folder)
-    starts = [{"run": "a", "checkpoint": f"00000{n}-step-1", "started_at_unix_seconds": n} for n in range(9)]
-    (folder / "r" / "starts.jsonl").write_text("".join(json.dumps(start) + "\n" for start in starts))
-    told = sections(command("explain", "r").out)["starts"]
-    assert len(told) == 8 and told[1] == "... 2 more" and "000008-step-1" in told[-1]
-
-
-def test_what_strangers_have_written_is_shown_as_text(folder: Path, command: Command) -> None:
-    write_status(
-        folder, state="failed", error="\x1b[2J", notices=[[1, "a\nb"], "x", [None, 2]], replay=["\x1b"], reason=3
-    )
-    (folder / "r" / "starts.jsonl").write_text('{"run": 1, "about": {"command": "\'"}}\n')
-    result = command("explain", "r")
-    assert result.code == 0 and "\x1b" not in result.out and "a\\nb" in result.out
-    assert command("explain", "nothing").code == 2
 
 
 def test_a_folder_of_runs_is_named_as_one(folder: Path, command: Command) -> None:

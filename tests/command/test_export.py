@@ -51,7 +51,7 @@ def test_what_was_validated_is_what_is_exported(tmp_path: Path, world_size: int)
     """In an open window too, in which each rank has statistics of batch norm of its own."""
 
     def graph(fit: Graph) -> Graph:
-        fit = fit.set("validate", every=["4 batches", "end"]).set("checkpoint", every="4 batches")
+        fit = fit.set("validate", every=["4 batches", "1 run"]).set("checkpoint", every="4 batches")
         return fit.set("accumulate", every=4).set("finish", after="1 steps")
 
     ends = run(world_size, tmp_path / "run", graph=graph)

@@ -54,14 +54,6 @@ def test_every_run_has_a_row(words: list[str], runs: Path, command: Command) -> 
     assert deep[-1] == "yes"
 
 
-def test_as_json(runs: Path, command: Command) -> None:
-    listed = json.loads(command("ls", "runs", "--json").out)
-    assert [(run["run_dir"], run["state"]) for run in listed][1:3] == [
-        ("runs/first-9", "finished"),
-        ("runs/first-10", "interrupted"),
-    ]
-
-
 def test_a_status_has_the_arguments_and_the_parameters(runs: Path, command: Command) -> None:
     finished = json.loads(command("ls", "runs", "--json").out)[1]
     assert finished["arguments"] == {"lr": 0.1, "batches": 4, "name": "tiny"}
@@ -177,17 +169,6 @@ def test_a_start_that_fails_leaves_the_status_of_a_run_and_of_strangers(tiny: Pa
         (tiny / "r" / "status.json").write_text(text)
         assert command(*run).code == 1
         assert (tiny / "r" / "status.json").read_text() == text
-
-
-def test_a_mistake_in_the_command_leaves_nothing(tiny: Path, command: Command) -> None:
-    for words in (["lrr=1"], ["finsh.after=3"], ["--overlay", "nothing"]):
-        assert command("run", "tiny.py", *words, "--run-dir", "r").code == 2
-    assert not (tiny / "r").exists()
-
-
-@pytest.mark.full
-def test_a_run_directory_is_its_only_row(runs: Path, command: Command) -> None:
-    assert [row[0] for row in rows(command("ls", "runs/first-9").out)] == ["run", "runs/first-9"]
 
 
 def test_no_runs(folder: Path, command: Command) -> None:

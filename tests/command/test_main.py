@@ -167,12 +167,6 @@ def test_help_without_a_script_imports_nothing(script: Path) -> None:
     assert result.out.rstrip().endswith("False"), result
 
 
-def test_meanings_come_from_the_docstring(script: Path, command: Command) -> None:
-    (script / "digits.py").write_text(WORKERS)
-    shown = command("run", "digits.py", "--help")
-    assert "how workers are started." in shown.out
-
-
 @pytest.mark.sweep
 @pytest.mark.parametrize(
     ("loader", "start", "number"),
@@ -218,18 +212,6 @@ def test_workers_however_they_are_started(loader: str, start: str, number: int, 
     assert 0 < int(str(status_of(folder / "r")["step"])) < 1024
 
 
-@pytest.mark.sweep
-@pytest.mark.parametrize("command_word", ["main", pytest.param("run", marks=pytest.mark.sweep)])
-def test_spawned_workers_import_the_script_by_its_name(command_word: str, folder: Path) -> None:
-    (folder / "train.py").write_text(WORKERS)
-    words = ["train.py"] if command_word == "main" else ["-m", "graphtrain", "run", "train.py"]
-    result = new_python(*words, "workers=1", "finish.after=3 steps", "--run-dir", "r", cwd=folder)
-    assert result.code == 0, result.err
-    alone = python("train.py", "finish.after=3 steps", "--run-dir", "alone", "workers=0", cwd=folder)
-    assert alone.code == 0, alone.err
-    assert status_of(folder / "r")["digest"] == status_of(folder / "alone")["digest"]
-
-
 # ---- what else a setup may return
 
 
@@ -267,20 +249,6 @@ def test_what_is_no_state_is_a_list_of_paths(script: Path, command: Command) -> 
     result = command("run", "wrong.py")
     assert (result.code, "returns `not_state` with 'task'" in result.err) == (2, True)
     assert "return a list of paths" in result.err
-
-
-def test_loggers_are_told_every_argument_of_the_setup(script: Path, command: Command) -> None:
-    text = TINY.replace(
-        "    return {\n",
-        "    class Told(RunLogger):\n"
-        "        def begin(self, beginning):\n            print(sorted(beginning.hyper_parameters.items())[:3])\n"
-        "        def __call__(self, metrics, step): pass\n        def close(self): pass\n"
-        '    return {"loggers": [Told()],\n',
-    )
-    (script / "told.py").write_text("from graphtrain import RunLogger\n" + text)
-    result = command("run", "told.py", "lr=0.5", "finish.after=1 steps")
-    assert result.code == 0, result.err
-    assert "('batches', '4')" in result.out, "a default"
 
 
 # ---- --init
@@ -397,27 +365,3 @@ def test_a_changed_rate_is_decided_on_the_command_line(tiny: Path, command: Comm
     assert command("run", "tiny.py", "finish.after=6 steps", "lr=0.9", "--run-dir", "kept", "--from-saved").code == 0
     assert command("run", "tiny.py", "finish.after=6 steps", "--run-dir", "plain").code == 0
     assert status_of(tiny / "kept")["digest"] == status_of(tiny / "plain")["digest"]
-
-
-def test_one_annotation_that_cannot_be_resolved_switches_no_other_off(folder: Path, command: Command) -> None:
-    text = TINY.replace("import torch\n", "import torch\n", 1).replace('name: str = "tiny"', 'name: "Missing" = "tiny"')
-    (folder / "typed.py").write_text(text)
-    result = command("run", "typed.py", "batches=three")
-    assert (result.code, 'batches: expected an integer, got "three"' in result.err) == (2, True), result.err
-
-
-@pytest.mark.sweep
-def test_a_child_that_runs_the_script_trains(script: Path) -> None:
-    """As a search over settings does, with a process for each."""
-    (script / "search.py").write_text(
-        "import multiprocessing, runpy, sys\n"
-        "def one(rate):\n"
-        "    sys.argv = ['train.py', f'lr={rate}', 'finish.after=2 steps', '--run-dir', f'r{rate}']\n"
-        "    runpy.run_path('train.py', run_name='__main__')\n"
-        "if __name__ == '__main__':\n"
-        "    process = multiprocessing.get_context('spawn').Process(target=one, args=(0.5,))\n"
-        "    process.start(); process.join(); sys.exit(process.exitcode)\n"
-    )
-    result = new_python("search.py", cwd=script)
-    assert result.code == 0, result.err
-    assert status_of(script / "r0.5")["step"] == 2

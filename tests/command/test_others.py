@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -153,17 +152,6 @@ def test_render_with_a_run_of_another_graph_says_so(tiny: Path, command: Command
         "`fit` is not the graph of the run in `r` (1 difference): counts are drawn at the nodes of the same name; "
         "graphtrain render r -o run.svg draws the graph of the run\n"
     )
-
-
-def test_a_run_directory_is_drawn_in_the_order_of_its_file(tiny: Path, command: Command) -> None:
-    assert command("run", "tiny.py", "--run-dir", "r", "--until", "1 steps").code == 0
-    assert command("copy", "fit", "mine.toml").code == 0
-    saved, file = Graph.load("r"), Graph.load("mine.toml")
-    assert list(saved.nodes) == list(file.nodes) and list(saved.edges) == list(file.edges)
-    assert list(saved.guards) == list(file.guards) and list(saved.units) == list(file.units)
-    inner, inner_of_file = saved.nodes["validate"].body, file.nodes["validate"].body
-    assert inner is not None and inner_of_file is not None and list(inner.nodes) == list(inner_of_file.nodes)
-    assert saved.to_json() == replace(file, name="fit").to_json() and saved.title == "fit"
 
 
 def test_status_calls_a_graph_by_its_file(tiny: Path, command: Command) -> None:
@@ -320,30 +308,6 @@ def test_a_process_on_another_host_is_not_asked(folder: Path, command: Command) 
     assert out.startswith("r: running, ") and out.endswith(" on host node-7\n")
     assert "alive" not in out and "gone" not in out
     assert json.loads(command("status", "r", "--json").out) == status_file(folder)
-
-
-def test_status_with_few_fields_shows_what_there_is(folder: Path, command: Command) -> None:
-    pytest.importorskip("graphtrain.report.display")
-    status = {"graph": "fit", "position": "train_batch", "step": 40, "epoch": 2.5, "metrics": {"loss": 0.25}}
-    leave_status(folder, {"state": "stopped", **status, "snapshot": None, "digest": None})
-    lines = command("status", "r").out.splitlines()
-    assert lines[0] == "r: stopped, graph fit, next node train_batch"
-    assert lines[1:3] == ["  epoch 3  step 40 · stopped", "  loss 0.25"]
-    assert not any("digest" in line for line in lines)
-
-
-def test_status_of_a_stranger_is_bounded(folder: Path, command: Command) -> None:
-    many = {f"m{number}/\x1b[2J": 1.0 for number in range(8000)}
-    write_status(folder, metrics=many, rates=many, seconds=many, graph="g\x07" * 9999)
-    begun = time.process_time()
-    result = command("status", "r")
-    assert time.process_time() - begun < 5
-    assert result.code == 0 and len(result.out) < 4000
-    assert result.out.replace("\n", "").isprintable()
-    (folder / "r" / "status.json").unlink()
-    os.mkfifo(folder / "r" / "status.json")
-    result = command("status", "r")
-    assert result.code == 2 and "is not a regular file" in result.err
 
 
 def test_status_of_a_real_run(tiny: Path, command: Command) -> None:

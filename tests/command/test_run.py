@@ -71,13 +71,6 @@ def test_the_command_that_resumes_is_the_one_that_was_typed(tiny: Path, command:
     assert "'--until=3 steps'" in first and "--fork" not in first, "before it is reached"
 
 
-def test_a_directory_that_is_taken_is_passed_over(tiny: Path, command: Command) -> None:
-    (tiny / "runs" / "tiny-001").mkdir(parents=True)  # as by a run started beside, a moment ago
-    (tiny / "runs" / "tiny-002").touch()
-    assert "run directory: runs/tiny-003;" in command("run", "tiny.py", "finish.after=1 steps").err
-    assert list((tiny / "runs" / "tiny-001").iterdir()) == []
-
-
 def test_a_setup_serves_its_own_graph_or_several(folder: Path, command: Command) -> None:
     """Its own graph reads all that it returns; another one, named by --graph, may read less."""
     (folder / "tiny.py").write_text(TINY.replace('"training_step"', '"callbacks": [], "warm_up": 3, "training_step"'))
@@ -140,13 +133,6 @@ def test_another_function_another_graph_another_seed(tiny: Path, command: Comman
         assert status_of(tiny / seed)["step"] == 6
         digests.add(status_of(tiny / seed)["digest"])
     assert len(digests) == 2
-
-
-def test_a_script_by_a_link_and_from_elsewhere(tiny: Path, command: Command) -> None:
-    (tiny / "links").mkdir()
-    (tiny / "links" / "linked.py").symlink_to(tiny / "tiny.py")
-    assert command("run", "links/linked.py", "finish.after=1 steps").code == 0
-    assert (tiny / "runs" / "linked-001").is_dir()
 
 
 def test_the_last_line_and_the_status_tell_of_a_loss_that_is_not_finite(folder: Path, command: Command) -> None:
@@ -268,14 +254,6 @@ def test_until_and_the_printed_command(tiny: Path, command: Command) -> None:
     assert third.code == 0 and "finished before" in third.err
 
 
-def test_until_an_amount_already_reached_changes_nothing(tiny: Path, command: Command) -> None:
-    words = ["run", "tiny.py", "--run-dir", "r", "--until", "5 steps"]
-    assert command(*words).code == 0
-    digest = status_of(tiny / "r")["digest"]
-    assert command(*words).code == 0
-    assert (status_of(tiny / "r")["step"], status_of(tiny / "r")["digest"]) == (5, digest)
-
-
 @pytest.mark.full
 def test_resume_from_a_named_checkpoint(tiny: Path, command: Command) -> None:
     words = ["run", "tiny.py", "checkpoint.keep=9", "--run-dir", "r"]
@@ -325,13 +303,6 @@ def test_an_exception_in_training_step_is_the_users(name: str, folder: Path, com
     assert (status["state"], status["position"]) == ("failed", "train_batch")
     shown = command("status", "r").out
     assert "r: failed" in shown and "train_batch" in shown
-
-
-def test_a_broken_pipe_of_the_users_is_no_secret(folder: Path, command: Command) -> None:
-    (folder / "mine.py").write_text(FAILING.replace("        helper()", "        raise BrokenPipeError('the socket')"))
-    result = command("run", "mine.py")
-    assert result.code == 1
-    assert "BrokenPipeError: the socket" in result.err
 
 
 def test_a_failed_run_resumes_from_its_last_checkpoint(folder: Path, command: Command) -> None:

@@ -76,12 +76,6 @@ def test_what_the_run_is_called_cannot_be_set(script: Path, command: Command) ->
     assert "`run` cannot be set: cycle.py:setup receives the run itself by that name" in result.err
 
 
-def test_help_lists_what_can_be_set(script: Path, command: Command) -> None:
-    shown = command("run", "cycle.py", "log", "--help").out
-    assert "batches" in shown and "  run  " not in shown
-    assert "log.from" in shown
-
-
 def test_an_ending_by_time_is_an_error_with_the_parameter(script: Path, command: Command) -> None:
     result = command("run", "cycle.py", "finish.after=2 hours", "--run-dir", "r")
     assert result.code == 2

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.command.conftest import Command
-from tests.command.running import TINY, Result, in_a_process, start_new
+from tests.command.running import TINY, Result
 
 WITH_VALIDATION = TINY.replace('"training_step"', '"val_data": [torch.ones(2, 2)], "training_step"')
 WORDS = ["run", "tiny.py", "accumulate.every=2", "finish.after=1 epochs"]
@@ -89,21 +89,3 @@ def test_the_line_of_a_failure_is_the_last(script: Path, command: Command) -> No
     last = lines_of(result)[-1]
     assert (last["node"], last["next"]) == ("train_batch", "?")
     assert last["reasons"] == "raised AssertionError: of three"
-
-
-def test_the_command_to_resume_with_traces_too(script: Path, command: Command) -> None:
-    result = command(*WORDS, "--trace", "--until", "1 steps")
-    assert "--trace" in result.err.rpartition("resume with: ")[2]
-
-
-@pytest.mark.sweep
-def test_a_reader_that_leaves_ends_the_trace_and_not_the_run(script: Path) -> None:
-    (script / "tiny.py").write_text(WITH_VALIDATION)
-    process = start_new([*WORDS[:2], "finish.after=50 epochs", "--run-dir", "r", "--trace", "--quiet"], script)
-    assert process.stderr is not None and process.stdout is not None
-    assert process.stderr.readline().startswith("trace")
-    process.stderr.close()
-    process.stdout.close()
-    process.wait(300)
-    assert json.loads((script / "r/status.json").read_text())["state"] == "finished"
-    assert in_a_process("status", "r", cwd=script).code == 0

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tests.command.conftest import Command
-from tests.command.test_others import leave_status, write_status
 
 PLAIN = 'format = 1\nextends = "fit"\n'
 
@@ -22,51 +21,6 @@ def strict(text: str) -> Any:
         raise AssertionError(f"{token} is no JSON")
 
     return json.loads(text, parse_constant=refuse)
-
-
-STATUS = '"state": "stopped", "graph": "fit", "position": "step"'
-NUMBERS = {
-    "NaN": "nan", "Infinity": "inf", "-Infinity": "-inf", "1e999": "inf", "-1e999": "-inf", '"nan"': "nan", "1": 1,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("number", NUMBERS)
-def test_status_and_ls_print_valid_json(number: str, folder: Path, command: Command) -> None:
-    pytest.importorskip("graphtrain.report.display")
-    (folder / "runs" / "r").mkdir(parents=True)
-    metrics = f'"metrics": {{"loss": {number}, "deep": [[{{"x": {number}}}]]}}, "elapsed_seconds": {number}'
-    (folder / "runs" / "r" / "status.json").write_text(f"{{{STATUS}, {metrics}}}")
-    shown = NUMBERS[number]
-    status = strict(command("status", "runs/r", "--json").out)
-    assert status["metrics"] == {"loss": shown, "deep": [[{"x": shown}]]} and status["elapsed_seconds"] == shown
-    assert strict(command("ls", "runs", "--json").out)[0]["metrics"]["loss"] == shown
-    for words in (["status", "runs/r"], ["ls", "runs"]):
-        result = command(*words)
-        assert result.code == 0 and f"loss {shown}" in result.out
-
-
-@pytest.mark.parametrize("text", ["[" * 5000, '{"state": "stopped", "position": ' + "[" * 150 + "]" * 150 + "}", ""])
-def test_a_status_that_is_nested_without_end(text: str, folder: Path, command: Command) -> None:
-    (folder / "runs" / "r" / "checkpoints").mkdir(parents=True)
-    (folder / "runs" / "r" / "status.json").write_text(text)
-    for words in (["status", "runs/r"], ["status", "runs/r", "--json"]):
-        result = command(*words)
-        assert result.code == 2 and "the status of `runs/r` cannot be read" in result.err
-    assert strict(command("ls", "runs", "--json").out) == [{"run_dir": "runs/r", "state": "unreadable"}]
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [(10.010000228881836, "10.01"), (54321.7, "54322"), (3, "3"), ("nan", "nan"), (None, "None"), ([1], "[1]")],
-)
-def test_the_value_of_the_best_is_rounded_like_every_metric(
-    value: Any, shown: str, folder: Path, command: Command
-) -> None:
-    write_status(folder)
-    status = json.loads((folder / "r" / "status.json").read_text())
-    best = {"checkpoint": "000007-step-40", "metric": "val/loss", "value": value}
-    leave_status(folder, {**status, "best": best})
-    assert f"  best checkpoint 000007-step-40, val/loss {shown}\n" in command("status", "r").out
 
 
 def test_links_of_a_run_directory_are_not_followed(tiny: Path, command: Command) -> None:
@@ -82,23 +36,6 @@ def test_links_of_a_run_directory_are_not_followed(tiny: Path, command: Command)
     result = command("run", "tiny.py", "--run-dir", "r", "--until", "6 steps")
     assert result.code == 2 and "`status.json` in `r` was not written by a run" in result.err
     assert (tiny / "secret").read_text() == '{"state": "secret", "position": "secret"}'
-
-
-@pytest.mark.full
-def test_a_status_of_another_program_is_no_run(tiny: Path, command: Command) -> None:
-    """It is refused, for a fork and with --resume never; and an empty `runs` stays."""
-    assert command("run", "tiny.py", "--until", "4 steps", "--run-dir", "r", "--quiet").code == 0
-    for number, words in enumerate((["--fork", "r"], ["--resume", "never"])):
-        new = tiny / f"new{number}"
-        new.mkdir()
-        (new / "status.json").write_text('{"mine": 1}')
-        result = command("run", "tiny.py", "--run-dir", new.name, "--until", "6 steps", *words)
-        assert result.code == 2 and (new / "status.json").read_text() == '{"mine": 1}'
-        assert f"`status.json` in `{new.name}` was not written by a run" in result.err
-    (tiny / "runs").mkdir()
-    assert command("run", "tiny.py", "finish.after=nonsense").code == 2
-    (tiny / "tiny.py").write_text((tiny / "tiny.py").read_text().replace("return model(", "raise KeyError  # "))
-    assert command("run", "tiny.py", "batches=0").code == 2 and (tiny / "runs").is_dir()
 
 
 # ---- graphs of strangers

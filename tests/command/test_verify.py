@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import msgpack
 import pytest
 
-import graphtrain
 from graphtrain import Graph, Trainer
 from graphtrain.command.script import import_script
 from graphtrain.kind import DECLARED
-from graphtrain.proof.comparison import compare
 from graphtrain.state.random import seed_everything
-from graphtrain.storage import checkpoint
 from graphtrain.storage.checkpoint import read_checkpoint
-from graphtrain.storage.rank_files import read_state
 from tests.command.conftest import Command
 from tests.command.running import TINY, Result, contents, forget
 
@@ -156,14 +148,6 @@ def test_a_run_that_was_interrupted_and_resumed_is_proved(folder: Path, command:
     assert result.out.rstrip().endswith(f"{len(names)} spans: bitwise equal")
 
 
-@pytest.mark.full
-def test_with_a_plain_data_loader(folder: Path, command: Command) -> None:
-    (folder / "whole.py").write_text(WHOLE)
-    assert command("run", "whole.py", "plain=true", *KEEPING, "--run-dir", "r", "--quiet").code == 0
-    result = command("verify", "whole.py", "--run-dir", "r", "--last", "2")
-    assert (result.code, [row[-1] for row in rows(result)]) == (0, ["equal", "equal"])
-
-
 @pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("position", ["validate/eval_batch", "clip", "train_batch", "step", "zero_grad", "end_epoch"])
@@ -190,29 +174,6 @@ def test_checkpoints_at_odd_places(position: str, folder: Path, command: Command
     assert [one.position for one in manifests] == [position, position]
     result = command("verify", "whole.py", "--run-dir", "r")
     assert (result.code, [row[-1] for row in rows(result)]) == (0, ["equal", "equal"]), result.out
-
-
-@pytest.mark.full
-def test_the_comparison_sees_an_open_window(folder: Path, command: Command) -> None:
-    (folder / "whole.py").write_text(WHOLE)
-    assert command("run", "whole.py", *KEEPING, "--run-dir", "r", "--quiet").code == 0
-    counts = [
-        read_checkpoint(one).sections["progress"]["accumulate"]["count"]
-        for one in (folder / "r" / "checkpoints").iterdir()
-    ]
-    assert any(counts), "some windows are open at their checkpoints"
-    assert command("verify", "whole.py", "--run-dir", "r").code == 0
-
-
-@pytest.mark.full
-def test_the_digits_example(folder: Path, command: Command) -> None:
-    pytest.importorskip("sklearn")
-    digits = str(Path(graphtrain.__file__).parents[1] / "examples" / "digits.py")
-    words = ["run", digits, "checkpoint.keep=100", "finish.after=2 epochs", "--run-dir", "r", "--quiet"]
-    assert command(*words, "--until", "20 batches").code == 0
-    assert command(*words).code == 0
-    result = command("verify", digits, "--run-dir", "r")
-    assert (result.code, [row[2] for row in rows(result)]) == (0, ["20", "25", "45"])
 
 
 BARE = """\
@@ -362,20 +323,6 @@ def test_a_computation_that_is_not_repeatable_is_distinguished_from_lost_state(
     assert differing(result)
 
 
-@pytest.mark.full
-def test_a_step_that_is_not_repeatable_once_in_a_while(folder: Path, command: Command) -> None:
-    """The node is the first at which the replays part, not the first that there is."""
-    late = OF_THE_SYSTEM.replace("def training_step(model, batch):", "def training_step(model, batch, step):").replace(
-        "    batch = batch + os", "    if step == 5:\n        batch = batch + os"
-    )
-    (folder / "mine.py").write_text(late)
-    words = ["run", "mine.py", "checkpoint.every=4 batches", "checkpoint.keep=9", "finish.after=8 batches"]
-    assert command(*words, "--run-dir", "r", "--quiet").code == 0
-    result = command("verify", "mine.py", "--run-dir", "r")
-    assert [row[-1].partition(" (")[0] for row in rows(result)[:2]] == ["equal", "not repeatable"]
-    assert "diverge after node `train_batch` (step 5, " in result.out
-
-
 # Each is a field that a script loses in another way: the comparison must see every one.
 LOSSES = {
     "gradients/model/weight": ("model.weight.grad.add_(1)", "accumulate.every=4"),
@@ -461,25 +408,6 @@ def test_progress_that_is_lost_is_found_and_the_replay_ends(folder: Path, comman
     assert result.err == "exact except for what changed: train_data (length 6 -> 4)\n"
 
 
-@pytest.mark.full
-def test_a_checkpoint_that_a_span_ends_with_is_not_read_again_for_the_next(
-    tiny: Path, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert command("run", "tiny.py", "checkpoint.keep=99", "finish.after=3 epochs", "--run-dir", "r").code == 0
-    reads: list[str] = []
-
-    def counting(path: Path, *arguments: Any) -> Any:
-        reads.append(path.name)
-        return read_state(path, *arguments)
-
-    monkeypatch.setattr(checkpoint, "read_state", counting)
-    result = command("verify", "tiny.py", "--run-dir", "r")
-    assert result.code == 0
-    assert len(rows(result)) > 2
-    # Once to know which are sound, once to compare with it, and to begin with it.
-    assert {reads.count(name) for name in reads} == {2}
-
-
 # --- Which spans there are -------------------------------------------------------------------------------------------
 
 
@@ -546,14 +474,6 @@ def test_defaults_are_those_of_the_run(folder: Path, command: Command) -> None:
 
 
 @pytest.mark.full
-def test_a_change_of_code_is_reported_first(tiny: Path, command: Command) -> None:
-    assert command("run", "tiny.py", "checkpoint.keep=9", "finish.after=2 epochs", "--run-dir", "r").code == 0
-    (tiny / "tiny.py").write_text(TINY + "\n# changed\n")
-    result = command("verify", "tiny.py", "--run-dir", "r")
-    assert (result.code, result.err) == (0, "exact except for what changed: tiny.py\n")
-
-
-@pytest.mark.full
 def test_a_warm_start_is_gone_through_again(tiny: Path, command: Command) -> None:
     assert command("run", "tiny.py", "finish.after=1 epochs", "--run-dir", "first").code == 0
     weights = sorted((tiny / "first" / "checkpoints").iterdir())[-1] / "model.safetensors"
@@ -617,15 +537,6 @@ def test_hyper_parameters_that_a_person_changed_are_no_difference(tiny: Path, co
 
 
 @pytest.mark.full
-def test_a_graph_whose_ending_was_raised(tiny: Path, command: Command) -> None:
-    words = ["run", "tiny.py", "checkpoint.keep=99", "--run-dir", "r"]
-    assert command(*words, "finish.after=1 epochs").code == 0
-    assert command(*words, "finish.after=2 epochs", "accumulate.every=2").code == 0
-    result = command("verify", "tiny.py", "--run-dir", "r")
-    assert (result.code, {row[-1] for row in rows(result)}) == (0, {"equal"})
-
-
-@pytest.mark.full
 def test_a_graph_that_was_rewired_between_two_checkpoints(tiny: Path, command: Command) -> None:
     seed_everything(0)
     graph = Graph.load("fit").set("checkpoint", every="4 batches", keep=99)
@@ -640,25 +551,6 @@ def test_a_graph_that_was_rewired_between_two_checkpoints(tiny: Path, command: C
     names = sorted(one.name for one in (tiny / "r" / "checkpoints").iterdir())
     assert f"skipped {names[1]} to {names[2]}: the graph was rewired in between" in result.err
     assert [row[:2] for row in rows(result)][1] == names[:2]
-
-
-@pytest.mark.full
-def test_a_span_that_cannot_be_gone_through_is_one_of_several(folder: Path, command: Command) -> None:
-    """From a node that the graph of the next checkpoint does not have."""
-    (folder / "tiny.py").write_text(TINY)
-    words = ["run", "tiny.py", "checkpoint.keep=9", "finish.after=3 epochs", "--run-dir", "r"]
-    assert command(*words).code == 0
-    first = min((folder / "r" / "checkpoints").iterdir())
-    outer = msgpack.unpackb((first / "manifest.msgpack").read_bytes())
-    body = msgpack.packb({**msgpack.unpackb(outer["manifest"]), "position": "gone", "graph_hash": "another"})
-    whole = {**outer, "manifest": body, "sha256": hashlib.sha256(body).hexdigest()}
-    (first / "manifest.msgpack").write_bytes(msgpack.packb(whole))
-    with (folder / "r" / "starts.jsonl").open("a") as file:
-        file.write(json.dumps({"run": "another", "checkpoint": first.name}) + "\n")
-    result = command("verify", "tiny.py", "--run-dir", "r")
-    assert result.code == 1
-    assert {row[-1] for row in rows(result)[:2]} == {"cannot be replayed"} and rows(result)[2][-1] == "equal"
-    assert result.out.count("the run is at the node `gone`, which this graph does not have") == 2
 
 
 @pytest.mark.sweep
@@ -719,15 +611,6 @@ def test_refusals(words: list[str], message: str, hint: str, tiny: Path, command
     assert "Traceback" not in result.err
 
 
-def test_a_script_or_run_directory_that_is_not_there(tiny: Path, command: Command) -> None:
-    assert command("run", "tiny.py", "finish.after=1 epochs", "--run-dir", "r").code == 0
-    assert (
-        "there is no script `tyni.py`\n  hint: did you mean tiny.py?"
-        in command("verify", "tyni.py", "--run-dir", "r").err
-    )
-    assert command("verify", "tiny.py").code == 2
-
-
 @pytest.mark.full
 def test_state_that_cannot_be_loaded_back_is_reported_for_its_span(folder: Path, command: Command) -> None:
     """A resource whose state is not loaded exactly: no replay from there can be begun."""
@@ -745,17 +628,3 @@ def test_state_that_cannot_be_loaded_back_is_reported_for_its_span(folder: Path,
     assert result.code == 1
     assert [row[-1] for row in rows(result)] == ["equal", "cannot be replayed"]
     assert "the state loaded is not the state saved" in result.out
-
-
-# --- The comparison itself -------------------------------------------------------------------------------------------
-
-
-def test_the_state_of_one_run_equals_that_of_another_and_digests_agree(tiny: Path, command: Command) -> None:
-    for name in ("a", "b"):
-        assert command("run", "tiny.py", "finish.after=1 epochs", "--run-dir", name).code == 0
-    trees = [read_checkpoint(sorted((tiny / name / "checkpoints").iterdir())[-1]) for name in ("a", "b")]
-    assert trees[0].manifest.digest == trees[1].manifest.digest
-    paths = [one.path for one in compare(trees[0].sections, trees[1].sections).differences]
-    assert set(paths) <= {"progress/next_batch/seconds", "progress/checkpoint/fired/seconds"}
-    status = json.loads((tiny / "a" / "status.json").read_text())
-    assert status["digest"] == trees[0].manifest.digest

@@ -389,7 +389,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: node(fn("def f(*, every: Trigger, after: Trigger)")), f"{_ONE_TRIGGER} every, after"),
     (lambda: node(fn("def f(*, when: Trigger)")), f"{_ONE_TRIGGER} when"),
     (lambda: node(fn("def f(*, every: Trigger = 'often')")),
-     f'f.every: {_WRONG_DEFAULT} "<number> <unit>", "<number> per <unit>", "once", "end", a list of these, or "never"; '
+     f'f.every: {_WRONG_DEFAULT} "<number> <unit>", "<number> per <unit>", "once", a list of these, or "never"; '
      "got 'often'"),
     (lambda: node(fn("def f(*, n: int = 'x')")), f'f.n: {_WRONG_DEFAULT} an integer, got "x"'),
     (lambda: node(fn("def f(*, n: Literal['a'] = 'b')")), f'f.n: {_WRONG_DEFAULT} "a", got "b"'),

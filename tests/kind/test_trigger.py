@@ -123,11 +123,10 @@ def test_values_of_other_types_are_a_value_error(value: object) -> None:
         (Term(Fraction(5), "seconds"), "5 seconds", "seconds"),
         (Term(Fraction(1, 4), "run"), "0.25 run", "steps"),
         (Term(Fraction(1, 4), "run", whole=6), "1.5 steps", "steps"),
-        (Term(Fraction(1), "end"), "1 steps", "steps"),
     ],
 )
 def test_an_amount_is_counted_in_the_unit_of_a_clock(term: Term, base: str, counted: str) -> None:
-    """Minutes and hours in seconds, the run and its end in steps."""
+    """Minutes and hours in seconds, the run in steps."""
     assert (str(term.base), term.counted) == (base, counted)
 
 
@@ -167,9 +166,3 @@ def test_a_parameter_takes_texts_lists_and_triggers(annotation: object) -> None:
 def test_a_number_without_a_unit_is_answered_with_an_example(value: object) -> None:
     with pytest.raises(ValueError, match='expected a trigger such as "100 steps", got '):
         Parameter("every", Trigger).coerce(value)
-
-
-def test_the_end_is_one_moment() -> None:
-    assert Trigger("end").terms == (Term(Fraction(1), "end"),)
-    assert Trigger(["2 steps", "end"]).at_end is True
-    assert Trigger("2 steps").at_end is False

@@ -348,22 +348,6 @@ def test_once_is_due_until_the_node_has_run() -> None:
     assert Every([], record).due() is False
 
 
-def test_what_is_due_at_the_end_is_due_only_if_something_was_counted() -> None:
-    owner, record = SimpleNamespace(steps=3), SimpleNamespace(fired={}, runs=1)
-    trigger = Every(
-        [(Clock(owner, "steps"), Term(Fraction(1), "end")), (Clock(owner, "steps"), Term(Fraction(5), "steps"))], record
-    )
-    trigger.start()
-    assert (trigger.due(), trigger.has_moved()) == (False, False)
-    owner.steps = 4
-    assert (trigger.due(), trigger.has_moved()) == (False, True)
-    owner.steps = 5
-    assert (trigger.due(), trigger.has_moved()) == (True, True)
-    assert trigger.amounts() == [("steps", 1), ("steps", 5)]
-    trigger.fire()
-    assert (trigger.due(), trigger.has_moved()) == (False, False)
-
-
 def test_a_start_restricts_when_it_may_be_due() -> None:
     allowed: list[bool] = []
     trigger = Every([], SimpleNamespace(fired={}, runs=0), once=True, may_be_due=lambda: bool(allowed))

@@ -361,16 +361,6 @@ def test_a_stop_with_restarts_left_is_no_failure_to_torchrun(monkeypatch: pytest
         assert training._restarts_left() is is_left
 
 
-def test_a_signal_of_slurm_that_torchrun_ends_at_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    monkeypatch.setenv("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT")
-    assert training._unhandled_signal() == ""
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    assert training._unhandled_signal().endswith("start torchrun --signals-to-handle SIGTERM,SIGINT,SIGUSR1")
-    monkeypatch.setenv("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGUSR1")
-    assert training._unhandled_signal() == ""
-
-
 KILLED = (
     "import os, random, threading\n"
     + SLOW

@@ -182,7 +182,7 @@ def test_who_only_reads_a_run_directory_follows_no_link(
     put(part / name, theirs)
     was = identity(part / name)
     saved_manifest(part)
-    assert Run(part).last_rows() == Run(part).last_rows(10_000) == [] or name != METRICS_FILE
+    assert Run(part).last_rows() == [] or name != METRICS_FILE
     assert read_starts(part) == [] or name != STARTS_FILE
     if name == STATUS_FILE:
         with pytest.raises(UsageError, match=r"is a link|not a regular file") as caught:

@@ -31,9 +31,10 @@ class SamBatch(CallsTrainingStep):
         precision: as in `train_batch`, except "16-mixed". Default: "32-true".
         compile: as in `train_batch`. Default: False.
         radius: length of that step, as the norm over all parameters together. Default: 0.05.
+        skip_none: as in `train_batch`. Default: False.
 
     Writes:
-        loss: the loss of the first pass, at the current weights, detached.
+        loss: the loss of the first pass, at the current weights, detached; None for a skipped batch.
 
     Guard fields:
         asking: as in `train_batch`.
@@ -49,6 +50,7 @@ class SamBatch(CallsTrainingStep):
 
     compile: bool = False
     radius: Annotated[float, Above(0)] = 0.05
+    skip_none: bool = False
 
     def __call__(
         self,
@@ -61,6 +63,8 @@ class SamBatch(CallsTrainingStep):
     ) -> Any:
         weights = [weight for weight in parameters_of(optimizer) if weight.requires_grad]
         loss = self.loss_of(training_step, model, batch, samples)
+        if loss is None:
+            return None
         gradients = torch.autograd.grad(loss, weights, materialize_grads=True)
         before = [weight.detach().clone() for weight in weights]
         length = torch.nn.utils.get_total_norm(gradients) + 1e-12  # of a gradient that may be 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any, Literal, final
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -16,7 +15,6 @@ from graphtrain.report.display.panel import plain_text
 from graphtrain.report.numbers import count, size
 
 _MOST_ROWS = 20
-_CELL = 'style="text-align: left; white-space: pre"'
 
 
 @dataclass(frozen=True)
@@ -133,7 +131,7 @@ class Activity:
     @property
     def when(self) -> str:
         """``"every 1 epochs"``, and the remark."""
-        verb = "" if self.amount.startswith(("once", "at the end")) else f"{self.verb} "
+        verb = "" if self.amount.startswith("once") else f"{self.verb} "
         moment = f"{verb}{self.amount}" if self.amount else ""
         return one_line(f"{moment} ({self.remark})" if moment and self.remark else moment or self.remark)
 
@@ -144,7 +142,7 @@ class Activity:
 @final
 @dataclass(frozen=True, repr=False)
 class Summary:
-    """What is printed when a run starts. It prints as text, with colours through rich, and as HTML in a notebook.
+    """What is printed when a run starts. It prints as text, with colours through rich.
 
     Arguments:
         graph: the name of the graph.
@@ -162,39 +160,17 @@ class Summary:
     activities: Sequence[Activity]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for section in self._sections():
-            yield Text.assemble((section.heading, "bold"), section.words, overflow="ellipsis", no_wrap=True)
-            if section.rows:
-                yield _table(section.rows)
-            if section.hidden:
-                yield Text(f"  {section.hidden}", style="dim")
+        yield Text(f"graph {one_line(self.graph)}", "bold", overflow="ellipsis", no_wrap=True)
+        if self.activities:
+            yield _table([(one_line(activity.path), activity.when) for activity in self.activities])
+        for name, model in self.models.items():
+            yield Text.assemble((one_line(name), "bold"), f": {model.sentence}", overflow="ellipsis", no_wrap=True)
+            yield _table([*map(_cells, model.rows)])
+            if model.hidden:
+                yield Text(f"  ... and {model.hidden} more", style="dim")
 
     def __repr__(self) -> str:
         return plain_text(self)
-
-    def _repr_html_(self) -> str:
-        pieces = []
-        for section in self._sections():
-            pieces.append(f"<div><b>{escape(section.heading)}</b>{escape(section.words)}</div>")
-            rows = ("".join(f"<td {_CELL}>{escape(cell)}</td>" for cell in row) for row in section.rows)
-            pieces.append(f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>" if section.rows else "")
-            pieces.append(f"<div>{escape(section.hidden)}</div>" if section.hidden else "")
-        return f'<div style="font-size: 90%">{"".join(pieces)}</div>'
-
-    def _sections(self) -> Iterator[_Section]:
-        activities = tuple((one_line(activity.path), activity.when) for activity in self.activities)
-        yield _Section(f"graph {one_line(self.graph)}", "", activities)
-        for name, model in self.models.items():
-            hidden = f"... and {model.hidden} more" if model.hidden else ""
-            yield _Section(one_line(name), f": {model.sentence}", tuple(map(_cells, model.rows)), hidden)
-
-
-@dataclass(frozen=True)
-class _Section:
-    heading: str
-    words: str
-    rows: tuple[tuple[str, ...], ...]
-    hidden: str = ""
 
 
 def _cells(row: Row) -> tuple[str, ...]:
