@@ -29,10 +29,12 @@ if TYPE_CHECKING:
     from graphtrain.nodes._supply import Supply
     from graphtrain.plan.plan import PlanNode
     from graphtrain.program.agreement import Agreement
+    from graphtrain.state import generators
 else:
     shares = lazy_import("graphtrain.data.shares")
     states = lazy_import("graphtrain.data.state")
     divisions = lazy_import("graphtrain.nodes._division")
+    generators = lazy_import("graphtrain.state.generators")
     openings = lazy_import("graphtrain.nodes._opened")
     supplies = lazy_import("graphtrain.nodes._supply")
 
@@ -213,6 +215,9 @@ class NextBatch:
         self._count = sample_counter() if batch_size is None else _whole(batch_size)
         self._clock = running_seconds or time.monotonic
         self._mark = self._clock()
+        if not inside and "data" in position and id(self._supply.data) in state.objects:
+            # It was restored when the run was resumed, and may have changed since.
+            position = {**position, "data": generators.without_generators(self._supply.data.state_dict())}
         self._supply.source.load_position(dict(position), inside=inside)
         self._opened = openings.OpenBatches(self, self._supply, device, transfer)
         if inside:

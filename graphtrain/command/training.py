@@ -38,6 +38,7 @@ from graphtrain.ranks import current_ranks, is_one_of_several, on_all_ranks
 from graphtrain.report.logger import Logger
 from graphtrain.storage.checkpoint import read_checkpoint
 from graphtrain.storage.named import checkpoint_folder, existing_checkpoint, holds_a_graph, newest_in, saved_graph
+from graphtrain.storage.rank_files import digest_of_ranks
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, has_begun
 from graphtrain.storage.run_files import Lead, write_start
 from graphtrain.trainer.breakpoints import parse_amount
@@ -247,7 +248,8 @@ class _Training:
         further = f"; a later {endings} trains it further" if endings else ""
         if diverged := trainer.not_finite:  # to train it further would not help
             further = f". {diverged}" if outcome.resumable else f", and {diverged}"
-        report(f"{outcome}{further}: {run_dir}  digest {trainer.digest()[:16]}")
+        digest = digest_of_ranks(trainer.gather(trainer.digest()))
+        report(f"{outcome}{further}: {run_dir}  digest {digest[:16]}")
         if outcome.resumable:
             report(self._resume_with(run_dir, is_reached=outcome is not Outcome.STOPPED))
         return self._code_of_a_stop(run_dir) if outcome is Outcome.STOPPED else 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, final
 
 import numpy
@@ -87,19 +87,24 @@ def loaders_of(data: Any) -> dict[str, Any]:
     return dict(data)
 
 
-def by_name(resources: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Resources by name, and instead of a mapping of loaders each of them.
+def by_name(resources: Mapping[str, Any], drawn: Collection[str] = ()) -> Iterator[tuple[str, Any]]:
+    """Resources by name, and instead of a mapping of loaders each of them; `drawn` as for `is_data`.
 
     >>> dict(by_name({"val_data": {"clean": [1]}, "train_data": [2]}))
     {'val_data.clean': [1], 'train_data': [2]}
     """
     for name, value in resources.items():
-        if is_data(name, value) and are_loaders(value):
+        if is_data(name, value, drawn) and are_loaders(value):
             yield from ((f"{name}.{key}", loader) for key, loader in value.items())
         else:
             yield name, value
 
 
-def is_data(name: str, resource: Any) -> bool:
-    """True for a resource that is data by its name: ``train_data``, ``val_data``, and each loader in one of them."""
-    return name.partition(".")[0].endswith("data") and resource is not None
+def is_data(name: str, resource: Any, drawn: Collection[str] = ()) -> bool:
+    """True for data: a resource that nodes draw batches from, or with a name like ``val_data``, and each loader in it.
+
+    Arguments:
+        drawn: the names of the resources that nodes draw batches from. Default: they are not known.
+    """
+    name = name.partition(".")[0]
+    return resource is not None and (name in drawn or name.endswith("data"))

@@ -54,6 +54,7 @@ _MOST_BYTES = 64 * 2**10
 _REPLAY = 'next_batch.resume = "replay" draws the batches of the epoch again instead, if `__iter__` starts over'
 _AT_THE_END = f"loaded after the last batch of an epoch, it must give the rest, which is empty; {_REPLAY}"
 _DIFFERS = f"gives another batch after a state of its own than it gave before: that state is not complete; {_REPLAY}"
+_BEGINS_AGAIN = f"has no position in a state of its own, and begins its epoch again; {_REPLAY}"
 _INCOMPLETE = f"goes on from a state of its own that is not complete; {_REPLAY}"
 _NO_SAMPLE = "was saved with a state of its own, before a second batch could show that it is complete"
 
@@ -270,7 +271,9 @@ def _is_map_style(data: Any) -> bool:
 
 
 def _has_state(data: Any) -> bool:
-    return all(callable(getattr(data, name, None)) for name in ("state_dict", "load_state_dict", "__iter__"))
+    """True for data that may keep its position; the state of a module has none."""
+    both = all(callable(getattr(data, name, None)) for name in ("state_dict", "load_state_dict", "__iter__"))
+    return both and not isinstance(data, torch.nn.Module)
 
 
 def _restores_itself(data: Any, limit: float | None) -> bool:
@@ -431,7 +434,8 @@ class Stateful(Source):
         return batch
 
     def _take(self, before: dict[str, Any], batch: Any) -> Any:
-        self._sample = {**before, "batch": _hash_of(batch)}
+        moves = content_hash(self.position()) != content_hash({"data": before["data"]})
+        self._sample = {**before, "batch": _hash_of(batch), "moves": moves}
         return batch
 
     def sample(self) -> dict[str, Any]:
@@ -451,7 +455,7 @@ class Stateful(Source):
                 iterator = self._after(sample["epoch"], sample["data"])
                 _restore_random(self._data, sample)
                 batches.add(_hash_of(next(iterator, None)))
-            lines += [_DIFFERS] if len(batches) > 1 else []
+            lines += [_DIFFERS] if len(batches) > 1 else [] if sample["moves"] else [_BEGINS_AGAIN]
         return lines
 
     def position(self) -> dict[str, Any]:

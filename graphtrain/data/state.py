@@ -16,12 +16,14 @@ class DataState:
 
     Attributes:
         baseline: what was reachable when the run began; None before, and where nothing of it is known.
+        objects: the identities of objects that are saved by their `state_dict`, data among them that is not only data.
         unsaved: a line for everything about data that a save cannot hold, as far as it is known.
         comparisons: called once everything is restored; each returns what is not as it was, empty for nothing.
     """
 
     def __init__(self) -> None:
         self.baseline: Baseline | None = None
+        self.objects: frozenset[int] = frozenset()
         self.unsaved: dict[str, None] = {}
         self.comparisons: list[Callable[[], str]] = []
 

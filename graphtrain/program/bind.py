@@ -5,6 +5,7 @@ The result is data, which `program.table` compiles to calls.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -34,8 +35,9 @@ from graphtrain.plan.scope import (
     used_guards,
 )
 from graphtrain.program.factories import Factory, factory_needs, with_made
-from graphtrain.program.resources import PROVIDED, STEP_FUNCTIONS, StepCall, keeps_state, with_step_functions
+from graphtrain.program.resources import PROVIDED, STEP_FUNCTIONS, StepCall, with_step_functions
 from graphtrain.state.generators import generator_of
+from graphtrain.state.reachable import keeps_state
 
 if TYPE_CHECKING:
     from graphtrain.program.whole_run import WholeRun
@@ -224,6 +226,7 @@ class Program:
             left out.
         clocked: the graph whose clock the run uses: the innermost training graph around the next node. If there is
             none, the one that trained last, or will first; the outermost if nothing trains.
+        read_resources: the resources that nodes and step functions read, once all are compiled.
         missing: resources that are not supplied, with the paths of the nodes that read each.
         absent: a line for each node that is bypassed for lack of a resource, or that does not support several ranks.
         window_ranks: the ranks with which the run began: a window has `every` micro-batches of each.
@@ -241,7 +244,7 @@ class Program:
         self.absent: list[str] = []
         self._lacking: dict[str, str] = {}  # the resource without which a node is bypassed
         self.window_ranks = getattr(self.resources.get("ranks"), "world_size", 1)
-        self._read_resources: set[str] = set()
+        self.read_resources: set[str] = set()
         self._takes_no_step = False
         self._batch_counters: dict[
             str, ProgramNode
@@ -292,9 +295,20 @@ class Program:
 
     # ---- names
 
+    @functools.cached_property
+    def drawn(self) -> Mapping[str, bool]:
+        """The resources that nodes draw batches from; True where a node may keep its position by a `state_dict`."""
+        drawn: dict[str, bool] = {}
+        for plan_node in self.plan.nodes:
+            if plan_node.kind is not None and plan_node.kind.epoch_fields is not None:
+                keeps = plan_node.parameters.get("resume") != "replay"
+                for name in resources_of(target for read, target in plan_node.setup_reads if read.is_batches):
+                    drawn[name] = keeps or drawn.get(name, False)
+        return drawn
+
     def resource(self, name: str, read: Read, reader: str) -> Any:
         """The value of a resource, or the default of the node that reads it; without either, it is missing."""
-        self._read_resources.add(name)
+        self.read_resources.add(name)
         if name in self.resources and (self.resources[name] is not None or name in PROVIDED):
             return self.resources[name]
         if not read.required:
@@ -428,7 +442,7 @@ class Program:
         problems = []
         unread = self._unread()
         for name, paths in sorted(self.missing.items()):
-            hint = suggestion(name, {*supplied} - self._read_resources - {*(USUAL if name in USUAL else ())})
+            hint = suggestion(name, {*supplied} - self.read_resources - {*(USUAL if name in USUAL else ())})
             if another := next((other for other in unread if f"resource `{name}`" in FOREIGN.get(other, "")), None):
                 hint = f"you gave `{another}`; its name here is `{name}`"
             elif "did you mean" not in hint:
@@ -499,7 +513,7 @@ class Program:
                         yield Problem("G309", "error", where, message, hint)
 
     def _unread(self) -> list[str]:
-        read = self._read_resources | resources_read(self.graph, self.resources)
+        read = self.read_resources | resources_read(self.graph, self.resources)
         return [name for name in self.resources if name not in read and name not in PROVIDED and name not in USUAL]
 
     def _readable(self) -> set[str]:
@@ -515,6 +529,21 @@ class Program:
 
             lines += not_updated(objects, self)
         return lines
+
+    @functools.cached_property
+    def timed_nodes(self) -> list[ProgramNode]:
+        """The nodes that fire by wall-clock time, and so at different moments in every replay."""
+        timed = []
+        for node in self.nodes:
+            terms = [term for trigger in node.plan_node.triggers for term in self.terms(node, trigger)]
+            if not node.bypassed and not all(owner.kind.fields[counted].in_digest for owner, counted, _ in terms):
+                timed.append(node)
+        return timed
+
+    @property
+    def records_by_time(self) -> bool:
+        """True if rows of metrics are recorded by wall-clock time: an observer takes means of metrics."""
+        return any(node.kind.observer and node.kind.may_record_rows for node in self.timed_nodes)
 
     def timed(self) -> list[str]:
         """Lines about triggers, guards and expressions that read time and that the training depends on."""

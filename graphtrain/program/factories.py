@@ -19,7 +19,6 @@ from graphtrain.names import nearest, plainly_named, suggestion
 from graphtrain.plan.preparation import PrecisionRequest, copies_of, precisions
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.requests import Requests
-from graphtrain.program.resources import keeps_state
 from graphtrain.state.baseline import Baseline
 from graphtrain.state.random import (
     RandomAside,
@@ -28,6 +27,7 @@ from graphtrain.state.random import (
     restore_random,
     seed_everything,
 )
+from graphtrain.state.reachable import keeps_state
 
 
 @final

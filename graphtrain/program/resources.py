@@ -212,12 +212,6 @@ def prepare_further(
     return kept | {name: now[name] for name in renewed if name in now}
 
 
-def keeps_state(value: Any) -> bool:
-    """True for objects whose state is saved with the run. Data is excluded: its position is replayed."""
-    both = callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
-    return both and (isinstance(value, torch.nn.Module) or not hasattr(value, "__iter__"))
-
-
 def resolve_device(name: str | torch.device, local_rank: int | None = None) -> torch.device:
     """The device of a name; "auto" is CUDA if available, else the CPU.
 

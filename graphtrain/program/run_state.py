@@ -370,7 +370,7 @@ SECTIONS: Mapping[str, Handler] = {
 # The sections that another graph takes over in memory; resources and means stay the same objects.
 OF_NODES = ("progress", "slots", "random")
 _RARE = ("renewed", "reachable")
-# Sections that are not compared where rows are recorded by wall-clock time.
+# Sections that are not in the digest where rows are recorded by wall-clock time.
 OF_TIMED_ROWS = ("metrics",)
 # Restored once nodes are set up, which calls code of the data, and draws random numbers.
 AFTER_SETUP = ("reachable", "renewed", "random")

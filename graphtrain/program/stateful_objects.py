@@ -19,10 +19,10 @@ from graphtrain.graph.renaming import Renaming
 from graphtrain.names import suggestion
 from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.factories import Renewals, Renewed
-from graphtrain.program.resources import keeps_state
 from graphtrain.program.rounds import is_fetching
 from graphtrain.program.run_state import (
     AFTER_SETUP,
+    OF_TIMED_ROWS,
     SECTIONS,
     Exemptions,
     RunState,
@@ -40,6 +40,7 @@ from graphtrain.state.contents import CONSTANTS
 from graphtrain.state.data_content import DataContent
 from graphtrain.state.drift import NO_DRIFT, Drift
 from graphtrain.state.objects import SavedObjects
+from graphtrain.state.reachable import keeps_state
 from graphtrain.state.weights import uncompiled
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.sharing import MustBeEqual
@@ -89,10 +90,13 @@ class StatefulObjects:
         self.program = program
         self.copies = made
         self.recorder = recorder
-        self.objects = SavedObjects({name: value for name, value in resources.items() if keeps_state(value)})
+        data, _ = self._data(resources)
+        self.objects = SavedObjects(
+            {name: value for name, value in resources.items() if name not in data and keeps_state(value)}
+        )
         self.generators = {
             f"{name}/{number}": generator
-            for name, value in by_name(resources)
+            for name, value in by_name(resources, self.program.drawn)
             if not isinstance(value, torch.nn.Module | torch.optim.Optimizer)
             for number, generator in enumerate(held_generators(value))
         }
@@ -128,13 +132,15 @@ class StatefulObjects:
         factories = renewals.factories.items() if isinstance(renewals, Renewals) else ()
         # Before what they make, since the contents of a function are not replaced with it.
         roots: dict[str, Any] = {f"factory {name}": factory.function for name, factory in factories}
-        roots |= {name: value for name, value in by_name(self.resources) if value is not None}
+        given = {name: value for name, value in by_name(self.resources, self.program.drawn) if value is not None}
+        data, covered = self._data(given)
+        drawn = {id(given[name]) for name in data}
+        # Data that is supplied under another name too is followed as data.
+        roots |= {name: value for name, value in given.items() if name in data or id(value) not in drawn}
         for node in self.program.nodes:
             implementation = node.kind.implementation
             if is_users(implementation.__module__):
                 roots[f"kind {node.kind.name}"] = implementation
-        data = [name for name, value in roots.items() if is_data(name, value)]
-        covered = [name for name in data if keeps_position(roots[name])]
         for name in covered:
             parts = {f"{name}.{part}": value for part, value in parts_beside_position(roots[name]).items()}
             roots |= parts
@@ -155,6 +161,21 @@ class StatefulObjects:
             if path not in places:
                 raise UsageError(f"not_state: there is no `{path}`", suggestion(path, places))
         self.track(baseline)
+
+    def _data(self, resources: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+        """The names of data among some resources, and of those whose position, as nodes save it, is all of their state.
+
+        A resource with a `state_dict` that is read, and from which no node draws batches, is an object like any other.
+        """
+        data, kept, drawn = [], [], self.program.drawn
+        for name, value in resources.items():
+            resource = name.partition(".")[0]
+            is_object = resource not in drawn and resource in self.program.read_resources and keeps_state(value)
+            if is_data(name, value, drawn) and not (is_object or isinstance(value, torch.nn.Module)):
+                data.append(name)
+                if drawn.get(resource) and keeps_position(value):
+                    kept.append(name)
+        return data, kept
 
     def track(
         self, baseline: Baseline, former: StatefulObjects | None = None, renewed: Mapping[str, Renewed] = _NOT_RENEWED
@@ -182,12 +203,13 @@ class StatefulObjects:
         known = {id(value) for value in objects.stateful.values()}
         for path, value in baseline.stateful.items():
             is_left = baseline.is_left_out(path) or baseline.is_replaced(path)
-            if id(value) not in known and keeps_state(value) and not is_left:
+            if id(value) not in known and not is_left:
                 objects.add(path, value)
         for each in renewed.values():
             for path, value in each.listed.stateful.items():
-                if id(value) not in known and keeps_state(value) and not baseline.is_left_out(path):
+                if id(value) not in known and not baseline.is_left_out(path):
                     objects.add(path, value)
+        self.data_state.objects = frozenset(map(id, objects.stateful.values()))
         objects.note_forms(former.objects if former is not None else None)
         if former is not None:
             self._track_further(baseline, former)
@@ -205,19 +227,17 @@ class StatefulObjects:
 
     def _track_further(self, baseline: Baseline, former: StatefulObjects) -> None:
         """Note objects supplied since the run began, of which only the `state_dict` is saved."""
-        listed, known = baseline.reachable, {id(value) for _, value in by_name(former.resources)}
+        listed, known = baseline.reachable, {id(value) for _, value in by_name(former.resources, former.program.drawn)}
         further = {
             name: value
-            for name, value in by_name(self.resources)
+            for name, value in by_name(self.resources, self.program.drawn)
             if value is not None and listed.find(value) is None and id(value) not in known and name not in self.renewed
         }
         self.further = former.further
         if further:
-            data = [name for name in further if is_data(name, further[name])]
-            covered = [name for name in data if keeps_position(further[name])]
             self.further = [
                 *former.further,
-                Baseline(further, data, covered, listed.by_id, baseline.left_out, with_code=False),
+                Baseline(further, *self._data(further), listed.by_id, baseline.left_out, with_code=False),
             ]
 
     def is_left_out(self, path: str) -> bool:
@@ -352,6 +372,8 @@ class StatefulObjects:
     def essential_parts(self, state: RunState) -> dict[str, Section]:
         """For sections of which the continuation depends only on a part: that part."""
         parts: dict[str, Section] = {"progress": essential_progress(self, state.progress)}
+        if self.program.records_by_time:
+            parts |= {name: {} for name in OF_TIMED_ROWS}
         if state.renewed:
             parts["renewed"] = {name: {"reachable": entry["reachable"]} for name, entry in state.renewed.items()}
         # The difference of a form depends on the set-up; the form itself is that of the tensors.
@@ -374,9 +396,9 @@ class StatefulObjects:
             {node.path: (*_OF_DATA, *of_rank(node)) if is_fetching(node) else of_rank(node) for node in nodes},
         )
 
-    def digest_of(self, state: RunState) -> str:
-        """The digest of a run with this state."""
-        return state_digest({**state.sections(), **self.essential_parts(state)})
+    def essential(self, state: RunState) -> dict[str, Section]:
+        """All that a continuation depends on: this is what a digest covers, and `verify` compares."""
+        return {**state.sections(), **self.essential_parts(state)}
 
     def digest(
         self,
@@ -392,7 +414,7 @@ class StatefulObjects:
         state = self.capture(alive, sections)
         if reachable is not None:
             state = dataclasses.replace(state, reachable=reachable)
-        essential = {**state.sections(), **self.essential_parts(state)}
+        essential = self.essential(state)
         return state_digest({name: essential[name] for name in sections if name in essential})
 
     def differs_from(self, saved: Section) -> list[str]:

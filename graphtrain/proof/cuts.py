@@ -25,7 +25,6 @@ from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Transition
 from graphtrain.program.run_state import OF_TIMED_ROWS
 from graphtrain.proof.comparison import StateComparison, StateDifference, compare
-from graphtrain.proof.verify import records_by_time, timed_nodes
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.manifest import checkpoint_paths
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, METRICS_FILE
@@ -124,8 +123,8 @@ class CutTraining:
             path: {name: sorted(value) if name == "fired" else None for name, value in fields.items()}
             for path, fields in essential["progress"].items()
         }
-        has_timed_rows = records_by_time(timed_nodes(program))
-        trained = TrainedRun(self._count, seconds, progress, tuple(program.timed()), has_timed_rows, tuple(self._cuts))
+        facts = tuple(program.timed()), program.records_by_time, tuple(self._cuts)
+        trained = TrainedRun(self._count, seconds, progress, *facts)
         has_saved = checkpoint_paths(self._run_dir / CHECKPOINTS_FOLDER)
         saved = _progress(newest_checkpoint(self._run_dir), trained) if has_saved else {}
         if compare({"progress": saved}, essential).differences:
@@ -260,13 +259,10 @@ def compare_runs(expected: Path, actual: Path, run: TrainedRun) -> StateComparis
         values = getattr(before.manifest, name), getattr(now.manifest, name)
         if not is_equal(*values) and not (name == "metrics" and run.has_timed_rows):
             comparison.differences.append(StateDifference(name, " -> ".join(shorten(repr(value)) for value in values)))
-    if run.has_timed_rows:  # the digest covers running means
-        return comparison
-    if row := first_different_row(*(_metrics(path) for path in (expected, actual))):
+    rows = () if run.has_timed_rows else (_metrics(path) for path in (expected, actual))
+    if rows and (row := first_different_row(*rows)):
         comparison.differences.append(row)
-    digests = before.manifest.digest, now.manifest.digest
-    if digests[0] != digests[1] and not comparison.differences:
-        comparison.differences.append(StateDifference("digest", " -> ".join(digest[:16] for digest in digests)))
+    comparison.check(before.manifest.digest, now.manifest.digest)
     return comparison
 
 

@@ -16,21 +16,22 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, final
 
 from graphtrain.errors import CheckpointError, DataError, UsageError
 from graphtrain.plain import is_scalar
-from graphtrain.program.bind import Program, ProgramNode
+from graphtrain.program.bind import ProgramNode
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Transition
-from graphtrain.program.run_state import OF_TIMED_ROWS, RunState
+from graphtrain.program.run_state import RunState
 from graphtrain.proof.comparison import StateComparison, StateDifference, compare, is_same
 from graphtrain.proof.history import Segment
 from graphtrain.ranks import current_ranks
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
+from graphtrain.storage.state_files import state_digest
 from graphtrain.trainer.breakpoints import Breakpoint, with_breakpoints
 from graphtrain.trainer.trainer import Trainer
 
@@ -165,8 +166,6 @@ class _Reexecution:
         if self._start_time is None:  # called again where a resource was renewed
             self._start_time, self._batches = time.monotonic(), 0
         self._goal_index = compiled.locate(self._goal_path, self._goal.sections["slots"], self._goal_ended)
-        self._timed = timed_nodes(compiled.program)
-        self._has_timed_rows = records_by_time(self._timed)
         self._expected = self._essential(self._goal.sections)
         # A full comparison reads every tensor, so a pass is first judged by the numbers of progress.
         self._counters = [
@@ -202,7 +201,7 @@ class _Reexecution:
             comparison = self._compare()
             path = self._compiled.path(self._loop.position)
             if (path, self._loop.ended) != (self._goal_path, self._goal_ended):
-                if self._timed:
+                if self._compiled.program.timed_nodes:
                     notes.append(
                         f"`{self._goal_path}` was not reached: that depends on wall-clock time; compared at `{path}`"
                     )
@@ -210,7 +209,7 @@ class _Reexecution:
                     how = f"{self._goal_path} -> not reached, stopped at {path}"
                     comparison.differences.insert(0, StateDifference("position", how))
         comparison = _of_all_ranks(comparison, self._gather)
-        if self._has_timed_rows:
+        if self._compiled.program.records_by_time:
             notes.append("means of metrics are not compared, because wall-clock time decides when a row is logged")
         if comparison.differences:
             notes += self._compiled.program.timed()
@@ -280,20 +279,20 @@ class _Reexecution:
 
     def _compare(self) -> StateComparison:
         alive = self._compiled.alive(self._goal_index, self._goal_ended)
-        return compare(self._expected, self._essential(self._compiled.state.capture(alive).sections()))
+        now = self._essential(self._compiled.state.capture(alive).sections())
+        comparison = compare(self._expected, now)
+        if not comparison.differences:
+            comparison.check(state_digest(self._expected), state_digest(now))
+        return comparison
 
     def _essential(self, sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
         """The state that the continuation depends on, as in `Trainer.digest`: no clocks, no progress of observers."""
         try:
-            state = RunState.of(sections)
-            essential = {**state.sections(), **self._compiled.state.essential_parts(state)}
+            return self._compiled.state.essential(RunState.of(sections))
         except KeyError as error:
             raise UsageError(
                 f"the checkpoint has no progress of the node {error}: setup supplies other resources now"
             ) from None
-        if self._has_timed_rows:
-            essential = {name: part for name, part in essential.items() if name not in OF_TIMED_ROWS}
-        return essential
 
     def _traced(self, digests: _Digests, index: int, transition: Transition) -> Transition:
         """The transition with a digest after it. No breakpoint, since it needs the position that follows."""
@@ -322,18 +321,3 @@ def _of_all_ranks(comparison: StateComparison, gather: Callable[[Any], list[Any]
         for path, how in lines:
             differences.setdefault((path, how), StateDifference(path, f"{how} (rank {rank})"))
     return replace(comparison, differences=[*differences.values()])
-
-
-def records_by_time(timed: Iterable[ProgramNode]) -> bool:
-    """True if rows of metrics are recorded by wall-clock time: an observer takes means of metrics."""
-    return any(node.kind.observer and node.kind.may_record_rows for node in timed)
-
-
-def timed_nodes(program: Program) -> list[ProgramNode]:
-    """The nodes that fire by wall-clock time, and so at different moments in every replay."""
-    timed = []
-    for node in program.nodes:
-        terms = [term for trigger in node.plan_node.triggers for term in program.terms(node, trigger)]
-        if not node.bypassed and not all(owner.kind.fields[counted].in_digest for owner, counted, _ in terms):
-            timed.append(node)
-    return timed

@@ -31,7 +31,7 @@ from graphtrain.resume.equal_ranks import prepare_models, require_equal
 from graphtrain.resume.hyper_parameters import HyperParameters
 from graphtrain.resume.rank_resume import resized
 from graphtrain.resume.restore import GraphChange, Restored, ResumeOptions, placed, restore
-from graphtrain.resume.setup_change import SetupHashes, factory_changes
+from graphtrain.resume.setup_change import differing, setup_hashes, unexplained
 from graphtrain.state.random import (
     RandomAside,
     global_generators,
@@ -72,6 +72,7 @@ class Session(RunOfRank):
     """
 
     environment: RunEnvironment | None = None
+    setup: dict[str, str]
 
     def __init__(
         self,
@@ -132,7 +133,7 @@ class Session(RunOfRank):
         self.compiled = self._compile(graph, self.resources, self._prepared, made=self._made)
         self.requests.retentions, self.requests.running = self.compiled.retentions, lambda: self.path
         self.hyper_parameters = HyperParameters(self.compiled.state.set_up())
-        self.loop, self.setup = Loop(self.compiled.start, self.requests), SetupHashes()
+        self.loop, self.setup = Loop(self.compiled.start, self.requests), {}
 
     def _compile(
         self, graph: Graph, resources: Mapping[str, Any], prepared: Mapping[str, Any], *former: Any, **more: Any
@@ -214,7 +215,7 @@ class Session(RunOfRank):
         self.compiled.state.begin(self._not_state, holder)
         baseline = self.compiled.state.baseline
         if baseline is not None and self.environment is not None:
-            self.setup = SetupHashes.of(baseline)
+            self.setup = setup_hashes(baseline)
 
     def begin(self, random: Mapping[str, Any]) -> None:
         """Go to the start.
@@ -311,11 +312,9 @@ class Session(RunOfRank):
                 resources[name] = again[name].value
         self._put_renewed(again, {}, first, moves=False)
         state = self.compiled.state
-        state.factory_changes = [
-            line
-            for name, renewed in state.renewed.items()
-            for line in factory_changes(name, saved.get(name, {}).get("setup", {}), renewed.setup)
-        ]
+        for name, renewed in state.renewed.items():
+            paths = differing(saved.get(name, {}).get("setup", {}), renewed.setup)
+            state.factory_changes += unexplained(paths, f"the Factory of `{name}`")
 
     def _put_renewed(
         self, again: Mapping[str, Renewed], before: Mapping[str, Renewed], resources: Mapping[str, Any], *, moves: bool
@@ -337,7 +336,7 @@ class Session(RunOfRank):
         renaming = Renaming({}, self.graph, self.graph)
         self._replace(self.graph, renaming, given, self._renewals, self._made, renewed, moves=moves)
         for each in again.values():
-            each.setup = SetupHashes.of(each.listed).by_path
+            each.setup = setup_hashes(each.listed)
 
     def _replace(
         self,

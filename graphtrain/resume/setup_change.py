@@ -1,23 +1,26 @@
-"""What `setup` made when a run began, compared with what it makes for a resume.
+"""What `setup` made when a run began, compared with what it makes for a resume: a hash of each path.
 
-Only plain values are compared here, and data as a whole elsewhere; anything else is either saved, or reported when it
-changes. What a resume restores is not a difference.
+It covers what a checkpoint does not restore: plain values, the types of objects and the names of functions, and the
+contents of tensors, arrays and others that are saved only if they change, or not at all. Data is compared elsewhere.
 """
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, final
+from dataclasses import replace
+from typing import Any
+
+import torch
 
 from graphtrain.state.baseline import Baseline
 from graphtrain.state.category import is_value
+from graphtrain.state.codec import is_plain_array, is_saveable
 from graphtrain.state.content import content_hash
-from graphtrain.state.contents import sample_of
-from graphtrain.state.reachable import OF_THE_COMPILER, Reached, is_within, parts_of
+from graphtrain.state.contents import FORMS, sample_of
+from graphtrain.state.initial import mark_of
+from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY, Reached, is_within, parts_of
 
 _MOST = 3
 
@@ -26,82 +29,72 @@ _MOST = 3
 # count as a time. Hardly any other number lies there. What this misses: a seed drawn from the clock counts as a time
 # too, and milliseconds or an earlier hour do not.
 _EARLIEST_TIME = time.time() - 3600
-_OF_A_PROCESS = "p"  # after the hash of a number that equals the process id, as a number of layers may by chance
 _ATTRIBUTES = ("module", "optimizer", "object", "function", "class")
-_CONTAINERS = ("list", "tuple", "deque", "set", "mapping", "cell")
-
-Owner = Literal["module", "data", "object", "program"]
-_REMEDIES: Mapping[Owner, str] = {
-    "module": "seed `setup`, or register it as a buffer",
-    "data": "seed `setup`",
-    "object": "seed `setup`, or give {owner} a state_dict",
-    "program": "seed what makes it",
-}
 
 
-@final
-@dataclass
-class SetupHashes:
-    """A short hash of each plain value and container that is reachable: equal for equal set-ups.
+def setup_hashes(baseline: Baseline, *, now: bool = False) -> dict[str, str]:
+    """Path -> a short hash of what was set up, equal for equal set-ups.
 
-    Attributes:
-        by_path: path -> hash.
-        owners: path -> the type and the path of its owner.
+    Arguments:
+        now: True for what the same objects hold now.
     """
+    hashes: dict[str, str] = {}
 
-    by_path: dict[str, str] = field(default_factory=dict)
-    owners: dict[str, tuple[Owner, str]] = field(default_factory=dict)
+    def put(path: str, content: Any) -> None:
+        hashes[path] = content_hash(content)[:8]
 
-    @classmethod
-    def of(cls, baseline: Baseline, *, now: bool = False) -> SetupHashes:
-        """The hashes of what was set up; with `now`, of what the same objects hold now."""
-        hashes = cls()
-        for entry in baseline.listed():
-            if entry.is_covered and entry.category != "module":
-                continue
-            if entry.category in (*_ATTRIBUTES, *_CONTAINERS):
-                if now:
-                    keys, parts = sample_of(entry.value, entry.category)
-                    entry = replace(entry, keys=keys, parts=parts)
-                hashes._add(entry, baseline)
-        for module, name, before, after in baseline.globals_in_use():
-            if is_value(before):
-                hashes._put(f"{module}:{name}", _text(after if now else before, baseline), "program", module)
-        return hashes
+    for entry in baseline.listed():
+        if entry.is_covered and entry.category != "module":
+            continue
+        if now and entry.category in FORMS:
+            keys, parts = sample_of(entry.value, entry.category)
+            entry = replace(entry, keys=keys, parts=parts)
+        put(entry.path, _content(entry, baseline))
+        for place, part, is_covered in parts_of(entry) if entry.category in _ATTRIBUTES else ():
+            name = place.rpartition(".")[2]
+            is_listed = not is_value(part) and baseline.reachable.path_of(part) == place
+            is_saved = is_covered and name in entry.covered
+            if not (is_listed or is_saved or name.startswith(OF_THE_COMPILER) or baseline.is_left_out(place)):
+                put(place, _text(part, baseline))
+    for module, name, before, after in baseline.globals_in_use():
+        put(f"{module}:{name}", _text(after if now else before, baseline))
+    return hashes
 
-    def _add(self, entry: Reached, baseline: Baseline) -> None:
-        owners: Mapping[str, Owner] = {"module": "module", "object": "object"}
-        owner = "data" if entry.is_data else owners.get(entry.category, "program")
-        if entry.category in _ATTRIBUTES:
-            for place, part, is_covered in parts_of(entry):
-                name = place.rpartition(".")[2]
-                if name.startswith(OF_THE_COMPILER):
-                    continue
-                if is_value(part) and not (is_covered and name in entry.covered) and not baseline.is_left_out(place):
-                    self._put(place, _text(part, baseline), owner, entry.path)
-                    if type(part) is int and part == os.getpid():
-                        self.by_path[place] += _OF_A_PROCESS
-        elif entry.is_entered:
-            keys = [_text(key, baseline) for key in entry.keys]
-            parts = [_text(part, baseline) for part in entry.parts]
-            order = sorted if entry.category == "set" else list
-            self._put(entry.path, (len(parts), keys, order(parts)), owner, entry.path)
-        else:
-            self._put(entry.path, entry.length, owner, entry.path)
 
-    def _put(self, path: str, content: Any, owner: Owner, owner_path: str) -> None:
-        self.by_path[path] = content_hash(content)[:8]
-        self.owners[path] = owner, owner_path
+def _content(entry: Reached, baseline: Baseline) -> Any:
+    """What of an object a checkpoint does not restore, apart from its attributes."""
+    value, kind = entry.value, type(entry.value).__qualname__
+    match entry.category:
+        case "function" | "class":
+            code = value.__code__.co_code if value.__qualname__.endswith("<lambda>") else b""
+            return value.__qualname__, code
+        case "method" | "partial":
+            return kind, _text(value.__func__ if entry.category == "method" else value.func, baseline)
+        case "watched" | "file":
+            return kind, entry.position
+        case "tensor" | "array" if not (entry.is_data or _is_saved(value)):
+            return kind, mark_of(entry)[-1]
+        case "list" | "tuple" | "deque" | "set" | "mapping" | "cell" if entry.is_entered:
+            keys, parts = ([_text(part, baseline) for part in each] for each in (entry.keys, entry.parts))
+            return kind, keys, sorted(parts) if entry.category == "set" else parts
+        case "list" | "tuple" | "deque" | "set" | "mapping":
+            return kind, entry.length, content_hash([] if entry.is_data else [entry.keys, entry.parts])
+    return kind
+
+
+def _is_saved(value: Any) -> bool:
+    """True for a tensor or an array that every checkpoint has."""
+    return is_saveable(value) if isinstance(value, torch.Tensor) else is_plain_array(value) and value.flags.writeable
 
 
 def setup_changes(
     saved: Mapping[str, str],
-    hashes: SetupHashes,
+    hashes: Mapping[str, str],
     baseline: Baseline,
     drift: Mapping[str, Any],
     reported: Collection[str] = (),
-) -> dict[str, str]:
-    """What differs from what `setup` made for the saved run, and was not restored: path -> what to do.
+) -> list[str]:
+    """The paths that differ from what `setup` made for the saved run, and were not restored.
 
     Arguments:
         saved: path -> hash; empty if unknown.
@@ -110,47 +103,38 @@ def setup_changes(
         drift: what was restored of the reachable state.
         reported: names of data that is reported already.
     """
-    differing = [path for path, value in hashes.by_path.items() if not _is_same(saved.get(path, value), value)]
-    if not differing:
-        return {}
-    now, restored = SetupHashes.of(baseline, now=True).by_path, {*drift}
-    for path, change in drift.items():
-        separator = "" if path.endswith(":") else "."
-        restored |= {f"{path}{separator}{name}" for name in change.get("set", ())}
-    changes = {}
-    for path in differing:
-        owner, owner_path = hashes.owners[path]
-        is_restored = path in restored or now.get(path) != hashes.by_path[path]
-        if not is_restored and not is_within(path, reported):
-            changes[path] = _REMEDIES[owner].format(owner=owner_path)
-    return changes
+    if not (paths := differing(saved, hashes)):
+        return []
+    now = setup_hashes(baseline, now=True)
+    replaced = [
+        f"{path}{'' if path.endswith(':') else '.'}{name}"
+        for path, change in drift.items()
+        for name in change.get("set", ())
+    ]
+    return [path for path in paths if now.get(path) == hashes[path] and not is_within(path, [*replaced, *reported])]
 
 
-def factory_changes(name: str, saved: Mapping[str, str], hashes: Mapping[str, str]) -> list[str]:
-    """A line for each path at which a resource made again differs from what its `Factory` made for the saved run."""
-    differing = [path for path, value in hashes.items() if not _is_same(saved.get(path, value), value)]
-    return [f"{path} differs from what the Factory of `{name}` made: seed it" for path in differing[:_MOST]]
+def differing(saved: Mapping[str, str], hashes: Mapping[str, str]) -> list[str]:
+    """The paths whose hash is another one than the saved one."""
+    return [path for path, value in hashes.items() if saved.get(path, value) != value]
 
 
-def unexplained(changes: Mapping[str, str]) -> list[str]:
+def unexplained(paths: Collection[str], maker: str = "`setup`") -> list[str]:
     """A line for each path that differs although nobody changed anything.
 
-    >>> unexplained({"model.noise": "seed `setup`"})
-    ['model.noise differs from what `setup` made: seed `setup`']
+    >>> unexplained(["model.noise"])
+    ['model.noise differs from what `setup` made: seed it, or give what holds it a `state_dict`']
     """
-    lines = [f"{path} differs from what `setup` made: {remedy}" for path, remedy in changes.items()]
+    lines = [f"{path} differs from what {maker} made: seed it, or {REMEDY}" for path in paths]
     more = len(lines) - _MOST
     return lines if more <= 0 else [*lines[:_MOST], f"{more} more such {'difference' if more == 1 else 'differences'}"]
 
 
-def _is_same(saved: str, now: str) -> bool:
-    return saved == now or (saved.endswith(_OF_A_PROCESS) and now.endswith(_OF_A_PROCESS))
-
-
 def _text(value: Any, baseline: Baseline) -> str:
-    """A value as text that is the same in every process with the same set-up: without process ids, places and times."""
+    """A value as text that is the same in every process with the same set-up: without places and times."""
     if not is_value(value):
-        return ""
+        path = baseline.reachable.path_of(value)
+        return content_hash(value) if path is None else path.rpartition(":")[2]  # without the name of the script
     if type(value) in (int, float):
         if _EARLIEST_TIME < value <= time.time():
             return "a time"

@@ -124,9 +124,9 @@ class StateWriter:
         Raises:
             UnknownStateError: there are too many.
         """
-        self._bytes += size
-        if self._bytes > MOST_BYTES:
+        if self._bytes + size > MOST_BYTES:
             raise UnknownStateError(path, f"is beyond the {MOST_BYTES >> 20} MiB that are saved without a `state_dict`")
+        self._bytes += size
 
     def note_graph(self, tensor: torch.Tensor, path: str) -> None:
         """Note that a tensor is saved without its graph."""

@@ -61,7 +61,14 @@ class InitialState:
         *,
         with_code: bool = True,
     ) -> None:
-        self.reachable = Reachable(roots, data, covered, with_code=with_code)
+        # All that is reachable from data, also if it is reachable from elsewhere.
+        within = {
+            name: Reachable({"data": roots[name]}, ["data"], with_code=with_code)
+            for name in data
+            if name not in covered
+        }
+        of_data = {identity for listed in within.values() for identity in listed.by_id}
+        self.reachable = Reachable(roots, data, covered, of_data, with_code=with_code)
         self.elsewhere, self.left_out = frozenset(elsewhere), tuple(left_out)
         self.replaced: tuple[str, ...] = ()
         self._instead: Mapping[str, Any] = {}
@@ -82,12 +89,6 @@ class InitialState:
         self.globals = {
             module: {name: namespace[name] for name in names if name in namespace}
             for module, (namespace, names) in self.reachable.globals.items()
-        }
-        # All that is reachable from data, also if it is reachable from elsewhere.
-        within = {
-            name: Reachable({"data": roots[name]}, ["data"], with_code=with_code)
-            for name in data
-            if name not in covered
         }
         self._of_data = {
             name: [reached for each in listed.by_path.values() if (reached := self.reachable.find(each.value))]

@@ -84,6 +84,7 @@ class Reached:
             its `state_dict`; its other attributes are listed separately.
         is_data: True for data, and for objects that belong to it.
         is_kept: True if it belongs to an object saved by a `state_dict` of its own class: no bounds apply.
+        is_shared: True for data that something else reaches too.
         code: the code of a function; of anything else the class.
         is_entered: False for a container too large to be examined.
         length: the number of items of a container.
@@ -99,6 +100,7 @@ class Reached:
     depth: int
     is_kept: bool = False
     code: Any = None
+    is_shared: bool = False
     ignored: frozenset[str] = frozenset()
     covered: frozenset[str] = frozenset()
     is_entered: bool = True
@@ -116,6 +118,8 @@ class Reachable:
         roots: name -> object.
         data: the names of roots that are data.
         covered: names of roots that something else saves as a whole. Default: none.
+        of_data: the identities of objects that belong to data: they are followed by their attributes, so that data can
+            be put back to an earlier state, also if they have a `state_dict`. Default: none.
         with_code: False leaves out classes, and the globals of functions. Default: they are listed too.
 
     Attributes:
@@ -134,10 +138,11 @@ class Reachable:
         roots: Mapping[str, Any],
         data: Collection[str] = (),
         covered: Collection[str] = (),
+        of_data: Collection[int] = (),
         *,
         with_code: bool = True,
     ) -> None:
-        self._with_code = with_code
+        self._with_code, self._of_data = with_code, of_data
         self.by_path: dict[str, Reached] = {}
         self.by_id: dict[int, Reached] = {}
         self.stateful: dict[str, Any] = {}
@@ -164,6 +169,9 @@ class Reachable:
                     place = f"{path}.param_groups[{number}]['params'][{index}]"
                     self._add(place, tensor, is_covered=False, is_data=False, depth=1)
         self._walk()
+        for reached in filter(None, map(self.by_path.get, covered)):
+            if reached.is_shared and hasattr(reached.value, "state_dict") and not isinstance(reached.value, DataLoader):
+                self.stateful[reached.path] = reached.value
         for reached in self._unlisted:
             # Constants cannot change in place, and objects listed elsewhere are compared there.
             if not all(is_constant(member) or id(member) in self.by_id for member in (*reached.keys, *reached.parts)):
@@ -201,7 +209,10 @@ class Reachable:
         if category == "value" and isinstance(value, enum.Enum):  # whose members may have attributes
             value, category, is_covered = type(value), "class", False
             path = f"{value.__module__}:{value.__qualname__}"
-        if category in ("value", "skipped") or id(value) in self.by_id:
+        if (known := self.by_id.get(id(value))) is not None:
+            known.is_shared |= known.is_data and not is_data
+            return
+        if category in ("value", "skipped"):
             return
         if category == "class" and not (self._with_code and (is_users(value.__module__) or _is_made_by_exec(value))):
             return
@@ -220,7 +231,8 @@ class Reachable:
         reached = Reached(path, value, category, is_covered, is_data, depth, is_kept, code)
         # Not a module on the device `meta`, such as one that gets its parameters from `functional_call`.
         is_empty = isinstance(value, torch.nn.Module) and any(tensor.is_meta for tensor in value.parameters())
-        if not is_covered and not is_data and keeps_state(value) and not is_empty:
+        is_part = id(value) in self._of_data and category not in ("module", "optimizer")
+        if not (is_covered or is_data or is_part or is_empty) and keeps_state(value):
             self.stateful[path] = value
         self.by_id[id(value)] = self.by_path[path] = reached
         self._waiting.append(reached)
@@ -375,8 +387,9 @@ def is_within(path: str, places: Collection[str]) -> bool:
 
 
 def keeps_state(value: Any) -> bool:
-    """True for objects that are saved and loaded by their own methods."""
-    return all(callable(getattr(type(value), name, None)) for name in ("state_dict", "load_state_dict"))
+    """True for objects that are saved and loaded by their own methods; of a loader these are about its position."""
+    both = all(callable(getattr(type(value), name, None)) for name in ("state_dict", "load_state_dict"))
+    return both and not isinstance(value, DataLoader)
 
 
 def state_of(value: Any) -> Mapping[Any, Any]:

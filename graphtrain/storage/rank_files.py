@@ -183,10 +183,15 @@ def manifest_of(
         facts = replace(facts, sharded=whole, not_finite=next(filter(None, named), ""))
     return replace(
         facts,
-        digest=digests[0] if len(digests) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest(),
+        digest=digest_of_ranks(digests),
         tensors={file: listed for file, listed in places.items() if listed},
         files=files,
     )
+
+
+def digest_of_ranks(digests: Sequence[str]) -> str:
+    """The digest of a run, of those of all its ranks."""
+    return digests[0] if len(digests) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest()
 
 
 def _drift(digests: Digests) -> tuple[Mapping[str, str], str | None]:

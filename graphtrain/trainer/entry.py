@@ -203,7 +203,7 @@ def _report(
     """Report how the run is resumed; what has changed, in words."""
     session, files, manifest = run.session, run.files, checkpoint.manifest
     state, environment = session.compiled.state, session.environment
-    different: Mapping[str, str] = {}
+    different: list[str] = []
     if files is not None and state.baseline is not None and environment is not None and not in_place:
         drift = checkpoint.sections.get("reachable", {})
         changed = environment.changed_data(manifest)
@@ -248,7 +248,7 @@ def note_start(run: LiveRun, checkpoint: Checkpoint | None, *, is_as_saved: bool
             {
                 **environment.as_plain(),
                 "checkpoint": checkpoint.path.name if checkpoint else None,
-                **({"setup": setup.by_path} if setup.by_path != known else {}),
+                **({"setup": setup} if setup != known else {}),
             },
             {origin.difference_file: origin.difference} if origin.difference else {},
         )

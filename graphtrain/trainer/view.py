@@ -179,7 +179,8 @@ class RunView(Recorded):
         """A hash (hexadecimal) of what the continuation depends on: equal digests mean bitwise equal runs.
 
         Model, optimizer, scheduler, gradients, random generators, position in the data, progress. Not clocks, not the
-        progress of kinds declared `observer`, not a `runs` that nothing reads.
+        progress of kinds declared `observer`, not a `runs` that nothing reads, nor running means whose rows the clock
+        decides. With several processes it is that of this rank; `graphtrain status` shows the one of all of them.
 
         Raises:
             CheckpointError: something alive at this position cannot be encoded.

@@ -284,6 +284,24 @@ def test_state_that_is_lost_is_named(script: str, folder: Path, command: Command
     assert contents(folder / "r") == before
 
 
+@pytest.mark.full
+def test_what_only_the_digest_tells_apart_is_a_difference(folder: Path, command: Command) -> None:
+    """The order of a dictionary, which `setup` makes in another one when it is called again."""
+    state = (
+        "import os\n\nclass Names:\n    def state_dict(self):\n        return {'order': self.order}\n\n"
+        "    def load_state_dict(self, state):\n        self.order = state['order']\n\n"
+    )
+    script = state + TINY.replace(
+        "    model = ",
+        "    held = Names()\n    held.order = dict.fromkeys('ba' if os.path.exists('r') else 'ab', 1)\n    model = ",
+    )
+    (folder / "mine.py").write_text(script.replace('"optimizer":', '"held": held,\n        "optimizer":'))
+    assert command("run", "mine.py", "finish.after=6 batches", "--run-dir", "r", "--quiet").code == 0
+    result = command("verify", "mine.py", "--run-dir", "r")
+    assert result.code == 1
+    assert re.search(r"^  digest: [0-9a-f]{16} -> [0-9a-f]{16}$", result.out, re.MULTILINE)
+
+
 @pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize(

@@ -489,8 +489,12 @@ def test_generators_of_the_nearest_objects_are_watched() -> None:
 
 
 class Keeps(Unsized):
+    def __iter__(self) -> Iterator[Any]:
+        for self.drawn in range(3):
+            yield self.drawn
+
     def state_dict(self) -> dict[str, Any]:
-        return {}
+        return {"drawn": self.drawn}
 
     def load_state_dict(self, state: Any) -> None: ...
 

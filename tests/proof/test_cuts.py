@@ -211,6 +211,17 @@ def test_rows_that_the_clock_decides_are_not_compared(tmp_path: Path) -> None:
     assert differences(tmp_path, "other", whole) == []
 
 
+def test_means_whose_rows_the_clock_decides_are_in_no_digest(tmp_path: Path) -> None:
+    first, second = (
+        trainer(tmp_path / every, GRAPH.set("log", every=every)) for every in ("1 hours", "0.000001 seconds")
+    )
+    for each in (first, second):
+        each.run(until="4 batches")
+    assert len(first.metrics) < len(second.metrics)
+    assert first.digest() == second.digest()
+    assert newest_checkpoint(tmp_path / "1 hours").digest == newest_checkpoint(tmp_path / "0.000001 seconds").digest
+
+
 def without(*names: str) -> Any:
     """A capture that loses sections of the state."""
     captured = StatefulObjects.capture

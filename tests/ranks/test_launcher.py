@@ -403,3 +403,10 @@ def test_more_processes_than_micro_batches_are_refused() -> None:
     )
     for data in ([1, 2, 3, 4], [], iter([1]), RankLocal([1]), {"a": [1], "b": [2]}, None):
         training.refuse_idle_ranks(data, 4)
+
+
+@pytest.mark.full
+def test_the_digest_on_the_screen_is_that_of_all_ranks(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TINY)
+    first, _ = run_command(2, "run", "train.py", "finish.after=1 epochs", "--run-dir", "r", cwd=tmp_path)
+    assert f"r  digest {read_status(tmp_path / 'r')['digest'][:16]}" in first.err, first

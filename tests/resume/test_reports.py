@@ -23,7 +23,7 @@ from graphtrain.resume.equal_ranks import prepare_models, require_equal, require
 from graphtrain.resume.hyper_parameters import HyperParameterChange, HyperParameters, encoded
 from graphtrain.resume.provenance import Provenance, code_changes
 from graphtrain.resume.restore import ResumeOptions, difference_error, repeated
-from graphtrain.resume.setup_change import factory_changes, unexplained
+from graphtrain.resume.setup_change import unexplained
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.run_files import RunFiles
 from tests.ranks.fake_ranks import run_ranks
@@ -102,25 +102,13 @@ def test_a_state_that_cannot_be_restored_is_named() -> None:
 
 @pytest.mark.parametrize("number", [0, 1, 3, 4, 5])
 def test_a_few_differences_are_listed_and_the_others_counted(number: int) -> None:
-    lines = unexplained({f"model.{index}": "seed `setup`" for index in range(number)})
-    assert lines[:3] == [
-        f"model.{index} differs from what `setup` made: seed `setup`" for index in range(min(number, 3))
-    ]
+    lines = unexplained([f"model.{index}" for index in range(number)])
+    what = "differs from what `setup` made: seed it, or give what holds it a `state_dict`"
+    assert lines[:3] == [f"model.{index} {what}" for index in range(min(number, 3))]
     assert lines[3:] == {4: ["1 more such difference"], 5: ["2 more such differences"]}.get(number, [])
 
 
-def test_what_a_factory_made_is_compared_by_path() -> None:
-    """A number that is the process id may be any other one of those."""
-    saved = {"a": "1", "b": "2", "c": "3p", "d": "4", "e": "5", "f": "6p"}
-    now = {"a": "1", "b": "x", "c": "4p", "d": "x", "e": "x", "f": "6", "g": "new", "h": "7p"}
-    assert factory_changes("net", saved, now) == [
-        f"{path} differs from what the Factory of `net` made: seed it" for path in "bde"
-    ]
-    assert factory_changes("net", {}, now) == []
-
-
 def test_what_tells_of_the_process_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = [1]
     baseline: Any = SimpleNamespace(reachable=SimpleNamespace(by_id={10**9: SimpleNamespace(path="model")}))
     now = time.time()
     monkeypatch.setattr(setup_change.tempfile, "gettempdir", lambda: "/tmp/x")  # noqa: S108
@@ -128,7 +116,7 @@ def test_what_tells_of_the_process_is_no_text(tmp_path: Path, monkeypatch: pytes
         (now, "a time"), (int(now), "a time"), (setup_change._EARLIEST_TIME, repr(setup_change._EARLIEST_TIME)),
         (setup_change._EARLIEST_TIME + 1, "a time"), (now + 1000, repr(now + 1000)), (5, "5"), (True, "True"),
         (0.5, "0.5"), (10**9, "the identity of model"), (float(10**9), "1000000000.0"), ("text", "'text'"),
-        ("/tmp/x/y", "a temporary file"), (None, "None"), (known, ""), ("<f at 0x7f>", ""),  # noqa: S108
+        ("/tmp/x/y", "a temporary file"), (None, "None"), ("<f at 0x7f>", ""),  # noqa: S108
     ):  # fmt: skip
         assert setup_change._text(value, baseline) == text, value
 

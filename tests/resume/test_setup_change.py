@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import array
+import ctypes
+import functools
 import json
-import os
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
 from graphtrain import Graph, Trainer, UsageError
 
 SCALE = 1.0
+
+
+class Own(torch.Tensor):
+    """A tensor that is not saved."""
 
 
 class Task:
@@ -118,7 +127,6 @@ SAME: dict[str, tuple[Prepare, Any]] = {
     "the time": (lambda model, task, process: setattr(task, "started", time.time()), None),
     "a temporary folder": (lambda model, task, process: setattr(task, "folder", tempfile.mkdtemp()), None),
     "an identity": (lambda model, task, process: setattr(task, "of", id(model)), None),
-    "the process": (lambda model, task, process: setattr(task, "process", os.getpid()), None),
     "a learning rate that is a tensor": (lambda model, task, process: setattr(task, "rate", torch.rand(1)), None),
 }
 
@@ -143,15 +151,15 @@ def test_what_is_restored_and_what_tells_of_the_process_is_no_difference(name: s
 DIFFERENT: dict[str, tuple[Prepare, str]] = {
     "a probability": (
         lambda model, task, process: setattr(model[1], "p", process / 10),
-        "model.1.p differs from what `setup` made: seed `setup`, or register it as a buffer",
+        "model.1.p differs from what `setup` made: seed it, or give what holds it a `state_dict`",
     ),
     "a value": (
         lambda model, task, process: setattr(task, "scale", float(process)),
-        "training_step.scale differs from what `setup` made: seed `setup`, or give training_step a state_dict",
+        "training_step.scale differs from what `setup` made: seed it, or give what holds it a `state_dict`",
     ),
     "a list": (
         lambda model, task, process: setattr(task, "weights", [1.0, float(process)]),
-        "training_step.weights differs from what `setup` made: seed what makes it",
+        "training_step.weights differs from what `setup` made: seed it, or give what holds it a `state_dict`",
     ),
     "a global": (lambda model, task, process: globals().update(SCALE=float(process)), "SCALE differs from what"),
     "an attribute of a class": (lambda model, task, process: setattr(Task, "threshold", process), "threshold differs"),
@@ -159,9 +167,45 @@ DIFFERENT: dict[str, tuple[Prepare, str]] = {
         lambda model, task, process: setattr(task, "inner", (lambda value: lambda: value)(process)),
         "training_step.inner<value> differs from what `setup` made",
     ),
+    "a function, by another name": (
+        lambda model, task, process: setattr(task, "f", (torch.relu, torch.tanh)[process - 1]),
+        "training_step.f differs from what `setup` made",
+    ),
+    "a lambda": (
+        lambda model, task, process: setattr(task, "f", (lambda x: x, lambda x: x + x)[process - 1]),
+        "training_step.f differs from what `setup` made",
+    ),
+    "a module of another class": (
+        lambda model, task, process: setattr(task, "f", (torch.nn.ReLU, torch.nn.Tanh)[process - 1]()),
+        "training_step.f differs from what `setup` made",
+    ),
+    **{
+        name: (
+            lambda model, task, process, make=make: setattr(task, "part", make(process)),
+            "training_step.part differs from what `setup` made",
+        )
+        for name, make in {
+            "a sparse tensor": lambda process: torch.full((2, 2), float(process)).to_sparse_csr(),
+            "a quantized tensor": lambda process: torch.quantize_per_tensor(
+                torch.ones(2) * process, 0.1, 0, torch.qint8
+            ),
+            "a tensor of a class": lambda process: torch.full((2,), float(process)).as_subclass(Own),
+            "a read-only array": lambda process: numpy.frombuffer(bytes([process]), numpy.uint8),
+            "an array of objects": lambda process: numpy.array([process, "x"], dtype=object),
+            "an array of Python": lambda process: array.array("d", [process]),
+            "numbers of C": lambda process: (ctypes.c_double * 2)(process, 1),
+            "a long list": lambda process: [float(process)] * 2_000,
+            "a long dictionary": lambda process: dict.fromkeys(range(2000), process),
+            "tuples in a set": lambda process: {(1, process)},
+            "an object of another class": lambda process: (SimpleNamespace, Namespace)[process - 1](x=1),
+            "a class": lambda process: Counter if process == 1 else Task,
+            "a function in a partial": lambda process: functools.partial((max, min)[process - 1], 1),
+        }.items()
+    },
 }
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support", "ignore:.*quantize")
 @pytest.mark.first(3)
 @pytest.mark.parametrize("name", list(DIFFERENT))
 def test_what_stays_different_is_named_with_what_to_do(name: str, tmp_path: Path) -> None:
