@@ -10,10 +10,7 @@ from typing import Any, final, overload
 from graphtrain.graph.renaming import renamed_path
 from graphtrain.storage.run_directory import NODES_FILE, MetricsFile
 
-_EVENTS = ("begun", "resumed", "rewired")
 _WAITS = ("data", "saves")
-_MOST = 1 << 62
-_MOST_COUNTERS = 1 << 20
 
 
 @final
@@ -47,10 +44,10 @@ class RunActivity(Sequence[dict[str, Any]]):
     """
 
     def __init__(self, run_dir: Path) -> None:
-        self._file = MetricsFile(run_dir / NODES_FILE, holds="counts")
+        self._file = MetricsFile(run_dir / NODES_FILE)
 
     def __len__(self) -> int:
-        return sum(1 for line in self._file.each_row(_checked) if "counts" in line)
+        return sum(1 for line in self._file.rows() if "counts" in line)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for totals in self._totals():
@@ -75,7 +72,7 @@ class RunActivity(Sequence[dict[str, Any]]):
     @property
     def starts(self) -> list[dict[str, Any]]:
         """Where the run was started: ``time``, ``rows``, and ``event``, which is begun, resumed or rewired."""
-        return [_start(line) for line in self._file.each_row(_checked, b'{"event"')]
+        return list(self._file.rows(beginning=b'{"event"', read=_start))
 
     def at(self, row: int) -> dict[str, Any] | None:
         """The totals when a row of metrics was recorded; None where nothing was counted until then.
@@ -84,7 +81,7 @@ class RunActivity(Sequence[dict[str, Any]]):
             row: its number in `Run.metrics`; -1 is the last.
         """
         chosen = -1
-        for line in self._file.each_row(_checked):
+        for line in self._file.rows():
             if "counts" not in line:
                 continue
             if 0 <= row < line["rows"] - 1:
@@ -133,7 +130,7 @@ class RunActivity(Sequence[dict[str, Any]]):
     def _totals(self, starts: list[dict[str, Any]] | None = None) -> Iterator[_Totals]:
         """The totals after each line: one object, which changes; headers are added to `starts`."""
         totals = _Totals()
-        for line in self._file.each_row(totals.add):
+        for line in self._file.rows(read=totals.add):
             if "counts" in line:
                 yield totals
             elif starts is not None:
@@ -156,29 +153,17 @@ class _Totals:
         self._edges: Mapping[str, list[int]] = {}
 
     def add(self, line: dict[str, Any]) -> dict[str, Any]:
-        """Add a line; returns it.
-
-        Raises:
-            ValueError: it is not one that a run has written.
-        """
-        _checked(line)
-        self.time, self.rows = line["time"], line["rows"]
+        """Add a line; returns it."""
+        self.time, self.rows = float(line["time"]), int(line["rows"])
         if "event" in line:
             self._begin(line["nodes"], line["edges"])
             for names in line.get("renamed", ()):
                 self._rename(names)
             self._continue(line.get("instead", ""))
             return line
-        numbers, totals, what = line["counts"], self._counts, "counter"
-        try:
-            for counter, more in zip(numbers[::2], numbers[1::2], strict=True):
-                totals[counter] += more
-            if numbers := line.get("milliseconds"):
-                totals, what = self._times, "node"
-                for node, more in zip(numbers[::2], numbers[1::2], strict=True):
-                    totals[node] += more
-        except IndexError:
-            raise ValueError(f"a {what} that the header before does not have") from None
+        for totals, numbers in ((self._counts, line["counts"]), (self._times, line.get("milliseconds", ()))):
+            for number, more in zip(numbers[::2], numbers[1::2], strict=True):
+                totals[number] += more
         for name in _WAITS:
             if name in line:
                 self._waits[name] += line[name]
@@ -188,8 +173,6 @@ class _Totals:
         counters = 1 + max(
             (counter for table in (nodes, edges) for own in table.values() for counter in own), default=-1
         )
-        if counters > _MOST_COUNTERS:
-            raise ValueError(f"more than {_MOST_COUNTERS} counters")
         self._runs, self._taken, self._milliseconds = self._sums()
         self._counts, self._times = [0] * counters, [0] * len(nodes)
         self._nodes, self._edges = nodes, edges
@@ -251,41 +234,4 @@ def _renamed_edge(edge: str, names: Mapping[str, str]) -> str:
 
 
 def _start(line: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: line[key] for key in ("time", "rows", "event")}
-
-
-def _checked(line: dict[str, Any]) -> dict[str, Any]:
-    """A line that has the form of a header or of counts.
-
-    Raises:
-        ValueError: it has not.
-    """
-    if type(line.get("time")) not in (int, float):
-        raise ValueError("it has no time")
-    if "event" in line:
-        tables = [{"rows": [line.get("rows")]}, line.get("nodes"), line.get("edges")]
-        if line["event"] not in _EVENTS or not all(
-            isinstance(table, dict) and all(map(_are_counts, table.values())) for table in tables
-        ):
-            raise ValueError("it is no header")
-        if not isinstance(line.get("instead", ""), str) or not _are_renamings(line.get("renamed", [])):
-            raise ValueError("it is no header")
-        return line
-    counts, took = line.get("counts"), line.get("milliseconds", [])
-    if type(counts) is not list or type(took) is not list or len(counts) % 2 or len(took) % 2:
-        raise ValueError("it has no counts")
-    if not _are_counts([line.get("rows"), *counts, *took, *(line[name] for name in _WAITS if name in line)]):
-        raise ValueError("it has no counts, or no number of rows")
-    return line
-
-
-def _are_renamings(tables: Any) -> bool:
-    return isinstance(tables, list) and all(
-        isinstance(table, dict) and all(isinstance(name, str) for name in table.values()) for table in tables
-    )
-
-
-def _are_counts(numbers: Any) -> bool:
-    if not isinstance(numbers, list) or not numbers:
-        return isinstance(numbers, list)
-    return {*map(type, numbers)} == {int} and min(numbers) >= 0 and max(numbers) <= _MOST
+    return {"time": float(line["time"]), "rows": int(line["rows"]), "event": line["event"]}

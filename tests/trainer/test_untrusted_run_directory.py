@@ -171,7 +171,7 @@ def test_rows_that_are_none(row: str, part: Path) -> None:
     file = part / METRICS_FILE
     first = (row + "\n").encode()
     file.write_bytes(first + file.read_bytes())
-    with pytest.raises(UsageError, match="does not hold the rows that were written"):
+    with pytest.raises(UsageError, match="is not a row that a run has written"):
         trainer_of(part).run()
     assert file.read_bytes().startswith(first)
 
