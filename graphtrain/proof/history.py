@@ -13,7 +13,6 @@ from graphtrain.errors import CheckpointError
 from graphtrain.ranks import current_ranks
 from graphtrain.report.run import Run
 from graphtrain.storage.checkpoint import SavedCheckpoint
-from graphtrain.storage.manifest import SkippedCheckpoints
 from graphtrain.storage.run_directory import (
     CHECKPOINTS_FOLDER,
     METRICS_FILE,
@@ -72,22 +71,19 @@ class RunHistory:
         # A resume from an earlier checkpoint cuts the metrics back: later checkpoints were abandoned.
         metrics_bytes = metrics.lstat().st_size if os.path.lexists(metrics) else 0
         newest_first: list[SavedCheckpoint] = []
-        skipped = SkippedCheckpoints(self._notify)
         for path in reversed(self._folder.paths()):
             if spans is not None and _trained_spans(newest_first) >= spans:
                 break
             try:
                 checkpoint = SavedCheckpoint.read(path)
             except CheckpointError as error:
-                skipped.add(path, error.message, f"skipped a damaged checkpoint: {error.message}")
+                self._notify(f"skipped a damaged checkpoint: {error.message}")
                 continue
             abandoned = newest_first and not checkpoint.leads_to(newest_first[-1])
             if abandoned or checkpoint.manifest.metrics_bytes > metrics_bytes:
-                reason = "the run was resumed from an earlier checkpoint"
-                skipped.add(path, reason, f"skipped {path.name}: {reason}")
+                self._notify(f"skipped {path.name}: the run was resumed from an earlier checkpoint")
                 continue
             newest_first.append(checkpoint)
-        skipped.report()
         return newest_first[::-1]
 
     def segments(self, last: int | None = None) -> list[Segment]:

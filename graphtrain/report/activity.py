@@ -10,7 +10,6 @@ from typing import Any, final
 from graphtrain.graph.renaming import renamed_path
 from graphtrain.storage.run_directory import NODES_FILE, MetricsFile
 
-_EVENTS = ("begun", "resumed", "rewired")
 _WAITS = ("data", "saves")
 
 
@@ -45,7 +44,7 @@ class RunActivity:
     """
 
     def __init__(self, run_dir: Path) -> None:
-        self._file = MetricsFile(run_dir / NODES_FILE, holds="counts")
+        self._file = MetricsFile(run_dir / NODES_FILE)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for totals in self._totals([]):
@@ -70,7 +69,7 @@ class RunActivity:
                 totals.add(line)
             return line
 
-        for _ in self._file.each_row(add):
+        for _ in self._file.rows(read=add):
             pass
         return totals.plain() if totals.are_counted else None
 
@@ -95,7 +94,7 @@ class RunActivity:
     def _totals(self, starts: list[dict[str, Any]]) -> Iterator[_Totals]:
         """The totals after each line: one object, which changes; headers are added to `starts`."""
         totals = _Totals()
-        for line in self._file.each_row(totals.add):
+        for line in self._file.rows(read=totals.add):
             if "counts" in line:
                 yield totals
             else:
@@ -125,8 +124,6 @@ class _Totals:
         """
         self.time, self.rows = float(line["time"]), int(line["rows"])
         if "event" in line:
-            if line["event"] not in _EVENTS:
-                raise ValueError("it is no header")
             self._runs, self._taken, self._milliseconds = self._sums()
             self._nodes, self._edges = line["nodes"], line["edges"]
             self._counts, self._times = Counter(), [0] * len(self._nodes)

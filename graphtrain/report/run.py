@@ -95,7 +95,7 @@ class Run(Recorded):
     @property
     def metrics(self) -> list[dict[str, float]]:
         """The rows recorded so far, oldest first."""
-        return MetricsFile(self.path / METRICS_FILE).complete_rows()
+        return MetricsFile(self.path / METRICS_FILE).numbers()
 
     def last_rows(self) -> list[dict[str, Any]]:
         """The last rows of metrics: those in the last 256 KiB, which are read at once, however long the run is.
@@ -114,7 +114,7 @@ class Run(Recorded):
     @property
     def texts(self) -> list[dict[str, Any]]:
         """The texts that ``recorder.show`` has kept, oldest first, with step and epoch."""
-        return MetricsFile(self.path / TEXTS_FILE, holds="texts").complete_rows()
+        return list(MetricsFile(self.path / TEXTS_FILE).rows())
 
     @property
     def activity(self) -> RunActivity:

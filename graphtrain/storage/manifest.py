@@ -15,7 +15,6 @@ from typing import Any, TypeVar, final
 import msgpack
 
 from graphtrain.errors import CheckpointError, LaterFormatError
-from graphtrain.names import quoted
 from graphtrain.printable import one_line
 from graphtrain.storage.background import largest_first
 from graphtrain.storage.regular import HashedReader
@@ -28,7 +27,6 @@ OWN_FACTS = frozenset({"aliases", "data_content", "unknown"})
 """The fields of which each rank has its own."""
 
 _MOST_BYTES_OF_A_NAME = 255
-_MOST_LINES = 5
 # Errors of the files themselves; any other may be temporary.
 _NO_SUCH_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR)
 _NAME = re.compile(r"(\d{6,})-step-(\d+)")
@@ -293,40 +291,6 @@ def _numbered(folder: Path) -> list[tuple[int, str]]:
     """The entries that are named like checkpoints, sorted by number."""
     matches = map(_NAME.fullmatch, os.listdir(folder) if folder.is_dir() else ())
     return sorted((int(match.group(1)), match.string) for match in matches if match is not None)
-
-
-@final
-class SkippedCheckpoints:
-    """Reports skipped checkpoints: one line for each, or a single line if there are many.
-
-    Arguments:
-        notify: receives the lines.
-
-    >>> skipped = SkippedCheckpoints(print)
-    >>> for number in range(9):
-    ...     skipped.add(Path(f"checkpoints/{number:06d}-step-5"), "torn", "skipped a damaged checkpoint: torn")
-    >>> skipped.report()
-    skipped 9 checkpoints in checkpoints: `000000-step-5`, `000001-step-5`, `000002-step-5` and 6 more; the first: torn
-    """
-
-    def __init__(self, notify: Callable[[str], None]) -> None:
-        self._notify = notify
-        self._skipped: list[tuple[Path, str, str]] = []
-
-    def add(self, path: Path, reason: str, line: str) -> None:
-        """Add one, with the line that is reported if there are few."""
-        self._skipped.append((path, reason, line))
-
-    def report(self) -> None:
-        """Report all that were added since the last report."""
-        skipped, self._skipped = self._skipped, []
-        if len(skipped) <= _MOST_LINES:
-            for _, _, line in skipped:
-                self._notify(line)
-            return
-        names = quoted((path.name for path, _, _ in skipped), 3)
-        folder, first = skipped[0][0].parent, skipped[0][1]
-        self._notify(f"skipped {len(skipped)} checkpoints in {folder}: {names}; the first: {first}")
 
 
 def checkpoint_number(path: Path) -> int:

@@ -18,7 +18,6 @@ from graphtrain.names import nearest
 from graphtrain.storage.manifest import (
     MANIFEST_FILE,
     Manifest,
-    SkippedCheckpoints,
     check_files,
     checkpoint_paths,
     holds_a_checkpoint,
@@ -162,32 +161,28 @@ def newest_checkpoint(
     Raises:
         LaterFormatError: a checkpoint that would be read was written by a later version.
     """
-    skipped = SkippedCheckpoints(notify)
     not_finite: dict[Path, str] = {}
     paths = checkpoint_paths(folder)[::-1]
-    try:
-        for path in paths:  # those that are tried last are appended
-            try:
-                manifest = read_manifest(path)
-                reason, weight = why_incompatible(manifest), manifest.not_finite if finite_first else ""
-                if reason:
-                    skipped.add(path, reason, f"skipped {path}: {reason}")
-                elif weight and path not in not_finite:
-                    not_finite[path] = f"`{weight}` is not finite; --resume {path.name} resumes from it anyway"
-                    paths.append(path)
-                else:
-                    checkpoint = read(path, manifest)
-                    for passed, why in not_finite.items() if not weight else ():
-                        skipped.add(passed, why, f"passed over {passed}: {why}")
-                    return checkpoint
-            except LaterFormatError:
-                raise
-            except CheckpointError as error:
-                if not isinstance(error.__cause__, OSError | MemoryError):  # which may be temporary
-                    damaged(path)
-                skipped.add(path, error.message, f"skipped a damaged checkpoint: {error.message}")
-    finally:
-        skipped.report()
+    for path in paths:  # those that are tried last are appended
+        try:
+            manifest = read_manifest(path)
+            reason, weight = why_incompatible(manifest), manifest.not_finite if finite_first else ""
+            if reason:
+                notify(f"skipped {path}: {reason}")
+            elif weight and path not in not_finite:
+                not_finite[path] = f"`{weight}` is not finite; --resume {path.name} resumes from it anyway"
+                paths.append(path)
+            else:
+                checkpoint = read(path, manifest)
+                for passed, why in not_finite.items() if not weight else ():
+                    notify(f"passed over {passed}: {why}")
+                return checkpoint
+        except LaterFormatError:
+            raise
+        except CheckpointError as error:
+            if not isinstance(error.__cause__, OSError | MemoryError):  # which may be temporary
+                damaged(path)
+            notify(f"skipped a damaged checkpoint: {error.message}")
     return None
 
 

@@ -27,9 +27,7 @@ CHECKPOINTS_FOLDER = "checkpoints"
 ACTIVE = ("running", "stopping")
 # The most seconds between two writes of the status while a run is active.
 STATUS_SECONDS = 2.0
-_MOST_BYTES_OF_A_ROW = 64 << 20
 _NUMBERS = {int, float}
-_COMPACT = json.JSONEncoder(separators=(",", ":"))
 
 T = TypeVar("T")
 
@@ -98,28 +96,22 @@ def is_foreign(status_file: Path) -> bool:
 
 
 class MetricsFile:
-    """Metric rows, rows of texts, or counts of nodes, one JSON object per line.
+    """Rows of plain data, one JSON object per line: metrics, texts, or counts of nodes.
 
-    Metrics and texts have no times: equal runs have equal files. Rows are written immediately. What a full disk did not
-    take is kept, and written first when there is room again.
+    Rows are written immediately. What a full disk did not take is kept, and written first when there is room again.
 
     Arguments:
         path: the file; created with the first row.
-        holds: what the values of its rows are: "numbers"; "texts", with numbers among them; or "counts", which are any
-            plain data, written without spaces and checked by their reader. Default: "numbers".
     """
 
-    def __init__(self, path: Path, *, holds: Literal["numbers", "texts", "counts"] = "numbers") -> None:
-        self._path, self._holds = path, holds
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self._descriptor: int | None = None
         self._waiting = b""
 
     def append(self, *rows: Mapping[str, Any]) -> None:
         """Add rows. NaN and infinities are written as the strings "nan", "inf" and "-inf"."""
-        for row in rows:
-            # Counts are plain already, and looking at each number takes 20 us.
-            text = _COMPACT.encode(row) if self._holds == "counts" else json.dumps(json_value(row))
-            self._waiting += f"{text}\n".encode()
+        self._waiting += "".join(json.dumps(json_value(row)) + "\n" for row in rows).encode()
         with suppress(OSError):  # reported by `length`, where something depends on it
             self._write()
 
@@ -139,9 +131,9 @@ class MetricsFile:
             if self._waiting:
                 self._write()
             if self._descriptor is None:
-                return self._size()
+                return self._path.stat().st_size if self._path.exists() else 0
             status = os.fstat(self._descriptor)
-            if not os.path.lexists(self._path) or not os.path.samestat(status, self._path.lstat()):
+            if not self._path.exists() or not os.path.samestat(status, self._path.stat()):
                 raise CheckpointError(f"{self._path} was moved or removed while rows were written to it")
             return status.st_size
 
@@ -155,98 +147,70 @@ class MetricsFile:
             with readable_failure(self._path):
                 os.fsync(self._descriptor)
 
-    def cut(self, length: int) -> list[dict[str, Any]]:
-        """Truncate the file to `length` bytes; returns the rows that remain, but no counts, on which nothing depends.
+    def cut(self, length: int) -> None:
+        """Truncate the file to `length` bytes.
 
         Raises:
-            UsageError: the file is shorter, so rows are lost; or they are not those that were written.
+            UsageError: the file is shorter, so rows are lost.
         """
         self.close()
         self._waiting = b""
-        with readable_failure(self._path):
-            size = self._size()
-        if size < length:
+        if (size := self.length()) < length:
             raise UsageError(
                 f"{self._path} has {size} bytes, but the checkpoint was made when it had {length}",
                 "it was changed since; resume from another checkpoint, or into another run directory",
             )
-        rows = self.first_rows(length) if self._holds != "counts" else []
         if size > length:
-            with readable_failure(self._path), open(self._path, "r+b", buffering=0) as file:
-                file.truncate(length)
-        return rows
+            with readable_failure(self._path):
+                os.truncate(self._path, length)
 
-    def first_rows(self, length: int) -> list[dict[str, Any]]:
-        """The rows in the first `length` bytes.
-
-        Raises:
-            UsageError: they are not those that were written.
-        """
-        try:
-            return list(self._rows(length))
-        except (ValueError, AttributeError, TypeError) as error:
-            raise UsageError(
-                f"{self._path} does not hold the rows that were written ({error})",
-                "it was changed since; resume into another run directory, with --fork",
-            ) from None
-
-    def complete_rows(self) -> list[dict[str, Any]]:
-        """All rows but a last one that is still being written, or that a kill has cut; none where there is no file.
-
-        Raises:
-            UsageError: the file cannot be read, or a line is not a row.
-        """
-        return list(self.each_row())
-
-    def each_row(
-        self, checked: Callable[[dict[str, Any]], dict[str, Any]] = lambda row: row, beginning: bytes = b""
+    def rows(
+        self,
+        length: int | None = None,
+        *,
+        beginning: bytes = b"",
+        read: Callable[[dict[str, Any]], dict[str, Any]] = dict,
     ) -> Iterator[dict[str, Any]]:
-        """The rows of `complete_rows`, one by one.
+        """The rows, one by one, but for a last one that is still being written; none where there is no file.
 
         Arguments:
-            checked: returns a row; a ValueError says what is wrong with it. Default: nothing is.
+            length: the bytes that are read. Default: all.
             beginning: of the lines that are read; the others are left out. Default: all are read.
+            read: makes a row of the table in a line. Default: the table is one.
 
         Raises:
-            UsageError: as `complete_rows`.
+            UsageError: the file cannot be read, or a line is not a row that a run has written.
         """
-        number = 0
+        number = end = 0
         try:
             with open(self._path, "rb") as file:
-                while (line := file.readline(_MOST_BYTES_OF_A_ROW)).endswith(b"\n"):
-                    number += 1
+                for line in file:
+                    if end == length:
+                        return
+                    number, end = number + 1, end + len(line)
+                    if not line.endswith(b"\n"):
+                        return
+                    if length is not None and end > length:
+                        raise ValueError("a row is longer than it was")
                     if line.startswith(beginning):
-                        yield checked(self._row(line))
+                        yield read(parsed_json(line))
         except FileNotFoundError:
             return
         except OSError as error:
             raise UsageError(f"{self._path} cannot be read: {error.strerror or error}") from None
-        except (ValueError, AttributeError, TypeError, LookupError) as error:
-            raise UsageError(f"{self._path}:{number} is not a row that a run has written ({error})") from None
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise UsageError(
+                f"{self._path}:{number} is not a row that a run has written ({error})",
+                "it was changed since; resume into another run directory, with --fork",
+            ) from None
 
-    def _row(self, line: bytes) -> dict[str, Any]:
-        row = parsed_json(line, overflows=self._holds == "numbers")
-        if type(row) is not dict:
-            raise ValueError("it is no table")
-        if self._holds == "counts" or {*map(type, row.values())} <= _NUMBERS:
-            return row
-        is_text = self._holds == "texts"
-        return {name: value if is_text and isinstance(value, str) else _number(value) for name, value in row.items()}
+    def numbers(self, length: int | None = None) -> list[dict[str, float]]:
+        """Rows of metrics, in which NaN and infinities are texts in the file.
 
-    def _size(self) -> int:
-        return self._path.stat().st_size if self._path.exists() else 0
-
-    def _rows(self, length: int) -> Iterator[dict[str, Any]]:
-        """The rows in the first bytes of the file, which may have any size, so they are read one by one."""
-        if not length:
-            return
-        with open(self._path, "rb") as file:
-            while length:
-                line = file.readline(min(length, _MOST_BYTES_OF_A_ROW))
-                length -= len(line)
-                if not line.endswith(b"\n"):
-                    raise ValueError("the last row is cut" if not length else "a row is too long")
-                yield self._row(line)
+        Raises:
+            UsageError: as `rows`.
+        """
+        return list(self.rows(length, read=_numbers))
 
     def close(self) -> None:
         """Close the file; a later row opens it again."""
@@ -265,10 +229,10 @@ def readable_failure(path: Path) -> Iterator[None]:
         raise CheckpointError(f"cannot write {path}: {error.strerror or error}", hint) from error
 
 
-def _number(value: Any) -> float:
-    if not isinstance(value, str | int | float):
-        raise ValueError("a value is not a number")
-    return float(value) if isinstance(value, str) else value
+def _numbers(row: dict[str, Any]) -> dict[str, Any]:
+    if {*map(type, row.values())} <= _NUMBERS:
+        return row
+    return {name: float(value) if isinstance(value, str) else value + 0 for name, value in row.items()}
 
 
 # ---- the ranking

@@ -204,8 +204,8 @@ class RunFiles:
             ) from None
         self._store = FolderStore(self.folder / CHECKPOINTS_FOLDER, notify)
         self._metrics = MetricsFile(self.folder / METRICS_FILE)
-        self._texts = MetricsFile(self.folder / TEXTS_FILE, holds="texts")
-        self._nodes = MetricsFile(self.folder / NODES_FILE, holds="counts")
+        self._texts = MetricsFile(self.folder / TEXTS_FILE)
+        self._nodes = MetricsFile(self.folder / NODES_FILE)
         self.count: Callable[[], None] = lambda: None
         self._lock = RunLock(self.folder, notify)
         self._notify = notify
@@ -359,7 +359,8 @@ class RunFiles:
 
         def cut_back() -> str:
             self._store.resumed_from(checkpoint.path if checkpoint is not None and is_own else None, retentions)
-            rows.extend(self._metrics.cut(manifest.metrics_bytes))
+            rows.extend(self._metrics.numbers(manifest.metrics_bytes))  # first: what was changed is not cut
+            self._metrics.cut(manifest.metrics_bytes)
             self._texts.cut(manifest.texts_bytes)
             try:
                 self._nodes.cut(manifest.nodes_bytes)
@@ -371,7 +372,7 @@ class RunFiles:
         self._run = self._lead(cut_back)
         if checkpoint is not None:
             self._note_latest(checkpoint.path, checkpoint.manifest)
-        return rows if self.writes else self._metrics.first_rows(manifest.metrics_bytes)
+        return rows if self.writes else self._metrics.numbers(manifest.metrics_bytes)
 
     def started(self, start: Mapping[str, Any], texts: Mapping[str, str]) -> None:
         """Add a line to the list of starts.

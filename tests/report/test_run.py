@@ -79,7 +79,6 @@ def test_it_is_read_again_each_time(tmp_path: Path) -> None:
         (lambda path: (path / "status.json").unlink(), "there is no run in"),
         (lambda path: (path / "status.json").write_text("{"), "the status of .* cannot be read"),
         (lambda path: (path / "metrics.jsonl").write_text("loss 1\n"), r"metrics.jsonl:1 is not a row"),
-        (lambda path: (path / "texts.jsonl").write_text('{"sample": []}\n'), r"texts.jsonl:1 is not a row"),
     ],
 )
 def test_what_is_missing_or_damaged_is_named(damage: Callable[[Path], Any], said: str, tmp_path: Path) -> None:

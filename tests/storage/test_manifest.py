@@ -19,7 +19,6 @@ from graphtrain.storage.manifest import (
     MANIFEST_FILE,
     Lineage,
     Manifest,
-    SkippedCheckpoints,
     check_files,
     checkpoint_number,
     checkpoint_paths,
@@ -66,22 +65,6 @@ def test_a_lineage_names_the_last_checkpoint_of_each_node() -> None:
     assert later.savers_of("new") == ["a", "c"] and later.savers_of("none") == []
     assert later.forgotten() == Lineage({}, 2)
     assert names_kept(Manifest(saved_by={"a": "000001-step-1", "b": "", "c": "x"})) == ["000001-step-1", "x"]
-
-
-@pytest.mark.parametrize(("number", "lines"), [(0, 0), (1, 1), (5, 5), (6, 1)])
-def test_many_skipped_checkpoints_are_one_line(number: int, lines: int) -> None:
-    said: list[str] = []
-    skipped = SkippedCheckpoints(said.append)
-    for index in range(number):
-        skipped.add(Path(f"folder/{index}"), f"reason {index}", f"line {index}")
-    skipped.report()
-    assert len(said) == lines
-    if number > 5:
-        assert said == ["skipped 6 checkpoints in folder: `0`, `1`, `2` and 3 more; the first: reason 0"]
-    else:
-        assert said == [f"line {index}" for index in range(number)]
-    skipped.report()
-    assert len(said) == lines, "each is reported once"
 
 
 def test_which_folders_are_checkpoints(tmp_path: Path) -> None:

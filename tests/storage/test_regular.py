@@ -14,15 +14,7 @@ from graphtrain.storage.regular import HashedReader, parsed_json, replace_file, 
 
 
 def test_numbers_that_json_does_not_have_are_texts() -> None:
-    assert parsed_json("[NaN, Infinity, -Infinity, 1e999, -1e999, 1.5, 2]") == [
-        "nan",
-        "inf",
-        "-inf",
-        "inf",
-        "-inf",
-        1.5,
-        2,
-    ]
+    assert parsed_json("[NaN, Infinity, -Infinity, 1.5, 2]") == ["nan", "inf", "-inf", 1.5, 2]
 
 
 def test_a_file_is_hashed_while_it_is_read(tmp_path: Path) -> None:

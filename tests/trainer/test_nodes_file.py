@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from graphtrain import Graph, Run, Trainer
-from graphtrain.errors import CheckpointError, UsageError
+from graphtrain.errors import UsageError
 from graphtrain.trainer.watchers import NodesFile
 from tests.resume.rank_runs import run as run_ranks
 
@@ -261,7 +261,6 @@ HEADER = '{"event":"begun","time":1.0,"rows":0,"nodes":{"a":[0]},"edges":{"a -> 
         (HEADER + '{"time":1,"rows":1,"counts":[0,1],"milliseconds":[7,1]}\n', "nodes.jsonl:2 is not a row"),
         (HEADER + '{"time":1,"rows":1,"counts":[0,1,2]}\n', "nodes.jsonl:2 is not a row"),
         (HEADER + '{"time":"<img>","rows":1,"counts":[0,1]}\n', "nodes.jsonl:2 is not a row"),
-        (HEADER.replace("begun", "<b>"), "it is no header"),
     ],
 )
 def test_a_damaged_file_is_an_error_that_says_where(tmp_path: Path, content: str, message: str) -> None:
@@ -271,17 +270,11 @@ def test_a_damaged_file_is_an_error_that_says_where(tmp_path: Path, content: str
         list(Run(tmp_path).activity)
 
 
-def test_a_cut_line_is_left_out_and_a_link_is_refused(tmp_path: Path) -> None:
+def test_a_cut_line_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "status.json").write_text('{"state": "finished", "position": "end"}')
     file = tmp_path / "nodes.jsonl"
     file.write_text(HEADER + '{"time":1,"rows":1,"counts":[0,1]}\n{"time":1,"rows":1,"cou')
     assert [row["runs"] for row in Run(tmp_path).activity] == [{"a": 1}]
-    file.rename(tmp_path / "elsewhere")
-    file.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UsageError, match="cannot be read: it is a link"):
-        len([*Run(tmp_path).activity])
-    with pytest.raises((UsageError, CheckpointError), match=r"nodes\.jsonl"):
-        trainer_of(tmp_path).run()
 
 
 def test_rows_are_chosen_evenly(tmp_path: Path) -> None:
