@@ -85,9 +85,6 @@ def diff(
         if of_runs:
             printed.print("\n[bold]graph[/bold]")
         _print_changes(changes, overlays)
-    for old, new in difference.renamings:
-        suggestion = f"`{old}` and `{new}` are alike: a renaming? --rename {old}={new}"
-        printed.print(escaped(suggestion), soft_wrap=True, style="dim")
     for title, values in of_runs.items():
         if values:
             printed.print(f"\n[bold]{title}[/bold]")

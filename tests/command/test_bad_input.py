@@ -104,8 +104,8 @@ SLIPS = {
     "edges inside [nodes] too": Slip("[nodes] ", "[nodes]\nedges = {} #", ("`edges`", "[edges]"), "edges = {}"),
     "TOML syntax": Slip("clip        = {", "clip        = [", ("TOML",), "clip "),
     "a key that is listed twice": Slip("step        = {}", "step = {}\nstep = {}", ("TOML",)),
-    "Python's true": Slip("{ max_norm = inf }", "{ max_norm = True }", ("TOML", "true and false are lower case")),
-    "YAML": Slip("step        = {}", "step: {}", ("TOML, not YAML",)),
+    "Python's true": Slip("{ max_norm = inf }", "{ max_norm = True }", ("TOML",)),
+    "YAML": Slip("step        = {}", "step: {}", ("TOML",)),
     "unknown nested graph": Slip('graph = "evaluate"', 'graph = "evalute"', ("evalute", "did you mean `evaluate`?")),
 }
 
