@@ -245,7 +245,7 @@ def test_a_lost_position(stopped: Path, command: Command) -> None:
     refused = command(*words)
     assert refused.code == 2
     assert f"the run is at the node `{position}`, which this graph does not have" in refused.err
-    assert f"--rename {position}=what_now" in refused.err
+    assert f"--rename {position}=NODE" in refused.err
     assert status() == before
     result = command(*words, "--rename", f"{position}=what_now")
     assert result.code == 0 and f"node {position} renamed what_now" in resumed_line(result.err)
