@@ -14,7 +14,7 @@ from graphtrain.graph.registry import find_graph, known_kinds
 from graphtrain.kind import Kind
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.parameter import REQUIRED, is_trigger, known_mode
-from graphtrain.kind.trigger import ONCE, Term, Trigger, known_units, unit_hint
+from graphtrain.kind.trigger import ONCE, Trigger, known_units, unit_hint
 from graphtrain.language.syntax import field_of, is_expression
 from graphtrain.names import nearest, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
@@ -178,20 +178,9 @@ def _units(scope: Scope, node: Node, name: str, trigger: Trigger) -> Iterator[Pr
             message = f'`{term.per}` in {node.name}.{name} = "{term}" is not a single unit of the clock'
         else:
             singular = f"{term.unit}s"
-            hint = f"did you mean `{singular}`?" if singular in known else _unit_hint(scope, term, known)
+            hint = f"did you mean `{singular}`?" if singular in known else unit_hint(term.unit, known)
             message = f'unknown unit `{term.unit}` in {node.name}.{name} = "{term}"'
         yield scope.problem("G106", f"nodes.{node.name}.{name}", message, hint)
-
-
-def _unit_hint(scope: Scope, term: Term, known: list[str]) -> str:
-    """A hint for an unknown unit; if a node counts it, how to add it to the clock."""
-    unit = term.base.unit
-    if unit == "runs":  # which every node counts
-        return unit_hint(term.unit, known)
-    counting = [name for name, kind in scope.kinds.items() if kind is not None and is_countable(scope, name, unit)]
-    if counting:
-        return f'let the clock count it: a table [clock] with {unit} = "{counting[0]}.{unit}"'
-    return unit_hint(term.unit, known)
 
 
 def _moments(scope: Scope, node: Node, kind: Kind, name: str, trigger: Trigger) -> Iterator[Problem]:

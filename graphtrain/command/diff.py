@@ -64,9 +64,6 @@ def diff(
         columns = ["", "what", "where", "before", "after", *(["overlay"] if any(row[-1] for row in rows) else [])]
         signed = [(_SIGNS[how], *cells)[: len(columns)] for how, *cells in rows]
         printed.print(table(columns, signed, styles=[_STYLES[row[0]] for row in rows]))
-    for old, new in difference.renamings:
-        suggestion = f"`{old}` and `{new}` are alike: a renaming? --rename {old}={new}"
-        printed.print(escaped(suggestion), soft_wrap=True, style="dim")
     if output is not None:
         click.echo(f"wrote {part('viz').render(difference, output)}")
 

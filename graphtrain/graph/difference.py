@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, final
 
 from graphtrain.graph import layers as of
 from graphtrain.graph.canonical import spaced, value_text
-from graphtrain.graph.elements import NESTED, Drawable, Edge, Node, is_computed, kind_text
+from graphtrain.graph.elements import Drawable, Edge, Node, is_computed, kind_text
 from graphtrain.kind.parameter import show_value
 from graphtrain.printable import one_line
 
@@ -154,24 +154,6 @@ class Difference(Drawable):
         """True if the two graphs do different things; names, spacing and silenced checks do not count."""
         return any(change.matters for change in self.changes)
 
-    @property
-    def renamings(self) -> tuple[tuple[str, str], ...]:
-        """Pairs of a removed and an added node that look like one node renamed: only a guess.
-
-        >>> from graphtrain.graph import Graph
-        >>> fit = Graph.load("fit")
-        >>> fit.diff(fit.rename("accumulate", "gather")).renamings
-        (('accumulate', 'gather'),)
-        """
-        return tuple(_renamings(self.before, self.after, ""))
-
-    @property
-    def hints(self) -> tuple[str, ...]:
-        """Likely renamings, each with the option to type."""
-        return tuple(
-            f"`{old}` and `{new}` are alike: if this is a renaming, --rename {old}={new}" for old, new in self.renamings
-        )
-
     def words(self) -> list[str]:
         """A line for each difference; edges that were added or removed with their node are left out.
 
@@ -191,7 +173,7 @@ class Difference(Drawable):
             # The sign stands for the verb.
             words = one_line(change.subject) + details.format("".join(change.values))
             lines.append(f"{_SIGNS[change.how]} {change if change.how == 'changed' else words}")
-        return "\n".join([*lines, *(f"hint: {one_line(hint)}" for hint in self.hints)])
+        return "\n".join(lines)
 
     def __repr__(self) -> str:
         counts = [f"{len(getattr(self, how))} {how}" for how in _SIGNS]
@@ -332,21 +314,3 @@ def _described(node: Node | None) -> str | None:
     parameters = [f"{key} = {_stated(node.parameters, key)[1]}" for key in node.parameters]
     renamed = [f"{slot} = {_names(target)}" for slot, target in (*node.reads.items(), *node.writes.items())]
     return ", ".join([kind, *parameters, *renamed])
-
-
-def _renamings(before: Graph, after: Graph, prefix: str) -> Iterator[tuple[str, str]]:
-    removed = {name: _likeness(node) for name, node in before.nodes.items() if name not in after.nodes}
-    added = {name: _likeness(node) for name, node in after.nodes.items() if name not in before.nodes}
-    for old, likeness in removed.items():
-        alike = [new for new, other in added.items() if other == likeness]
-        if len(alike) == 1 and list(removed.values()).count(likeness) == 1:
-            yield prefix + old, prefix + alike[0]
-    for name, node in after.nodes.items():
-        former = before.nodes.get(name)
-        if former is not None and former.body is not None and node.body is not None:
-            yield from _renamings(former.body, node.body, f"{prefix}{name}/")
-
-
-def _likeness(node: Node) -> tuple[str, str, str]:
-    body = node.body.name if node.use == NESTED and node.body is not None else ""
-    return node.use, value_text(dict(node.parameters)), body

@@ -14,7 +14,7 @@ from graphtrain.errors import EditError
 from graphtrain.graph.canonical import plain_parameter
 from graphtrain.graph.elements import END, NESTED, Edge, Node, Place, redirected, slots_of
 from graphtrain.graph.layers import Layers
-from graphtrain.graph.registry import kind_of_node, may_be_bypassed, overlays_with
+from graphtrain.graph.registry import may_be_bypassed, overlays_with
 from graphtrain.kind import kind_of
 from graphtrain.kind.parameter import show_value
 from graphtrain.language.syntax import GuardSyntaxError, Name, parse, walk
@@ -286,7 +286,7 @@ class Editable(ABC):
         source, leaving = self._leading(source, old, "redirect")
         return self._with(edges={**self.edges, source: redirected(leaving, old, new)})
 
-    def set(self, name: str, /, *values: Any, **parameters: Any) -> Self:
+    def set(self, name: str, /, **parameters: Any) -> Self:
         """Set parameters of a node, by their names; `reads`, `writes` and `graph` are set the same way.
 
         A parameter has a value, or an expression in `reads`: setting one removes the other. `use` sets the kind and
@@ -294,10 +294,9 @@ class Editable(ABC):
 
         Arguments:
             name: the node; ``"validate/next_batch"`` is a node inside the body of ``validate``.
-            values: refused: a value without the name of its parameter.
 
         Raises:
-            EditError: there is no such node, a value has no name, or TOML cannot express it (None, a function).
+            EditError: there is no such node, or TOML cannot express it (None, a function).
 
         >>> from graphtrain import Graph
         >>> graph = Graph.load("fit").set("validate/next_batch", limit=5)
@@ -306,11 +305,6 @@ class Editable(ABC):
         """
         outer, _, inner = str(name).partition("/")
         node = self.nodes[self._known(outer, "set")]
-        if values:
-            declared = kind_of_node(node)
-            parameter = next(iter(declared.parameters), "PARAMETER") if declared and not inner else "PARAMETER"
-            message = f"set: which parameter of `{name}` is {', '.join(map(show_value, values))}?"
-            raise EditError(message, f'name it, as in .set("{name}", {parameter}={show_value(values[0])})')
         if not inner:
             if "use" in parameters:
                 rest = {key: value for key, value in parameters.items() if key != "use"}

@@ -10,11 +10,11 @@ from typing import Any
 from graphtrain.errors import UsageError
 from graphtrain.graph.graph import Graph
 from graphtrain.kind.parameter import Precision
-from graphtrain.names import FIT, edit_named, setting_of_fit, suggestion, takes_number
+from graphtrain.names import FIT, edit_named, takes_number
 
 
 def fit(
-    *unnamed: Any,
+    *,
     epochs: float | None = None,
     steps: int | None = None,
     accumulate: int | None = None,
@@ -33,7 +33,6 @@ def fit(
     ema: float | None = None,
     early_stop: int | None = None,
     overlays: str | Path | Sequence[str | Path] = (),
-    **others: Any,
 ) -> Graph:
     """The graph `fit` with settings; each is one edit, which ``print(graph)`` shows.
 
@@ -41,7 +40,6 @@ def fit(
     ``Graph.load("fit").set("accumulate", every=4)``.
 
     Arguments:
-        unnamed: refused: every setting has a name.
         epochs: passes over `train_data`: `finish.after`. Default: 10.
         steps: steps of the optimizer: `finish.after`; with `epochs` too, whichever comes first.
         accumulate: batches whose gradients are added up for one step: `accumulate.every`. Default: 1.
@@ -63,7 +61,7 @@ def fit(
         overlays: further ones, by name or path.
 
     Raises:
-        UsageError: there is no such setting, or it is a number and something else is given.
+        UsageError: a setting is a number and something else is given.
         EditError, GraphError: a value cannot be one, or overlays do not compose.
 
     >>> graph = fit(epochs=3, accumulate=4, clip=1.0, best="val/accuracy")
@@ -73,20 +71,8 @@ def fit(
     True
     >>> fit(epochs=3, steps=1000).nodes["finish"]
     <Node finish: after = ["3 epochs", "1000 steps"]>
-    >>> fit(max_epochs=3)
-    Traceback (most recent call last):
-        ...
-    graphtrain.errors.UsageError: fit: there is no setting `max_epochs`
-      hint: that is `epochs` here
     """
     settings = {name: value for name, value in locals().items() if name in FIT and value is not None}
-    if unnamed:
-        raise UsageError(
-            f"fit: every setting has a name; got {type(unnamed[0]).__name__} without one",
-            "fit(epochs=3) makes a graph; train with Trainer(fit(epochs=3), model=..., train_data=..., ...).run()",
-        )
-    for name in others:
-        raise UsageError(f"fit: there is no setting `{name}`", _hint(name))
     for name, value in settings.items():
         if takes_number(FIT[name]) and (isinstance(value, bool) or not isinstance(value, numbers.Real)):
             hint = 'write early_stop=3, and .set("early_stop", monitor=...) for the metric'
@@ -105,9 +91,3 @@ def fit(
     for node, parameters in edits.items():
         graph = graph.set(node, **parameters)
     return graph
-
-
-def _hint(name: str) -> str:
-    """What another library's name for a setting is here."""
-    setting = "early_stop" if name == "patience" else setting_of_fit(name)
-    return f"that is `{setting}` here" if setting else suggestion(name, [*FIT, "overlays"])

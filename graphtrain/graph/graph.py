@@ -184,7 +184,7 @@ class Graph(Editable, Drawable):
         """The difference between this graph and another: a value that prints, draws itself, and is false if empty.
 
         Compares nodes, edges with their order, guards, parameters and the clock, at any depth. A renamed node counts as
-        one removed and one added; `renamings` of the value suggests pairs.
+        one removed and one added.
 
         >>> fit = Graph.load("fit")
         >>> print(fit.diff(fit.set("finish", after="20 epochs")))

@@ -271,17 +271,8 @@ def _tables(text: str, source: TextSource, reading: GraphReading) -> dict[str, A
     line = int(position.group(1)) if position else None
     rows = text.split("\n")
     row = rows[line - 1].strip() if line is not None and line <= len(rows) else ""
-    hint = ""
-    if opening := re.match(r"([A-Za-z_][\w-]*)\s*=\s*\{[^}]*$", row):
-        hint = f"an inline table ends on its line; write a separate table: [nodes.{opening.group(1)}]"
-    elif re.match(r"[\w-]+\s*=\s*\{.*,\s*\}", row):
-        hint = "no comma before the closing brace of an inline table"
-    elif re.search(r"=\s*(True|False|None|nil|null|yes|no)\b", row):
-        hint = "true and false are lower case, and there is no null: leave the key out"
-    elif re.match(r"[\w-]+\s*:", row):
-        hint = "this is TOML, not YAML: key = value"
     message = f"TOML: {message.split(' (at')[0]}{f': {shorten(row, 80)}' if row else ''}"
-    reading.problems.append(Problem("G001", "error", str(Place(source.file, line)), message, hint))
+    reading.problems.append(Problem("G001", "error", str(Place(source.file, line)), message))
     return None
 
 
@@ -299,7 +290,6 @@ def _read_table(data: Mapping[str, Any], reader: Reader, default_name: str) -> G
     name = reader.text(data, "name", default_name)
     if "extends" in data:
         return _extended(data, name, reader) if not is_json else make(name, "", {}, {})
-    data = _without_stray_edges(data, reader)
     for key in ("start", "nodes", "edges"):
         if key not in data and key not in data.get("nodes", ()):
             hint = '`start = "NODE"` names the node that runs first' if key == "start" else f"write it as [{key}]"
@@ -341,19 +331,6 @@ def _check_keys(data: Mapping[str, Any], known: tuple[str, ...], reader: Reader)
     if not reader.section and (type(data.get("format")) is not int or data["format"] != FORMAT):
         received = f"got {show_value(data['format'])}" if "format" in data else "it is missing"
         reader.problem("G003", ("format",), f"`format = {FORMAT}` is expected at the top; {received}")
-
-
-def _without_stray_edges(data: Mapping[str, Any], reader: Reader) -> Mapping[str, Any]:
-    """The data with one problem for a missing header [edges], instead of one for every edge under another header."""
-    for section in ("nodes", "guards", "clock") if "edges" not in data else ():
-        table = data.get(section)
-        items = table.items() if isinstance(table, dict) else ()
-        if stray := {key: value for key, value in items if isinstance(value, list) and key not in (*_TABLES, "start")}:
-            first = next(iter(stray))
-            message = f"[edges] is missing: `{first}` is inside [{section}]"
-            reader.problem("G003", (section, first), message, "put the header [edges] before it")
-            return {**data, section: {key: value for key, value in items if key not in stray}, "edges": stray}
-    return data
 
 
 def _top_level(key: str) -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, final
 
 from graphtrain.errors import EditError, UsageError
-from graphtrain.graph.difference import Difference
 from graphtrain.graph.elements import nodes_of
 from graphtrain.graph.graph import Graph
-from graphtrain.names import nearest, suggestion
+from graphtrain.names import suggestion
 
 
 @final
@@ -98,14 +97,9 @@ def renamed_path(former: str, names: Mapping[str, str]) -> str:
     return former
 
 
-def lost_position_hint(path: str, difference: Difference, known: Iterable[str]) -> str:
+def lost_position_hint(path: str) -> str:
     """A hint for a graph without the node that is next in a run."""
-    for old, new in difference.renamings:
-        if path == old or path.startswith(f"{old}/"):
-            return f"if `{old}` is called `{new}` now: --rename {old}={new}, in Python rename={{{old!r}: {new!r}}}"
-    close = nearest(path, known)
-    likely = f"{path}={close}" if close else f"{path}=NODE"
     return (
-        f"name the corresponding node: --rename {likely}, in Python rename={{...}}; "
+        f"name the corresponding node: --rename {path}=NODE, in Python rename={{...}}; "
         "or resume with the saved graph: --graph saved"
     )

@@ -98,7 +98,7 @@ class GraphChange:
         lines = [f"  {change}" for change in listed[:_MOST_BELOW]] if len(listed) > _MOST_IN_A_LINE else []
         if len(listed) > _MOST_BELOW:
             lines.append(f"  and {len(listed) - _MOST_BELOW} more: graphtrain diff RUN_DIR GRAPH")
-        return (*self.already, *lines, *self.difference.hints)
+        return (*self.already, *lines)
 
     def _listed(self) -> list[str]:
         return [str(change) for change in self.difference.changes if change.independent and change.matters]
@@ -417,7 +417,7 @@ def placed(
         UsageError: the graph has no such node, or needs a slot there that has no value.
     """
     state, path = RunState.of(change.renaming.sections(sections)), change.renaming.path(path)
-    hint = lost_position_hint(path, change.difference, compiled.program.by_path)
+    hint = lost_position_hint(path)
     return state, compiled.locate(path, state.slots, ended, hint)
 
 

@@ -534,12 +534,6 @@ def test_a_graph_given_as_a_kind_is_a_body(all_kinds_known: bool) -> None:
     assert problem.hint == '`evaluate` is a graph: give it as graph = "evaluate"'
 
 
-def test_a_unit_that_a_node_counts_and_no_clock_is_told_with_the_table_to_add() -> None:
-    graph = replace(Graph.load("fit"), units={}).set("finish", after="20 steps")
-    (hint,) = {problem.hint for problem in graph.check() if "`steps` in finish" in problem.message}
-    assert hint == 'let the clock count it: a table [clock] with steps = "step.steps"'
-
-
 def test_nodes_of_a_body_that_do_not_name_their_optimizer_are_one_problem_at_the_node_around_them() -> None:
     graph = Graph.loads(
         'format = 1\nstart = "a"\nnodes.a = { graph = "fit" }\n'

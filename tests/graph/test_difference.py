@@ -141,22 +141,6 @@ def test_numbers_that_are_written_otherwise_differ_as_their_hash_does() -> None:
     assert not nan.diff(nan)
 
 
-def test_what_looks_like_a_renaming_is_a_hint_and_no_more() -> None:
-    found = FIT.diff(FIT.rename("accumulate", "gather"))
-    assert found.renamings == (("accumulate", "gather"),)
-    assert {(one.how, one.path) for one in found.changes if one.what == "node"} == {
-        ("added", "gather"),
-        ("removed", "accumulate"),
-    }
-    assert "--rename accumulate=gather" in str(found)
-    body = Graph.load("evaluate").rename("eval_batch", "measure")
-    assert FIT.diff(FIT.set("validate", graph=body)).renamings == (("validate/eval_batch", "validate/measure"),)
-    assert FIT.diff(FIT.rename("validate", "check")).renamings == (("validate", "check"),)
-    assert FIT.diff(FIT.rename("accumulate", "gather").set("gather", every=9)).renamings == ()
-    two = FIT.rename("accumulate", "gather").insert("collect", "accumulate", every=1)
-    assert FIT.diff(two).renamings == (), "two that it could be"
-
-
 def test_it_is_a_value() -> None:
     graph = FIT.set("finish", after="2 epochs")
     assert FIT.diff(graph) == FIT.diff(graph) == Difference.between(FIT, graph)

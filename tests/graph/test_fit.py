@@ -62,25 +62,6 @@ def test_an_edit_names_a_parameter_that_there_is(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"),
-    [
-        ("max_epochs", "that is `epochs` here"),
-        ("accumulate_grad_batches", "that is `accumulate` here"),
-        ("gradient_clip_val", "that is `clip` here"),
-        ("limit_val_batches", "that is `validate_batches` here"),
-        ("patience", "that is `early_stop` here"),
-        ("epoch", "did you mean `epochs`?"),
-        ("overlay", "did you mean `overlays`?"),
-        ("callbacks", "that is a node for each, added with `graph.insert(...)` here"),
-    ],
-)
-def test_a_name_of_another_library_is_translated(name: str, hint: str) -> None:
-    with pytest.raises(UsageError) as raised:
-        graphtrain.fit(**{name: 1})
-    assert str(raised.value) == f"fit: there is no setting `{name}`\n  hint: {hint}"
-
-
-@pytest.mark.parametrize(
     ("setting", "hint"),
     [
         ({"early_stop": "val/loss"}, 'write early_stop=3, and .set("early_stop", monitor=...) for the metric'),
@@ -95,7 +76,3 @@ def test_a_number_is_a_number(setting: dict[str, Any], hint: str) -> None:
     assert (raised.value.message, raised.value.hint) == (f"fit: {name}: expected a number, got {value!r}", hint)
 
 
-def test_every_setting_has_a_name() -> None:
-    with pytest.raises(UsageError, match="fit: every setting has a name; got list without one") as raised:
-        graphtrain.fit([1])
-    assert "Trainer(fit(epochs=3), model=" in raised.value.hint

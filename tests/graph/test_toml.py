@@ -241,18 +241,18 @@ def test_what_an_edit_changed_stands_where_the_edit_stands() -> None:
 # What replaces what in TINY; then the one problem: its line (0: the file alone), code, message, hint.
 BAD: list[tuple[str, str, int, str, str, str]] = [
     # TOML itself
-    ("b = {", "b = {\n", 6, "G001", "b = {", "an inline table ends on its line; write a separate table: [nodes.b]"),
+    ("b = {", "b = {\n", 6, "G001", "b = {", ""),
     ('b = { use = "choice" }', 'b = { use = "choice",\n x = 1 }', 6, "G001", 'b = { use = "choice",',
-     "an inline table ends on its line; write a separate table: [nodes.b]"),
-    ('"choice" }\n[', '"choice", }\n[', 6, "G001", "b = {", "no comma before the closing brace of an inline table"),
+     ""),
+    ('"choice" }\n[', '"choice", }\n[', 6, "G001", "b = {", ""),
     ("b = {", "a = {", 6, "G001", 'Cannot overwrite a value: a = { use = "choice" }', ""),
     ("[edges]", "[edges", 9, "G001", "[edges", ""),
     ("[edges]", "[nodes]\n[edges]", 9, "G001", "[nodes]", ""),
     ("b = {", "b = {x = True, ", 6, "G001", "True",
-     "true and false are lower case, and there is no null: leave the key out"),
+     ""),
     ("b = {", "b = {x = null, ", 6, "G001", "null",
-     "true and false are lower case, and there is no null: leave the key out"),
-    ("name =", "name :", 2, "G001", 'name : "tiny"', "this is TOML, not YAML: key = value"),
+     ""),
+    ("name =", "name :", 2, "G001", 'name : "tiny"', ""),
     ("format = 1", "format = " + "9" * 5000, 0, "G001", "Exceeds the limit", ""),
     ("format = 1", "format = " + "[" * 5000, 0, "G001", "nested too deeply", ""),
     # the top level
@@ -282,8 +282,6 @@ BAD: list[tuple[str, str, int, str, str, str]] = [
      "`name` belongs at the top level: move its line above the first header"),
     ("b = {", 'edges = ["x"]\nb = {', 6, "G003", 'nodes.edges: expected a table of parameters, got ["x"]',
      "`edges` belongs at the top level: put its header [edges] before it"),
-    ("[edges]\n", "", 9, "G003", "[edges] is missing: `a` is inside [guards]", "put the header [edges] before it"),
-    ("[edges]", "[clock]", 10, "G003", "[edges] is missing: `a` is inside [clock]", "put the header [edges] before it"),
     ("[edges]", "[nodes.edges]", 9, "G003", "`edges` is inside [nodes]",
      "`edges` belongs at the top level: put its header [edges] before it"),
     ("[guards]", 'edges = { a = ["b"] }\n[guards]', 7, "G114", "`edges` cannot be the name of a node",

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import graphtrain
-from graphtrain import EditError, Graph, GraphError, Outcome, Trainer, UsageError
+from graphtrain import Graph, GraphError, Outcome, Trainer, UsageError
 from graphtrain.trainer.view import ELSEWHERE
 from tests.program.small_run import small_trainer
 
@@ -53,21 +53,6 @@ def test_an_argument_of_another_run(arguments: dict[str, Any], message: str) -> 
         trainer.run(**arguments)
     assert str(raised.value) == f"run: {message}"
     assert trainer.state == "ready"
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("accumulate", 4, 'of `accumulate` is 4?\n  hint: name it, as in .set("accumulate", every=4)'),
-        ("finish", "3 epochs", 'of `finish` is "3 epochs"?\n  hint: name it, as in .set("finish", after="3 epochs")'),
-        ("validate/next_batch", 5, "of `validate/next_batch` is 5?\n  hint: name it, as in "
-         '.set("validate/next_batch", PARAMETER=5)'),
-    ],
-)  # fmt: skip
-def test_a_parameter_without_its_name(name: str, value: Any, message: str) -> None:
-    with pytest.raises(EditError) as raised:
-        Graph.load("fit").set(name, value)
-    assert str(raised.value) == f"set: which parameter {message}"
 
 
 def test_a_number_without_its_unit() -> None:
