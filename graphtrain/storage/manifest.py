@@ -244,7 +244,8 @@ def check_files(path: Path, manifest: Manifest) -> None:
 
 
 def _read_file(path: Path, name: str, size: int, expected: str, read: Callable[[str, HashedReader], T]) -> T:
-    content, wrong = None, ""
+    content: Any = None
+    wrong = ""
     try:
         with open(path / name, "rb", buffering=0) as opened:
             if (found := os.fstat(opened.fileno()).st_size) != size:
