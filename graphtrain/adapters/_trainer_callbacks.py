@@ -240,6 +240,13 @@ class CallbackEvent:
         self.evaluations += asked["should_evaluate"]
         if control.should_training_stop:
             by_epochs = self._callbacks.args.eval_strategy == "epoch"  # the epoch that is cut is evaluated too
+            is_within_an_epoch = self.event == "on_log" and (self._callbacks.state.epoch or 0) % 1
+            if by_epochs and (self.event in _INSIDE or is_within_an_epoch) and not asked["should_evaluate"]:
+                raise UsageError(
+                    f"a callback has set control.should_training_stop in {self.event}, within an epoch that "
+                    "eval_strategy='epoch' would evaluate",
+                    "set it in on_step_end or on_epoch_end",
+                )
             self.evaluations += by_epochs and self.event == "on_step_end" and not asked["should_evaluate"]
             self._asks(STOP)
         elif control.should_epoch_stop and self.of_batches:

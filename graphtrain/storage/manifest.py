@@ -244,7 +244,7 @@ def check_files(path: Path, manifest: Manifest) -> None:
 
 
 def _read_file(path: Path, name: str, size: int, expected: str, read: Callable[[str, HashedReader], T]) -> T:
-    contents: list[T] = []
+    content: list[T] = []
     wrong = ""
     try:
         with open(path / name, "rb", buffering=0) as opened:
@@ -252,7 +252,7 @@ def _read_file(path: Path, name: str, size: int, expected: str, read: Callable[[
                 raise CheckpointError(f"{path}: {name} is damaged: it has {found} bytes instead of {size}")
             file = HashedReader(opened, size)
             try:
-                contents.append(read(name, file))
+                content.append(read(name, file))
             except ValueError as error:
                 wrong = str(error)
             # The content of a damaged file says nothing.
@@ -264,7 +264,7 @@ def _read_file(path: Path, name: str, size: int, expected: str, read: Callable[[
         raise CheckpointError(f"{path}: {name} has {size} bytes, which do not fit into memory") from error
     if wrong:
         raise CheckpointError(f"{path}: {name} is damaged: it {wrong}")
-    return contents[0]
+    return content[0]
 
 
 def checkpoint_paths(folder: Path) -> list[Path]:

@@ -105,11 +105,10 @@ def write_files(folder: Path, rank: int, state: StagedState, sharing: Sharing, s
         contents[PROGRESS_FILE] = [
             state.progress if sharing.parts is None else msgpack.packb(_parts(state, sharing.parts, are_shared=True))
         ]
-    for file, writers in sharing.tensors.items():
+    for file, names in sharing.tensors.items() if rank == 0 else ():
         tensors, shares = state.tensors(file), dict[str, dict[str, StagedTensor]]()
-        for name, writer in writers.items():
-            if writer == rank:
-                shares.setdefault(_file_with(file, name, rank, slim), {})[name] = tensors[name]
+        for name in sorted(names):
+            shares.setdefault(_file_with(file, name, slim), {})[name] = tensors[name]
         contents |= {physical: file_of(share) for physical, share in shares.items()}
     own_tensors: dict[str, dict[str, StagedTensor]] = {}
     for file in state.tensor_files.keys() - sharing.whole:
@@ -160,10 +159,10 @@ def manifest_of(
     places = {
         file: {
             name: physical
-            for name, rank in writers.items()
-            if (physical := _file_with(file, name, rank, slim)) != file + TENSOR_SUFFIX or summaries
+            for name in sorted(names)
+            if (physical := _file_with(file, name, slim)) != file + TENSOR_SUFFIX or summaries
         }
-        for file, writers in sharing.tensors.items()
+        for file, names in sharing.tensors.items()
     }
     files = {name: entry for report in reports for name, entry in report["files"].items()}
     digests = [summary.digest for summary in summaries] or [state.digest(files)]
@@ -199,12 +198,9 @@ def _drift(digests: Digests) -> tuple[Mapping[str, str], str | None]:
     return digests.parts.get(DRIFT, {}), digests.files.get(DRIFT)
 
 
-def _file_with(file: str, name: str, rank: int, slim: Slim | None) -> str:
-    """The file to which a rank writes a tensor that is the same on all ranks."""
-    stem = f"{file}.frozen" if slim is not None and name in slim.frozen.get(file, ()) else file
-    if rank == 0:
-        return stem + TENSOR_SUFFIX
-    return f"{'rank.shared' if stem == 'rank' else stem}.{rank:05d}{TENSOR_SUFFIX}"  # files of ranks are named `rank`
+def _file_with(file: str, name: str, slim: Slim | None) -> str:
+    """The file of a tensor that is the same on all ranks."""
+    return (f"{file}.frozen" if slim is not None and name in slim.frozen.get(file, ()) else file) + TENSOR_SUFFIX
 
 
 def _own_tensors(rank: int) -> str:

@@ -117,7 +117,7 @@ class MetricsFile:
 
     def _write(self) -> None:
         if self._descriptor is None:
-            self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666)
         while self._waiting:
             self._waiting = self._waiting[os.write(self._descriptor, self._waiting) :]
 

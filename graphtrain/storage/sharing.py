@@ -1,4 +1,4 @@
-"""Which parts of a state are the same on all ranks, and which rank writes them.
+"""Which parts of a state are the same on all ranks: rank 0 writes them.
 
 A state has two kinds of leaves: the tensors of its files, and the packed bytes of each name in a section. A leaf that
 is bitwise equal on all ranks is the *same*, and written once; any other is each rank's *own*.
@@ -6,7 +6,6 @@ is bitwise equal on all ranks is the *same*, and written once; any other is each
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,12 +53,12 @@ class Sharing:
 
     Attributes:
         parts: section -> the names whose packed bytes are the same. None: everything.
-        tensors: file -> the names of tensors that are the same -> the rank that writes each.
-        whole: the files that rank 0 writes as they are.
+        tensors: file -> the names of tensors that are the same.
+        whole: the files that are written as they are.
     """
 
     parts: Mapping[str, Collection[str]] | None
-    tensors: Mapping[str, Mapping[str, int]]
+    tensors: Mapping[str, Collection[str]]
     whole: Collection[str] = ()
 
     @classmethod
@@ -70,7 +69,7 @@ class Sharing:
             divided: the files whose tensors are divided into several.
         """
         in_parts = {*divided, *state.pieces} & state.tensor_files.keys()
-        tensors = {file: dict.fromkeys(state.tensors(file).keys() - state.pieces.get(file, {}), 0) for file in in_parts}
+        tensors = {file: state.tensors(file).keys() - state.pieces.get(file, {}) for file in in_parts}
         return cls(None, tensors, [file for file in state.tensor_files if file not in in_parts])
 
     @classmethod
@@ -90,31 +89,13 @@ class Sharing:
         parts = {
             section: _common([summary.parts.get(section, {}) for summary in summaries]) for section in sorted(sections)
         }
-        different, sizes = differing([summary.files for summary in summaries]), dict[tuple[str, str], int]()
+        different, shared = differing([summary.files for summary in summaries]), dict[str, set[str]]()
         for file in sorted(summaries[0].files):
-            tensors = state.tensors(file)
-            names = _common([each.get(file, {}) for each in leaves]) if file in different else tensors.keys()
+            names = _common([each.get(file, {}) for each in leaves]) if file in different else {*state.tensors(file)}
             # Pieces are each rank's own, even if they are equal, so that another number of ranks finds them.
-            sizes |= {(file, name): len(tensors[name].data) for name in names - state.pieces.get(file, {}).keys()}
-        tensors_of: dict[str, dict[str, int]] = {}
-        for (file, name), rank in _distributed(sizes, len(summaries)).items():
-            tensors_of.setdefault(file, {})[name] = rank
-        return cls(parts, tensors_of)
-
-
-def _distributed(sizes: Mapping[tuple[str, str], int], ranks: int) -> dict[tuple[str, str], int]:
-    """Assign tensors to ranks, so that all write about as many bytes: the largest first, to the rank with the fewest.
-
-    >>> sorted(_distributed({("model", "a"): 5, ("model", "b"): 3, ("model", "c"): 3}, 2).items())
-    [(('model', 'a'), 0), (('model', 'b'), 1), (('model', 'c'), 1)]
-    """
-    loads = [(0, rank) for rank in range(ranks)]
-    chosen = {}
-    for key in sorted(sizes, key=lambda key: (-sizes[key], key)):
-        load, rank = loads[0]
-        heapq.heapreplace(loads, (load + sizes[key], rank))
-        chosen[key] = rank
-    return chosen
+            if same := names - state.pieces.get(file, {}).keys():
+                shared[file] = same
+        return cls(parts, shared)
 
 
 def differences(
