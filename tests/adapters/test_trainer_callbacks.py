@@ -132,6 +132,19 @@ def test_what_is_due_cannot_be_taken_back(tmp_path: Path) -> None:
     assert run.progress["step"]["steps"] == 3
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("event", ["on_log", "on_substep_end"])
+def test_a_stop_in_an_epoch_that_would_be_evaluated_is_named(event: str, tmp_path: Path) -> None:
+    class Stopping(transformers.TrainerCallback):
+        pass
+
+    setattr(Stopping, event, lambda self, args, state, control, **given: setattr(control, "should_training_stop", True))
+    given = {"eval_strategy": "epoch", "logging_steps": 1, "gradient_accumulation_steps": 2}
+    run = here(classifier, tmp_path, given=given, callbacks=[Stopping()])
+    with pytest.raises(UsageError, match=rf"should_training_stop in {event}(?s:.)*set it in on_step_end"):
+        run.run()
+
+
 class SavingEverything(transformers.TrainerCallback):
     """The flags are asked for where nothing is due, and noted where they are served."""
 
