@@ -20,9 +20,8 @@ from graphtrain.command.settings import (
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.registry import trains
-from graphtrain.program.bind import without_unread
 from graphtrain.program.factories import with_made
-from graphtrain.program.resources import resolve_device
+from graphtrain.program.resources import resolve_device, without_unread
 from graphtrain.resume.environment import run_environment
 from graphtrain.storage.checkpoint import SavedCheckpoint
 from graphtrain.storage.named import graph_of

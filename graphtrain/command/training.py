@@ -30,10 +30,9 @@ from graphtrain.lazy import PARTS, installed, part
 from graphtrain.names import quoted
 from graphtrain.outcome import Outcome
 from graphtrain.program.agreement import Agreement
-from graphtrain.program.bind import USUAL, without_unread
 from graphtrain.program.factories import with_made
 from graphtrain.program.requests import Requests
-from graphtrain.program.resources import resolve_device
+from graphtrain.program.resources import USUAL, resolve_device, without_unread
 from graphtrain.ranks import current_ranks, is_one_of_several, on_all_ranks
 from graphtrain.report.logger import Logger
 from graphtrain.storage.checkpoint import read_checkpoint

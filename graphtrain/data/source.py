@@ -14,7 +14,6 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
-import time
 import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
@@ -26,6 +25,7 @@ from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 from graphtrain.data import NOTHING
 from graphtrain.data.loader import Loader, NumberedEpoch
 from graphtrain.data.loaders import own_data
+from graphtrain.data.redrawing import Progress, Redrawn, ended_early
 from graphtrain.data.samplers import (
     announce_epoch,
     draws_at_once,
@@ -39,15 +39,11 @@ from graphtrain.data.workers import iterate, shut_down
 from graphtrain.errors import DataError
 from graphtrain.state.category import is_users
 from graphtrain.state.content import content_hash
-from graphtrain.state.generators import HOST, same_state, with_generators, without_generators
-from graphtrain.state.random import RandomAside, capture_random, global_generators, restore_random
+from graphtrain.state.generators import HOST, with_generators, without_generators
+from graphtrain.state.random import RandomAside, capture_random, restore_random
 from graphtrain.state.reachable import names_in
 
 Resume = Literal["auto", "replay", "state"]
-
-# Batches that are drawn again are reported after so long, and then every so often.
-_FIRST_REPORT_SECONDS = 2.0
-_REPORT_SECONDS = 10.0
 
 # The most of a tensor that is hashed for a sample.
 _MOST_BYTES = 64 * 2**10
@@ -494,28 +490,6 @@ def _restore_random(data: Any, state: Mapping[str, Any]) -> None:
 
 
 @final
-class Redrawn(Iterator[Any]):
-    """The batches of data in this process that are drawn again.
-
-    Attributes:
-        iterator: that of the data.
-        is_same: False for a batch that need not be what it was: random numbers were drawn for it, and in the run
-            training has drawn others before, unless the batch is the first.
-    """
-
-    def __init__(self, iterator: Iterator[Any], data: Any) -> None:
-        self.iterator, self.is_same = iterator, True
-        self._generators = [*global_generators(), *generators_of(data)]
-
-    def __next__(self) -> Any:
-        before = [generator.get_state() for generator in self._generators]
-        try:
-            return next(self.iterator)
-        finally:
-            self.is_same = all(map(same_state, before, [generator.get_state() for generator in self._generators]))
-
-
-@final
 class Replayed(Source):
     """Anything that can be iterated over repeatedly: the same random state at `iter()` gives the same batches.
 
@@ -595,36 +569,6 @@ class Replayed(Source):
             progress.report(number + 1)
         self.redrawn = redrawn
         return iterator
-
-
-@final
-class Progress:
-    """Reports batches that are drawn again, if that takes long, with an estimate."""
-
-    def __init__(self, epoch: int, batches: int, notify: Callable[[str], None]) -> None:
-        self._epoch, self._data, self._notify = epoch, batches, notify
-        self._begun = time.monotonic()
-        self._next = _FIRST_REPORT_SECONDS
-
-    def report(self, number: int) -> None:
-        """Note that this many were drawn."""
-        seconds = time.monotonic() - self._begun
-        if seconds < self._next:
-            return
-        rest = seconds / number * (self._data - number)
-        place = f"{number:,} of {self._data:,} batches of epoch {self._epoch + 1} are drawn again, {rest:.0f} s left"
-        if self._next == _FIRST_REPORT_SECONDS:
-            place += "; a graphtrain.Loader, or data with a state_dict, resumes at once"
-        self._notify(place)
-        self._next = seconds + _REPORT_SECONDS
-
-
-def ended_early(what: str, number: int, drawn: int) -> DataError:
-    """The error where data ends before a batch that it gave before."""
-    return DataError(
-        f"{what} ended after {number} batches, it gave {drawn} before: it has changed",
-        "restore it; and `setup` must not draw batches from it, unless `__iter__` starts over",
-    )
 
 
 def _position_unknown(data: Any, drawn: int) -> DataError:

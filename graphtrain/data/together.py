@@ -9,8 +9,9 @@ from typing import Any, Literal, final
 
 from graphtrain.data import NOTHING
 from graphtrain.data.loaders import RankLocal
+from graphtrain.data.redrawing import Progress, Redrawn, ended_early
 from graphtrain.data.samplers import length_of
-from graphtrain.data.source import Opened, Progress, Redrawn, Source, ended_early
+from graphtrain.data.source import Opened, Source
 from graphtrain.data.state import DataState
 from graphtrain.errors import DataError
 from graphtrain.kind.batch_limit import BatchLimit, combined_length

@@ -21,7 +21,7 @@ from graphtrain.graph.registry import trains
 from graphtrain.kind import Kind, Read
 from graphtrain.kind.trigger import RUN, Term, Trigger, exactly
 from graphtrain.language.syntax import field_of
-from graphtrain.names import FOREIGN, given_to_fit, nearest, quoted, suggestion
+from graphtrain.names import FOREIGN, given_to_fit, quoted, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import (
     ExpressionTarget,
@@ -30,23 +30,13 @@ from graphtrain.plan.scope import (
     SlotTarget,
     Target,
     leaves,
-    reads_of,
     resources_of,
     used_guards,
 )
-from graphtrain.program.factories import Factory, factory_needs, with_made
-from graphtrain.program.resources import PROVIDED, STEP_FUNCTIONS, StepCall, with_step_functions
-from graphtrain.state.generators import generator_of
-from graphtrain.state.reachable import keeps_state
+from graphtrain.program.resources import PROVIDED, USUAL, may_be_unread, resources_read, unread_line
 
 if TYPE_CHECKING:
     from graphtrain.program.whole_run import WholeRun
-
-# Resources that users supply to every graph, whether they are read or not.
-USUAL = (
-    "model", "optimizer", "scheduler", *STEP_FUNCTIONS, "train_data", "val_data", "test_data", "predict_data",
-    "metric_objects",
-)  # fmt: skip
 
 # Inputs of a step function that are those of the training, in an evaluation too, which begins no epoch.
 _OF_TRAINING = ("step", "epoch")
@@ -583,47 +573,3 @@ class Program:
                 declared, counter = owner.kind.fields.get(leaf.field), owner.kind.counter(leaf.field)
                 if declared is not None and not declared.in_digest and counter is None:
                     yield f"{leaf.node}.{leaf.field}"
-
-
-def resources_read(graph: Graph, resources: Mapping[str, Any]) -> set[str]:
-    """The names that the nodes of a graph read, and the step functions supplied; whether a node is bypassed or not.
-
-    Arguments:
-        resources: with step functions wrapped.
-    """
-    functions = [value for value in resources.values() if isinstance(value, StepCall)]
-    needs = [*factory_needs(resources), *(read.name for function in functions for read in function.extra_inputs)]
-    return reads_of(graph) | {*needs}
-
-
-def may_be_unread(value: Any) -> bool:
-    """True if a resource may be supplied although nothing reads it: None, or an object with state to be saved."""
-    return value is None or isinstance(value, Factory) or keeps_state(value) or generator_of(value) is not None
-
-
-def unread_line(name: str, readable: Collection[str]) -> str:
-    """A line about a resource that nothing reads."""
-    hint = suggestion(name, readable)
-    is_known = name in FOREIGN or "did you mean" in hint
-    return f"nothing in the graph reads `{name}`" + (f"; {hint}" if is_known else "")
-
-
-def without_unread(graph: Graph, resources: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Resources that serve several graphs, without those that this one does not read; and a line for each of those.
-
-    Resources usual for every graph stay, and so do objects whose state is saved, and what may be a misspelt name of a
-    resource that the graph lacks.
-    """
-    prepared = with_step_functions(with_made(resources))
-    readable = resources_read(graph, prepared) | factory_needs(resources) | set(USUAL)
-    nodes = Plan(graph).nodes
-    reads = [pair for node in nodes for pair in (*node.reads, *node.setup_reads)]
-    lacking = {name for read, target in reads if read.required for name in resources_of([target])}
-    lacking -= {*PROVIDED, *prepared} | {name for node in nodes for name in resources_of(node.optional)}
-    kept = {
-        name: value
-        for name, value in resources.items()
-        if name in readable or may_be_unread(value) or nearest(name, lacking)
-    }
-    readable -= set(PROVIDED) | Scope(graph).written
-    return kept, [unread_line(name, readable) for name in resources if name not in kept]

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from graphtrain.errors import UsageError
+from graphtrain.graph import Graph
 from graphtrain.kind import Read
 from graphtrain.kind.declaration import Ask
 from graphtrain.kind.parameter import REQUIRED
-from graphtrain.names import nearest, quoted
+from graphtrain.names import FOREIGN, nearest, quoted, suggestion
+from graphtrain.plan.plan import Plan
+from graphtrain.plan.scope import Scope, reads_of, resources_of
+from graphtrain.program.factories import Factory, factory_needs, with_made
 from graphtrain.report.values import described
+from graphtrain.state.generators import generator_of
+from graphtrain.state.reachable import keeps_state
 
 # Names of slots that the engine itself supplies.
 PROVIDED = (
@@ -49,6 +55,12 @@ _MADE_BY_USERS = (
 SHARDED = "set_requires_gradient_sync"  # a method of modules that `fully_shard` has sharded
 STEP_FUNCTIONS = ("training_step", "validation_step", "test_step", "predict_step")
 _STEP_INSTEAD = {"test_step": "validation_step"}  # if there is no function of that name
+
+# Resources that users supply to every graph, whether they are read or not.
+USUAL = (
+    "model", "optimizer", "scheduler", *STEP_FUNCTIONS, "train_data", "val_data", "test_data", "predict_data",
+    "metric_objects",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -278,3 +290,50 @@ def step_call(function: Any, name: str, owner: Any = None) -> StepCall:
         and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
     )
     return StepCall(function, call, extra_inputs, own_name)
+
+
+# ---- resources that nothing reads
+
+
+def resources_read(graph: Graph, resources: Mapping[str, Any]) -> set[str]:
+    """The names that the nodes of a graph read, and the step functions supplied; whether a node is bypassed or not.
+
+    Arguments:
+        resources: with step functions wrapped.
+    """
+    functions = [value for value in resources.values() if isinstance(value, StepCall)]
+    needs = [*factory_needs(resources), *(read.name for function in functions for read in function.extra_inputs)]
+    return reads_of(graph) | {*needs}
+
+
+def may_be_unread(value: Any) -> bool:
+    """True if a resource may be supplied although nothing reads it: None, or an object with state to be saved."""
+    return value is None or isinstance(value, Factory) or keeps_state(value) or generator_of(value) is not None
+
+
+def unread_line(name: str, readable: Collection[str]) -> str:
+    """A line about a resource that nothing reads."""
+    hint = suggestion(name, readable)
+    is_known = name in FOREIGN or "did you mean" in hint
+    return f"nothing in the graph reads `{name}`" + (f"; {hint}" if is_known else "")
+
+
+def without_unread(graph: Graph, resources: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Resources that serve several graphs, without those that this one does not read; and a line for each of those.
+
+    Resources usual for every graph stay, and so do objects whose state is saved, and what may be a misspelt name of a
+    resource that the graph lacks.
+    """
+    prepared = with_step_functions(with_made(resources))
+    readable = resources_read(graph, prepared) | factory_needs(resources) | set(USUAL)
+    nodes = Plan(graph).nodes
+    reads = [pair for node in nodes for pair in (*node.reads, *node.setup_reads)]
+    lacking = {name for read, target in reads if read.required for name in resources_of([target])}
+    lacking -= {*PROVIDED, *prepared} | {name for node in nodes for name in resources_of(node.optional)}
+    kept = {
+        name: value
+        for name, value in resources.items()
+        if name in readable or may_be_unread(value) or nearest(name, lacking)
+    }
+    readable -= set(PROVIDED) | Scope(graph).written
+    return kept, [unread_line(name, readable) for name in resources if name not in kept]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphtrain.data import source
+from graphtrain.data import redrawing
 from graphtrain.data.source import source_of
 
 
@@ -23,7 +23,7 @@ def reopened(drawn: int, seconds_a_batch: float, monkeypatch: pytest.MonkeyPatch
     data: Any = source_of(Endless(), seed=0, saving=False, notify=lines.append)
     _, _, state = data.open(2)
     clock = itertools.count()
-    monkeypatch.setattr(source.time, "monotonic", lambda: next(clock) * seconds_a_batch)
+    monkeypatch.setattr(redrawing.time, "monotonic", lambda: next(clock) * seconds_a_batch)
     assert next(data.reopen(2, drawn, state)).item() == drawn
     return lines
 

@@ -18,8 +18,9 @@ from graphtrain import DataError, Loader
 from graphtrain.data import workers
 from graphtrain.data.loader import NumberedEpoch, WorkerMemory
 from graphtrain.data.loaders import RankLocal
+from graphtrain.data.redrawing import Progress
 from graphtrain.data.shares import Shared, Window, WindowCounter, Windows
-from graphtrain.data.source import Indexed, Ordered, Progress, Replayed, Source, Stateful, source_of
+from graphtrain.data.source import Indexed, Ordered, Replayed, Source, Stateful, source_of
 from graphtrain.data.state import DataState
 from graphtrain.data.stream import Stream
 from graphtrain.data.together import InTurn, Together
@@ -749,7 +750,7 @@ def test_a_numbered_epoch(size: int | None, drop_last: bool, start: int, length:
 def test_progress_is_said_after_two_seconds_and_every_ten(monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
     now = [100.0]
-    monkeypatch.setattr("graphtrain.data.source.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("graphtrain.data.redrawing.time.monotonic", lambda: now[0])
     progress = Progress(2, 4_000, lines.append)
     for seconds, number in ((1.9, 1), (2.0, 1_000), (11.9, 2_000), (12.0, 2_000), (21.0, 3_000), (22.0, 4_000)):
         now[0] = 100 + seconds

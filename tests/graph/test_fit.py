@@ -74,5 +74,3 @@ def test_a_number_is_a_number(setting: dict[str, Any], hint: str) -> None:
     with pytest.raises(UsageError) as raised:
         graphtrain.fit(**setting)
     assert (raised.value.message, raised.value.hint) == (f"fit: {name}: expected a number, got {value!r}", hint)
-
-

@@ -14,8 +14,9 @@ from graphtrain.graph.registry import trains
 from graphtrain.kind import Read
 from graphtrain.plan.plan import Plan
 from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget
-from graphtrain.program.bind import Program, without_unread
+from graphtrain.program.bind import Program
 from graphtrain.program.compiled_graph import _may_record
+from graphtrain.program.resources import without_unread
 from graphtrain.program.whole_run import WholeRun
 
 FIT = Graph.load("fit")
