@@ -78,7 +78,9 @@ def _content(entry: Reached, baseline: Baseline) -> Any:
             keys, parts = ([_text(part, baseline) for part in each] for each in (entry.keys, entry.parts))
             return kind, keys, sorted(parts) if entry.category == "set" else parts
         case "list" | "tuple" | "deque" | "set" | "mapping":
-            return kind, entry.length, content_hash([] if entry.is_data else [entry.keys, entry.parts])
+            held = () if entry.is_data else (*entry.keys, *entry.parts)
+            texts = [_text(part, baseline) for part in held if is_value(part)]
+            return kind, entry.length, content_hash(sorted(texts) if entry.category == "set" else texts)
     return kind
 
 

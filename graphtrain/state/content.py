@@ -74,7 +74,7 @@ class ContentHash:
         self._hash = xxhash.xxh3_128()
         self._met: dict[int, tuple[int, Any]] = {}  # with the objects: an `id` may be reused
         self._waiting: list[Any] = []
-        self._items, self._until = 0, 0.0
+        self._items, self._until, self._is_of_a_set = 0, 0.0, False
         self.bytes = 0
         self.is_whole = True
 
@@ -146,7 +146,7 @@ class ContentHash:
                 self._add_parts(keys)
                 self._add_parts(parts)
             case "set":
-                hashes = sorted(map(content_hash, self._chosen(FORMS[category].contents(value)[1])))
+                hashes = sorted(map(self._separate_hash, self._chosen(FORMS[category].contents(value)[1])))
                 self._text(len(hashes), *hashes)
             case "generator":
                 self._waiting.append(any_generator(value).get_state())
@@ -166,6 +166,18 @@ class ContentHash:
                 self._text(getattr(value, "__qualname__", ""))
             case _:
                 self._hash.update(bytes(value))  # a bytearray
+
+    def _separate_hash(self, item: Any) -> str:
+        """The hash of an item of a set, which has no order; of an object in a set within it, that of its type.
+
+        Objects that know each other by sets would lead from one to the next and back for ever.
+        """
+        is_followed = not self._is_of_a_set or category_of(type(item)) in ("value", "tuple", "set")
+        content = ContentHash(most_items=self._most_items)
+        content._is_of_a_set, content._items = True, self._items
+        content.add(item if is_followed else type(item).__qualname__)
+        self._items = content._items
+        return content.hexdigest()
 
     def _chosen(self, parts: tuple[Any, ...]) -> tuple[Any, ...]:
         """All parts, or a sample if there are too many."""
