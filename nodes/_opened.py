@@ -90,6 +90,7 @@ class OpenBatches:
             selected: the numbers of what it has.
         """
         node, supply = self._node, self._supply
+        self._state.left.discard(supply.name)
         held = self._state.capture(supply.data)  # before the data is told the epoch: a resume draws it from here
         self.iterator, node.length, node.source_state = supply.source.open(node.passes - 1)
         self.most = supply.limit.of(node.length)

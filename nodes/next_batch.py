@@ -218,6 +218,8 @@ class NextBatch:
         if not inside and "data" in position and id(self._supply.data) in state.objects:
             # It was restored when the run was resumed, and may have changed since.
             position = {**position, "data": generators.without_generators(self._supply.data.state_dict())}
+        if inside and "data" in position and self._supply.source.replays and state.is_known(self._supply.data):
+            state.left.add(self._supply.name)
         self._supply.source.load_position(dict(position), inside=inside)
         self._opened = openings.OpenBatches(self, self._supply, device, transfer)
         if inside:

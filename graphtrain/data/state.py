@@ -17,6 +17,8 @@ class DataState:
     Attributes:
         baseline: what was reachable when the run began; None before, and where nothing of it is known.
         objects: the identities of objects that are saved by their `state_dict`, data among them that is not only data.
+        left: the names of data that was saved by a state of its own, and whose batches a resume draws again: it stays
+            as that leaves it, and is not followed before another epoch.
         unsaved: a line for everything about data that a save cannot hold, as far as it is known.
         comparisons: called once everything is restored; each returns what is not as it was, empty for nothing.
     """
@@ -24,6 +26,7 @@ class DataState:
     def __init__(self) -> None:
         self.baseline: Baseline | None = None
         self.objects: frozenset[int] = frozenset()
+        self.left: set[str] = set()
         self.unsaved: dict[str, None] = {}
         self.comparisons: list[Callable[[], str]] = []
 
@@ -35,7 +38,7 @@ class DataState:
     def _followed(self, data: Any) -> tuple[Baseline, str] | None:
         """What was reachable, and the name under which data is followed in it; None where its state is not followed."""
         name = self.baseline.name_of_data(data) if self.baseline is not None else None
-        return None if self.baseline is None or name is None else (self.baseline, name)
+        return None if self.baseline is None or name is None or name in self.left else (self.baseline, name)
 
     def is_known(self, data: Any) -> bool:
         """True for data whose state is followed: not for what came later, nor for what keeps its position itself."""

@@ -282,7 +282,7 @@ def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
 
 def _restore_reachable(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
     if run.baseline is not None:
-        run.reader = run.baseline.restore(saved)
+        run.reader = run.baseline.restore(saved, left=run.data_state.left)
     run.objects.part_gradients(run.gradients)
     run.gradients = {}
 

@@ -40,7 +40,7 @@ from graphtrain.state.contents import CONSTANTS
 from graphtrain.state.data_content import DataContent
 from graphtrain.state.drift import NO_DRIFT, Drift
 from graphtrain.state.objects import SavedObjects
-from graphtrain.state.reachable import keeps_state
+from graphtrain.state.reachable import is_within, keeps_state
 from graphtrain.state.weights import uncompiled
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.sharing import MustBeEqual
@@ -421,6 +421,7 @@ class StatefulObjects:
         """A line for restored state that differs from the saved one, because `setup` made something else before."""
         now = self.drift().section
         paths = [path for path in sorted({*now, *saved}) if _text_of(now.get(path)) != _text_of(saved.get(path))]
+        paths = [path for path in paths if not is_within(path, self.data_state.left)]
         what = "is not what it was when it was saved: `setup` makes something else"
         return [f"{shown_path(path)} {what}" for path in paths]
 

@@ -71,12 +71,13 @@ class Baseline(InitialState):
         known = {path: state for path, state in (states or {}).items() if isinstance(state, Mapping)}
         return DriftFinder(self, known, restored, self._redrawn).drift(data)
 
-    def restore(self, section: Mapping[str, Any], data: str | None = None) -> StateReader:
+    def restore(self, section: Mapping[str, Any], data: str | None = None, left: Collection[str] = ()) -> StateReader:
         """Restore the uncovered state to the baseline, and apply a drift.
 
         Arguments:
             section: that of a `Drift`.
             data: the name to which the drift was restricted.
+            left: the names of data that stays as it is.
 
         Returns:
             The reader that has found or made the objects of the drift.
@@ -87,7 +88,7 @@ class Baseline(InitialState):
         with _naming("the state outside the resources"):
             changed, reader = dict(section), StateReader(self.reachable, self.stateful, section)
         self.note_hooks()
-        self._back_to_the_beginning(data)
+        self._back_to_the_beginning(data, {id(reached.value) for name in left for reached in self._of_data[name]})
         for path, change in changed.items():
             if self.is_excluded(path):
                 continue
@@ -130,11 +131,11 @@ class Baseline(InitialState):
             f'make it again in `setup`; or leave it out, if nothing depends on it: Trainer(..., not_state=["{path}"])',
         )
 
-    def _back_to_the_beginning(self, data: str | None) -> None:
+    def _back_to_the_beginning(self, data: str | None, left: Collection[int]) -> None:
         """Undo other changes by loading and set-up: what had not drifted is as it was."""
         states: States = {}
         for reached in self.listed(data):
-            if _holds(reached) and reached.is_entered:
+            if _holds(reached) and reached.is_entered and id(reached.value) not in left:
                 self._put_contents(reached, reached.keys, reached.parts, states)
         for module, names in self.names_of_globals(data):
             held = {name: part for name, part in self.globals[module].items() if name in names}

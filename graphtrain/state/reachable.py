@@ -118,8 +118,7 @@ class Reachable:
         roots: name -> object.
         data: the names of roots that are data.
         covered: names of roots that something else saves as a whole. Default: none.
-        of_data: the identities of objects that belong to data: they are followed by their attributes, so that data can
-            be put back to an earlier state, also if they have a `state_dict`. Default: none.
+        of_data: the identities of objects that belong to data, and are followed by their attributes. Default: none.
         with_code: False leaves out classes, and the globals of functions. Default: they are listed too.
 
     Attributes:
