@@ -64,6 +64,7 @@ def _of_bits(bits: Any) -> AnyGenerator:
         return {**bits.state, "children": children} if children else bits.state
 
     def set_state(state: Any) -> None:
+        _expect_position(state)
         children = int(state.get("children", 0))
         bits.state = {name: part for name, part in state.items() if name != "children"}
         if children != _children_of(bits):
@@ -102,6 +103,7 @@ def _of_numpy_legacy(source: numpy.random.RandomState) -> AnyGenerator:
     """Of a `RandomState`, which takes a seed modulo 2**32."""
 
     def set_state(state: Any) -> None:
+        _expect_position(state)
         source.set_state(state)
 
     return AnyGenerator(
@@ -112,9 +114,20 @@ def _of_numpy_legacy(source: numpy.random.RandomState) -> AnyGenerator:
     )
 
 
+def _expect_position(state: Any) -> None:
+    """Raise a ValueError for a state with a position beyond its end: NumPy would read past its memory."""
+    inner = {} if isinstance(state, tuple | list) else state["state"]
+    twister = state[2] if isinstance(state, tuple | list) else inner.get("pos", 0)
+    if not 0 <= twister <= _TWISTER_NUMBERS:
+        raise ValueError(f"the state of a generator is at its number {twister}, of {_TWISTER_NUMBERS}")
+    if inner and not 0 <= state.get("buffer_pos", 0) <= _PHILOX_NUMBERS:
+        raise ValueError(f"the state of a generator is at its number {state['buffer_pos']}, of {_PHILOX_NUMBERS}")
+
+
 # struct { uint32_t key[624]; int pos; }, at the address that NumPy documents for use from C.
 _TWISTER_NUMBERS = 624
 _TWISTER_BYTES = _TWISTER_NUMBERS * 4 + 4
+_PHILOX_NUMBERS = 4
 
 
 @final
@@ -141,6 +154,7 @@ class NumpyGlobal:
     def set_state(self, state: Any) -> None:
         address = _twister_address()
         if address is None or state is not self._state or state["has_gauss"]:
+            _expect_position(state)
             numpy.random.set_state(state)
             self._state = None  # the new one may differ from it only in its half pair
         else:
