@@ -240,8 +240,7 @@ class CallbackEvent:
         self.evaluations += asked["should_evaluate"]
         if control.should_training_stop:
             by_epochs = self._callbacks.args.eval_strategy == "epoch"  # the epoch that is cut is evaluated too
-            is_within_an_epoch = self.event == "on_log" and (self._callbacks.state.epoch or 0) % 1
-            if by_epochs and (self.event in _INSIDE or is_within_an_epoch) and not asked["should_evaluate"]:
+            if by_epochs and self.event in _INSIDE:
                 raise UsageError(
                     f"a callback has set control.should_training_stop in {self.event}, within an epoch that "
                     "eval_strategy='epoch' would evaluate",

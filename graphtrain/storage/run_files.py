@@ -389,7 +389,11 @@ class RunFiles:
                 with readable_failure(target):
                     replace_file(target, text.encode("utf-8", "backslashreplace"))
         target = self.folder / STARTS_FILE
-        with readable_failure(target), open(target, "ab+") as file:
+
+        def without_links(path: str, flags: int) -> int:
+            return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+        with readable_failure(target), open(target, "ab+", opener=without_links) as file:
             if file.tell():
                 file.seek(-1, os.SEEK_END)
                 if file.read() != b"\n":  # a line that a kill has cut

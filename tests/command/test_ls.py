@@ -160,11 +160,11 @@ def test_numbers_in_names_are_compared_as_numbers(folder: Path, command: Command
     assert [row[0] for row in rows(command("ls").out)[1:]] == [f"runs/{name}" for name in names]
 
 
-def test_a_start_that_fails_leaves_the_status_of_a_run_and_of_strangers(tiny: Path, command: Command) -> None:
+def test_a_start_that_fails_leaves_the_status_of_a_run_and_of_another_program(tiny: Path, command: Command) -> None:
     run = ["run", "tiny.py", "--quiet", "--run-dir", "r"]
     (tiny / "tiny.py").write_text("raise ValueError")
     (tiny / "r").mkdir()
-    for text in ('{"colour": "red"}', '{"state": "stopped", "position": "step"}', ""):
+    for text in ('{"colour": "red"}', '{"state": "stopped", "position": "step"}'):
         (tiny / "r" / "status.json").write_text(text)
         assert command(*run).code == 1
         assert (tiny / "r" / "status.json").read_text() == text

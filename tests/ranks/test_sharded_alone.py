@@ -75,14 +75,11 @@ def test_it_may_be_sharded_from_now_on_or_no_more(shards: bool, tmp_path: Path) 
 
 def test_its_weights_are_exported_and_read_again(tmp_path: Path) -> None:
     trained = sharded.leg(ALONE, tmp_path / "run", None).parameters
-    one, many = tmp_path / "one.safetensors", tmp_path / "many.safetensors"
+    one = tmp_path / "one.safetensors"
     export_weights(tmp_path / "run", one, None, print)
-    export_weights(tmp_path / "run", many, None, print, 5e-6)
     loaded = safetensors.torch.load_file(one)
-    of_parts = [safetensors.torch.load_file(part) for part in sorted(tmp_path.glob("many-*.safetensors"))]
-    assert len(of_parts) > 1
     for name, values in trained.items():
-        assert loaded[name].tolist() == values == next(part[name] for part in of_parts if name in part).tolist(), name
+        assert loaded[name].tolist() == values, name
     newest = max((tmp_path / "run" / "checkpoints").glob("*-step-*"))
     for case, path in itertools.product((ALONE, replace(ALONE, shards=False)), (newest, one)):
         got, _ = sharded_files.warm_started(case, path)
@@ -109,7 +106,7 @@ def test_any_number_of_ranks_reads_its_parts_of_what_one_has_saved(tmp_path: Pat
     with pytest.raises(CheckpointError, match=r"over a mesh of \(1,\), and those of now over one of \(1, 1\)"):
         read_resharded(path, manifest, [0], 0, 1, (1, 1))
     (file,) = path.glob("rank.*.sharded.safetensors")
-    for damage, message in ((shorten, r"bytes instead of"), (Path.unlink, "cannot be read")):
+    for damage, message in ((shorten, "is damaged"), (Path.unlink, "cannot be read")):
         damage(file)
         with pytest.raises(CheckpointError, match=message):
             read_resharded(path, manifest, [0], 0, 2, ())
