@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
@@ -246,6 +247,9 @@ class CallbackEvent:
                     "eval_strategy='epoch' would evaluate",
                     "set it in on_step_end or on_epoch_end",
                 )
+            if by_epochs and self.event == "on_log" and (self._callbacks.state.epoch or 0) % 1:
+                said = "a callback stops the training in on_log, within an epoch, which Trainer would evaluate"
+                warnings.warn(f"{said}; for that, set control.should_training_stop in on_step_end", stacklevel=2)
             self.evaluations += by_epochs and self.event == "on_step_end" and not asked["should_evaluate"]
             self._asks(STOP)
         elif control.should_epoch_stop and self.of_batches:

@@ -144,6 +144,17 @@ def test_a_stop_in_an_epoch_that_would_be_evaluated_is_named(tmp_path: Path) -> 
         run.run()
 
 
+@pytest.mark.full
+def test_a_stop_by_a_row_within_an_epoch_says_that_it_is_not_evaluated(tmp_path: Path) -> None:
+    class Stopping(transformers.TrainerCallback):
+        def on_log(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+            control.should_training_stop = state.global_step >= 2
+
+    run = here(classifier, tmp_path, given={"eval_strategy": "epoch", "logging_steps": 1}, callbacks=[Stopping()])
+    with pytest.warns(UserWarning, match="stops the training in on_log, within an epoch, which Trainer would evaluate"):
+        run.run()
+
+
 class SavingEverything(transformers.TrainerCallback):
     """The flags are asked for where nothing is due, and noted where they are served."""
 
