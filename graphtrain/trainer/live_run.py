@@ -31,7 +31,6 @@ from graphtrain.trainer.observer import Observer
 from graphtrain.trainer.watchers import (
     Monitors,
     NodesFile,
-    OfLosses,
     OnDisplay,
     StatusFile,
     ToLoggers,
@@ -120,8 +119,7 @@ class LiveRun:
 
             guarded = [Guarded(logger, self.notices.once) for logger in loggers]
         shown = OnDisplay(display, self.snapshot, self.notices)
-        losses = OfLosses(self.notices, lambda: self.session.graph)
-        watchers: list[Watcher] = [shown, self.status, ToLoggers(guarded), losses, self.monitors]
+        watchers: list[Watcher] = [shown, self.status, ToLoggers(guarded), self.monitors]
         self._nodes = NodesFile(self, files) if times and files is not None and files.writes else None
         if self._nodes is not None:
             watchers.append(self._nodes)
