@@ -12,7 +12,7 @@ from graphtrain.errors import GraphError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.canonical import saved_json, structural_hash
 from graphtrain.graph.renaming import Renaming
-from graphtrain.kind import DECLARED, Read
+from graphtrain.kind import Read
 from graphtrain.kind.fields import EpochFields
 from graphtrain.kind.trigger import Trigger
 from graphtrain.names import quoted, suggestion
@@ -211,15 +211,6 @@ class CompiledGraph:
                 name = node.parameters[node.kind.roles.renews]
                 renewals.refuse(node.path, name, resources)
                 self.renewing |= dict.fromkeys(renewals.renewed_with([name]), node.path)
-
-    def outdated_kinds(self) -> list[str]:
-        """A line for each node whose kind was declared again since, as in a notebook cell that is run again."""
-        return [
-            f"`{node.path}` is of the kind `{node.node.use}` as it was before it was declared again; "
-            f'to take the new one: graph.replace("{node.node.name}", {node.node.use})'
-            for node in self.program.nodes
-            if node.node.kind is not None and DECLARED.get(node.node.use, node.node.kind) is not node.node.kind
-        ]
 
     def wrapped(self, aspect: Aspect) -> list[Transition]:
         """The transitions with one more aspect around them, outside all others."""

@@ -13,7 +13,6 @@ from graphtrain.checks import checked_graph
 from graphtrain.errors import LifeCycleError, RanksError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.kind.trigger import Trigger
-from graphtrain.names import setting_of_fit, suggestion
 from graphtrain.outcome import Outcome
 from graphtrain.printable import Notices
 from graphtrain.program.compiled_graph import CompiledGraph
@@ -33,7 +32,7 @@ from graphtrain.trainer.debugging import error_line, untimed_breakpoints
 from graphtrain.trainer.live_run import LiveRun
 from graphtrain.trainer.serving import drive
 from graphtrain.trainer.signals import stop_signals
-from graphtrain.trainer.view import RunView, refuse_unnamed
+from graphtrain.trainer.view import RunView
 from graphtrain.trainer.watchers import display_for
 
 if TYPE_CHECKING:
@@ -55,7 +54,6 @@ class Trainer(RunView):
 
     Arguments:
         graph: a `Graph`, the name of a shipped one, or a path.
-        unnamed: refused: everything else has a name.
         run_dir: where checkpoints, metrics and status go. Default: none; nothing is written.
         seed: seeds Python, NumPy and torch when the run begins, and data and evaluation. Default: that of the run that
             is resumed, else what torch was seeded with, else 0; then only those generators are seeded that nobody has
@@ -109,7 +107,7 @@ class Trainer(RunView):
     def __init__(
         self,
         graph: Graph | str | Path = "fit",
-        *unnamed: Any,
+        *,
         model: torch.nn.Module | Factory | None = None,
         optimizer: Any = None,
         train_data: Any = None,
@@ -129,7 +127,6 @@ class Trainer(RunView):
         times: bool = True,
         **resources: Any,
     ) -> None:
-        refuse_unnamed(unnamed)
         ranks = current_ranks()
         resources = {
             **_given(model=model, optimizer=optimizer, scheduler=scheduler, train_data=train_data, val_data=val_data),
@@ -168,8 +165,8 @@ class Trainer(RunView):
         self._notify_of_graph()
 
     def _notify_of_graph(self) -> None:
-        compiled, program = self._session.compiled, self._session.compiled.program
-        for line in [*program.absent, *program.unread_resources(), *program.timed(), *compiled.outdated_kinds()]:
+        program = self._session.compiled.program
+        for line in [*program.absent, *program.unread_resources(), *program.timed()]:
             self._run.notices.once(line)
 
     def run(
@@ -182,7 +179,6 @@ class Trainer(RunView):
         from_saved: bool = False,
         rename: Mapping[str, str] | None = None,
         trace: Callable[[Explanation], Any] | None = None,
-        **others: Any,
     ) -> Outcome:
         """Run to the end, until an amount is reached, or to a breakpoint; call it again to continue.
 
@@ -222,11 +218,6 @@ class Trainer(RunView):
                 a slot there that was not saved.
             CheckpointError: the checkpoint does not fit what was supplied, or none can be written.
         """
-        for name, value in others.items():
-            hint = suggestion(name, ["resume", "until", "before", "trace"])
-            if setting := setting_of_fit(name):
-                hint = f"it is a setting of the graph: Trainer(graphtrain.fit({setting}={value!r}), ...).run()"
-            raise UsageError(f"run: there is no argument `{name}`", hint)
         run = self._run
         explainer = run.tracing(trace) if trace is not None else None
         limit = parse_amount(until, self.graph) if until is not None else Trigger("never")
@@ -495,8 +486,6 @@ class Trainer(RunView):
             loop.position, loop.ended, edge = compiled.leave_again(loop.position)
             if not loop.ended:
                 run.note_counts(instead=edge)
-            if not loop.ended and (line := compiled.run_clock.cut_window()) is not None:
-                run.notices(line)
         if run.unnoted is not None and not loop.ended:
             entry.note_start(run, run.unnoted)
         if loop.ended and not run.is_end_saved:

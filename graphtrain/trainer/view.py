@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from graphtrain.data.loaders import is_data
-from graphtrain.errors import CheckpointError, GuardError, NotFiniteError, UsageError
+from graphtrain.errors import CheckpointError, GuardError, NotFiniteError
 from graphtrain.graph import Graph
 from graphtrain.graph.canonical import structural_hash
 from graphtrain.kind.declaration import FROM
@@ -19,7 +19,7 @@ from graphtrain.names import suggestion
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.report.recorded import Recorded, html_of
 from graphtrain.report.snapshot import Snapshot
-from graphtrain.report.values import described, not_finite_since
+from graphtrain.report.values import not_finite_since
 from graphtrain.storage.checkpoint import read_manifest
 from graphtrain.storage.run_directory import has_begun
 
@@ -33,46 +33,6 @@ if TYPE_CHECKING:
 
 _MOST_AMOUNTS = 3  # of a trigger, in a summary
 
-# Attributes of other trainers, and what to write here.
-_ALONE = 'a run validates as `validate.every` says; alone it is Trainer("evaluate", model=..., val_data=...).run()'
-ELSEWHERE = {
-    "fit": "write trainer.run()",
-    "train": "write trainer.run()",
-    "resume": "trainer.run() resumes what is in its run_dir",
-    "validate": _ALONE,
-    "evaluate": _ALONE,
-    "test": 'write Trainer("test", model=..., test_data=...).run()',
-    "predict": 'write Trainer("predict", model=..., predict_data=...).run()',
-    "set": "parameters belong to the graph: trainer.rewire(trainer.graph.set(...))",
-    "insert": "nodes belong to the graph: trainer.rewire(trainer.graph.insert(...))",
-    "model": 'write trainer.resources["model"]',
-    "optimizer": 'write trainer.resources["optimizer"]',
-    "best": 'write trainer.load("best"), which loads the best weights into the model',
-    "best_model": 'write trainer.load("best"), which loads the best weights into the model',
-    "save_checkpoint": "write trainer.save()",
-    "load_checkpoint": "write trainer.load() for the weights, trainer.run(resume=...) for the run",
-    "callback_metrics": "write trainer.metrics[-1]",
-    "logged_metrics": "write trainer.metrics",
-    "history": "write trainer.metrics",
-    "current_epoch": "write trainer.snapshot().epoch",
-    "global_step": "write trainer.snapshot().step",
-}
-
-
-def refuse_unnamed(values: Sequence[Any]) -> None:
-    """Raise for further arguments of `Trainer` that have no name.
-
-    Raises:
-        UsageError: there is one.
-    """
-    if not values:
-        return
-    value = values[0]
-    hint = "give the rest by name: Trainer(graph, model=..., optimizer=..., train_data=..., training_step=...)"
-    if isinstance(value, Mapping):
-        hint = "write ** before it, Trainer(graph, **resources), if its keys are the names of resources"
-    raise UsageError(f"Trainer: only the graph is given without a name; got {described(value)} as well", hint)
-
 
 class RunView(Recorded):
     """What can be read from a run, at any time; nothing here changes it."""
@@ -84,10 +44,6 @@ class RunView(Recorded):
     @property
     def _session(self) -> Session:
         return self._run.session
-
-    def __getattr__(self, name: str) -> Any:
-        hint = f": {ELSEWHERE[name]}" if name in ELSEWHERE else ""
-        raise AttributeError(f"`{type(self).__name__}` has no `{name}`{hint}", name=name, obj=self)
 
     @property
     def graph(self) -> Graph:
