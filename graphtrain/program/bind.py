@@ -20,7 +20,6 @@ from graphtrain.graph.elements import Node, Problem
 from graphtrain.graph.registry import trains
 from graphtrain.kind import Kind, Read
 from graphtrain.kind.trigger import RUN, Term, Trigger, exactly
-from graphtrain.language.syntax import field_of
 from graphtrain.names import FOREIGN, quoted, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import (
@@ -372,16 +371,12 @@ class Program:
     def limits(self, limit: Trigger) -> list[Limit]:
         """The amounts at which a run stops, with their counters: one for each graph that may be meant.
 
-        A unit is that of the graph that trains, or else of the innermost enclosing one that counts it; a field is given
-        by its path. Counters in a bypassed body are left out.
+        A unit is that of the graph that trains, or else of the innermost enclosing one that counts it. Counters in a
+        bypassed body are left out.
         """
         limits: dict[tuple[str, Term], Limit] = {}
         for term in limit.terms:
             unit = term.base.unit
-            if (named := field_of(unit)) is not None:
-                if (owner := self.main.at(named[0])) is not None and not owner.bypassed:
-                    limits[owner.scope.prefix, term] = Limit(owner.scope, owner, named[1], term)
-                continue
             for scope in filter(None, (training.counting(unit) for training in self.training or [self.main])):
                 owner, field_name = scope.counter(unit)
                 if owner is not None:

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, final
 
 from graphtrain.kind.fields import EpochFields, Field
 from graphtrain.kind.trigger import Term, Trigger, decimal, exactly
-from graphtrain.language.syntax import field_of
 from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 from graphtrain.program.rounds import is_fetching
 from graphtrain.report.values import ROW_POSITION
@@ -151,7 +150,7 @@ class RunClock:
         return {
             limit.term: min(1.0, float(exactly(getattr(limit.owner.instance, limit.field)) / limit.term.base.amount))
             for limit in limits
-            if limit.scope in around or field_of(limit.term.unit) is not None
+            if limit.scope in around
         }
 
     def ends_done(self) -> dict[Term, float]:

@@ -133,7 +133,6 @@ class CompiledGraph:
         former, renaming: the graph that this one replaces, and its renamed nodes.
         given: the names of the resources that are new. Default: all.
         made: the resources made by nodes, each with the name of its source. Default: none.
-        counts_edges: as of `Compiler`. Default: True.
 
     Raises:
         GraphError: a resource that the graph reads is missing, or a new one is not read.
@@ -159,8 +158,6 @@ class CompiledGraph:
         renaming: Renaming | None = None,
         given: Collection[str] | None = None,
         made: Mapping[str, str] = MappingProxyType({}),
-        *,
-        counts_edges: bool = True,
     ) -> None:
         self.graph = graph
         plan, ranks = Plan(graph), prepared.get("ranks")
@@ -173,7 +170,7 @@ class CompiledGraph:
             assert renaming is not None, "they come together"
             self.kept = _keep_instances(self.program, former.program, renaming)
         triggers, visits = Triggers(self.program), Visits(self.program, Cells(self.program))
-        self.compiler = Compiler(visits, triggers, lambda: requests.post("ended"), watch, counts_edges=counts_edges)
+        self.compiler = Compiler(visits, triggers, lambda: requests.post("ended"), watch)
         # From here on all reads are known, also those of users' step functions.
         if problems := self.program.problems(resources, resources if given is None else given):
             raise GraphError(problems, f"graph `{graph.name}`")

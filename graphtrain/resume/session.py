@@ -58,7 +58,6 @@ class Session(RunOfRank):
         saving: True if checkpoints will be made.
         notices: messages for the user.
         tick: called with the time by timed transitions, when it is due.
-        counts_edges: as of `Compiler`. Default: True.
 
     Raises:
         GraphError, UsageError: as for `CompiledGraph`, and for resources that ranks cannot train.
@@ -88,7 +87,6 @@ class Session(RunOfRank):
         saving: bool,
         notices: Notices,
         tick: Callable[[float], None],
-        counts_edges: bool = True,
     ) -> None:
         if deterministic:
             torch.use_deterministic_algorithms(True)
@@ -101,7 +99,7 @@ class Session(RunOfRank):
         self._made = made_resources(graph, self._renewals.current)
         self.resources = with_copies(self._renewals.current, self._made)
         self._first_made = {name: self.resources[name] for name in (*self._renewals.factories, *self._made)}
-        self._takes_seed, self._counts_edges = seed is None, counts_edges
+        self._takes_seed = seed is None
         own_seed = seed if seed is not None else seed_given() or 0
         self.seed: int = self.world.gather(own_seed)[0] if seed is None else own_seed
         # Ranks with the same seed, which equal models require, would draw the same dropout masks.
@@ -138,7 +136,6 @@ class Session(RunOfRank):
     def _compile(
         self, graph: Graph, resources: Mapping[str, Any], prepared: Mapping[str, Any], *former: Any, **more: Any
     ) -> CompiledGraph:
-        more["counts_edges"] = self._counts_edges
         compiled = CompiledGraph(graph, resources, prepared, self.requests, self.recorder, self.watch, *former, **more)
         if self.world.sharded:
             refuse_own_backward(compiled.program)

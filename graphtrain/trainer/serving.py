@@ -16,7 +16,6 @@ from graphtrain.errors import (
     UnknownMetricError,
 )
 from graphtrain.graph.registry import trains
-from graphtrain.nodes.end_evaluation import put_back
 from graphtrain.outcome import Outcome
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import Request
@@ -181,27 +180,12 @@ def _save_before(run: LiveRun, error: UnknownMetricError) -> None:
         error.add_note(f"what was trained is not saved: {failure.message}")
 
 
-def _leave_evaluations(run: LiveRun) -> None:
-    """Put back what the evaluations around a node that has raised have set aside: the model may be used further."""
-    compiled = run.session.compiled
-    around = [*compiled.program.nodes[run.session.position].scope.around()]
-    for node in compiled.program.nodes:
-        reads = {read.name: (read, target) for read, target in node.plan_node.reads}
-        if node.scope in around and node.kind.has_effect("train") and {"model", "training_state"} <= reads.keys():
-            model, state = (
-                compiled.compiler.cells.of(node, *reads[name]).read() for name in ("model", "training_state")
-            )
-            if state is not None:
-                put_back(model, {**state, "generators": []})
-
-
 def _fail(run: LiveRun, error: BaseException) -> NoReturn:
     """Note that a node has raised, on all ranks and in the status; raise with a note of where."""
     session = run.session
     if not isinstance(error, KeyboardInterrupt):
         run.writer.fails()
     session.world.fail(error)
-    _leave_evaluations(run)
     run.life.go("fail")  # an interrupt too: the state of a node that is half done cannot be resumed
     run.requests.clear()
     run.failure = error

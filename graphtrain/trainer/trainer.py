@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final
 
@@ -28,7 +28,7 @@ from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.run_files import RunFiles
 from graphtrain.trainer import entry
 from graphtrain.trainer.breakpoints import Breakpoint, at_limit, before_node, parse_amount, with_breakpoints
-from graphtrain.trainer.debugging import error_line, untimed_breakpoints
+from graphtrain.trainer.debugging import error_line
 from graphtrain.trainer.live_run import LiveRun
 from graphtrain.trainer.serving import drive
 from graphtrain.trainer.signals import stop_signals
@@ -69,7 +69,6 @@ class Trainer(RunView):
         about: plain data kept in every checkpoint: the `command`, the `script` (a path), its `arguments`.
         not_state: paths of values that are not training state, such as ``"task.started_at"``, and are neither saved
             nor restored. Default: none.
-        times: False times no node, and does not write how often nodes and edges ran (`nodes.jsonl`). Default: True.
         model, optimizer, scheduler, train_data, val_data, training_step, validation_step, resources: what nodes read,
             by the slot names of the graph, each an object or a `Factory` that makes it. A model's own `training_step`
             and `validation_step` are used where none is given.
@@ -124,7 +123,6 @@ class Trainer(RunView):
         notify: Callable[[str], None] | None = None,
         about: Mapping[str, Any] | None = None,
         not_state: str | Iterable[str] = (),
-        times: bool = True,
         **resources: Any,
     ) -> None:
         ranks = current_ranks()
@@ -149,7 +147,6 @@ class Trainer(RunView):
             saving=run_dir is not None,
             notices=notices,
             tick=lambda now: self._run.watchers.tick(),
-            counts_edges=times,
         )
         arguments = about.get("arguments", {})
         settings = {"seed": session.seed, "deterministic": deterministic, **arguments}
@@ -160,7 +157,7 @@ class Trainer(RunView):
             require_one_folder(session.world, files)
         display = display_for(notices) if display == "auto" else display
         of_rank_0: tuple[Iterable[Logger], Display | None] = (loggers, display) if not ranks.rank else ((), None)
-        self._run = LiveRun(session, files, arguments, *of_rank_0, times=times)
+        self._run = LiveRun(session, files, arguments, *of_rank_0)
         session.world.run = session
         self._notify_of_graph()
 
@@ -186,8 +183,7 @@ class Trainer(RunView):
             resume: used by the first call. "auto" resumes from the newest sound checkpoint in the run directory, or
                 begins a run; "never" refuses a directory that holds a run; a path names a checkpoint.
             until: an amount such as ``"500 steps"``: everything it makes due is done, and no further batch is fetched.
-                In nested graphs, steps are those of the training that runs; a field is named by its path, as in
-                ``"3 fit/step.steps"``. Default: no limit but the graph's own.
+                In nested graphs, steps are those of the training that runs. Default: no limit but the graph's own.
             before: a breakpoint: the path of a node, ``"step"`` or ``"validate/eval_batch"``. The run stops each time
                 it is about to run this node; a run that stopped or was saved there runs it first. Default: none.
             from_setup: used by the first call, if hyper-parameters of the optimizer, the scheduler and the like differ
@@ -425,7 +421,7 @@ class Trainer(RunView):
         try:
             with run.files.held() if run.files is not None else nullcontext():
                 try:
-                    with run.writer.completed(), untimed_breakpoints(self._paused):
+                    with run.writer.completed():
                         if has_failed:
                             self._recover()
                         self._get_ready(options, limit)
@@ -457,13 +453,6 @@ class Trainer(RunView):
                 error.add_note(note)
             run.replay = self.replay_options()
             run.status.write()
-
-    def _paused(self) -> AbstractContextManager[None]:
-        """A span that does not count as time of the run, inside the node that is running."""
-        session = self._session
-        node = session.compiled.program.nodes[session.position]
-        activity = node.kind.activity if session.loop.inside and node.scope.activity is None else None
-        return session.watch.paused(activity)
 
     def _recover(self) -> None:
         try:

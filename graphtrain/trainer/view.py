@@ -21,11 +21,8 @@ from graphtrain.report.recorded import Recorded, html_of
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.report.values import not_finite_since
 from graphtrain.storage.checkpoint import read_manifest
-from graphtrain.storage.run_directory import has_begun
 
 if TYPE_CHECKING:
-    import pandas
-
     from graphtrain.proof.tracing import Explanation
     from graphtrain.report.display.summary import Summary
     from graphtrain.resume.session import Session
@@ -167,8 +164,8 @@ class RunView(Recorded):
     def seconds_by_node(self) -> Mapping[str, float]:
         """Host seconds of the visits of each node in this process, by path, the longest first.
 
-        Estimated from the visits of one batch in 128; empty with ``Trainer(..., times=False)``. Nodes that have not run
-        twice are left out. Time of a device counts for the node that waits for it.
+        Estimated from the visits of one batch in 128. Nodes that have not run twice are left out. Time of a device
+        counts for the node that waits for it.
         """
         return MappingProxyType(self._run.node_times.seconds())
 
@@ -231,25 +228,11 @@ class RunView(Recorded):
         summary: Summary = summing.Summary(self.graph.title, models, activities)
         return summary
 
-    def frame(self, joined: bool = True) -> pandas.DataFrame:
-        if line := not_resumed(self):
-            self._run.notices.once(line)
-        return super().frame(joined)
-
     def __repr__(self) -> str:
-        place = not_resumed(self) or self._session.compiled.run_clock.describe()
-        return f"<Trainer of {self.graph.name}: {self.state}, {place}>"
+        return f"<Trainer of {self.graph.name}: {self.state}, {self._session.compiled.run_clock.describe()}>"
 
     def _repr_html_(self) -> str:
         return html_of(self, {path: fields["runs"] for path, fields in self.progress.items()})
-
-
-def not_resumed(view: RunView) -> str:
-    """What the run directory of a trainer holds that it has not resumed yet, in words; empty if there is nothing."""
-    files = view._run.files
-    if view._has_begun or files is None or not has_begun(files.folder):
-        return ""
-    return f"`{files.path}` holds a run: run() resumes it, and graphtrain.Run({str(files.path)!r}) reads it"
 
 
 def replay_options(compiled: CompiledGraph, position: int, *, has_run: bool) -> list[str]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import io
 import json
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -198,49 +196,6 @@ def test_time_between_two_calls_is_no_time_of_the_run() -> None:
     assert run.snapshot().elapsed_seconds == between
     run.advance(1)
     assert run.snapshot().elapsed_seconds < between + 0.05
-
-
-class AtTheDebugger:
-    """Standard input on which somebody thinks for a while, and continues."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def readline(self) -> str:
-        self.seconds += 0.1
-        time.sleep(0.1)
-        return "c\n"
-
-
-@pytest.mark.parametrize("place", ["training step", "data"])
-def test_time_at_a_breakpoint_is_not_training(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    person = AtTheDebugger()
-    monkeypatch.setattr(sys, "breakpointhook", sys.__breakpointhook__)
-    monkeypatch.setattr(sys, "stdin", person)
-    monkeypatch.setattr(sys, "stdout", io.StringIO())
-    monkeypatch.delenv("PYTHONBREAKPOINT", raising=False)
-
-    class Data:
-        def __iter__(self) -> Iterator[torch.Tensor]:
-            for number in range(6):
-                if number == 2 and place == "data":
-                    breakpoint()
-                yield torch.ones(2, 1)
-
-    def training_step(model: Any, batch: Any, step: int) -> torch.Tensor:
-        if step == 2 and place == "training step":
-            breakpoint()
-        return model(batch).mean()
-
-    run = trainer(Graph.load("fit").set("finish", after="1 epochs"), train_data=Data(), training_step=training_step)
-    begun = time.monotonic()
-    run.run()
-    taken = time.monotonic() - begun
-    assert person.seconds >= 0.1
-    assert min(run.seconds.values()) >= 0.0
-    assert sum(run.seconds.values()) == pytest.approx(run.snapshot().elapsed_seconds)
-    assert run.snapshot().elapsed_seconds <= taken - person.seconds
-    assert sys.breakpointhook is sys.__breakpointhook__
 
 
 def test_single_transitions_are_not_shown() -> None:

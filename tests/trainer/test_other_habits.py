@@ -93,11 +93,7 @@ def test_a_finished_run_that_is_run_again_says_so(tmp_path: Path) -> None:
     Trainer(graph, run_dir=tmp_path, display=None, notify=said.append, **resources).run()
     graph = graph.set("clip", max_norm=1.0)
     again = Trainer(graph, run_dir=tmp_path, display=None, notify=said.append, **resources)
-    holds = f"`{tmp_path}` holds a run: run() resumes it, and graphtrain.Run('{tmp_path}') reads it"
-    assert repr(again) == f"<Trainer of fit: ready, {holds}>"
-    assert len(again.frame()) == 0 and holds in said
     assert again.run() is again.run() is Outcome.ALREADY_FINISHED
-    assert "holds a run" not in repr(again)
     (line,) = [line for line in said if "nothing is run" in line]
     assert f"the run in `{tmp_path}` was finished before, so nothing is run; changed since, without effect: " in line
     assert "clip.max_norm" in line and "fit(epochs=...)" in line

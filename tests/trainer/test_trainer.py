@@ -264,9 +264,8 @@ def test_a_guard_that_raises_is_named() -> None:
     assert "step.steps / next_batch.epoch_batches" in str(caught.value)
 
 
-@pytest.mark.parametrize("counted", [True, False])
 @pytest.mark.parametrize("ending", [[], ["many"], ["many", "few"], ["few", "many"]], ids=str)
-def test_what_a_body_raises_at_its_end_keeps_its_cause(ending: list[str], counted: bool) -> None:
+def test_what_a_body_raises_at_its_end_keeps_its_cause(ending: list[str]) -> None:
     """An edge whose guard holds ends the body, and an error of the user's is not one of the guard."""
 
     @node
@@ -286,7 +285,7 @@ def test_what_a_body_raises_at_its_end_keeps_its_cause(ending: list[str], counte
     body = Graph("body", "tick", {"tick": Node("tick", "fails_at_the_end")}, {"tick": edges}, guards)
     outer = Graph("outer", "fold", {"fold": Node("fold", "nested", body=body)}, {"fold": (Edge("end"),)})
     with pytest.raises(ValueError, match="mine") as caught:
-        Trainer(outer, display=None, notify=lambda line: None, times=counted).run()
+        Trainer(outer, display=None, notify=lambda line: None).run()
     assert isinstance(caught.value.__cause__, KeyError)
 
 
