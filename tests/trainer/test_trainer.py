@@ -19,7 +19,6 @@ import torch
 
 from graphtrain import (
     CheckpointError,
-    DataError,
     Edge,
     Graph,
     GraphError,
@@ -108,17 +107,6 @@ def test_nothing_and_a_generator_may_be_supplied_although_nothing_reads_them() -
     tiny(average=None, noise=torch.Generator())
 
 
-def test_where_nothing_steps_a_step_function_is_given_step_0() -> None:
-    steps: list[int] = []
-
-    def validation_step(model: Any, batch: Any, step: int, epoch: int) -> Any:
-        steps.append(step)
-        return {"loss": model(batch).mean()}
-
-    tiny(Graph.load("evaluate"), val_data=[torch.ones(2, 1)] * 2, validation_step=validation_step).run()
-    assert steps == [0, 0]
-
-
 def test_an_object_with_state_that_nothing_reads_is_saved_and_reported() -> None:
     said: list[str] = []
     trainer = tiny(said=said, average=torch.nn.Linear(1, 1), train_data=[torch.ones(2, 1)])
@@ -141,40 +129,6 @@ def test_a_name_that_the_engine_supplies_is_refused() -> None:
         tiny(recorder=1)
 
 
-def test_an_empty_loader_is_an_error_at_once() -> None:
-    said: list[str] = []
-    trainer = tiny(said=said, train_data=[])
-    with pytest.raises(DataError, match="without a batch"):
-        trainer.run()
-    assert (trainer.state, trainer.progress["step"]["steps"]) == ("failed", 0)
-    assert any("no batch" in line for line in said)
-
-
-def test_step_functions_ask_by_name() -> None:
-    asked: list[tuple[int, int, int]] = []
-
-    def training_step(model: Any, batch: Any, step: int, batch_index: int, *, epoch: int, flavour: str = "none") -> Any:
-        assert flavour == "none"
-        asked.append((step, epoch, batch_index))
-        return model(batch).mean()
-
-    tiny(
-        Graph.load("fit").set("accumulate", every=2).set("finish", after="2 epochs"), training_step=training_step
-    ).run()
-    assert asked == [
-        (0, 0, 0),
-        (0, 0, 1),
-        (1, 0, 2),
-        (1, 0, 3),
-        (2, 0, 4),
-        (3, 1, 0),
-        (3, 1, 1),
-        (4, 1, 2),
-        (4, 1, 3),
-        (5, 1, 4),
-    ]
-
-
 def test_the_models_own_methods_are_used() -> None:
     class Model(torch.nn.Linear):
         calls: list[str] = []  # noqa: RUF012
@@ -193,20 +147,6 @@ def test_the_models_own_methods_are_used() -> None:
     trainer.run()
     assert Model.calls[:7] == ["train 0", "train 1", "train 2", "train 3", "train 4", "validate", "train 0"]
     assert [row["val/answer"] for row in trainer.metrics if "val/answer" in row] == [42, 42]
-
-
-@pytest.mark.parametrize(
-    ("returned", "message"),
-    [
-        (None, "it returned nothing"),
-        ({"accuracy": 1}, "a mapping without `loss`"),
-        (torch.ones(2), r"a tensor of shape \(2,\)"),
-        (3.5, "it returned a float"),
-    ],
-)
-def test_a_step_function_that_returns_no_loss(returned: Any, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        tiny(training_step=lambda model, batch: returned).run()
 
 
 @pytest.mark.parametrize("function", [lambda: None, lambda batch: None, 7])
@@ -491,12 +431,6 @@ def test_a_disk_that_refuses_metrics_is_reported_in_words(tmp_path: Path) -> Non
         trainer.run()
 
 
-def test_a_guard_does_not_read_tensors() -> None:
-    graph = Graph.load("fit").guard("high", "loss > 0.5").connect("train_batch", "decide", when="high")
-    with pytest.raises(GuardError, match="the slot `loss` holds a Tensor"):
-        tiny(graph).run()
-
-
 def test_state_in_lists_keeps_its_dtype(tmp_path: Path) -> None:
     class Momentum(torch.optim.SGD):
         def step(self, closure: Any = None) -> None:
@@ -668,10 +602,6 @@ def test_a_guard_inside_a_body_reads_a_slot_written_around_it() -> None:
     assert trainer.progress["body/x"]["runs"] == 5
     with pytest.raises(KeyError):
         trainer.read("nothing")
-
-
-def test_small_graph_is_sound() -> None:
-    assert small_graph().check() == []
 
 
 def test_a_model_that_would_train_in_evaluation_mode_is_reported() -> None:
