@@ -88,15 +88,9 @@ def _ended(run: LiveRun) -> Answer:
     compiled = run.session.compiled
     main = compiled.program.main
     if trains(compiled.graph) and main.count("batches") == 0:
-        counting, _ = main.counter("batches")
-        if counting is not None and not counting.fields["runs"]:
-            raise DataError(
-                f"the run ended without a batch: nothing led to `{counting.path}`, which fetches them, before the end",
-                'look at the edges to "end" and their guards; nothing was saved as the end of the run',
-            )
         raise DataError(
-            "the run ended without a batch: the data is empty, or was exhausted in `setup`",
-            "supply data that starts over at each `__iter__`; nothing was saved as the end of the run",
+            "the run ended without a batch: the data is empty, was exhausted in `setup`, or no edge led to it",
+            'supply data that starts over at each `__iter__`, or look at the guards of the edges to "end"',
         )
     run.session.loop.ended, run.is_end_saved = True, False
     compiled.at_end()

@@ -113,16 +113,9 @@ def test_training_data_without_a_batch_is_an_error(name: str, tmp_path: Path) ->
         if run_dir is not None and name in CANNOT_START_OVER:
             assert "can be iterated over only once" in error.value.message
         else:
-            assert "ended without a batch: the data is empty, or was exhausted" in error.value.message
+            assert "ended without a batch: the data is empty, was exhausted" in error.value.message
             assert EMPTY in said
     assert trainer_of(tmp_path).run() is Outcome.FINISHED, "the same command, once the data is there"
-
-
-def test_guards_that_end_a_run_before_its_first_batch_are_not_blamed_on_the_data() -> None:
-    graph = Graph.load("fit").guard("ending", "not finish.due")
-    with pytest.raises(DataError, match="the run ended without a batch: nothing led to `next_batch`") as error:
-        trainer_of(graph=graph).run()
-    assert 'look at the edges to "end"' in error.value.hint
 
 
 def test_data_that_does_not_start_over_ends_the_run_and_it_is_said(tmp_path: Path) -> None:
