@@ -9,8 +9,7 @@ import pytest
 
 from graphtrain import Graph, UsageError
 from graphtrain.adapters import adapter
-from graphtrain.adapters.lightning_flags import FLAGS, GraphEdit, check_flags, edits_of, with_flags
-from tests.docs.test_lightning import ANSWERS
+from graphtrain.adapters.lightning_flags import FLAGS, check_flags, edits_of, with_flags
 
 EDITS: list[tuple[dict[str, Any], str]] = [
     ({"max_epochs": 3}, '.set("finish", after="3 epochs")'),
@@ -70,19 +69,6 @@ def test_no_flag_of_another_type_is_an_error_of_python(name: str) -> None:
         with suppress(UsageError):
             check_flags({name: value})
             edits_of({name: value} if name != "callbacks" else {}, batches=10)
-
-
-def test_the_page_has_the_same_answers() -> None:
-    """What the table makes of a flag is what docs/coming-from-lightning.md says of it."""
-    answers = ANSWERS["Trainer: arguments"]
-    assert set(answers) <= set(FLAGS)
-    for flags, _ in EDITS:
-        (name, *others) = flags
-        for edit in edits_of(flags)[name] if not others else ():
-            assert isinstance(edit, GraphEdit)
-            words = [f"{edit.arguments[0]}.{parameter}" for parameter in edit.keywords]
-            for word in words if edit.verb == "set" else [f"--overlay {edit.arguments[0]}"]:
-                assert word in answers[name]
 
 
 def test_shares_are_rounded_as_lightning_rounds_them() -> None:
