@@ -13,7 +13,6 @@ import click
 from graphtrain.command.cli import command
 from graphtrain.command.listing import run_directories
 from graphtrain.errors import UsageError
-from graphtrain.lazy import part
 from graphtrain.printable import printable
 from graphtrain.storage.run_directory import STATUS_FILE
 
@@ -34,7 +33,9 @@ def report(run_dir: Sequence[Path], *, output: Path) -> None:
     """
     if not run_dir:
         raise UsageError("no run is named", "graphtrain report RUN -o run.html")
-    part("page").report([_run(path) for path in run_dir], output)
+    from graphtrain.page import document
+
+    document.report([_run(path) for path in run_dir], output)
     click.echo(printable(f"wrote {output}"))
 
 

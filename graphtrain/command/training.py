@@ -26,7 +26,7 @@ from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.read_toml import overlay_name
 from graphtrain.graph.registry import kind_of_node
-from graphtrain.lazy import PARTS, installed, part
+from graphtrain.lazy import imported
 from graphtrain.names import quoted
 from graphtrain.outcome import Outcome
 from graphtrain.program.agreement import Agreement
@@ -179,7 +179,9 @@ class _Training:
                     "a logger is called as logger(metrics, step)",
                 )
         if self._options.tensorboard:
-            loggers.append(part("tensorboard").TensorBoard())
+            from graphtrain.report.tensorboard import TensorBoard
+
+            loggers.append(TensorBoard())
         if self._options.wandb:
             from graphtrain.report.wandb import WandB
 
@@ -214,9 +216,8 @@ class _Training:
     def _train(self, trainer: Trainer, run_dir: Path, resume: str, loaded: list[str]) -> int:
         """Train, and report the outcome; the exit code."""
         options, report = self._options, self._report
-        display = installed(PARTS["display"])
-        if not options.quiet and not self._ranks.rank and display is not None:
-            display.introduce(trainer.summary(), report)
+        if not options.quiet and not self._ranks.rank:
+            imported("graphtrain.report.display.choose").introduce(trainer.summary(), report)
         for line in loaded:
             report(line)
         if options.run_dir is None:

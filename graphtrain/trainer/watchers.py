@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, final
 
 from graphtrain.errors import CheckpointError, UnknownMetricError
 from graphtrain.graph.elements import nodes_of
-from graphtrain.lazy import PARTS, installed
+from graphtrain.lazy import imported
 from graphtrain.names import suggestion
 from graphtrain.plain import brief
 from graphtrain.printable import Notices
@@ -116,13 +116,13 @@ class Watchers:
 
 
 def display_for(notify: Callable[[str], Any]) -> Display | None:
-    """The display for a terminal, a notebook, or plain lines elsewhere; None if displays are not installed.
+    """The display for a terminal, a notebook, or plain lines elsewhere.
 
     Arguments:
         notify: takes a plain line.
     """
-    displays = installed(PARTS["display"])
-    return displays.display_for(notify) if displays is not None else None
+    display: Display | None = imported("graphtrain.report.display.choose").display_for(notify)
+    return display
 
 
 @final
