@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any, NamedTuple, final
 
-from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import Renaming
 from graphtrain.kind.fields import EpochFields, Field
@@ -51,7 +50,6 @@ class RunClock:
         self._program = program
         reads = [target for plan_node in program.plan.nodes for _, target in plan_node.reads]
         self._read = {leaf for target in reads for leaf in leaves(target) if isinstance(leaf, FieldTarget)}
-        self._planned_passes: dict[str, int | None] = {}
         self._outer_clocks = {scope: _outer_clocks(scope) for scope in program.training}
         self.columns: tuple[str, ...] = tuple(
             dict.fromkeys(name for clocks in self._outer_clocks.values() for name in clocks)
@@ -171,35 +169,6 @@ class RunClock:
                 batch, batches = (getattr(fetching.instance, name) for name in (fields.epoch_batches, fields.length))
                 return Evaluation(names[0], batch, batches or None)
         return None
-
-    def evaluations_run(self, position: int) -> dict[str, float]:
-        """How often each evaluation that is a separate activity has run, by its name.
-
-        The one that contains the node at a position counts by its progress, if known.
-        """
-        now = self.evaluation(position)
-        share = now.batch / now.batches if now is not None and now.batches else 0.0
-        inside = {scope.prefix for scope in self._program.nodes[position].scope.around()}
-        return {
-            outer.node.name: outer.instance.runs + (min(share, 1.0) if f"{outer.path}/" in inside else 0.0)
-            for outer in self._evaluating()
-        }
-
-    def evaluations_planned(self, name: str) -> int | None:
-        """How often an evaluation runs in the whole run; None if not known."""
-        if name not in self._planned_passes:
-            path = next(outer.path for outer in self._evaluating() if outer.node.name == name)
-            try:
-                self._planned_passes[name] = self._program.whole_run.visits(path)
-            except UsageError:
-                self._planned_passes[name] = None
-        return self._planned_passes[name]
-
-    def _evaluating(self) -> Iterator[ProgramNode]:
-        """The nodes with the outermost bodies that do not train."""
-        for scope in self._program.scopes.values():
-            if scope.outer is not None and scope.activity is not None and scope.outer.scope.activity is None:
-                yield scope.outer
 
     def mixed_windows(self, former: Graph, renaming: Renaming) -> list[str]:
         """One line for every open window whose length is not that of the graph that began it."""

@@ -268,33 +268,9 @@ class CompiledGraph:
 
     def has_recorded_all(self, scope: ProgramGraph) -> bool:
         """True if every node of a graph that may record metrics has run in this process."""
-        return all(self._has_run(node) for node in scope.nodes.values() if _may_record(node))
-
-    def may_record(self, name: str, trained: Collection[str], scope: ProgramGraph) -> bool:
-        """False if it is known that no node of a graph will record a metric which none has recorded so far.
-
-        That is known once every evaluation has run, if all others record only means of the training, and `lr`: kinds
-        that declare the names for these by `row_prefixes`.
-
-        Arguments:
-            trained: the values whose means the training gathers. While it has gathered none, nothing is known.
-        """
-        if not trained:
-            return True
-        for node in filter(_may_record, scope.nodes.values()):
-            if node.body is not None and (node.body.activity is None or not self._has_run(node)):
-                return True
-        others = [node for node in scope.nodes.values() if node.kind.may_record_rows and not node.bypassed]
-        prefixes = [getattr(node.kind.implementation, "row_prefixes", None) for node in others if node.body is None]
-        known = [prefix for declared in prefixes if declared is not None for prefix in declared]
-        return (
-            None in prefixes
-            or name.partition("/")[0] == "lr"
-            or any(name == prefix + metric for prefix in known for metric in trained)
+        return all(
+            node.instance.runs > self._runs_before.get(node, 0) for node in scope.nodes.values() if _may_record(node)
         )
-
-    def _has_run(self, node: ProgramNode) -> bool:
-        return bool(node.instance.runs > self._runs_before.get(node, 0))
 
     # ---- beginning and resuming
 

@@ -31,7 +31,6 @@ from graphtrain.trainer.observer import Observer
 from graphtrain.trainer.watchers import (
     Monitors,
     NodesFile,
-    OfLosses,
     OnDisplay,
     StatusFile,
     ToLoggers,
@@ -79,7 +78,6 @@ class LiveRun:
         unnoted: the checkpoint of a run that finished before, and was started again with other settings: until it
             trains further, nothing is written. None for any other run.
         reason: why it has stopped, in words: a signal, `until` or `before`; empty for any other reason.
-        late_stop: `Outcome.STOPPED` if a signal arrived while the run was stopping for another reason.
         error: the exception that has ended it, on one line; empty if none did.
         replay: the options of ``graphtrain replay`` that lead to the node that failed.
     """
@@ -106,7 +104,6 @@ class LiveRun:
         self.has_run = self.is_rewired = False
         self.unnoted: Checkpoint | None = None
         self._signal = 0
-        self.late_stop: Outcome | None = None
         self.tracer: Any = None
         self._explainer: Any = None
         self.failure: BaseException | None = None
@@ -120,8 +117,7 @@ class LiveRun:
 
             guarded = [Guarded(logger, self.notices.once) for logger in loggers]
         shown = OnDisplay(display, self.snapshot, self.notices)
-        losses = OfLosses(self.notices, lambda: self.session.graph)
-        watchers: list[Watcher] = [shown, self.status, ToLoggers(guarded), losses, self.monitors]
+        watchers: list[Watcher] = [shown, self.status, ToLoggers(guarded), self.monitors]
         self._nodes = NodesFile(self, files) if times and files is not None and files.writes else None
         if self._nodes is not None:
             watchers.append(self._nodes)
@@ -172,11 +168,6 @@ class LiveRun:
         elif outcome is Outcome.REACHED and (until := self.snapshot().until):
             self.reason = f"--until {' or '.join(until)}"
         return outcome
-
-    def end_late(self) -> None:
-        """Note a signal that arrived while the run was stopping: what it requests is done already."""
-        is_late = self.requests.take("stop") and self.life.state == "stopped"
-        self.late_stop = self.ends(Outcome.STOPPED) if is_late else None
 
     def snapshot(self) -> Snapshot:
         """The state and progress of the run."""

@@ -18,7 +18,6 @@ from graphtrain.errors import (
 from graphtrain.graph.registry import trains
 from graphtrain.nodes.end_evaluation import put_back
 from graphtrain.outcome import Outcome
-from graphtrain.plan.scope import slots_of
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import Request
 from graphtrain.state.modules import note_rates
@@ -26,7 +25,6 @@ from graphtrain.storage.manifest import OWN
 from graphtrain.trainer.debugging import users_frames
 from graphtrain.trainer.entry import go_back
 from graphtrain.trainer.live_run import LiveRun
-from graphtrain.trainer.observer import out_of_memory_note
 
 Answer = Outcome | Literal["compiled"] | None
 """The outcome if the run stops; "compiled" if its graph was compiled again; else None."""
@@ -209,12 +207,6 @@ def _fail(run: LiveRun, error: BaseException) -> NoReturn:
     run.failure = error
     if not isinstance(error, RanksError):
         error.add_note(f"raised in node `{session.path}` ({session.compiled.run_clock.describe()})")
-        program = session.compiled.program
-        reads = program.nodes[session.position].plan_node.reads
-        slots = slots_of(target for read, target in reads if read.name == "batch")
-        batch = [program.slots[program.slot_index(slot)] for slot in slots]
-        if note := out_of_memory_note(error, session.device, batch):
-            error.add_note(note)
     run.status.write("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
     frames = None if isinstance(error, GraphtrainError) else users_frames(error.__traceback__)
     raise error.with_traceback(frames or error.__traceback__)

@@ -246,10 +246,9 @@ class Trainer(RunView):
         list(breakpoints())  # refused before anything is done
         begins = not self._has_begun
         signals = stop_signals(run.stop, _STOPPING_UNSAVED if run.files is None else _STOPPING)
-        with signals as take_over, self._running(ResumeOptions.of(resume, from_setup, from_saved, rename), limit):
-            take_over()
+        with signals, self._running(ResumeOptions.of(resume, from_setup, from_saved, rename), limit):
             run.session.world.synchronise("start")  # signals received so far reach all ranks here
-            if begins and "stop" in run.requests:  # nothing has run that could be saved
+            if begins and run.requests.take("stop"):  # nothing has run that could be saved
                 return Outcome.STOPPED
             if self._is_resumed or not begins:
                 stopped_at.add(run.session.position)
@@ -261,8 +260,7 @@ class Trainer(RunView):
             if run.session.loop.ended:
                 run.save_end()
                 return Outcome.FINISHED
-            outcome = drive(run, transitions, explainer)
-        return run.late_stop or outcome
+            return drive(run, transitions, explainer)
 
     def advance(
         self,
@@ -518,7 +516,6 @@ class Trainer(RunView):
         if was_running:
             life.go("finish" if run.session.loop.ended and run.is_end_saved else "stop")
         run.watchers.end(life.state, error)
-        run.end_late()
         if run.writer.take_written() or (was_running and self._has_begun and run.unnoted is None):
             run.status.write()
 

@@ -147,17 +147,13 @@ def test_the_clock_is_that_of_the_training_around_a_position_or_of_the_body_just
         assert program.clocked.prefix == expected
 
 
-def test_evaluations_and_how_often_they_run() -> None:
+def test_the_evaluation_around_a_position() -> None:
     program, clock = at(FIT, 3, **{"validate.runs": 2})
     inside, outside = program.by_path["validate/eval_batch"].index, program.by_path["step"].index
     fetched = program.by_path["validate/next_batch"].instance
     assert (clock.evaluation(inside), clock.evaluation(outside)) == (Evaluation("val", 0, None), None)
-    assert clock.evaluations_run(inside) == clock.evaluations_run(outside) == {"validate": 2.0}
     fetched()
     assert clock.evaluation(inside) == Evaluation("val", 1, 10)
-    assert (clock.evaluations_run(inside), clock.evaluations_run(outside)) == ({"validate": 2.1}, {"validate": 2.0})
-    assert (clock.evaluations_planned("validate"), clock.evaluations_planned("validate")) == (10, 10)
-    assert at(FIT.set("validate", every="5 minutes"), 0)[1].evaluations_planned("validate") is None
 
 
 # ---- windows
