@@ -17,10 +17,10 @@ from graphtrain.graph import Graph
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.requests import Requests
 from graphtrain.ranks import Alone, Ranks
-from graphtrain.resume import equal_ranks, hyper_parameters, provenance, restore, setup_change
+from graphtrain.resume import equal_ranks, provenance, restore, setup_change
 from graphtrain.resume.environment import RunEnvironment
 from graphtrain.resume.equal_ranks import prepare_models, require_equal, require_equal_weights, require_one_folder
-from graphtrain.resume.hyper_parameters import HyperParameterChange, HyperParameters, encoded
+from graphtrain.resume.hyper_parameters import HyperParameterChange
 from graphtrain.resume.provenance import Provenance, code_changes
 from graphtrain.resume.restore import ResumeOptions, difference_error, repeated
 from graphtrain.resume.setup_change import unexplained
@@ -266,73 +266,6 @@ def test_a_changed_setting_in_words() -> None:
         "the run is finished, and what is set up now differs from what the run was set up with:\n"
         "    arguments: lr 1 -> 2, width 64 -> 8\n    a.lr: 1 -> 2"
     )
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (2**63 - 1, 2**63 - 1), (2**63, str(2**63)), (-(2**63) + 1, -(2**63) + 1), (-(2**63), str(-(2**63))),
-        (True, True), (None, None), (torch.arange(3), [0, 1, 2]), (torch.zeros(64), [0.0] * 64),
-        (torch.zeros(13, 5), "a tensor of (13, 5)"), ({1: (2,)}, {"1": [2]}), ({"b", "a", 1}, [1, "a", "b"]),
-        ([0] * 64, [0] * 64), ([0] * 65, "65 values with checksum 3a3e8d5c"), (torch.float32, "a dtype"),
-        (object(), "a object"),
-    ],
-)  # fmt: skip
-def test_a_setting_as_it_is_saved(value: Any, expected: Any) -> None:
-    found = encoded(value)
-    if isinstance(expected, str) and "checksum" in expected:
-        assert found.startswith("65 values with checksum ") and found != encoded([1] + [0] * 64)
-    else:
-        assert found == expected and type(found) is type(expected)
-
-
-class WithKeywords(torch.optim.SGD):
-    """An optimizer whose signature does not name its settings."""
-
-    def __init__(self, parameters: Any, **settings: Any) -> None:
-        super().__init__(parameters, **settings)
-
-
-def test_a_setting_that_only_one_of_two_versions_has_is_none_if_it_has_its_default() -> None:
-    parameters = [torch.nn.Parameter(torch.zeros(1))]
-    plain, own = torch.optim.SGD(parameters), WithKeywords(parameters, momentum=0.9)
-    schedule = torch.optim.lr_scheduler.ExponentialLR(plain, 0.9)
-    for resource, field, value, is_default in (
-        (plain, "momentum", 0, True), (plain, "momentum", 0.9, False), (plain, "params", None, False),
-        (own, "momentum", 0.9, True), (own, "momentum", 0, False), (own, "unknown", 0, False),
-        (schedule, "_private", 7, True), (schedule, "gamma", 0.9, False), (schedule, "last_epoch", -1, True),
-        (Settings({}), "momentum", 0, False),
-    ):  # fmt: skip
-        assert hyper_parameters._is_default(resource, field, value) is is_default, (resource, field, value)
-
-
-class Settings:
-    """A resource with any state."""
-
-    def __init__(self, state: Any) -> None:
-        self.state = state
-
-    def state_dict(self) -> Any:
-        return self.state
-
-
-def test_which_state_counts_as_a_setting() -> None:
-    deep: Any = [[[[1]]]]
-    state = {
-        "number": 1, "text": "a" * 4096, "long": "a" * 4097, "list": [1] * 64, "longer": [1] * 65, "deep": deep,
-        "deeper": [deep], "tensor": torch.ones(1), "mixed": {"a": 1, "b": torch.ones(1)},
-        "foreign": {"b": torch.ones(1)}, "empty": {}, "tuple": (1, 2), "with a tensor": [torch.ones(1)],
-        "nothing": None,
-    }  # fmt: skip
-    values = HyperParameters({"thing": Settings(state)}).values["thing"]
-    assert values == {
-        "class": "Settings", "number": 1, "text": "a" * 4096, "list": [1] * 64, "deep": deep, "mixed": {"a": 1},
-        "empty": {}, "tuple": [1, 2], "nothing": None,
-    }  # fmt: skip
-    many = {str(number): number for number in range(1024)}
-    assert len(HyperParameters({"thing": Settings(many)}).values["thing"]) == 1025
-    for none in ({**many, "more": 1}, [1], None):
-        assert HyperParameters({"thing": Settings(none)}).values["thing"] == {"class": "Settings"}
 
 
 # ---- ranks
