@@ -9,24 +9,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
-from graphtrain.data.loaders import RankLocal
-from graphtrain.errors import CheckpointError, RanksDivergedError, UsageError
-from graphtrain.graph import Graph
-from graphtrain.program.agreement import Agreement
-from graphtrain.program.requests import Requests
-from graphtrain.ranks import Alone, Ranks
-from graphtrain.resume import equal_ranks, provenance, restore, setup_change
+from graphtrain.errors import CheckpointError, UsageError
+from graphtrain.resume import provenance, restore, setup_change
 from graphtrain.resume.environment import RunEnvironment
-from graphtrain.resume.equal_ranks import prepare_models, require_equal, require_equal_weights, require_one_folder
 from graphtrain.resume.hyper_parameters import HyperParameterChange
 from graphtrain.resume.provenance import Provenance, code_changes
 from graphtrain.resume.restore import ResumeOptions, difference_error, repeated
 from graphtrain.resume.setup_change import unexplained
 from graphtrain.storage.manifest import Manifest
-from graphtrain.storage.run_files import RunFiles
-from tests.ranks.fake_ranks import run_ranks
 
 # ---- what is repeated
 
@@ -269,146 +260,3 @@ def test_a_changed_setting_in_words() -> None:
 
 
 # ---- ranks
-
-
-def of_all(count: int, act: Any) -> list[str]:
-    """What is raised on each rank."""
-
-    def program(ranks: Ranks) -> str:
-        try:
-            act(Agreement(ranks, Requests(agrees=True)), ranks.rank)
-        except (UsageError, RanksDivergedError, CheckpointError) as error:
-            return str(error)
-        return ""
-
-    return run_ranks(count, program)
-
-
-def module_of(weight: float, dtype: torch.dtype = torch.float32, size: int = 3) -> torch.nn.Module:
-    module = torch.nn.Linear(size, 1, bias=False, dtype=dtype)
-    with torch.no_grad():
-        module.weight.fill_(1).view(-1)[-1] = weight
-    module.register_buffer("seen", torch.tensor(weight))
-    return module
-
-
-def test_weights_that_differ_are_named_by_their_first_element(monkeypatch: pytest.MonkeyPatch) -> None:
-    hint = (
-        "\n  hint: code that changes weights must do the same on all ranks: it must not draw random numbers or read "
-        "the batch of one rank"
-    )
-    for make, differs in (
-        (lambda rank: {"net": module_of(1.0)}, ""),
-        (lambda rank: {"net": module_of(float(rank == 2) + 1)}, "`net.weight[0, 2]`: 1.0 on rank 0, 1; 2.0 on rank 2"),
-        (
-            lambda rank: {"net": module_of(1.0, torch.float64 if rank else torch.float32)},
-            "`net.weight`: float32 [1, 3] on rank 0; float64 [1, 3] on rank 1, 2",
-        ),
-        (
-            lambda rank: {"net": module_of(1.0)} if rank else {},
-            "`net.weight`: nothing on rank 0; float32 [1, 3] on rank 1, 2",
-        ),
-        (
-            lambda rank: {"net": module_of(1.0 + rank, size=9)},
-            "`net.weight`: other values after the first 8 on rank 0, 1, 2",
-        ),
-    ):  # fmt: skip
-        monkeypatch.setattr(equal_ranks, "_MOST_ELEMENTS", 8)
-        message = f"ranks differ in {differs}{hint}" if differs else ""
-        assert of_all(3, lambda world, rank, make=make: require_equal_weights(world, make(rank))) == [message] * 3
-
-
-def test_what_ranks_begin_with_is_compared_line_by_line() -> None:
-    graph = Graph.load("fit")
-    command = "start all ranks with the same command, script and files"
-    data = "give all ranks the same data: each of them takes its own batches of it"
-    weights = (
-        "make the model from the same seed on all ranks; a command seeds Python, NumPy and torch before setup() is "
-        "called, so leave the rank out of the seed"
-    )
-    rows: list[tuple[Any, Any, Any, str]] = [
-        (lambda rank: {}, {}, {}, ""),
-        (
-            lambda rank: {"net": module_of(1.0 + rank)}, {}, {},
-            f"`net.weight[0, 2]`: 1.0 on rank 0; 2.0 on rank 1\n  hint: {weights}",
-        ),
-        (lambda rank: {}, {"a": {"b": 0}}, {}, f"`a.b`: 0 on rank 0; 1 on rank 1\n  hint: {command}"),
-        (lambda rank: {}, {}, {"optimizer": {"lr": 0}}, f"`optimizer.lr`: 0 on rank 0; 1 on rank 1\n  hint: {command}"),
-        (
-            lambda rank: {"train_data": [1] * (5 + rank)}, {}, {},
-            f"the length of `train_data`: 5 on rank 0; 6 on rank 1\n  hint: {data}",
-        ),
-        (lambda rank: {"train_data": RankLocal([1] * (5 + rank))}, {}, {}, ""),
-        (
-            lambda rank: {"train_data": RankLocal([1]) if rank else [1]}, {}, {},
-            f"whether `train_data` is rank_local: False on rank 0; True on rank 1\n  hint: {data}",
-        ),
-    ]  # fmt: skip
-
-    def of_rank(table: Mapping[str, Any], rank: int) -> dict[str, Any]:
-        return {
-            name: of_rank(value, rank) if isinstance(value, dict) else value + rank for name, value in table.items()
-        }
-
-    for resources, settings, values, differs in rows:
-
-        def act(world: Agreement, rank: int, of: Any = (resources, settings, values)) -> None:
-            require_equal(world, graph, of[0](rank), of_rank(of[1], rank), of_rank(of[2], rank))
-
-        assert of_all(2, act) == [f"ranks differ in {differs}" if differs else ""] * 2
-        assert of_all(1, lambda world, rank, act=act: act(world, 5)) == [""]
-
-
-def test_buffers_may_differ_later() -> None:
-    def act(world: Agreement, rank: int, begins: bool = False) -> None:
-        module = module_of(1.0)
-        module.seen += rank  # type: ignore[operator]
-        require_equal(world, Graph.load("fit"), {"net": module}, {}, {}, begins=begins)
-
-    assert of_all(2, act) == ["", ""]
-    (first, second) = of_all(2, lambda world, rank: act(world, rank, True))
-    assert first == second and first.startswith("ranks differ in `net.seen`: 1.0 on rank 0; 2.0 on rank 1\n")
-
-
-def test_all_ranks_see_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(equal_ranks, "_VISIBLE_SECONDS", 0.0)
-    for folders, differ in ((["a", "a", "a"], ""), (["a", "b", "c"], "1, 2"), (["a", "a", "c"], "2")):
-
-        def act(world: Agreement, rank: int, folders: list[str] = folders) -> None:
-            require_one_folder(world, RunFiles(tmp_path / folders[rank], print, lead=lambda call: call()))
-
-        expected = (
-            f"the run directory `{tmp_path}/{{}}` of rank 0 is not the one of rank {differ}\n"
-            "  hint: name a folder on a file system that all hosts share, by its absolute path"
-        )
-        assert of_all(3, act) == [expected.format(folder) if differ else "" for folder in folders]
-        assert [path.name for path in (tmp_path / "a").iterdir()] == ["checkpoints"]
-
-
-def test_models_that_ranks_cannot_train_are_refused() -> None:
-    alone = Agreement(Alone(), Requests())
-    prepare_models(alone, {"net": module_of(1.0), "other": 3})
-    assert not alone.sharded
-    former = type("FullyShardedDataParallel", (torch.nn.Module,), {})()
-    for resources, message in (
-        (
-            {"net": torch.nn.Sequential(torch.nn.LazyLinear(1))},
-            "`net.0.weight` is not initialized yet, and each rank would initialize it differently at its first batch\n"
-            "  hint: pass a batch through the model in setup(), before the optimizer is made",
-        ),
-        (
-            {"a": 1, "net": torch.nn.Sequential(torch.nn.DataParallel(module_of(1.0)))},
-            "`net` is wrapped in DataParallel, which would exchange gradients in every backward pass and in an order "
-            "that a resume cannot repeat\n"
-            "  hint: supply the plain model: gradients are exchanged at the node `exchange`, once a window",
-        ),
-        (
-            {"net": torch.nn.Sequential(former)},
-            "`net` is wrapped in FullyShardedDataParallel, whose state no other number of ranks can read\n"
-            "  hint: in a setup(run), write `for layer in model.layers: fully_shard(layer, mesh=run.mesh)` and then "
-            "`fully_shard(model, mesh=run.mesh)`, from torch.distributed.fsdp",
-        ),
-    ):
-        with pytest.raises(UsageError) as refused:
-            prepare_models(alone, resources)
-        assert str(refused.value) == message
