@@ -13,13 +13,12 @@ from graphtrain.graph import Graph
 from graphtrain.graph.difference import Difference
 from graphtrain.graph.elements import nodes_of
 from graphtrain.graph.renaming import Renaming, lost_position_hint
-from graphtrain.plain import is_equal
 from graphtrain.plan.preparation import made_resources
 from graphtrain.printable import one_line, shorten
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.factories import refuse_other_types
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
-from graphtrain.resume.hyper_parameters import CLASS, HyperParameterChange, HyperParameters
+from graphtrain.resume.hyper_parameters import CLASS, HyperParameterChange
 from graphtrain.state.codec import MALFORMED
 from graphtrain.state.data_content import ComparedData
 from graphtrain.state.modules import NO_RESUME
@@ -223,7 +222,7 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
     resized = ", ".join(filter(None, (resized, of_devices)))
     state = replace(state, progress={**state.progress, **options.kept}, random=random)
     refuse_other_types(change.former, compiled.graph, compiled.program.resources, state.resources)
-    decisions = _Decisions.of(run, manifest, options)
+    decisions = _Decisions.of(run, checkpoint, options)
 
     # Those that few runs need are written only where they hold something. They are in the order of `RunState`: nodes
     # are set up from what is restored, and may draw random numbers while they are, so the generators come after them.
@@ -244,11 +243,11 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
     parts = (fresh, not_restored, left_out, manifest.unknown, change.renaming.names, change.difference.matters)
     if is_whole := not any(parts):
         _expect_digest(checkpoint, compiled, state, position, sections, is_as_written=not (resized or options.kept))
-    taken, notes = decisions.apply(hyper_parameters)
+    hyper_parameters.apply(decisions.chosen, manifest.in_force)
     run.loop.position, run.loop.ended = position, manifest.ended
     left = sorted(set(state.progress) - set(compiled.program.by_path))
     return Restored(
-        bool(decisions.differences or taken or change.renaming.names),
+        bool(decisions.differences or decisions.taken or change.renaming.names),
         change.difference.matters,
         [
             *change.words(),
@@ -256,8 +255,7 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
             *(f"{name} left out" for name in sorted(copies)),
             *left_out,
             *not_restored,
-            *decisions.words(taken),
-            *notes,
+            *decisions.words(),
             *([resized] if resized else []),
         ],
         lost,
@@ -340,24 +338,27 @@ class _Decisions:
     Attributes:
         differences: between the two.
         chosen: the names of those that are taken.
-        in_force: the values with which the run was saved.
+        taken: those among them that do not differ from what was set up, but from the saved state.
     """
 
     differences: Sequence[HyperParameterChange]
     chosen: set[str]
-    in_force: Any
+    taken: Sequence[str] = ()
 
     @classmethod
-    def of(cls, run: Session, manifest: Manifest, options: ResumeOptions) -> _Decisions:
+    def of(cls, run: Session, checkpoint: Checkpoint, options: ResumeOptions) -> _Decisions:
         """What the user has decided.
 
         Raises:
             UsageError: a difference is undecided, or a saved value cannot be used.
         """
-        now, environment = run.hyper_parameters, run.environment
-        saved, in_force = manifest.hyper_parameters, manifest.in_force
-        decisions = cls(now.differences(saved, in_force), now.chosen(options.from_setup, saved, in_force), in_force)
-        not_saved = [difference for difference in decisions.undecided if now.cannot_keep(difference)]
+        now, environment, manifest = run.hyper_parameters, run.environment, checkpoint.manifest
+        states = checkpoint.sections["resources"]
+        differences = now.differences(manifest.hyper_parameters, manifest.in_force, states)
+        chosen = now.chosen(options.from_setup, differences)
+        taken = set(now.taken(chosen, states)) - {difference.name for difference in differences}
+        decisions = cls(differences, chosen, sorted(taken))
+        not_saved = [difference for difference in decisions.undecided if difference.cannot_be_kept]
         if decisions.undecided and not options.from_saved:
             arguments = environment.changed_arguments(manifest) if environment is not None else ()
             raise difference_error(decisions.undecided, arguments, are_saved=not not_saved, ended=manifest.ended)
@@ -370,28 +371,11 @@ class _Decisions:
     def undecided(self) -> list[HyperParameterChange]:
         return [difference for difference in self.differences if difference.name not in self.chosen]
 
-    def apply(self, hyper_parameters: HyperParameters) -> tuple[list[str], list[str]]:
-        """Take the chosen values.
-
-        Returns:
-            The names of those that do not differ from what was set up, and whose values in use have changed: where a
-            command is repeated, they were taken before, and none has. And notes for the user.
-        """
-        names = sorted(self.chosen - {difference.name for difference in self.differences})
-        before = hyper_parameters.in_use(names)
-        notes = hyper_parameters.apply(self.chosen, self.in_force)
-        after = hyper_parameters.in_use(names)
-        return [name for name in before if not is_equal(before[name], after[name])], notes
-
-    def words(self, taken: Iterable[str]) -> list[str]:
-        """What was decided.
-
-        Arguments:
-            taken: as `apply` returns them.
-        """
+    def words(self) -> list[str]:
+        """What was decided."""
         return [
             *(f"{each} ({'taken' if each.name in self.chosen else 'kept as saved'})" for each in self.differences),
-            *(f"{name} (taken)" for name in taken),
+            *(f"{name} (taken)" for name in self.taken),
         ]
 
     def passing(self, renewing: Mapping[str, str]) -> list[str]:

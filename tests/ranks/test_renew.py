@@ -69,5 +69,5 @@ def test_all_ranks_make_the_same_model_again(monkeypatch: pytest.MonkeyPatch) ->
     assert first == second == third
     assert len({tuple(weights) for weights in first[0]}) == 3
     monkeypatch.setattr(Agreement, "seed", lambda self: 17 + self.rank)
-    with pytest.raises(UsageError, match=r"ranks differ in `model.weight\[0, 0\]`"):
+    with pytest.raises(UsageError, match=r"ranks differ in `model.weight`"):
         run_ranks(2, lambda ranks: folds_of_rank())
