@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from graphtrain.data import NOTHING
+from graphtrain.data.loader import Loader
 from graphtrain.data.loaders import RankLocal, loaders_of, own_data
 from graphtrain.data.shares import WindowCounter, Windows
 from graphtrain.data.source import Indexed, Source, Stateful, source_of
@@ -171,8 +172,9 @@ class Supply:
         Arguments:
             inside: True in the middle of an epoch.
         """
-        for line in self.source.unsaved():
-            self.run.state.unsaved[f"{self.name}{line}"] = None
+        for part in self.parts:
+            if isinstance(part, Loader):
+                self.run.state.unsaved |= {f"{self.run.state.name(part)}{line}": None for line in part.unsaved()}
         position = self.source.position() if inside or self.in_turn is None else {}
         if not inside:
             position.pop("common", None)  # the random numbers of an epoch that is over
