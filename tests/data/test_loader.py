@@ -105,7 +105,7 @@ def in_one_process(loader: Loader) -> Any:
 def as_a_share(loader: Loader) -> Any:
     share = share_of(loader, 0, 1, 0, Windows(None))
     share.begin_round(0, 1)
-    share.fetch()
+    next(share)
     return share
 
 
