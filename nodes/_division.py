@@ -55,7 +55,7 @@ class Division(ABC):
     Attributes:
         source: the data, as this rank opens it.
         synchronises: True if ranks agree in every round on what they have fetched; otherwise, where an epoch opens.
-        early: the batches that a rank draws early where it does; 0 where `source` does it.
+        early: the batches that a rank draws early where it does.
     """
 
     synchronises = False
@@ -122,8 +122,8 @@ class _ByNumber(Division):
         numbers = range(first, first + size)
         if size:
             share.begin_round(first, size)
-        batch = share.fetch() if rank < size else NOTHING
-        stand_in = share.fetch() if rank >= size > 0 and share.stands_in else NOTHING
+        batch = next(share) if rank < size else NOTHING
+        stand_in = next(share) if rank >= size > 0 and share.stands_in else NOTHING
         samples = count(batch) if rank < size else 0
         counts = [share.epoch.samples(number) for number in numbers]
         if opens or self.synchronises:

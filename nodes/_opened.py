@@ -146,13 +146,10 @@ class OpenBatches:
     def fetch_early(self) -> None:
         """Fetch what this rank needs in the next round."""
         early = self._supply.division.early
-        if not early:
-            fetched = self.iterator.fetch_early()
-        else:
-            rest = early if self.most is None else self.most - self.consumed()
-            fetched = [*itertools.islice(self.iterator, min(early, rest) - len(self.ahead))]
-            self.ahead += fetched
-            self._node.fetched_ahead = len(self.ahead)
+        rest = early if self.most is None else self.most - self.consumed()
+        fetched = [*itertools.islice(self.iterator, min(early, rest) - len(self.ahead))]
+        self.ahead += fetched
+        self._node.fetched_ahead = len(self.ahead)
         if self._early is not None and early <= 1:  # otherwise other ranks may need them
             self._early.begin_only(fetched)
 

@@ -17,7 +17,6 @@ from torch.utils.data import Subset, TensorDataset
 
 from graphtrain import Loader
 from graphtrain.data.fingerprint import _is_plain
-from graphtrain.data.loader import Reports, WorkerMemory
 from tests.data.cutting import batches
 from tests.data.test_shares import Counted as Windows
 from tests.data.test_shares import share_of
@@ -106,7 +105,7 @@ def in_one_process(loader: Loader) -> Any:
 def as_a_share(loader: Loader) -> Any:
     share = share_of(loader, 0, 1, 0, Windows(None))
     share.begin_round(0, 1)
-    share.fetch()
+    next(share)
     return share
 
 
@@ -149,24 +148,6 @@ class Holding:
         return 8
 
 
-class Counting(Holding):
-    def __getitem__(self, index: int) -> float:
-        self.count += 1
-        self.last = index
-        return index + self.count
-
-
-class Caching(Holding):
-    def __getitem__(self, index: int) -> float:
-        self.cache[index] = index * 2.0
-        return self.cache[index]
-
-
-class Drawing(Holding):
-    def __getitem__(self, index: int) -> float:
-        return index + self.generator.random()
-
-
 class Lazy(Holding):
     """Makes its generator with the first sample."""
 
@@ -175,34 +156,6 @@ class Lazy(Holding):
         if not hasattr(self, "generator"):
             self.generator = random.Random()
         return index + self.generator.random()
-
-
-@pytest.mark.parametrize(
-    ("make", "is_seeded", "report"),
-    [
-        (lambda: Counting(count=0), False, ["dataset.count"]),
-        (lambda: Caching(cache={}), False, []),
-        (lambda: Drawing(generator=random.Random(1)), False, ["dataset.generator"]),
-        (lambda: Drawing(generator=random.Random(1)), True, []),
-    ],
-)
-def test_a_batch_that_depends_on_what_a_worker_remembers_is_reported(
-    make: Callable[[], Any], is_seeded: bool, report: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data, reports = make(), Reports(2)
-    memory = WorkerMemory({"dataset": data, "collate_fn": None}, reports)
-    seeded = {id(data.generator)} if is_seeded else set()
-    memory.compare([], lambda: pytest.fail("nothing has changed"), {id(getattr(data, "generator", None))})
-    batches = [data[0], data[1]]
-    held = dict(vars(data))
-    if is_seeded:
-        memory.compare(batches, lambda: pytest.fail("only what is seeded has changed"), seeded)
-    memory.compare(batches[1], lambda: data[1], seeded)
-    assert reports.read() == [], "in this process"
-    monkeypatch.setattr("graphtrain.data.loader.get_worker_info", lambda: types.SimpleNamespace(id=1))
-    memory.compare(batches[1], lambda: data[1], seeded)
-    assert reports.read() == report and vars(data) == held
-    assert [memory.is_due() for _ in range(4)] == [False, not report, False, not report]
 
 
 def test_a_batch_before_which_a_generator_was_made_is_fetched_again_under_its_seed() -> None:
@@ -218,19 +171,6 @@ def test_samples_are_collated_unless_they_come_one_by_one() -> None:
     assert list(Loader(range(3), None).batches(0)) == [0, 1, 2]
     assert batches(Loader(range(3), batch_sampler=[[0, 2], [1]]).batches(0)) == [[0, 2], [1]]
     assert list(Loader("abc", 2, collate_fn="".join, drop_last=True).batches(0)) == ["ab"]
-
-
-def test_what_workers_report_says_where_it_is() -> None:
-    loader = Loader(range(4), 2, num_workers=3)
-    assert loader.unsaved() == []
-    loader._reports = Reports(3)
-    for worker, path in enumerate(("dataset.cache['a:b']", "module:COUNT", "dataset.cache['a:b']")):
-        loader._reports.write(worker, path)
-    end = (
-        " changes in worker processes, whose memory is not saved, and batches depend on it: use num_workers=0, or "
-        "derive it from the index"
-    )
-    assert loader.unsaved() == [f".dataset.cache['a:b']{end}", f": the global `module:COUNT`{end}"]
 
 
 def test_persistent_workers_are_ended_with_their_loader() -> None:
