@@ -17,7 +17,7 @@ import msgpack
 from graphtrain.errors import CheckpointError, LaterFormatError
 from graphtrain.printable import one_line
 from graphtrain.storage.background import largest_first
-from graphtrain.storage.regular import HashedReader
+from graphtrain.storage.regular import checksum_of_file
 
 T = TypeVar("T")
 
@@ -219,19 +219,33 @@ def read_manifest(path: Path) -> Manifest:
     )
 
 
-def read_files(path: Path, files: Mapping[str, Sequence[Any]], read: Callable[[str, HashedReader], T]) -> dict[str, T]:
-    """Read files of a checkpoint folder in parallel, every byte once, and verify their checksums.
+def read_files(path: Path, files: Mapping[str, Sequence[Any]], read: Callable[[Path], T]) -> dict[str, T]:
+    """Verify the checksums of files of a checkpoint folder, and read them, in parallel.
 
     Arguments:
         files: name -> size and checksum, as in the manifest.
-        read: called with a name and the open file, in any thread. It need not read the whole file, and raises a
-            ValueError for invalid content.
+        read: called with the path of each sound file, in any thread; raises a ValueError for invalid content.
 
     Raises:
         CheckpointError: a file is missing, torn or altered, or has invalid content.
     """
-    sizes: Mapping[str, int] = {name: size for name, (size, _) in files.items()}
-    return largest_first(sizes, lambda name: _read_file(path, name, sizes[name], files[name][1], read))
+
+    def sound(name: str) -> T:
+        file, (size, expected) = path / name, files[name]
+        try:
+            if (found := file.stat().st_size) != size:
+                raise ValueError(f"has {found} bytes instead of {size}")
+            if checksum_of_file(file) != expected:
+                raise ValueError("does not match its checksum")
+            return read(file)
+        except OSError as error:
+            raise CheckpointError(f"{path}: {name} cannot be read ({error.strerror})") from _temporary(error)
+        except MemoryError as error:
+            raise CheckpointError(f"{path}: {name} has {size} bytes, which do not fit into memory") from error
+        except ValueError as error:
+            raise CheckpointError(f"{path}: {name} is damaged: it {error}") from None
+
+    return largest_first({name: size for name, (size, _) in files.items()}, sound)
 
 
 def check_files(path: Path, manifest: Manifest) -> None:
@@ -240,31 +254,7 @@ def check_files(path: Path, manifest: Manifest) -> None:
     Raises:
         CheckpointError: a file is missing, torn or altered.
     """
-    read_files(path, manifest.files, lambda name, file: None)
-
-
-def _read_file(path: Path, name: str, size: int, expected: str, read: Callable[[str, HashedReader], T]) -> T:
-    content: list[T] = []
-    wrong = ""
-    try:
-        with open(path / name, "rb", buffering=0) as opened:
-            if (found := os.fstat(opened.fileno()).st_size) != size:
-                raise CheckpointError(f"{path}: {name} is damaged: it has {found} bytes instead of {size}")
-            file = HashedReader(opened, size)
-            try:
-                content.append(read(name, file))
-            except ValueError as error:
-                wrong = str(error)
-            # The content of a damaged file says nothing.
-            if file.checksum() != expected:
-                wrong = "does not match its checksum"
-    except OSError as error:
-        raise CheckpointError(f"{path}: {name} cannot be read ({error.strerror})") from _temporary(error)
-    except MemoryError as error:
-        raise CheckpointError(f"{path}: {name} has {size} bytes, which do not fit into memory") from error
-    if wrong:
-        raise CheckpointError(f"{path}: {name} is damaged: it {wrong}")
-    return content[0]
+    read_files(path, manifest.files, lambda file: None)
 
 
 def checkpoint_paths(folder: Path) -> list[Path]:

@@ -31,10 +31,10 @@ import torch
 from graphtrain.errors import CheckpointError
 from graphtrain.storage.background import Background
 from graphtrain.storage.manifest import Manifest, read_files, read_manifest
-from graphtrain.storage.regular import HashedReader, checksum_of, write_pieces
+from graphtrain.storage.regular import checksum_of, write_pieces
 from graphtrain.storage.sharing import Sharing
 from graphtrain.storage.state_files import PROGRESS_FILE, Bytes, Digests, StagedState, joined
-from graphtrain.storage.tensor_files import TENSOR_SUFFIX, StagedTensor, file_of, read_tensors, tensors_in_place
+from graphtrain.storage.tensor_files import TENSOR_SUFFIX, StagedTensor, file_of, read_tensors
 
 _OF_A_RANK = re.compile(r"rank\.\d{5,}\.(msgpack|safetensors|sharded\.safetensors)")
 DRIFT = "reachable"  # the section of what has changed since `setup`
@@ -83,7 +83,7 @@ class EarlierFiles:
             return None
         try:
             # One that is damaged on the disk is written again.
-            read_files(self._folder, {path.name: (size, checksum)}, lambda name, file: None)
+            read_files(self._folder, {path.name: (size, checksum)}, lambda file: None)
             os.link(self._folder / path.name, path, follow_symlinks=False)
         except (OSError, CheckpointError):  # a file system without links, or the checkpoint is gone
             return None
@@ -273,10 +273,10 @@ def read_files_of(
         raise CheckpointError(f"{path}: the manifest lists no file `{missing[0]}`")
     in_place = {place for file in copied or () for place in (file + TENSOR_SUFFIX, *places.get(file, {}).values())}
 
-    def read(name: str, file: HashedReader) -> Any:
-        if not name.endswith(TENSOR_SUFFIX):
-            return file.read(file.size)
-        return tensors_in_place(file) if copied is None or name in in_place else read_tensors(file)
+    def read(file: Path) -> Any:
+        if file.suffix != TENSOR_SUFFIX:
+            return file.read_bytes()
+        return read_tensors(file, in_place=copied is None or file.name in in_place)
 
     return {**known, **read_files(path, {name: listed[name] for name in listed.keys() - others - known.keys()}, read)}
 
