@@ -12,10 +12,10 @@ from graphtrain.errors import GraphError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.canonical import saved_json, structural_hash
 from graphtrain.graph.renaming import Renaming
-from graphtrain.kind import DECLARED, Read
+from graphtrain.kind import Read
 from graphtrain.kind.fields import EpochFields
 from graphtrain.kind.trigger import Trigger
-from graphtrain.names import quoted, suggestion
+from graphtrain.names import suggestion
 from graphtrain.plan.flow import Flow
 from graphtrain.plan.plan import Plan
 from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, Target, leaves, slots_of
@@ -100,19 +100,6 @@ class Liveness:
                 return name, self._points.reader_after(name, node.path, ended=ended)
         return None
 
-    def why(self, slots: Collection[str], position: int) -> Iterator[str]:
-        """The readers of slots, and the graph throughout which one of them is alive, in words."""
-        path, nodes = self._program.nodes[position].path, self._program.nodes
-        needed = [slot for slot in slots if slot in self._points.needed(path)]
-        if readers := dict.fromkeys(self._points.reader_after(slot, path) for slot in needed):
-            yield f"read later by {quoted(readers)}"
-        for scope in nodes[position].scope.around():
-            inside = [node for node in nodes if node.path.startswith(scope.prefix) and not node.bypassed]
-            if all(set(slots) & self.names(node.index) for node in inside):
-                whole = f"`{scope.outer.path}`" if scope.outer else f"the graph `{self._program.graph.name}`"
-                yield f"{'alive' if len(slots) == 1 else 'one of them is alive'} at every node of {whole}"
-                return
-
     def reader_of_data(self, slot: str) -> str:
         """The path of a node that uses the value of a slot as its data; empty if none does."""
         for node in self._program.nodes:
@@ -133,7 +120,6 @@ class CompiledGraph:
         former, renaming: the graph that this one replaces, and its renamed nodes.
         given: the names of the resources that are new. Default: all.
         made: the resources made by nodes, each with the name of its source. Default: none.
-        counts_edges: as of `Compiler`. Default: True.
 
     Raises:
         GraphError: a resource that the graph reads is missing, or a new one is not read.
@@ -159,8 +145,6 @@ class CompiledGraph:
         renaming: Renaming | None = None,
         given: Collection[str] | None = None,
         made: Mapping[str, str] = MappingProxyType({}),
-        *,
-        counts_edges: bool = True,
     ) -> None:
         self.graph = graph
         plan, ranks = Plan(graph), prepared.get("ranks")
@@ -173,7 +157,7 @@ class CompiledGraph:
             assert renaming is not None, "they come together"
             self.kept = _keep_instances(self.program, former.program, renaming)
         triggers, visits = Triggers(self.program), Visits(self.program, Cells(self.program))
-        self.compiler = Compiler(visits, triggers, lambda: requests.post("ended"), watch, counts_edges=counts_edges)
+        self.compiler = Compiler(visits, triggers, lambda: requests.post("ended"), watch)
         # From here on all reads are known, also those of users' step functions.
         if problems := self.program.problems(resources, resources if given is None else given):
             raise GraphError(problems, f"graph `{graph.name}`")
@@ -211,15 +195,6 @@ class CompiledGraph:
                 name = node.parameters[node.kind.roles.renews]
                 renewals.refuse(node.path, name, resources)
                 self.renewing |= dict.fromkeys(renewals.renewed_with([name]), node.path)
-
-    def outdated_kinds(self) -> list[str]:
-        """A line for each node whose kind was declared again since, as in a notebook cell that is run again."""
-        return [
-            f"`{node.path}` is of the kind `{node.node.use}` as it was before it was declared again; "
-            f'to take the new one: graph.replace("{node.node.name}", {node.node.use})'
-            for node in self.program.nodes
-            if node.node.kind is not None and DECLARED.get(node.node.use, node.node.kind) is not node.node.kind
-        ]
 
     def wrapped(self, aspect: Aspect) -> list[Transition]:
         """The transitions with one more aspect around them, outside all others."""

@@ -16,7 +16,6 @@ from graphtrain.graph.renaming import Renaming, lost_position_hint
 from graphtrain.plan.preparation import made_resources
 from graphtrain.printable import one_line, shorten
 from graphtrain.program.compiled_graph import CompiledGraph
-from graphtrain.program.factories import refuse_other_types
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
 from graphtrain.resume.hyper_parameters import CLASS, HyperParameterChange
 from graphtrain.state.codec import MALFORMED
@@ -221,7 +220,6 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
     random, of_devices = fitted_random(state.random)
     resized = ", ".join(filter(None, (resized, of_devices)))
     state = replace(state, progress={**state.progress, **options.kept}, random=random)
-    refuse_other_types(change.former, compiled.graph, compiled.program.resources, state.resources)
     decisions = _Decisions.of(run, checkpoint, options)
 
     # Those that few runs need are written only where they hold something. They are in the order of `RunState`: nodes
@@ -260,11 +258,7 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
         ],
         lost,
         change.aside(),
-        (
-            *change.below(),
-            *decisions.passing(compiled.renewing),
-            *compiled.run_clock.mixed_windows(change.former, change.renaming),
-        ),
+        (*change.below(), *decisions.passing(compiled.renewing)),
         is_as_saved=is_whole and not (decisions.chosen or lost or resized or options.kept),
         sampled=compared.sampled,
     )

@@ -361,14 +361,10 @@ class CheckpointWriter(Saves):
         self.refusal = f"alive: {alive}; {quoted(slots)}: {reason}"
         self._attempts += 1
         if self._attempts == _PATIENCE:
-            line = "; ".join(
-                [
-                    f"no save point in {_PATIENCE} transitions: {quoted(slots)} cannot be saved ({reason})",
-                    *compiled.liveness.why(slots, loop.position),
-                    "training on to the next save point",
-                ]
+            self._notices.once(
+                f"no save point in {_PATIENCE} transitions: {quoted(slots)} cannot be saved ({reason}); training on to "
+                "the next save point"
             )
-            self._notices.once(line)
         if self._attempts >= _MOST_ATTEMPTS:
             raise CheckpointError(f"no save point was reached in {_MOST_ATTEMPTS} transitions; alive: {alive}", reason)
         return False

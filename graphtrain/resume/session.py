@@ -58,7 +58,6 @@ class Session(RunOfRank):
         saving: True if checkpoints will be made.
         notices: messages for the user.
         tick: called with the time by timed transitions, when it is due.
-        counts_edges: as of `Compiler`. Default: True.
 
     Raises:
         GraphError, UsageError: as for `CompiledGraph`, and for resources that ranks cannot train.
@@ -88,7 +87,6 @@ class Session(RunOfRank):
         saving: bool,
         notices: Notices,
         tick: Callable[[float], None],
-        counts_edges: bool = True,
     ) -> None:
         if deterministic:
             torch.use_deterministic_algorithms(True)
@@ -99,9 +97,9 @@ class Session(RunOfRank):
         several = self.world if ranks.world_size > 1 else None
         self._renewals = Renewals(resources, self.requests, several)
         self._made = made_resources(graph, self._renewals.current)
-        self.resources = with_copies(graph, self._renewals.current, self._made)
+        self.resources = with_copies(self._renewals.current, self._made)
         self._first_made = {name: self.resources[name] for name in (*self._renewals.factories, *self._made)}
-        self._takes_seed, self._counts_edges = seed is None, counts_edges
+        self._takes_seed = seed is None
         own_seed = seed if seed is not None else seed_given() or 0
         self.seed: int = self.world.gather(own_seed)[0] if seed is None else own_seed
         # Ranks with the same seed, which equal models require, would draw the same dropout masks.
@@ -138,7 +136,6 @@ class Session(RunOfRank):
     def _compile(
         self, graph: Graph, resources: Mapping[str, Any], prepared: Mapping[str, Any], *former: Any, **more: Any
     ) -> CompiledGraph:
-        more["counts_edges"] = self._counts_edges
         compiled = CompiledGraph(graph, resources, prepared, self.requests, self.recorder, self.watch, *former, **more)
         if self.world.sharded:
             refuse_own_backward(compiled.program)
@@ -278,8 +275,7 @@ class Session(RunOfRank):
         resources = {name: renewals.current[name] for name in resources}
         all_resources = {**self.resources, **resources}
         newly_made = made_resources(graph, all_resources)
-        kept = self.resources.keys() - resources.keys()
-        all_resources = with_copies(graph, all_resources, newly_made, kept, self._made)
+        all_resources = with_copies(all_resources, newly_made)
         for line in unlike_sources(graph, all_resources, resources):
             self.notices.once(line)
         resources = {**resources, **{name: all_resources[name] for name in newly_made}}
@@ -328,7 +324,7 @@ class Session(RunOfRank):
         """
         values = {name: renewed.value for name, renewed in again.items()}
         made = {name: source for name, source in self._made.items() if source in again}
-        copies = with_copies(self.graph, {**resources, **values}, made, earlier=self._made)
+        copies = with_copies({**resources, **values}, made)
         again = {**again, **{name: Renewed({}, copies[name]) for name in made}}
         now = {name: copies[name] for name in self._first_made}
         given = {name: value for name, value in now.items() if value is not self.resources[name]}
@@ -407,6 +403,4 @@ class Session(RunOfRank):
         compiled.state.restore(replace(state, progress=progress), Exemptions(replaced=change.replaced), OF_NODES)
         former.release(compiled.kept)  # before the new ones open the same data
         compiled.resume_at(position, renaming.path(former.program.clocked.prefix.rstrip("/")))
-        for line in compiled.run_clock.mixed_windows(former.graph, renaming):
-            self.notices(line)
         return position

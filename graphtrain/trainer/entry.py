@@ -21,7 +21,7 @@ from graphtrain.state.objects import MISFITS
 from graphtrain.state.random import capture_random
 from graphtrain.state.weights import fitting
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
-from graphtrain.storage.manifest import Lineage, read_manifest
+from graphtrain.storage.manifest import Lineage
 from graphtrain.storage.named import checkpoint_folder, existing_checkpoint
 from graphtrain.storage.run_directory import noted
 from graphtrain.trainer.live_run import LiveRun
@@ -273,20 +273,12 @@ def finished_before(run: LiveRun, changes: Sequence[str]) -> str:
 
 
 def way_back(run: LiveRun) -> str:
-    """Where a run that failed inside a node will resume, in words; empty if there is nothing to say."""
+    """Where a run that failed inside a node will resume, in words; empty without a run directory."""
     if run.files is None:
         return ""
-    clock, path = run.session.compiled.run_clock, run.files.resumable
-    if path is None:
+    if (path := run.files.resumable) is None:
         return f"no checkpoint was saved before: {run.files.path} starts from the beginning"
-    try:
-        facts = read_manifest(path)
-    except CheckpointError:  # a resume reports it
-        return ""
-    since = clock.step_and_epoch()[0] - facts.step
-    is_same_training = all(getattr(facts, name) == value for name, value in clock.nested().items())
-    before = f", {since} step{'s' * (since != 1)} before the error" if since else ", the step of the error"
-    return f"resumes from step {facts.step}{before * is_same_training}: checkpoint {path.name}"
+    return f"resumes from checkpoint {path.name}"
 
 
 # ---- weights alone

@@ -64,7 +64,6 @@ class Observer:
             for terms in (run_clock.ends, self._until.terms)
         )
         steps, epochs, batch = (run_clock.count(unit) for unit in ("steps", "epochs", "epoch_batches"))
-        epochs_move = run_clock.epochs_move()
         evaluation = run_clock.evaluation(session.position)
         name, fetched, batches = (
             (evaluation.name, evaluation.batch, evaluation.batches) if evaluation is not None else (None,) * 3
@@ -74,14 +73,14 @@ class Observer:
             graph=session.graph.title,
             position=position,
             step=int(steps) if steps is not None else None,
-            epoch=float(epochs) if epochs is not None and epochs_move else None,
+            epoch=float(epochs) if epochs is not None else None,
             clocks=run_clock.outer_counts(),
             end=tuple(map(str, run_clock.shown_ends)),
             done=done,
             until=tuple(map(str, self._until.terms)),
             until_done=until_done,
             batch=int(batch) if batch is not None else None,
-            epoch_batches=run_clock.epoch_length() if epochs_move else None,
+            epoch_batches=run_clock.epoch_length(),
             evaluation=name,
             evaluation_batch=fetched,
             evaluation_batches=batches,

@@ -16,7 +16,6 @@ from graphtrain.errors import (
     UnknownMetricError,
 )
 from graphtrain.graph.registry import trains
-from graphtrain.nodes.end_evaluation import put_back
 from graphtrain.outcome import Outcome
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import Request
@@ -89,15 +88,9 @@ def _ended(run: LiveRun) -> Answer:
     compiled = run.session.compiled
     main = compiled.program.main
     if trains(compiled.graph) and main.count("batches") == 0:
-        counting, _ = main.counter("batches")
-        if counting is not None and not counting.fields["runs"]:
-            raise DataError(
-                f"the run ended without a batch: nothing led to `{counting.path}`, which fetches them, before the end",
-                'look at the edges to "end" and their guards; nothing was saved as the end of the run',
-            )
         raise DataError(
-            "the run ended without a batch: the data is empty, or was exhausted in `setup`",
-            "supply data that starts over at each `__iter__`; nothing was saved as the end of the run",
+            "the run ended without a batch: the data is empty, was exhausted in `setup`, or no edge led to it",
+            'supply data that starts over at each `__iter__`, or look at the guards of the edges to "end"',
         )
     run.session.loop.ended, run.is_end_saved = True, False
     compiled.at_end()
@@ -181,27 +174,12 @@ def _save_before(run: LiveRun, error: UnknownMetricError) -> None:
         error.add_note(f"what was trained is not saved: {failure.message}")
 
 
-def _leave_evaluations(run: LiveRun) -> None:
-    """Put back what the evaluations around a node that has raised have set aside: the model may be used further."""
-    compiled = run.session.compiled
-    around = [*compiled.program.nodes[run.session.position].scope.around()]
-    for node in compiled.program.nodes:
-        reads = {read.name: (read, target) for read, target in node.plan_node.reads}
-        if node.scope in around and node.kind.has_effect("train") and {"model", "training_state"} <= reads.keys():
-            model, state = (
-                compiled.compiler.cells.of(node, *reads[name]).read() for name in ("model", "training_state")
-            )
-            if state is not None:
-                put_back(model, {**state, "generators": []})
-
-
 def _fail(run: LiveRun, error: BaseException) -> NoReturn:
     """Note that a node has raised, on all ranks and in the status; raise with a note of where."""
     session = run.session
     if not isinstance(error, KeyboardInterrupt):
         run.writer.fails()
     session.world.fail(error)
-    _leave_evaluations(run)
     run.life.go("fail")  # an interrupt too: the state of a node that is half done cannot be resumed
     run.requests.clear()
     run.failure = error

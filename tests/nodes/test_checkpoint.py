@@ -562,7 +562,7 @@ def test_without_data_to_validate_on_the_first_epoch_tells(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("checkpoint", "reason"),
     [
-        ({"best": "loss", "every": "5 batches"}, "`loss` was never recorded at a step at which `checkpoint` was due"),
+        ({"best": "loss", "every": "5 batches"}, "no row at a step at which `checkpoint` was due has a finite `loss`"),
         ({"best": "val/f1"}, "every value of `val/f1` is NaN or infinite"),
     ],
 )

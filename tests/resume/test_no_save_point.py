@@ -228,8 +228,7 @@ def run_and_stop(graph: Graph, run_dir: Path, at_turn: int) -> tuple[list[str], 
 def test_what_prevents_a_stop_is_told_once(maker: Any, user: Any, slot: str, why: str, tmp_path: Path) -> None:
     said, trainer = run_and_stop(around_a_body(maker, user), tmp_path, at_turn=10)
     assert said == [
-        f"no save point in {PATIENCE} transitions: `{slot}` cannot be saved ({why}); read later by `use`; "
-        "alive at every node of `inner`; training on to the next save point"
+        f"no save point in {PATIENCE} transitions: `{slot}` cannot be saved ({why}); training on to the next save point"
     ]
     assert trainer.position == "last", "the first position at which it is not needed any more"
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import io
 import json
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -198,86 +196,6 @@ def test_time_between_two_calls_is_no_time_of_the_run() -> None:
     assert run.snapshot().elapsed_seconds == between
     run.advance(1)
     assert run.snapshot().elapsed_seconds < between + 0.05
-
-
-class AtTheDebugger:
-    """Standard input on which somebody thinks for a while, and continues."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def readline(self) -> str:
-        self.seconds += 0.1
-        time.sleep(0.1)
-        return "c\n"
-
-
-@pytest.mark.parametrize("place", ["training step", "data"])
-def test_time_at_a_breakpoint_is_not_training(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    person = AtTheDebugger()
-    monkeypatch.setattr(sys, "breakpointhook", sys.__breakpointhook__)
-    monkeypatch.setattr(sys, "stdin", person)
-    monkeypatch.setattr(sys, "stdout", io.StringIO())
-    monkeypatch.delenv("PYTHONBREAKPOINT", raising=False)
-
-    class Data:
-        def __iter__(self) -> Iterator[torch.Tensor]:
-            for number in range(6):
-                if number == 2 and place == "data":
-                    breakpoint()
-                yield torch.ones(2, 1)
-
-    def training_step(model: Any, batch: Any, step: int) -> torch.Tensor:
-        if step == 2 and place == "training step":
-            breakpoint()
-        return model(batch).mean()
-
-    run = trainer(Graph.load("fit").set("finish", after="1 epochs"), train_data=Data(), training_step=training_step)
-    begun = time.monotonic()
-    run.run()
-    taken = time.monotonic() - begun
-    assert person.seconds >= 0.1
-    assert min(run.seconds.values()) >= 0.0
-    assert sum(run.seconds.values()) == pytest.approx(run.snapshot().elapsed_seconds)
-    assert run.snapshot().elapsed_seconds <= taken - person.seconds
-    assert sys.breakpointhook is sys.__breakpointhook__
-
-
-class Endless:
-    """A billion batches, or how many nobody knows."""
-
-    def __init__(self, length: int | None) -> None:
-        if length is not None:
-            self.__class__ = type("Huge", (Endless,), {"__len__": lambda data: length})
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        while True:
-            yield torch.ones(2, 1)
-
-
-@pytest.mark.parametrize("length", [10**9, None])
-@pytest.mark.parametrize("after", ["50 steps", "50 batches", "1 hours", "never"])
-def test_a_run_by_steps_shows_no_epoch_that_does_not_move(length: int | None, after: str) -> None:
-    from graphtrain.report.display.choose import PlainLines
-
-    lines: list[str] = []
-    display = PlainLines(lines.append, interval_seconds=0)
-    graph = FIT.set("finish", after=after).set("log", every="10 steps")
-    run = trainer(graph, display, train_data=Endless(length))
-    run.run(until="30 steps")
-    snapshot = run.snapshot()
-    assert (snapshot.epoch, snapshot.epoch_batches, snapshot.batch) == (None, None, 30)
-    assert repr(run) == "<Trainer of fit: stopped, step 30, batch 30>"
-    assert lines and not any("epoch" in line or "/1000000000" in line for line in lines)
-    assert "epoch" not in run.explain().where
-
-
-@pytest.mark.parametrize("after", ["2 epochs", "4 steps", "1 hours", "never"])
-def test_an_epoch_that_moves_is_shown(after: str) -> None:
-    run = trainer(FIT.set("finish", after=after))
-    assert "epoch 0, batch 0" in repr(run)
-    run.run(until="1 batches")
-    assert "epoch 0.17, batch 1/6" in repr(run)
 
 
 def test_single_transitions_are_not_shown() -> None:
