@@ -17,7 +17,6 @@ from graphtrain.kind.parameter import REQUIRED
 from graphtrain.names import FOREIGN, nearest, quoted, suggestion
 from graphtrain.plan.plan import Plan
 from graphtrain.plan.scope import Scope, reads_of, resources_of
-from graphtrain.program.factories import Factory, factory_needs, with_made
 from graphtrain.report.values import described
 from graphtrain.state.generators import generator_of
 from graphtrain.state.reachable import keeps_state
@@ -36,7 +35,7 @@ PROVIDED = (
     "notify",
     "ranks",
     "recorder",
-    "renewals",
+    "run_optimizers",
     "running_seconds",
     "saving",
     "seed",
@@ -302,13 +301,12 @@ def resources_read(graph: Graph, resources: Mapping[str, Any]) -> set[str]:
         resources: with step functions wrapped.
     """
     functions = [value for value in resources.values() if isinstance(value, StepCall)]
-    needs = [*factory_needs(resources), *(read.name for function in functions for read in function.extra_inputs)]
-    return reads_of(graph) | {*needs}
+    return reads_of(graph) | {read.name for function in functions for read in function.extra_inputs}
 
 
 def may_be_unread(value: Any) -> bool:
     """True if a resource may be supplied although nothing reads it: None, or an object with state to be saved."""
-    return value is None or isinstance(value, Factory) or keeps_state(value) or generator_of(value) is not None
+    return value is None or keeps_state(value) or generator_of(value) is not None
 
 
 def unread_line(name: str, readable: Collection[str]) -> str:
@@ -324,8 +322,8 @@ def without_unread(graph: Graph, resources: Mapping[str, Any]) -> tuple[dict[str
     Resources usual for every graph stay, and so do objects whose state is saved, and what may be a misspelt name of a
     resource that the graph lacks.
     """
-    prepared = with_step_functions(with_made(resources))
-    readable = resources_read(graph, prepared) | factory_needs(resources) | set(USUAL)
+    prepared = with_step_functions(resources)
+    readable = resources_read(graph, prepared) | set(USUAL)
     nodes = Plan(graph).nodes
     reads = [pair for node in nodes for pair in (*node.reads, *node.setup_reads)]
     lacking = {name for read, target in reads if read.required for name in resources_of([target])}

@@ -140,7 +140,7 @@ class CutTraining:
         limit = parse_amount(self._until, compiled.graph) if self._until is not None else Trigger("never")
         _refuse_wall_clock(limit, compiled)
         compiled.refuse_fractions("until", limit, loop.position)
-        self._start_time = self._start_time or time.monotonic()  # called again where a resource was renewed
+        self._start_time = self._start_time or time.monotonic()  # called again where the run was rewired
         transitions = with_breakpoints(compiled.compiler.transitions, at_limit(compiled, limit), loop.requests)
         return [self._counted(transition) for transition in transitions]
 

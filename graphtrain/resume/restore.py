@@ -17,7 +17,7 @@ from graphtrain.plain import is_equal
 from graphtrain.plan.preparation import made_resources
 from graphtrain.printable import one_line, shorten
 from graphtrain.program.compiled_graph import CompiledGraph
-from graphtrain.program.factories import refuse_other_types
+from graphtrain.program.copies import refuse_other_types
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
 from graphtrain.resume.hyper_parameters import CLASS, HyperParameterChange, HyperParameters
 from graphtrain.state.codec import MALFORMED
@@ -264,7 +264,6 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
         change.aside(),
         (
             *change.below(),
-            *decisions.passing(compiled.renewing),
             *compiled.run_clock.mixed_windows(change.former, change.renaming),
         ),
         is_as_saved=is_whole and not (decisions.chosen or lost or resized or options.kept),
@@ -392,15 +391,6 @@ class _Decisions:
         return [
             *(f"{each} ({'taken' if each.name in self.chosen else 'kept as saved'})" for each in self.differences),
             *(f"{name} (taken)" for name in taken),
-        ]
-
-    def passing(self, renewing: Mapping[str, str]) -> list[str]:
-        """A line for each that holds only until a node (resource -> path) makes its resource again."""
-        return [
-            f"{each.name} is kept as saved until `{renewing[each.resource]}` makes `{each.resource}` again, as it is "
-            f"set up now; --from-setup {each.name} takes the new value at once"
-            for each in self.undecided
-            if each.resource in renewing
         ]
 
 

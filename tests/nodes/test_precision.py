@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from graphtrain import Factory, Graph, GraphError, Outcome, Trainer, UsageError
+from graphtrain import Graph, GraphError, Outcome, Trainer, UsageError
 from graphtrain.nodes._precision import around, autocast_of
 from graphtrain.state.random import capture_random, restore_random, seed_everything
 from tests.command.running import TINY, in_a_process
@@ -404,24 +404,6 @@ def test_a_device_on_which_torch_warns_and_computes_in_float32_is_named(monkeypa
     monkeypatch.setattr(torch, "autocast", warn)
     with pytest.raises(UsageError, match='precision "16-mixed": there is none on the device `cpu`'):
         around("16-mixed", torch.device("cpu"))
-
-
-def test_a_model_that_is_made_again_has_the_type_too() -> None:
-    graph = Graph.load("fit").set("train_batch", precision="64-true").set("finish", after="2 epochs")
-    graph = graph.insert("renew", after="begin_epoch", resource="model")
-    supplied = true_resources(val_data=None)
-    del supplied["model"], supplied["optimizer"]
-    trainer = Trainer(
-        graph,
-        display=None,
-        notify=lambda line: None,
-        model=Factory(lambda: nn.Linear(6, 3)),
-        optimizer=Factory(lambda model: torch.optim.SGD(model.parameters(), lr=0.1)),
-        **supplied,
-    )
-    trainer.run()
-    assert trainer.read("renew.runs") == 2
-    assert trainer.resources["model"].weight.dtype == torch.float64
 
 
 def test_a_validation_is_in_the_precision_of_the_training() -> None:

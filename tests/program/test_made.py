@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from graphtrain import Graph, GraphError, Outcome, Trainer, UsageError, copy_of, node
-from graphtrain.program.factories import refuse_other_types
+from graphtrain.program.copies import refuse_other_types
 
 FIT = Graph.load("fit").set("finish", after="2 epochs").set("log", every="never")
 EMA = FIT.overlay("ema").set("ema", decay=0.5)

@@ -229,6 +229,4 @@ def test_slots_that_are_alive_are_captured_and_those_that_exist_restored() -> No
     assert caught.value.message == (
         "the slot `loss` cannot be saved: nothing is known that could make its Linear again"
     )
-    assert caught.value.hint == (
-        "supply it as a resource; one that a node makes again is a `Factory`, and the node a `renew`"
-    )
+    assert caught.value.hint == ("supply it as a resource, which the node changes in place")

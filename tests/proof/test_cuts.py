@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphtrain import Graph, Loader, Outcome, Trainer
+from graphtrain import Graph, Outcome, Trainer
 from graphtrain.errors import UsageError
 from graphtrain.kind.mark import node
 from graphtrain.program import run_state
@@ -27,9 +27,6 @@ from graphtrain.proof.cuts import (
     newest_checkpoint,
     sampled_transitions,
 )
-from tests.program.test_renew import DATA
-from tests.program.test_renew import FIT as RENEWING
-from tests.program.test_renew import trainer_of as renewing_trainer
 
 GRAPH = (
     Graph.load("fit")
@@ -282,11 +279,3 @@ def test_cuts_are_a_sample_of_all_transitions() -> None:
 def test_the_estimate_counts_the_start_of_each_process_and_what_is_left_to_train() -> None:
     assert expected_seconds(whole=12.0, training=10.0, transitions=100, cuts=[1, 100]) == pytest.approx(2 + 9.9 + 2)
     assert expected_seconds(whole=12.0, training=10.0, transitions=100, cuts=[]) == 0
-
-
-@pytest.mark.full
-def test_a_run_that_renews_a_model_is_cut_too(tmp_path: Path) -> None:
-    trainer, _ = renewing_trainer(RENEWING, tmp_path / "run", train_data=Loader(DATA, batch_size=3))
-    outcome, trained = CutTraining(tmp_path / "run", [9, 30], tmp_path / "cuts").run(trainer)
-    assert outcome is Outcome.FINISHED
-    assert [cut.transition for cut in trained.cuts] == [9, 30]
