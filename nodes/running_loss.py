@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated
 
 from graphtrain.kind import node, progress
 from graphtrain.kind.parameter import Above, Metric
@@ -38,8 +38,6 @@ class RunningLoss:
 
     windows: Annotated[int, Above(0)] = 20
     metric: Annotated[str, Metric(followed=True)] = "loss"
-
-    row_prefixes: ClassVar[tuple[str, ...]] = ("running/",)
 
     ended: int = progress(0, adds=1)
 

@@ -55,9 +55,8 @@ class TrainBatch(CallsTrainingStep):
     Arguments:
         precision: "32-true" computes in the dtypes of the model and the batch. "bf16-mixed" computes matrix products in
             bfloat16, and "16-mixed" in float16, with torch's autocast around `training_step`; weights, gradients and
-            optimizer state stay in float32. "16-mixed" needs loss scaling, which the overlay `fp16` adds. "bf16-true"
-            and "64-true" convert the model, gradients, optimizer state and the floating-point tensors of the batch to
-            that dtype. Default: "32-true".
+            optimizer state stay in float32. "16-mixed" needs loss scaling, which the overlay `fp16` adds.
+            Default: "32-true".
         compile: True runs `training_step` and its backward pass through ``torch.compile``. The start takes seconds to
             minutes longer, and results differ in the last bits and in the random numbers, for example of dropout. The
             model itself, its parameter names and evaluation do not change. Every batch shape and every Python number in

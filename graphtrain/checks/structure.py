@@ -18,7 +18,7 @@ from graphtrain.kind.trigger import ONCE, Trigger, known_units, unit_hint
 from graphtrain.language.syntax import field_of, is_expression
 from graphtrain.names import nearest, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
-from graphtrain.plan.preparation import made_resources, precisions
+from graphtrain.plan.preparation import made_resources
 from graphtrain.plan.scope import (
     Scope,
     field_type,
@@ -359,7 +359,7 @@ def check_start(plan: Plan, *, ranks: bool, supplied: Collection[str] | None) ->
     """
     resources = None if supplied is None else dict.fromkeys(supplied, True)
     try:
-        precisions(plan.graph, made_resources(plan.graph, resources), resources)
+        made_resources(plan.graph, resources)
     except UsageError as error:
         yield plan.main.problem("G119", "nodes", error.message, error.hint)
     alone: dict[object, PlanNode] = {}

@@ -127,7 +127,6 @@ class _Training:
             display=None if options.quiet else display_for(report),
             notify=report,
             not_state=made.not_state,
-            times=not self._options.no_times,
             **made.resources,
         )
         if options.dry_run:

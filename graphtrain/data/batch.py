@@ -121,17 +121,6 @@ def _parts_of(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in names if hasattr(value, name)}
 
 
-def cast(batch: Any, dtype: torch.dtype) -> Any:
-    """The batch with every floating tensor of a type.
-
-    >>> [tensor.dtype for tensor in cast([torch.zeros(1), torch.zeros(1, dtype=torch.int64)], torch.float64)]
-    [torch.float64, torch.int64]
-    """
-    return mapped(
-        batch, lambda leaf: leaf.to(dtype) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
-    )
-
-
 def cut(batch: Any, parts: int) -> list[tuple[Any, int]]:
     """A batch cut along its samples into parts that are as even as can be, and how many samples each has.
 

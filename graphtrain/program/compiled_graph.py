@@ -12,7 +12,7 @@ from graphtrain.errors import GraphError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.canonical import saved_json, structural_hash
 from graphtrain.graph.renaming import Renaming
-from graphtrain.kind import DECLARED, Read
+from graphtrain.kind import Read
 from graphtrain.kind.fields import EpochFields
 from graphtrain.kind.trigger import Trigger
 from graphtrain.names import quoted, suggestion
@@ -132,7 +132,6 @@ class CompiledGraph:
         former, renaming: the graph that this one replaces, and its renamed nodes.
         given: the names of the resources that are new. Default: all.
         made: the resources made by nodes, each with the name of its source. Default: none.
-        counts_edges: as of `Compiler`. Default: True.
 
     Raises:
         GraphError: a resource that the graph reads is missing, or a new one is not read.
@@ -156,8 +155,6 @@ class CompiledGraph:
         renaming: Renaming | None = None,
         given: Collection[str] | None = None,
         made: Mapping[str, str] = MappingProxyType({}),
-        *,
-        counts_edges: bool = True,
     ) -> None:
         self.graph = graph
         plan, ranks = Plan(graph), prepared.get("ranks")
@@ -170,7 +167,7 @@ class CompiledGraph:
             assert renaming is not None, "they come together"
             self.kept = _keep_instances(self.program, former.program, renaming)
         triggers, visits = Triggers(self.program), Visits(self.program, Cells(self.program))
-        self.compiler = Compiler(visits, triggers, lambda: requests.post("ended"), watch, counts_edges=counts_edges)
+        self.compiler = Compiler(visits, triggers, lambda: requests.post("ended"), watch)
         # From here on all reads are known, also those of users' step functions.
         if problems := self.program.problems(resources, resources if given is None else given):
             raise GraphError(problems, f"graph `{graph.name}`")
@@ -199,14 +196,6 @@ class CompiledGraph:
         """The graph as checkpoints store it, and its hash: a twentieth of a small save, if made for each."""
         return saved_json(self.graph), structural_hash(self.graph)
 
-    def outdated_kinds(self) -> list[str]:
-        """A line for each node whose kind was declared again since, as in a notebook cell that is run again."""
-        return [
-            f"`{node.path}` is of the kind `{node.node.use}` as it was before it was declared again; "
-            f'to take the new one: graph.replace("{node.node.name}", {node.node.use})'
-            for node in self.program.nodes
-            if node.node.kind is not None and DECLARED.get(node.node.use, node.node.kind) is not node.node.kind
-        ]
 
     def wrapped(self, aspect: Aspect) -> list[Transition]:
         """The transitions with one more aspect around them, outside all others."""
@@ -255,33 +244,9 @@ class CompiledGraph:
 
     def has_recorded_all(self, scope: ProgramGraph) -> bool:
         """True if every node of a graph that may record metrics has run in this process."""
-        return all(self._has_run(node) for node in scope.nodes.values() if _may_record(node))
-
-    def may_record(self, name: str, trained: Collection[str], scope: ProgramGraph) -> bool:
-        """False if it is known that no node of a graph will record a metric which none has recorded so far.
-
-        That is known once every evaluation has run, if all others record only means of the training, and `lr`: kinds
-        that declare the names for these by `row_prefixes`.
-
-        Arguments:
-            trained: the values whose means the training gathers. While it has gathered none, nothing is known.
-        """
-        if not trained:
-            return True
-        for node in filter(_may_record, scope.nodes.values()):
-            if node.body is not None and (node.body.activity is None or not self._has_run(node)):
-                return True
-        others = [node for node in scope.nodes.values() if node.kind.may_record_rows and not node.bypassed]
-        prefixes = [getattr(node.kind.implementation, "row_prefixes", None) for node in others if node.body is None]
-        known = [prefix for declared in prefixes if declared is not None for prefix in declared]
-        return (
-            None in prefixes
-            or name.partition("/")[0] == "lr"
-            or any(name == prefix + metric for prefix in known for metric in trained)
+        return all(
+            node.instance.runs > self._runs_before.get(node, 0) for node in scope.nodes.values() if _may_record(node)
         )
-
-    def _has_run(self, node: ProgramNode) -> bool:
-        return bool(node.instance.runs > self._runs_before.get(node, 0))
 
     # ---- beginning and resuming
 

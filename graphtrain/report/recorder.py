@@ -296,14 +296,6 @@ class Recorder:
         for means in self._means.values():
             means.keep_followers(nodes)
 
-    def gathered(self, name: str) -> set[str]:
-        """The names in the running means called `name`, of any horizon."""
-        means = self._means.get(name)
-        if means is None:
-            return set()
-        means.settle()
-        return {metric for sums in means._sums.values() for metric in sums}
-
     @property
     def place(self) -> Place:
         """The place of a row recorded now, as for `place_of`."""

@@ -17,7 +17,6 @@ from graphtrain.plain import is_equal
 from graphtrain.plan.preparation import made_resources
 from graphtrain.printable import one_line, shorten
 from graphtrain.program.compiled_graph import CompiledGraph
-from graphtrain.program.copies import refuse_other_types
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
 from graphtrain.resume.hyper_parameters import CLASS, HyperParameterChange, HyperParameters
 from graphtrain.state.codec import MALFORMED
@@ -222,7 +221,6 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
     random, of_devices = fitted_random(state.random)
     resized = ", ".join(filter(None, (resized, of_devices)))
     state = replace(state, progress={**state.progress, **options.kept}, random=random)
-    refuse_other_types(change.former, compiled.graph, compiled.program.resources, state.resources)
     decisions = _Decisions.of(run, manifest, options)
 
     # Those that few runs need are written only where they hold something. They are in the order of `RunState`: nodes
@@ -262,10 +260,7 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
         ],
         lost,
         change.aside(),
-        (
-            *change.below(),
-            *compiled.run_clock.mixed_windows(change.former, change.renaming),
-        ),
+        change.below(),
         is_as_saved=is_whole and not (decisions.chosen or lost or resized or options.kept),
         sampled=compared.sampled,
     )

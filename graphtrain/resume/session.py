@@ -50,7 +50,6 @@ class Session(RunOfRank):
         saving: True if checkpoints will be made.
         notices: messages for the user.
         tick: called with the time by timed transitions, when it is due.
-        counts_edges: as of `Compiler`. Default: True.
 
     Raises:
         GraphError, UsageError: as for `CompiledGraph`, and for resources that ranks cannot train.
@@ -80,7 +79,6 @@ class Session(RunOfRank):
         saving: bool,
         notices: Notices,
         tick: Callable[[float], None],
-        counts_edges: bool = True,
     ) -> None:
         if deterministic:
             torch.use_deterministic_algorithms(True)
@@ -90,8 +88,8 @@ class Session(RunOfRank):
         self.world = Agreement(ranks, self.requests)
         several = self.world if ranks.world_size > 1 else None
         self._made = made_resources(graph, resources)
-        self.resources = with_copies(graph, resources, self._made)
-        self._takes_seed, self._counts_edges = seed is None, counts_edges
+        self.resources = with_copies(resources, self._made)
+        self._takes_seed = seed is None
         own_seed = seed if seed is not None else seed_given() or 0
         self.seed: int = self.world.gather(own_seed)[0] if seed is None else own_seed
         # Ranks with the same seed, which equal models require, would draw the same dropout masks.
@@ -128,7 +126,6 @@ class Session(RunOfRank):
     def _compile(
         self, graph: Graph, resources: Mapping[str, Any], prepared: Mapping[str, Any], *former: Any, **more: Any
     ) -> CompiledGraph:
-        more["counts_edges"] = self._counts_edges
         compiled = CompiledGraph(graph, resources, prepared, self.requests, self.recorder, self.watch, *former, **more)
         if self.world.sharded:
             refuse_own_backward(compiled.program)
@@ -268,8 +265,7 @@ class Session(RunOfRank):
         """
         all_resources = {**self.resources, **resources}
         newly_made = made_resources(graph, all_resources)
-        kept = self.resources.keys() - resources.keys()
-        all_resources = with_copies(graph, all_resources, newly_made, kept, self._made)
+        all_resources = with_copies(all_resources, newly_made)
         for line in unlike_sources(graph, all_resources, resources):
             self.notices.once(line)
         resources = {**resources, **{name: all_resources[name] for name in newly_made}}
@@ -321,6 +317,4 @@ class Session(RunOfRank):
         compiled.state.restore(replace(state, progress=progress), Exemptions(replaced=change.replaced), OF_NODES)
         former.release(compiled.kept)  # before the new ones open the same data
         compiled.resume_at(position, renaming.path(former.program.clocked.prefix.rstrip("/")))
-        for line in compiled.run_clock.mixed_windows(former.graph, renaming):
-            self.notices(line)
         return position

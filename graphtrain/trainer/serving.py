@@ -16,9 +16,7 @@ from graphtrain.errors import (
     UnknownMetricError,
 )
 from graphtrain.graph.registry import trains
-from graphtrain.nodes.end_evaluation import put_back
 from graphtrain.outcome import Outcome
-from graphtrain.plan.scope import slots_of
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import Request
 from graphtrain.state.modules import note_rates
@@ -26,7 +24,6 @@ from graphtrain.storage.manifest import OWN
 from graphtrain.trainer.debugging import users_frames
 from graphtrain.trainer.entry import go_back
 from graphtrain.trainer.live_run import LiveRun
-from graphtrain.trainer.observer import out_of_memory_note
 
 Answer = Outcome | Literal["compiled"] | None
 """The outcome if the run stops; "compiled" if its graph was compiled again; else None."""
@@ -175,38 +172,17 @@ def _save_before(run: LiveRun, error: UnknownMetricError) -> None:
         error.add_note(f"what was trained is not saved: {failure.message}")
 
 
-def _leave_evaluations(run: LiveRun) -> None:
-    """Put back what the evaluations around a node that has raised have set aside: the model may be used further."""
-    compiled = run.session.compiled
-    around = [*compiled.program.nodes[run.session.position].scope.around()]
-    for node in compiled.program.nodes:
-        reads = {read.name: (read, target) for read, target in node.plan_node.reads}
-        if node.scope in around and node.kind.has_effect("train") and {"model", "training_state"} <= reads.keys():
-            model, state = (
-                compiled.compiler.cells.of(node, *reads[name]).read() for name in ("model", "training_state")
-            )
-            if state is not None:
-                put_back(model, {**state, "generators": []})
-
-
 def _fail(run: LiveRun, error: BaseException) -> NoReturn:
     """Note that a node has raised, on all ranks and in the status; raise with a note of where."""
     session = run.session
     if not isinstance(error, KeyboardInterrupt):
         run.writer.fails()
     session.world.fail(error)
-    _leave_evaluations(run)
     run.life.go("fail")  # an interrupt too: the state of a node that is half done cannot be resumed
     run.requests.clear()
     run.failure = error
     if not isinstance(error, RanksError):
         error.add_note(f"raised in node `{session.path}` ({session.compiled.run_clock.describe()})")
-        program = session.compiled.program
-        reads = program.nodes[session.position].plan_node.reads
-        slots = slots_of(target for read, target in reads if read.name == "batch")
-        batch = [program.slots[program.slot_index(slot)] for slot in slots]
-        if note := out_of_memory_note(error, session.device, batch):
-            error.add_note(note)
     run.status.write("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
     frames = None if isinstance(error, GraphtrainError) else users_frames(error.__traceback__)
     raise error.with_traceback(frames or error.__traceback__)

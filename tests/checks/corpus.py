@@ -325,8 +325,6 @@ STRUCTURE = [
     edited("a code that does not exist is allowed", lambda g: replace(g, allow=("G999",)), "G117 allow"),
     edited("what cannot be allowed is", lambda g: replace(g, allow=("G101",)), "G117 allow"),
     edited("float16 without a scale", lambda g: g.set("train_batch", precision="16-mixed"), "G119 nodes.train_batch"),
-    edited("a model in two types", lambda g: g.set("train_batch", precision="bf16-true").set(
-        "validate/eval_batch", precision="32-true"), "G119 nodes"),
     edited("weights that would be dropped", lambda g: g.overlay("check_finite").set("check_parameters", action="drop"),
            "G119 nodes.check_parameters"),
     edited("a limit that is neither", lambda g: g.set("next_batch", limit=1.5), "G119 nodes.next_batch"),

@@ -56,13 +56,13 @@ def test_a_run_is_kept_in_a_fresh_directory(tiny: Path, command: Command) -> Non
 def test_the_command_that_resumes_is_the_one_that_was_typed(tiny: Path, command: Command) -> None:
     """Without what was reached, and what is done once; the run directory is named if it was not."""
     assert command("run", "tiny.py", "--run-dir", "first", "--until", "1 steps").code == 0
-    words = ["--seed=3", "tiny.py", "--fork", "first", "--until=3 steps", "--no-times", "name='a b'"]
+    words = ["--seed=3", "tiny.py", "--fork", "first", "--until=3 steps", "--device=cpu", "name='a b'"]
     result = command("run", *words)
     assert printed_command(result.err) == [
         "run",
         "--seed=3",
         "tiny.py",
-        "--no-times",
+        "--device=cpu",
         "name='a b'",
         "--run-dir",
         "runs/tiny-001",

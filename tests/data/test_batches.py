@@ -1,4 +1,4 @@
-"""Batches: how many samples they have, how they are cut, cast and compared, and copied ahead of time."""
+"""Batches: how many samples they have, how they are cut and compared, and copied ahead of time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-import numpy
 import pytest
 import torch
 
@@ -17,7 +16,6 @@ from graphtrain.data import batch as batches
 from graphtrain.data.batch import (
     EarlyMover,
     batch_mover,
-    cast,
     cut,
     is_on_host,
     is_other,
@@ -94,15 +92,6 @@ def test_everything_but_nests_is_a_leaf() -> None:
     found = mapped(batch, lambda leaf: leaves.append(leaf) or 0)
     assert leaves == [1, "a", 2, moving, 3, kind, 4]
     assert found[:5] == [0, 0, (0, [0]), {"b": 0}, 0] and vars(found[5]) == {"inputs": 0}
-
-
-def test_only_floating_tensors_are_cast() -> None:
-    batch = [torch.ones(1), torch.ones(1, dtype=torch.int32), "a", numpy.ones(1), torch.ones(1, dtype=torch.cfloat)]
-    found = cast(batch, torch.float64)
-    assert [getattr(each, "dtype", None) for each in found] == [
-        torch.float64, torch.int32, None, numpy.float64, torch.complex64,
-    ]  # fmt: skip
-    assert found[2] == "a"
 
 
 @pytest.mark.parametrize(

@@ -297,8 +297,6 @@ TRANSLATIONS = [
         {"precision": "bf16-mixed"},
         ('train_batch.precision = "bf16-mixed"',),
     ),
-    Translation("precision 64-true", "precision", {"precision": "64-true"}, training=Training(dtype="float64")),
-    Translation("precision bf16-true", "precision", {"precision": "bf16-true"}, training=Training(dtype="bfloat16")),
     Translation(
         "a scheduler of epochs",
         "lr_scheduler_step",

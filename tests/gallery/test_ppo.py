@@ -121,23 +121,21 @@ def test_a_cut_among_minibatches_has_the_environments_as_they_were(tmp_path: Pat
     assert (second.digest(), second.metrics) == (whole.digest(), whole.metrics)
 
 
-@pytest.mark.parametrize(("precision", "observed"), [("64-true", "float32"), ("32-true", "float64")])
-def test_the_policy_is_given_observations_of_its_own_type(precision: str, observed: str) -> None:
-    class Rounded(Walk):
+def test_the_policy_is_given_observations_of_its_own_type() -> None:
+    class Precise(Walk):
         def reset(self) -> numpy.ndarray:
-            return super().reset().astype(observed)
+            return super().reset().astype("float64")
 
         def step(self, actions: numpy.ndarray) -> tuple[numpy.ndarray, ...]:
             observations, rewards, ended = super().step(actions)
-            return observations.astype(observed), rewards.astype(observed), ended
+            return observations.astype("float64"), rewards.astype("float64"), ended
 
-    graph, model = PROCEDURE.graph().set("train_batch", precision=precision), Agent()
+    graph, model = PROCEDURE.graph(), Agent()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    resources = {**PROCEDURE.resources(), "model": model, "optimizer": optimizer, "env": Rounded()}
+    resources = {**PROCEDURE.resources(), "model": model, "optimizer": optimizer, "env": Precise()}
     trainer = PROCEDURE.trainer(graph=graph, resources=resources)
     assert trainer.run() is Outcome.FINISHED
-    dtype = torch.float64 if precision == "64-true" else torch.float32
-    assert {column.dtype for name, column in trainer.read("rollout").items() if name != "actions"} == {dtype}
+    assert {column.dtype for name, column in trainer.read("rollout").items() if name != "actions"} == {torch.float32}
     assert [row["loss"] for row in trainer.metrics if "loss" in row]
 
 

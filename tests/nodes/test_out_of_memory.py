@@ -172,10 +172,7 @@ def test_the_error_names_node_batch_and_peak(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Backward, "most", 0)
     with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate") as error:
         trainer_of(graph_of(action="stop")).run()
-    first, second = error.value.__notes__
-    assert first == "raised in node `train_batch` (step 0, epoch 0.20, batch 1/5)"
-    assert second.startswith("out of memory on cpu: at most ")
-    assert "iB were in use; the batch has [8, 4] float32, [8, 1] float32. Half the batch size with twice" in second
+    assert error.value.__notes__ == ["raised in node `train_batch` (step 0, epoch 0.20, batch 1/5)"]
 
 
 def test_a_batch_that_cannot_be_cut_further_raises_the_error(monkeypatch: pytest.MonkeyPatch) -> None:

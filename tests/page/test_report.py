@@ -157,10 +157,7 @@ def test_what_follows_from_counts_is_known_where_all_was_counted(run_dir: Path, 
     assert shown(run_dir)["ticks"]["whole"] and not shown(tmp_path / "fork")["ticks"]["whole"]
 
 
-def test_a_run_without_times_or_without_a_graph_is_shown(tmp_path: Path) -> None:
-    trainer_of(tmp_path / "run", times=False).run()
-    content = shown(tmp_path / "run")
-    assert content["ticks"]["runs"] == [] and len(content["ticks"]["row"]) == content["rows"] > 0
+def test_a_run_without_a_graph_is_shown(tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     bare.mkdir()
     (bare / "status.json").write_text('{"state": "finished", "place": "", "position": "end"}')

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from graphtrain import Graph, Trigger
-from graphtrain.graph.renaming import Renaming
 from graphtrain.program.bind import Program
 from graphtrain.program.clock import Evaluation, RunClock
 from tests.program.test_bind import EVALUATE, FIT, around, bound
@@ -55,34 +54,6 @@ def at(graph: Graph, batches: int, data: Any = 10, **fields: Any) -> tuple[Progr
 )
 def test_the_position_in_words(graph: Graph, batches: int, fields: dict[str, Any], text: str) -> None:
     assert at(graph, batches, **fields)[1].describe() == text
-
-
-@pytest.mark.parametrize(
-    ("end", "length", "text"),
-    [
-        ("100 steps", 100_000, "step 0, batch 3"),
-        ("1000 steps", 100_000, "step 0, epoch 0.00, batch 3/100000"),
-        ("100 batches", 20_001, "step 0, batch 3"),
-        ("100 batches", 20_000, "step 0, epoch 0.00, batch 3/20000"),
-        (["100 batches", "500 steps"], 100_000, "step 0, batch 3"),  # the first one ends the run
-        (["500 batches", "1000 steps"], 100_000, "step 0, epoch 0.00, batch 3/100000"),
-        (["9 epochs", "100 steps"], 100_000, "step 0, batch 3"),
-        (["1 epochs", "900000 steps"], 100_000, "step 0, epoch 0.00, batch 3/100000"),
-        ("1 hours", 100_000, "step 0, epoch 0.00, batch 3/100000"),
-        ("1 hours", 100_001, "step 0, batch 3"),
-        (["1 hours", "9 epochs"], 100_001, "step 0, epoch 0.00, batch 3/100001"),
-        ("100 steps", Unsized(), "step 0, batch 3"),
-        ("3 epochs", Unsized(), "step 0, epoch 0, batch 3"),
-    ],
-)
-def test_an_epoch_is_shown_if_it_moves_in_this_run(end: Any, length: Any, text: str) -> None:
-    assert at(FIT.set("finish", after=end), 3, length)[1].describe() == text
-
-
-def test_a_window_of_many_batches_makes_an_epoch_move() -> None:
-    graph = FIT.set("finish", after="100 steps").set("accumulate", every=5)
-    assert at(graph, 3, 100_000)[1].epochs_move() is True
-    assert at(graph.set("accumulate", every=4), 3, 100_000)[1].epochs_move() is False
 
 
 def test_what_rows_and_rates_are_made_of() -> None:
@@ -147,55 +118,10 @@ def test_the_clock_is_that_of_the_training_around_a_position_or_of_the_body_just
         assert program.clocked.prefix == expected
 
 
-def test_evaluations_and_how_often_they_run() -> None:
+def test_the_evaluation_around_a_position() -> None:
     program, clock = at(FIT, 3, **{"validate.runs": 2})
     inside, outside = program.by_path["validate/eval_batch"].index, program.by_path["step"].index
     fetched = program.by_path["validate/next_batch"].instance
     assert (clock.evaluation(inside), clock.evaluation(outside)) == (Evaluation("val", 0, None), None)
-    assert clock.evaluations_run(inside) == clock.evaluations_run(outside) == {"validate": 2.0}
     fetched()
     assert clock.evaluation(inside) == Evaluation("val", 1, 10)
-    assert (clock.evaluations_run(inside), clock.evaluations_run(outside)) == ({"validate": 2.1}, {"validate": 2.0})
-    assert (clock.evaluations_planned("validate"), clock.evaluations_planned("validate")) == (10, 10)
-    assert at(FIT.set("validate", every="5 minutes"), 0)[1].evaluations_planned("validate") is None
-
-
-# ---- windows
-
-
-@pytest.mark.parametrize(
-    ("batches", "size", "is_cut"), [(13, 3, True), (13, 4, False), (13, 0, False), (10, 3, False), (20, 3, False)]
-)
-def test_a_window_that_the_end_cut_short_is_said(batches: int, size: int, is_cut: bool) -> None:
-    """But not one that was shorter at the end of an epoch."""
-    line = at(WINDOWS, batches, **{"accumulate.last_count": size})[1].cut_window()
-    expected = (
-        "the previous end cut a window of `accumulate` short (3 of 4): what follows is not bitwise what a run with "
-        "this ending from the start would have done"
-    )
-    assert line == (expected if is_cut else None)
-
-
-READS_EVERY = WINDOWS.set("train_batch", reads={"window": "accumulate.every"})
-
-
-@pytest.mark.parametrize(
-    ("graph", "former", "passes", "window", "is_mixed"),
-    [
-        (WINDOWS, FIT.set("accumulate", every=2), 1, 2, False),  # it keeps its size
-        (READS_EVERY, FIT.set("accumulate", every=2), 1, 2, True),
-        (WINDOWS, FIT.set("accumulate", every=2), 1, 4, True),
-        (WINDOWS, FIT.set("accumulate", every=2), 0, 4, False),
-        (WINDOWS, WINDOWS, 1, 4, False),
-        (WINDOWS, FIT.set("accumulate", reads={"every": "1 + 1"}), 1, 4, False),  # who knows?
-        (WINDOWS, FIT.remove("accumulate", to="clip"), 1, 4, False),
-    ],
-)
-def test_a_window_that_two_graphs_share_is_said(
-    graph: Graph, former: Graph, passes: int, window: int, is_mixed: bool
-) -> None:
-    _, clock = at(graph, 3, **{"accumulate.count": passes, "accumulate.window": window})
-    assert clock.mixed_windows(former, Renaming({}, former, graph)) == is_mixed * [
-        "a window of `accumulate` is open: 1 of its backward passes were made for a window of 2, the rest are made for "
-        "one of 4, so this one step weighs them unequally"
-    ]

@@ -42,22 +42,6 @@ def failing(folder: Path, *moments: str | int, act: Callable[[], None] = fail) -
     return at
 
 
-def test_a_validation_that_fails_leaves_the_model_as_it_is_trained() -> None:
-    def failing_step(model: torch.nn.Module, batch: Any) -> None:
-        assert not model.training
-        raise ValueError("broken")
-
-    model = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Dropout().eval())
-    trainer = Trainer(
-        Graph.load("fit"), display=None, model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        train_data=[torch.ones(2, 1)], val_data=[torch.ones(2, 1)], validation_step=failing_step,
-        training_step=lambda model, batch: model(batch).mean(),
-    )  # fmt: skip
-    with pytest.raises(ValueError, match="broken"):
-        trainer.run()
-    assert [each.training for each in model.modules()] == [True, True, False]
-
-
 def fit(**checkpoint: Any) -> Graph:
     graph = Graph.load("fit").set("schedule", every="1 steps").set("accumulate", every=2).set("log", every="2 steps")
     return graph.set("checkpoint", **{"every": "3 batches", **checkpoint}).set("finish", after=f"{EPOCHS} epochs")

@@ -84,10 +84,6 @@ PROCEDURE = Procedure(
             setting("train_batch", on_out_of_memory="halve"),
             r'train_batch.on_out_of_memory: expected "stop", got "halve"',
         ),
-        "weights of a type that batches have not": (
-            setting("train_batch", precision="64-true"),
-            r'train_batch.precision: expected one of .*, got "64-true"',
-        ),
         "no model": (without("model"), "`model`"),
         "no optimizer": (without("optimizer"), "`optimizer`"),
         "batches that are no tasks": (
