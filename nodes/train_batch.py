@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from graphtrain.plan.plan import PlanNode
     from graphtrain.program import resources
     from graphtrain.program.agreement import Agreement
-    from graphtrain.program.factories import Renewals
     from graphtrain.report.recorder import Recorder
     from graphtrain.state import random
 else:
@@ -129,7 +128,7 @@ class TrainBatch(CallsTrainingStep):
     _notify: Callable[[str], None] | None  # None once it is reported that batches differ in size
     _size: int | None  # samples of the batch before
     _optimizer: Any
-    _renewals: Renewals | None
+    _all_optimizers: Callable[[], list[Any]] | None
     _is_plain: bool
     _backward: Callable[[Any], None]  # among several ranks, it may begin to exchange gradients
 
@@ -162,12 +161,12 @@ class TrainBatch(CallsTrainingStep):
         metric_objects: Mapping[str, Any] | None = None,
         loss_scale: float | None = None,
         optimizer: Any = None,
-        renewals: Renewals | None = None,
+        run_optimizers: Callable[[], list[Any]] | None = None,
         ranks: Agreement | None = None,
         backward: Callable[[Any], None] | None = None,
     ) -> None:
         super().setup(recorder, device, notify, metric_prefix, asks, metric_objects)
-        self._optimizer, self._renewals = optimizer, renewals
+        self._optimizer, self._all_optimizers = optimizer, run_optimizers
         self._backward = torch.Tensor.backward if backward is None else backward
         self._is_plain = not self.only_own and self.on_out_of_memory == "stop"
         self._notify, self._size = notify, None
@@ -349,14 +348,13 @@ class TrainBatch(CallsTrainingStep):
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """A span in which parameters of other optimizers need no gradients."""
-        resources = self._renewals.current if self._renewals is not None else {}
-        optimizers = [value for value in resources.values() if isinstance(value, torch.optim.Optimizer)]
+        optimizers = self._all_optimizers() if self.only_own and self._all_optimizers is not None else []
         named = optimizers_of(self._optimizer)
         if self.turn is not None and not -len(named) <= self.turn < len(named):
             raise UsageError(f"turn: expected an index below {len(named)}, the number of optimizers, got {self.turn}")
         trained = named[: self.unfrozen] if self.turn is None else (named[self.turn],)
         own = {id(parameter) for parameter in parameters_of(trained)}
-        held = parameters_of([*named, *(optimizers if self.only_own else ())])
+        held = parameters_of([*named, *optimizers])
         others = [each for each in held if id(each) not in own and each.requires_grad]
         try:
             for parameter in others:

@@ -30,7 +30,6 @@ from graphtrain.lazy import imported
 from graphtrain.names import quoted
 from graphtrain.outcome import Outcome
 from graphtrain.program.agreement import Agreement
-from graphtrain.program.factories import with_made
 from graphtrain.program.requests import Requests
 from graphtrain.program.resources import USUAL, resolve_device, without_unread
 from graphtrain.ranks import current_ranks, is_one_of_several, on_all_ranks
@@ -120,8 +119,7 @@ class _Training:
             made.resources, unread = without_unread(graph, made.resources)
             for line in unread:
                 report(line)
-        ready = with_made(made.resources)
-        loaded = warm_start(ready, options.init, options.init_only)
+        loaded = warm_start(made.resources, options.init, options.init_only)
         trainer: Callable[..., Trainer] = functools.partial(
             Trainer,
             device=options.device,
@@ -133,7 +131,7 @@ class _Training:
         )
         if options.dry_run:
             return self._dry_run(trainer(graph.dry_run()), loaded)
-        about = self._about(made, sorted(arguments), fingerprints(ready))
+        about = self._about(made, sorted(arguments), fingerprints(made.resources))
         stem = program.file.stem if program.file is not None and program.file.stem.isidentifier() else "run"
         with named_or_new_directory(options.run_dir, stem, Agreement(self._ranks, Requests()).lead) as run_dir:
             trained = trainer(graph, run_dir=run_dir, loggers=loggers, about=about)

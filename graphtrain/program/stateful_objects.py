@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, final
 
@@ -18,7 +18,6 @@ from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.graph.renaming import Renaming
 from graphtrain.names import suggestion
 from graphtrain.program.bind import Program, ProgramNode
-from graphtrain.program.factories import Renewals, Renewed
 from graphtrain.program.rounds import is_fetching
 from graphtrain.program.run_state import (
     AFTER_SETUP,
@@ -61,7 +60,6 @@ def of_rank(node: ProgramNode) -> tuple[str, ...]:
 
 _EVERYTHING = Exemptions()
 _NO_COPIES: Mapping[str, str] = MappingProxyType({})
-_NOT_RENEWED: Mapping[str, Renewed] = MappingProxyType({})
 
 
 @final
@@ -79,8 +77,6 @@ class StatefulObjects:
         baseline: what was reachable when the run began; None before.
         further: the state reachable from objects that `rewire` supplied, of which only a `state_dict` is saved.
         unknown: a line for everything that the last capture could not describe.
-        renewed: the resources that were made again since the run began, by name.
-        factory_changes: a line for each difference between what a `Factory` makes now and for the saved run.
     """
 
     def __init__(
@@ -114,9 +110,6 @@ class StatefulObjects:
         self.data_content: DataContent | None = None  # None before the run has begun
         self.changed: frozenset[str] = frozenset()  # the paths that the last capture has described
         self.further: list[Baseline] = []
-        self.unknown_of_renewed: list[str] = []
-        self.renewed: Mapping[str, Renewed] = {}
-        self.factory_changes: list[str] = []
 
     def begin(self, left_out: Collection[str] = (), run: Any = None) -> None:
         """List what is reachable, before anything has changed.
@@ -128,15 +121,11 @@ class StatefulObjects:
         Raises:
             UsageError: nothing is reachable under one of them.
         """
-        renewals = self.program.resources.get("renewals")
-        factories = renewals.factories.items() if isinstance(renewals, Renewals) else ()
-        # Before what they make, since the contents of a function are not replaced with it.
-        roots: dict[str, Any] = {f"factory {name}": factory.function for name, factory in factories}
         given = {name: value for name, value in by_name(self.resources, self.program.drawn) if value is not None}
         data, covered = self._data(given)
         drawn = {id(given[name]) for name in data}
         # Data that is supplied under another name too is followed as data.
-        roots |= {name: value for name, value in given.items() if name in data or id(value) not in drawn}
+        roots = {name: value for name, value in given.items() if name in data or id(value) not in drawn}
         for node in self.program.nodes:
             implementation = node.kind.implementation
             if is_users(implementation.__module__):
@@ -177,17 +166,13 @@ class StatefulObjects:
                     kept.append(name)
         return data, kept
 
-    def track(
-        self, baseline: Baseline, former: StatefulObjects | None = None, renewed: Mapping[str, Renewed] = _NOT_RENEWED
-    ) -> None:
+    def track(self, baseline: Baseline, former: StatefulObjects | None = None) -> None:
         """Save the differences from a baseline, and the objects with a `state_dict` that it lists.
 
         Arguments:
             former: those of the run so far, whose set-up is kept. Default: everything is set up now.
-            renewed: the resources that were made again since the run began, sources first. Default: none.
         """
         self.baseline = self.data_state.baseline = baseline
-        self.renewed = renewed
         reached = baseline.reachable.by_path
         # `rewire` has replaced some objects since the run began.
         supplied_again = {
@@ -195,8 +180,7 @@ class StatefulObjects:
             for name, value in self.resources.items()
             if name in reached and reached[name].value is not value and keeps_state(reached[name].value)
         }
-        baseline.replace({name: each.value for name, each in renewed.items()} | supplied_again)
-        self._list_renewed(baseline)
+        baseline.replace(supplied_again)
         objects = self.objects
         for path in filter(baseline.is_left_out, [*objects.stateful]):
             objects.drop(path)
@@ -205,25 +189,10 @@ class StatefulObjects:
             is_left = baseline.is_left_out(path) or baseline.is_replaced(path)
             if id(value) not in known and not is_left:
                 objects.add(path, value)
-        for each in renewed.values():
-            for path, value in each.listed.stateful.items():
-                if id(value) not in known and not baseline.is_left_out(path):
-                    objects.add(path, value)
         self.data_state.objects = frozenset(map(id, objects.stateful.values()))
         objects.note_forms(former.objects if former is not None else None)
         if former is not None:
             self._track_further(baseline, former)
-
-    def _list_renewed(self, baseline: Baseline) -> None:
-        """Note the present state that is reachable only from each resource that was made again."""
-        by_id = baseline.reachable.by_id
-        elsewhere = {identity for identity, reached in by_id.items() if not baseline.is_replaced(reached.path)}
-        elsewhere |= {id(value) for value in self.generators.values()}
-        for name, renewed in self.renewed.items():
-            if renewed.baseline is None:
-                roots = {name: renewed.value}
-                renewed.baseline = Baseline(roots, elsewhere=elsewhere, left_out=baseline.left_out, with_code=False)
-            elsewhere |= renewed.baseline.reachable.by_id.keys()
 
     def _track_further(self, baseline: Baseline, former: StatefulObjects) -> None:
         """Note objects supplied since the run began, of which only the `state_dict` is saved."""
@@ -231,7 +200,7 @@ class StatefulObjects:
         further = {
             name: value
             for name, value in by_name(self.resources, self.program.drawn)
-            if value is not None and listed.find(value) is None and id(value) not in known and name not in self.renewed
+            if value is not None and listed.find(value) is None and id(value) not in known
         }
         self.further = former.further
         if further:
@@ -265,17 +234,10 @@ class StatefulObjects:
 
     def path_of(self, parameter: torch.Tensor) -> str:
         """The path of a parameter when the run began; empty if it was not reachable."""
-        for baseline in self._baselines():
-            reached = baseline.reachable.find(parameter)
-            if reached is not None and not baseline.is_replaced(reached.path):
-                return reached.path
-        return ""
-
-    def _baselines(self) -> Iterator[Baseline]:
-        """All recorded state that was reachable when it was made."""
-        if self.baseline is not None:
-            yield self.baseline
-            yield from (renewed.listed for renewed in self.renewed.values())
+        if self.baseline is None:
+            return ""
+        reached = self.baseline.reachable.find(parameter)
+        return "" if reached is None or self.baseline.is_replaced(reached.path) else reached.path
 
     def parameter_at(self, path: str) -> torch.Tensor:
         """The parameter at that path.
@@ -283,10 +245,9 @@ class StatefulObjects:
         Raises:
             CheckpointError: there is none.
         """
-        baselines = [baseline for baseline in self._baselines() if not baseline.is_replaced(path)]
-        reached = next(
-            (baseline.reachable.by_path[path] for baseline in baselines if path in baseline.reachable.by_path), None
-        )
+        baseline = self.baseline
+        known = baseline.reachable.by_path if baseline is not None and not baseline.is_replaced(path) else {}
+        reached = known.get(path)
         if reached is None or not isinstance(reached.value, torch.Tensor):
             raise CheckpointError(
                 f"the parameter `{path}` of a group that was added during training does not exist now",
@@ -296,8 +257,8 @@ class StatefulObjects:
 
     def not_restored(self) -> list[str]:
         """A line for everything that was saved and no longer has a place, or has changed."""
-        missing = [line for baseline in self._baselines() for line in baseline.not_restored]
-        return [*self.factory_changes, *missing, *self.data_state.not_as_before()]
+        missing = self.baseline.not_restored if self.baseline is not None else ()
+        return [*missing, *self.data_state.not_as_before()]
 
     def drift(self, states: Mapping[str, Any] | None = None) -> Drift:
         """The changes since the run began that nothing else saves; `states` as for `Baseline.drift`."""
@@ -311,7 +272,7 @@ class StatefulObjects:
                     raise UnsaveableError(
                         f"the slot `{name}`",
                         f"nothing is known that could make its {type(value).__qualname__} again",
-                        "supply it as a resource; one that a node makes again is a `Factory`, and the node a `renew`",
+                        "supply it as a resource, which the node changes in place",
                     )
         captured = {name: SECTIONS[name].capture(self, alive) for name in sections}
         if "slots" in captured and self.writer is not None:
@@ -374,8 +335,6 @@ class StatefulObjects:
         parts: dict[str, Section] = {"progress": essential_progress(self, state.progress)}
         if self.program.records_by_time:
             parts |= {name: {} for name in OF_TIMED_ROWS}
-        if state.renewed:
-            parts["renewed"] = {name: {"reachable": entry["reachable"]} for name, entry in state.renewed.items()}
         # The difference of a form depends on the set-up; the form itself is that of the tensors.
         if any("forms" in entry for entry in state.modules.values()):
             parts["modules"] = {

@@ -141,7 +141,7 @@ class _Reexecution:
             from graphtrain.resume.sharded import assembled  # which few runs need
 
             self._goal = assembled(self._goal, compiled.state.objects.modules.values())
-        if self._start_time is None:  # called again where a resource was renewed
+        if self._start_time is None:  # called again where the run was rewired
             self._start_time, self._batches = time.monotonic(), 0
         self._goal_index = compiled.locate(self._goal_path, self._goal.sections["slots"], self._goal_ended)
         self._expected = self._essential(self._goal.sections)

@@ -258,7 +258,7 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
         ],
         lost,
         change.aside(),
-        (*change.below(), *decisions.passing(compiled.renewing)),
+        change.below(),
         is_as_saved=is_whole and not (decisions.chosen or lost or resized or options.kept),
         sampled=compared.sampled,
     )
@@ -370,15 +370,6 @@ class _Decisions:
         return [
             *(f"{each} ({'taken' if each.name in self.chosen else 'kept as saved'})" for each in self.differences),
             *(f"{name} (taken)" for name in self.taken),
-        ]
-
-    def passing(self, renewing: Mapping[str, str]) -> list[str]:
-        """A line for each that holds only until a node (resource -> path) makes its resource again."""
-        return [
-            f"{each.name} is kept as saved until `{renewing[each.resource]}` makes `{each.resource}` again, as it is "
-            f"set up now; --from-setup {each.name} takes the new value at once"
-            for each in self.undecided
-            if each.resource in renewing
         ]
 
 

@@ -202,29 +202,22 @@ def holds_a_graph(path: Path) -> bool:
     return os.path.isdir(folder) or os.path.isfile(manifest) or _is_named(path)
 
 
-def saved_graph(path: str | Path, notify: Callable[[str], None] = _ignore, *, contained: bool = False) -> Graph:
+def saved_graph(path: str | Path, notify: Callable[[str], None] = _ignore) -> Graph:
     """The graph of a checkpoint, or of the newest sound one in a run directory; arguments as for `saved_manifest`."""
-    return graph_of(*saved_manifest(path, notify, contained=contained))
+    return graph_of(*saved_manifest(path, notify))
 
 
-def saved_manifest(
-    path: str | Path, notify: Callable[[str], None] = _ignore, *, contained: bool = False
-) -> tuple[Path, Manifest]:
+def saved_manifest(path: str | Path, notify: Callable[[str], None] = _ignore) -> tuple[Path, Manifest]:
     """A checkpoint, or the newest sound one in a run directory, and its manifest. Its files are verified.
 
     Arguments:
         notify: receives a line for every checkpoint that is skipped.
-        contained: True to refuse checkpoints that a link has outside of the run directory. Default: False.
 
     Raises:
-        UsageError: there is no checkpoint, or it is outside.
+        UsageError: there is no checkpoint.
         CheckpointError: the named one is not sound.
     """
     path = Path(path)
-    run = _run_and_name(path)[0] if _is_named(path) else path
-    if contained and not (run / CHECKPOINTS_FOLDER).resolve().is_relative_to(run.resolve()):
-        folder = run / CHECKPOINTS_FOLDER
-        raise UsageError(f"`{folder}` leads out of the run directory, which has to contain the graph")
     path = checkpoint_folder(path, notify=notify)
     if (path / MANIFEST_FILE).is_file():
         manifest = read_manifest(path)

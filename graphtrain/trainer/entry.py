@@ -11,7 +11,7 @@ import torch
 
 from graphtrain.errors import CheckpointError, LifeCycleError, UsageError
 from graphtrain.names import quoted, suggestion
-from graphtrain.program.factories import unlike_sources
+from graphtrain.program.copies import unlike_sources
 from graphtrain.program.horizon import other_horizons
 from graphtrain.program.requests import Return
 from graphtrain.resume.rank_resume import choose

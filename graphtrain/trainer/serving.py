@@ -64,13 +64,6 @@ def serve(run: LiveRun) -> Answer:
     return answer
 
 
-def _renewed(run: LiveRun) -> Answer:
-    run.requests.take("renewed")
-    run.session.renew()
-    run.writer.keep_newest()
-    return "compiled"
-
-
 def _return(run: LiveRun) -> Answer:
     request = run.requests.take_return()
     assert request is not None, "it was posted"
@@ -149,9 +142,8 @@ def _pause(run: LiveRun) -> Answer:
     return Outcome.REACHED
 
 
-# In order of priority: resources are made again before anything is saved.
+# In order of priority.
 _HANDLERS: Sequence[tuple[tuple[Request, ...], Callable[[LiveRun], Answer]]] = (
-    (("renewed",), _renewed),
     (("return",), _return),
     (("written",), _written),
     (("ended",), _ended),

@@ -16,7 +16,6 @@ from graphtrain.kind.trigger import Trigger
 from graphtrain.outcome import Outcome
 from graphtrain.printable import Notices
 from graphtrain.program.compiled_graph import CompiledGraph
-from graphtrain.program.factories import Factory
 from graphtrain.program.loop import Loop, Transition
 from graphtrain.ranks import current_ranks, on_all_ranks
 from graphtrain.report.logger import Logger
@@ -70,8 +69,8 @@ class Trainer(RunView):
         not_state: paths of values that are not training state, such as ``"task.started_at"``, and are neither saved
             nor restored. Default: none.
         model, optimizer, scheduler, train_data, val_data, training_step, validation_step, resources: what nodes read,
-            by the slot names of the graph, each an object or a `Factory` that makes it. A model's own `training_step`
-            and `validation_step` are used where none is given.
+            by the slot names of the graph. A model's own `training_step` and `validation_step` are used where none is
+            given.
 
     Raises:
         GraphError: the graph has problems, a resource that it reads is missing, or it does not read one that was
@@ -107,7 +106,7 @@ class Trainer(RunView):
         self,
         graph: Graph | str | Path = "fit",
         *,
-        model: torch.nn.Module | Factory | None = None,
+        model: torch.nn.Module | None = None,
         optimizer: Any = None,
         train_data: Any = None,
         val_data: Any = None,

@@ -336,7 +336,6 @@ STRUCTURE = [
            "G119 nodes.again"),
     edited("a return to a checkpoint that none saves", lambda g: g.overlay("rollback").remove("checkpoint"),
            "G119 nodes.rollback"),
-    edited("a slot renewed", lambda g: g.insert("renew", after="end_epoch", resource="loss"), "G119 nodes.renew"),
     edited("two copies of one name", lambda g: g.overlay("ema").insert("second", "ema", after="ema",
                                                                        reads={"model": "teacher"}), "G119 nodes"),
     edited("a kind from a script", lambda g: g.insert("my_penalty", after="train_batch"), "G102 nodes.my_penalty"),

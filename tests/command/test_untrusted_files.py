@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -61,26 +60,6 @@ def test_a_status_of_another_program_is_no_run(tiny: Path, command: Command) -> 
     assert command("run", "tiny.py", "batches=0").code == 2 and (tiny / "runs").is_dir()
 
 
-# ---- contained
-
-WORDS = {
-    "check": ["check", "{}"], "render": ["render", "{}", "-o", "g.mmd"], "show": ["show", "{}"],
-    "diff, first": ["diff", "{}", "fit"], "diff, second": ["diff", "fit", "{}"],
-    "run": ["run", "../tiny.py", "finish.after=1 batches", "--quiet", "--run-dir", "../r", "--graph", "{}"],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", WORDS)
-def test_a_file_that_is_no_graph_is_not_quoted(name: str, tiny: Path, command: Command) -> None:
-    (tiny / "inside").mkdir()
-    os.chdir(tiny / "inside")
-    (tiny / "passwd").write_text("root:x:0:secret\n")
-    Path("mine.toml").write_text('format = 1\nextends = "../passwd"\n')
-    result = command(*(word.format("mine.toml") for word in WORDS[name]))
-    assert result.code == 2 and "`../passwd` is not a graph" in result.out + result.err
-    assert "secret" not in result.out + result.err
-
-
 # ---- what is gone
 
 
@@ -127,7 +106,7 @@ def test_the_current_folder_is_gone(tiny: Path, command: Command, monkeypatch: p
     for words in (
         ["run", f"{tiny}/tiny.py", "--until", "1 steps"],
         ["run", f"{tiny}/tiny.py", "--run-dir", "r", "--until", "1 steps"],
-        ["check", "mine.toml"], ["status", "r"], ["ls"], ["check", "mine.toml", "--contained"],
+        ["check", "mine.toml"], ["status", "r"], ["ls"],
     ):  # fmt: skip
         result = command(*words)
         assert result.code in (1, 2) and "Traceback" not in result.err, words

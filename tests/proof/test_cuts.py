@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphtrain import Graph, Loader, Outcome, Trainer
+from graphtrain import Graph, Outcome, Trainer
 from graphtrain.errors import UsageError
 from graphtrain.kind.mark import node
 from graphtrain.program import run_state
@@ -22,9 +22,6 @@ from graphtrain.proof.cuts import (
     copy_run,
     sampled_transitions,
 )
-from tests.program.test_renew import DATA
-from tests.program.test_renew import FIT as RENEWING
-from tests.program.test_renew import trainer_of as renewing_trainer
 
 GRAPH = (
     Graph.load("fit")
@@ -225,9 +222,3 @@ def test_cuts_are_a_sample_of_all_transitions() -> None:
     assert sampled_transitions(1, 10, 3) == []
 
 
-@pytest.mark.full
-def test_a_run_that_renews_a_model_is_cut_too(tmp_path: Path) -> None:
-    trainer, _ = renewing_trainer(RENEWING, tmp_path / "run", train_data=Loader(DATA, batch_size=3))
-    outcome, trained = CutTraining(tmp_path / "run", [9, 30], tmp_path / "cuts").run(trainer)
-    assert outcome is Outcome.FINISHED
-    assert [cut.transition for cut in trained.cuts] == [9, 30]

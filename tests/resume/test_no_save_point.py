@@ -278,7 +278,7 @@ def test_a_model_in_a_slot_is_named_with_the_way_out_before_anything_is_refused(
     trainer.save()
     assert [line for line in said if "can be made here" in line] == [
         "no checkpoint can be made here: the slot `helper` cannot be saved: nothing is known that could make its "
-        "Linear again; supply it as a resource; one that a node makes again is a `Factory`, and the node a `renew`"
+        "Linear again; supply it as a resource, which the node changes in place"
     ]
 
 
