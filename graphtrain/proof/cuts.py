@@ -115,9 +115,9 @@ class CutTraining:
             UsageError: the run ends at a position that is not a save point, or at an amount of wall-clock time.
         """
         outcome = trainer.run_to(self._transitions)
-        compiled, loop = self._compiled, self._loop
+        compiled = self._compiled
         seconds, program = time.monotonic() - self._start_time, compiled.program
-        state = compiled.state.capture(compiled.alive(loop.position, loop.ended))
+        state = compiled.state.capture(set())
         essential = {"progress": compiled.state.essential_parts(state)["progress"]}
         progress = {
             path: {name: sorted(value) if name == "fired" else None for name, value in fields.items()}
