@@ -15,14 +15,12 @@ import enum
 import functools
 import sys
 import types
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, final
 
 import numpy
 import torch
-from torch.nn.utils.rnn import PackedSequence
 
 from graphtrain.errors import CheckpointError
 from graphtrain.names import plainly_named
@@ -56,10 +54,6 @@ CHANGED_IN_PLACE = frozenset({"tensor", "array", "list", "mapping", "deque", "se
 
 # Errors from a description that no `StateWriter` has made.
 MALFORMED = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
-
-TUPLES_OF_TORCH: Mapping[str, Any] = {
-    kind.__qualname__: kind for kind in (PackedSequence, *torch.return_types.all_return_types)
-}
 
 
 @final
@@ -214,8 +208,6 @@ class StateWriter:
                 return Instance(
                     ("object", *name_of(kind, path)), dict(zip(*FORMS["object"].contents(value), strict=True))
                 )
-            case "skipped" if kind is weakref.ref and (target := value()) is not None:
-                return Found(("weak reference", target))
             case "iterator":
                 what = f"is an iterator ({kind.__name__}), whose position is not saved"
                 raise UnknownStateError(path, f"{what}: {REMEDY}")
@@ -231,8 +223,8 @@ class StateWriter:
             if value.name not in type(value).__members__:
                 raise UnknownStateError(path, f"is a combination of flags, {value!r}, which is not saved: {REMEDY}")
             return Found(("member", *name_of(type(value), path, is_enum=True), value.name))
-        if type(value) is int and value in self._reachable.by_id:  # an `id`, as a key
-            return Found(("id", self._reachable.by_id[value].path))
+        if type(value) is int and value in self._reachable.by_id:
+            raise UnknownStateError(path, "is the `id` of an object, which a resume does not keep: use a name")
         return None
 
     def _tensor(self, tensor: torch.Tensor, path: str) -> Found | Instance | None:
@@ -388,8 +380,6 @@ def _tuple(value: tuple[Any, ...], path: str) -> Found | None:
     kind = type(value)
     if kind in (tuple, torch.Size):
         return None
-    if kind in TUPLES_OF_TORCH.values():
-        return Found(("tuple of torch", kind.__qualname__, tuple(value)))
     if kind.__mro__[1] is tuple and hasattr(value, "_fields") and is_users(kind.__module__):
         return Found(("named tuple", *name_of(kind, path), tuple(value)))
     raise UnknownStateError(path, f"is a {kind.__qualname__}, a tuple of another class: {REMEDY}")
@@ -453,13 +443,8 @@ class StateReader:
         match by:
             case ["at", str(path)]:
                 return self.at(path)
-            case ["id", str(path)]:
-                return id(self.at(path))
             case ["in", *place]:
                 return self.in_state(tuple(place))
-            case ["tuple of torch", str(name), tuple(members)] if name in TUPLES_OF_TORCH:
-                kind = TUPLES_OF_TORCH[name]
-                return kind(*members) if kind is PackedSequence else kind(members)
             case ["named tuple", str(module), str(name), tuple(members)]:
                 kind = found_by_name(module, name)
                 fields = getattr(kind, "_fields", ())
@@ -473,8 +458,6 @@ class StateReader:
                     return kind.__members__[member]
             case ["built-in", str(name)] if name in FACTORIES:
                 return FACTORIES[name]
-            case ["weak reference", target]:
-                return weakref.ref(target)
         raise CheckpointError(f"a value described as {str(by)[:100]} cannot be made")
 
     def make(self, by: Sequence[Any]) -> Any:
