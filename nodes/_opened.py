@@ -184,7 +184,7 @@ class OpenBatches:
         """Open what was open when the run was saved, behind the batches that it had given."""
         node, supply = self._node, self._supply
         self.most = supply.limit.of(node.length)
-        self.ahead = position.get("ahead", [])  # into which a resume puts what the batch shares
+        self.ahead = position.get("ahead", [])
         if self._ranks is not None and not supply.division.early:
             self.ahead, node.fetched_ahead = [], 0  # each rank fetches its own again
         supply.source.select(node.source_state.get("indices"))

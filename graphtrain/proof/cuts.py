@@ -114,8 +114,8 @@ class CutTraining:
             UsageError: the run ends at a position that is not a save point.
         """
         outcome = trainer.run_to(self._transitions)
-        compiled, loop = self._compiled, self._loop
-        state = compiled.state.capture(compiled.alive(loop.position, loop.ended))
+        compiled = self._compiled
+        state = compiled.state.capture(set())  # progress is compared, not what is in transit
         essential = compiled.state.essential_parts(state)["progress"]
         program, names = compiled.program, {path: [*fields] for path, fields in essential.items()}
         trained = TrainedRun(self._count, names, tuple(program.timed()), program.records_by_time, tuple(self._cuts))

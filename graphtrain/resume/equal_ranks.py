@@ -185,7 +185,7 @@ def prepare_models(agreement: Agreement, resources: Mapping[str, Any]) -> None:
             wrapper = next((kind.__name__ for kind in type(part).__mro__ if kind.__name__ in _WRAPPERS), None)
             if wrapper is not None:
                 raise UsageError(
-                    f"`{name}` is wrapped in {wrapper}, which exchanges gradients in an order that no resume can repeat",
+                    f"`{name}` is wrapped in {wrapper}, which exchanges gradients in an order that cannot be repeated",
                     "supply the plain model: gradients are exchanged at the node `exchange`, once a window; or shard "
                     "it with `fully_shard(model, mesh=run.mesh)` from torch.distributed.fsdp, in a setup(run)",
                 )

@@ -121,7 +121,6 @@ def capture(run: Session) -> tuple[RunState, Manifest]:
         metrics=compiled.state.recorder.recorded_now(),
         seconds=run.watch.seconds(),
         unknown=compiled.state.unknown,
-        aliases=compiled.state.aliases,
         not_state=sorted(compiled.state.left_out),
         hyper_parameters=run.hyper_parameters.made,
         hyper_parameters_in_force=run.hyper_parameters.values,
@@ -231,11 +230,11 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
     if state.reachable:
         changed = {path: part for path, part in state.reachable.items() if not is_within(path, copies)}
         state = replace(state, reachable=changed)
-    not_restored, not_shared, compared = _put_back(checkpoint, run, state, change, position, sections, fresh)
+    not_restored, compared = _put_back(checkpoint, run, state, change, position, sections, fresh)
     # Before the hyper-parameters are applied: those taken from `setup` are not what was saved.
     before, now = {*manifest.not_state}, {*compiled.state.left_out}
     left_out = [f"not_state: {'+' if path in now else '-'} {path}" for path in sorted(before ^ now)]
-    lost = [*compiled.state.not_restored(), *([] if left_out else not_shared), *compared.changed]
+    lost = [*compiled.state.not_restored(), *compared.changed]
     lost = lost or ([] if left_out else compiled.state.differs_from(state.reachable))
     # What was not saved is lost, as the line of the resume says: another module, for instance.
     parts = (fresh, not_restored, left_out, manifest.unknown, change.renaming.names, change.difference.matters)
@@ -272,8 +271,8 @@ def _put_back(
     position: int,
     sections: Collection[str],
     fresh: Collection[str],
-) -> tuple[list[str], list[str], ComparedData]:
-    """Restore a state; returns what was not restored, what is shared differently, and how data compares.
+) -> tuple[list[str], ComparedData]:
+    """Restore a state; returns what was not restored, and how data compares.
 
     Arguments:
         fresh: the resources that stay as they are set up.
@@ -284,7 +283,6 @@ def _put_back(
     compiled.resume_at(position, change.renaming.path(manifest.clock_of))
     with _named_failure(checkpoint):
         compiled.state.restore_after_setup(state)
-        not_shared = compiled.state.share(manifest.aliases, state.progress, change.renaming)
         data = run.environment.changed_data(manifest) if run.environment is not None else []
         content = compiled.state.data_content
         compared = (
@@ -292,7 +290,7 @@ def _put_back(
             if content is not None
             else ComparedData()
         )
-    return not_restored, not_shared, compared
+    return not_restored, compared
 
 
 def difference_error(
@@ -451,10 +449,11 @@ def _expect_digest(
     is_as_written: bool,
 ) -> None:
     """Raise unless the loaded state equals the saved one, bit for bit."""
-    is_same_graph = checkpoint.manifest.graph_hash == compiled.saved_graph[1]
-    saved = checkpoint.digest if is_as_written and is_same_graph else state_digest(compiled.state.essential(state))
+    # Values in transit are encoded with the names that slots and nodes had.
+    is_whole = is_as_written and checkpoint.manifest.graph_hash == compiled.saved_graph[1]
+    saved = checkpoint.digest if is_whole else state_digest(compiled.state.essential(state, in_transit=False))
     alive = compiled.alive(position, checkpoint.manifest.ended)
-    digest = compiled.state.digest(alive, sections, state.reachable)
+    digest = compiled.state.digest(alive, sections, state.reachable, in_transit=is_whole)
     if digest != saved:
         raise CheckpointError(
             f"{checkpoint.path}: the state loaded is not the state saved (digest {digest[:12]}, not {saved[:12]})",

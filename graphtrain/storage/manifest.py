@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 FORMAT = 1
 MANIFEST_FILE = "manifest.msgpack"
-OWN_FACTS = frozenset({"aliases", "data_content", "unknown"})
+OWN_FACTS = frozenset({"data_content", "unknown"})
 """The fields of which each rank has its own."""
 
 _MOST_BYTES_OF_A_NAME = 255
@@ -67,7 +67,6 @@ class Manifest:
         window_ranks: the number of ranks that began the open window of gradients.
         ranks: the number of processes that wrote it; if several, `digests` and `own` have an entry for each.
         tensors: file -> tensor -> the file that holds it, where that is another one.
-        aliases: the values that are reachable by several paths.
         not_state: what the user declared not to be state.
         data_content: what data held, by name.
         own_drift: True if the changes since `setup` differ between ranks.
@@ -106,7 +105,6 @@ class Manifest:
     digests: Sequence[str] = _omitted([])
     own: Sequence[Mapping[str, Any]] = _omitted([])
     tensors: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    aliases: Mapping[str, Any] = field(default_factory=dict)
     not_state: Sequence[str] = field(default_factory=list)
     data_content: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     own_drift: bool = _omitted(False)

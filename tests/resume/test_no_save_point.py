@@ -236,6 +236,8 @@ def test_what_prevents_a_stop_is_told_once(maker: Any, user: Any, slot: str, why
 class Pool(torch.utils.data.Dataset[torch.Tensor]):
     """Samples that no checkpoint holds."""
 
+    def __getstate__(self) -> Any: ...
+
     def __len__(self) -> int:
         return 4
 

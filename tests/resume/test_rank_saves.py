@@ -199,6 +199,8 @@ def test_a_stop_prefers_an_edge_without_a_batch(tmp_path: Path) -> None:
 class Odd:
     """A value that cannot be saved."""
 
+    def __getstate__(self) -> Any: ...
+
 
 def test_where_one_rank_cannot_copy_its_state_none_saves(tmp_path: Path) -> None:
     refused: list[str] = []
