@@ -27,7 +27,6 @@ from graphtrain.state.reachable import is_within
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.named import graph_of
-from graphtrain.storage.run_directory import STATUS_SECONDS
 from graphtrain.storage.state_files import state_digest
 
 if TYPE_CHECKING:
@@ -424,36 +423,30 @@ def _named_failure(checkpoint: Checkpoint) -> Iterator[None]:
         raise CheckpointError(f"{checkpoint.path}: its state cannot be restored ({reason})") from error
 
 
-def repeated(trained: tuple[int, float], status: Mapping[str, Any], nested: Mapping[str, Any] | None = None) -> str:
+def repeated(batches: int, status: Mapping[str, Any], nested: Mapping[str, Any] | None = None) -> str:
     """What was trained after the checkpoint and is lost, as far as the last status shows.
 
     Arguments:
+        batches: the number that the checkpoint has trained.
         nested: identifies the training of a body, as in `RunClock.nested`: each has its own counts.
 
-    >>> repeated((100, 7.5), {"trained": [140, 48.2]}), repeated((140, 48.2), {"trained": [140, 48.2]})
-    ('repeating 40 batches, 41 s', 'repeating nothing')
-    >>> repeated((100, 7.5), {"trained": [140, 48.2], "state": "running"})
-    'repeating 40 batches, 41 s, and up to 2 s more'
-    >>> repeated((3, 7.5), {"trained": [140, 48.2], "clocks": {"fold": 2}}, nested={"clocks": {"fold": 1}})
+    >>> repeated(100, {"trained": [140, 48.2]}), repeated(140, {"trained": [140, 48.2]})
+    ('repeating 40 batches', 'repeating nothing')
+    >>> repeated(100, {"trained": [140, 48.2], "state": "running"})
+    'repeating about 40 batches'
+    >>> repeated(3, {"trained": [140, 48.2], "clocks": {"fold": 2}}, nested={"clocks": {"fold": 1}})
     'repeating what came after it'
     """
     nested = nested or {}
     if any(status.get(name) != nested[name] for name in {"clock_of", "clocks"} & nested.keys()):
         return "repeating what came after it"
     try:
-        batches, seconds = status["trained"]
-        lost, lost_seconds = int(batches) - trained[0], float(seconds) - trained[1]
+        lost = max(int(status["trained"][0]) - batches, 0)
     except (KeyError, TypeError, ValueError):
         return ""
-    known = f"{_counted(lost)}, {max(lost_seconds, 0):.0f} s" if lost > 0 else ""
     if status.get("state") in ("running", "stopping"):  # killed, so it may have trained until its next status
-        further = f"up to {STATUS_SECONDS:.0f} s"
-        return f"repeating {known}, and {further} more" if known else f"repeating {further}"
-    return f"repeating {known or 'nothing'}"
-
-
-def _counted(batches: int) -> str:
-    return f"{batches} {'batch' if batches == 1 else 'batches'}"
+        return f"repeating about {lost} batches"
+    return f"repeating {lost} {'batch' if lost == 1 else 'batches'}" if lost else "repeating nothing"
 
 
 def _expect_digest(

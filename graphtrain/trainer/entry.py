@@ -135,7 +135,7 @@ def go_back(run: LiveRun, request: Return) -> None:
     session.watch.start(inside=session.compiled.activity(session.position))
     run.cut_back_to(checkpoint)
     run_clock = session.compiled.run_clock
-    facts = repeated(run_clock.trained(), trained, nested=run_clock.nested())
+    facts = repeated(run_clock.trained()[0], trained, nested=run_clock.nested())
     run.notices(f"`{request.node}` sends the run back to {name}: {run_clock.describe()}; {facts}")
     writer.keep_newest()
     writer.lineage = replace(writer.lineage, returns=writer.lineage.returns + 1)
@@ -216,7 +216,7 @@ def _report(
             others += [f"{path} as set up" for path in different]
         else:
             lost += unexplained(different)
-        facts += [environment.asides(manifest), environment.compared(manifest, others, lost)]
+        facts.append(environment.compared(manifest, others, lost))
         changes += (*by_a_person, *environment.changes_of_weights(manifest))
     elif lost:
         facts.append(f"not exact: {', '.join([*lost, *others])}")
@@ -228,7 +228,7 @@ def _report(
     if options.is_named and files is not None:
         where += f" from {checkpoint.path.name}"
     run_clock = session.compiled.run_clock
-    again = repeated(run_clock.trained(), status, nested=run_clock.nested()) if status is not None else ""
+    again = repeated(run_clock.trained()[0], status, nested=run_clock.nested()) if status is not None else ""
     place = run_clock.describe() or f"at `{run.position}`"
     run.notices("; ".join([f"resumed {where}: {place}", *filter(None, [again, *facts])]))
     for line in restored.below:
