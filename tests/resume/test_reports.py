@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 
 from graphtrain.errors import CheckpointError, UsageError
-from graphtrain.resume import restore, setup_change
+from graphtrain.resume import restore
 from graphtrain.resume.environment import RunEnvironment
 from graphtrain.resume.hyper_parameters import HyperParameterChange
 from graphtrain.resume.provenance import Provenance
@@ -61,19 +60,6 @@ def test_a_few_differences_are_listed_and_the_others_counted(number: int) -> Non
     what = "differs from what `setup` made: seed it, or give what holds it a `state_dict`"
     assert lines[:3] == [f"model.{index} {what}" for index in range(min(number, 3))]
     assert lines[3:] == {4: ["1 more such difference"], 5: ["2 more such differences"]}.get(number, [])
-
-
-def test_what_tells_of_the_process_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    baseline: Any = SimpleNamespace(reachable=SimpleNamespace(by_id={10**9: SimpleNamespace(path="model")}))
-    now = time.time()
-    monkeypatch.setattr(setup_change.tempfile, "gettempdir", lambda: "/tmp/x")  # noqa: S108
-    for value, text in (
-        (now, "a time"), (int(now), "a time"), (setup_change._EARLIEST_TIME, repr(setup_change._EARLIEST_TIME)),
-        (setup_change._EARLIEST_TIME + 1, "a time"), (now + 1000, repr(now + 1000)), (5, "5"), (True, "True"),
-        (0.5, "0.5"), (10**9, "the identity of model"), (float(10**9), "1000000000.0"), ("text", "'text'"),
-        ("/tmp/x/y", "a temporary file"), (None, "None"), ("<f at 0x7f>", ""),  # noqa: S108
-    ):  # fmt: skip
-        assert setup_change._text(value, baseline) == text, value
 
 
 # ---- the environment
