@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from graphtrain.resume.session import Session
 
 _MOST_CHARACTERS = 200
-_MOST_IN_A_LINE = 4  # differences; more are listed below it
-_MOST_BELOW = 30
+_MOST_IN_A_LINE = 8  # differences of the graph
 
 
 @dataclass(frozen=True)
@@ -47,13 +46,11 @@ class GraphChange:
     Attributes:
         former: the saved graph.
         difference: from the saved graph, renamed, to the present one.
-        already: hints about renamings that the saved graph already has.
     """
 
     former: Graph
     renaming: Renaming
     difference: Difference
-    already: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, now: Graph, rename: Mapping[str, str]) -> GraphChange:
@@ -66,10 +63,9 @@ class GraphChange:
         former = graph_of(checkpoint.path, checkpoint.manifest)
         paths = set(nodes_of(former))
         # If the command of a resume is repeated, the run was already saved with the renamed graph.
-        done = {old: new for old, new in rename.items() if old not in paths and new in paths}
-        renaming = Renaming({old: new for old, new in rename.items() if old not in done}, former, now)
-        already = tuple(f"rename: the saved graph has `{new}` already, and no `{old}`" for old, new in done.items())
-        return cls(former, renaming, renaming.graph(former).diff(now), already)
+        names = {old: new for old, new in rename.items() if old in paths or new not in paths}
+        renaming = Renaming(names, former, now)
+        return cls(former, renaming, renaming.graph(former).diff(now))
 
     @property
     def replaced(self) -> list[str]:
@@ -77,11 +73,12 @@ class GraphChange:
         return [change.path.partition(".")[0] for change in self.difference.changes if change.what == "kind"]
 
     def words(self) -> list[str]:
-        """The differences for the line that reports a resume, or their number."""
+        """The differences, for the line that reports a resume."""
         renamed = [f"node {old} renamed {new}" for old, new in self.renaming.names.items()]
-        listed = self._listed()
-        is_long = len(listed) > _MOST_IN_A_LINE
-        return renamed + ([f"the graph ({len(listed)} differences, below)"] if is_long else listed)
+        changes = [str(change) for change in self.difference.changes if change.independent and change.matters]
+        more = len(changes) - _MOST_IN_A_LINE
+        listed = changes[:_MOST_IN_A_LINE]
+        return renamed + listed + ([f"{more} more differences of the graph: graphtrain diff"] if more > 0 else [])
 
     def aside(self) -> str:
         """The differences of a graph that does the same; empty if one of them matters."""
@@ -89,17 +86,6 @@ class GraphChange:
             return ""
         shown = [str(change) for change in self.difference.changes]
         return f"in the graph only {', '.join(shown)}" if shown else ""
-
-    def below(self) -> tuple[str, ...]:
-        """The differences, a line each, if they are too many for one; and hints."""
-        listed = self._listed()
-        lines = [f"  {change}" for change in listed[:_MOST_BELOW]] if len(listed) > _MOST_IN_A_LINE else []
-        if len(listed) > _MOST_BELOW:
-            lines.append(f"  and {len(listed) - _MOST_BELOW} more: graphtrain diff RUN_DIR GRAPH")
-        return (*self.already, *lines)
-
-    def _listed(self) -> list[str]:
-        return [str(change) for change in self.difference.changes if change.independent and change.matters]
 
 
 def capture(run: Session) -> tuple[RunState, Manifest]:
@@ -180,7 +166,7 @@ class Restored:
         changes: of the graph, and of hyper-parameters with the decisions; in words.
         lost: state that differs from what was saved, in words.
         aside: the differences of the graph that change nothing, in words; empty for none.
-        below: lines that are reported after that.
+        notes: lines that are reported after that.
         is_as_saved: True if the state is that of the checkpoint, bit for bit, so that it can be saved again.
         sampled: the data of which a sample was compared, in words; empty where all of it was.
     """
@@ -190,7 +176,7 @@ class Restored:
     changes: list[str]
     lost: list[str]
     aside: str = ""
-    below: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     is_as_saved: bool = False
     sampled: str = ""
 
@@ -260,7 +246,6 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
         lost,
         change.aside(),
         (
-            *change.below(),
             *decisions.passing(compiled.renewing),
             *compiled.run_clock.mixed_windows(change.former, change.renaming),
         ),

@@ -231,7 +231,7 @@ def _report(
     again = repeated(run_clock.trained()[0], status, nested=run_clock.nested()) if status is not None else ""
     place = run_clock.describe() or f"at `{run.position}`"
     run.notices("; ".join([f"resumed {where}: {place}", *filter(None, [again, *facts])]))
-    for line in restored.below:
+    for line in restored.notes:
         run.notices(line)
     return changes
 
