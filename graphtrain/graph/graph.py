@@ -115,7 +115,7 @@ class Graph(Editable, Drawable):
             from graphtrain.storage.named import holds_a_graph, saved_graph
 
             if holds_a_graph(Path(source)):
-                return saved_graph(source, contained=contained)
+                return saved_graph(source)
         return read_toml.read_graph(cls, source, contained=contained).sound(f"graph `{source}`")
 
     @classmethod
