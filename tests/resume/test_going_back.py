@@ -172,9 +172,9 @@ def test_a_replay_does_not_follow(whole: tuple[Trainer, Path, Lines]) -> None:
 def test_what_a_person_has_changed_is_not_undone(tmp_path: Path) -> None:
     first = trainer_of(tmp_path)
     first.run(until="5 batches")
-    assert first._run.writer.lineage.saved
+    assert first._run.writer.saved
     first.rewire(first.graph.set("clip", max_norm=1e9))
-    assert not first._run.writer.lineage.saved
+    assert not first._run.writer.saved
     second = trainer_of(tmp_path)
     second.resources["optimizer"].param_groups[0]["lr"] = 0.01
     changed = Trainer(
@@ -182,7 +182,7 @@ def test_what_a_person_has_changed_is_not_undone(tmp_path: Path) -> None:
     )
     changed.advance(1, from_setup="optimizer.lr")
     newest = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())[-1]
-    assert changed._run.writer.lineage.saved == {"checkpoint": newest}, "made after the change"
+    assert changed._run.writer.saved == {"checkpoint": newest}, "made after the change"
 
 
 def _slower(resources: dict[str, Any]) -> dict[str, Any]:
