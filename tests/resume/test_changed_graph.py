@@ -60,16 +60,6 @@ def whole() -> Trainer:
 # ---- identical, cosmetic, compatible
 
 
-@pytest.mark.full
-def test_an_identical_graph_is_not_reported(tmp_path: Path, whole: Trainer) -> None:
-    cut(tmp_path)
-    said: list[str] = []
-    trainer = trainer_of(tmp_path, Graph.loads(small_graph().to_toml()), said)
-    trainer.run()
-    assert "graph" not in resumed_line(said) and resumed_line(said).endswith("unchanged: exact")
-    assert trainer.digest() == whole.digest()
-
-
 @pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize(
@@ -238,20 +228,6 @@ def test_a_renaming_that_cannot_be_is_refused(rename: Mapping[str, str], message
         graph = graph.rename("clip", "gathered")
     with pytest.raises(UsageError, match=f"(?s){message}"):
         trainer_of(tmp_path, graph).run(rename=rename)
-
-
-def test_two_nodes_may_change_places() -> None:
-    fit = Graph.load("fit")
-    swapped = fit.rename("clip", "x").rename("step", "clip").rename("x", "step")
-    renaming = Renaming({"clip": "step", "step": "clip"}, fit, swapped)
-    assert [renaming.path(one) for one in ("clip", "step", "log")] == ["step", "clip", "log"]
-    assert [renaming.former(one) for one in ("clip", "step", "log")] == ["step", "clip", "log"]
-
-
-def test_a_slot_that_is_called_like_a_node_keeps_its_name() -> None:
-    fit = Graph.load("fit")
-    renaming = Renaming({"validate": "loss"}, fit, fit.rename("validate", "loss"))
-    assert [renaming.slot(one) for one in ("loss", "validate/loss", "validate")] == ["loss", "loss/loss", "validate"]
 
 
 # ---- missing slots, the saved graph

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
@@ -144,19 +143,6 @@ class Files(Dataset[int]):
         return index
 
 
-def test_data_is_told_apart() -> None:
-    ones, twos = TensorDataset(torch.ones(8, 2)), TensorDataset(torch.full((8, 2), 2.0))
-    same = [fingerprint(Loader(ones, 2)), fingerprint(Loader(TensorDataset(torch.ones(8, 2)), 2))]
-    assert same[0] == same[1] and same[0]["hash"]
-    assert data_changes({"d": same[0]}, {"d": fingerprint(Loader(twos, 2))}) == ["d (its samples)"]
-    assert data_changes({"d": same[0]}, {"d": fingerprint(Loader(ones, 4))}) == ["d (length 4 -> 2, batch size 2 -> 4)"]
-    longer = TensorDataset(torch.ones(9, 2))
-    assert data_changes({"d": same[0]}, {"d": fingerprint(Loader(longer, 2, drop_last=True))}) == [
-        "d (samples 8 -> 9, drop_last False -> True)",
-    ]
-    assert data_changes({}, {"d": same[0]}) == []
-
-
 class Backwards(torch.utils.data.Sampler[int]):
     def __len__(self) -> int:
         return 8
@@ -217,31 +203,6 @@ def test_a_run_directory_does_not_change_what_a_noisy_data_set_gives(tmp_path: P
         return trainer.digest()
 
     assert digest(None) == digest(tmp_path / "r")
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda value: [torch.full((2,), value)] * 4,
-        lambda value: torch.full((4, 2), value),
-        lambda value: numpy.full((4, 2), value),
-        lambda value: Subset(TensorDataset(torch.full((9, 2), value)), [1, 2, 3, 4]),
-        lambda value: [{"x": numpy.float32(value), "y": ("a", None)}] * 4,
-    ],
-)
-def test_plain_data_is_told_apart(make: Any) -> None:
-    one, same, other = fingerprint(make(1.0)), fingerprint(make(1.0)), fingerprint(make(2.0))
-    assert one == same and one["hash"] and one["length"] == 4
-    assert data_changes({"d": one}, {"d": other}) == ["d (its samples)"]
-
-
-@pytest.mark.parametrize("error", [RuntimeError, ValueError, TypeError, ZeroDivisionError])
-def test_data_that_cannot_say_its_length_is_left_to_the_run(error: type[Exception]) -> None:
-    class Endless(Files):
-        def __len__(self) -> int:
-            raise error("it has none")
-
-    assert fingerprint(Endless()) == {"length": None, "hash": ""}
 
 
 # ---- code

@@ -81,45 +81,6 @@ def test_a_checkpoint_that_is_never_possible_is_an_error_that_names_what_is_aliv
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
-@pytest.mark.full
-def test_checkpoints_that_each_come_late_do_not_add_up(tmp_path: Path) -> None:
-    rounds, waited = 6, MOST_TRANSITIONS // 5
-
-    @node(writes="stream", transient="stream")
-    def open_stream() -> Iterator[int]:
-        return iter([1, 2])
-
-    @node
-    def close_stream(stream: Any) -> None: ...
-
-    graph = Graph.loads(
-        f"""
-        format = 1
-        name = "late"
-        start = "open_stream"
-        [nodes]
-        open_stream = {{}}
-        checkpoint = {{ every = "1 rounds", keep = 100 }}
-        wait = {{ use = "choice" }}
-        close_stream = {{}}
-        [guards]
-        waited = "wait.runs % {waited} == 0"
-        finished = "open_stream.runs >= {rounds}"
-        [edges]
-        open_stream = ["checkpoint"]
-        checkpoint = ["wait"]
-        wait = ["close_stream if waited", "wait"]
-        close_stream = ["end if finished", "open_stream"]
-        [clock]
-        rounds = "open_stream.runs"
-        """
-    )
-    trainer = make_trainer(graph, tmp_path)
-    assert trainer.run() is Outcome.FINISHED
-    assert rounds * waited > MOST_TRANSITIONS
-    assert len(list((tmp_path / "checkpoints").iterdir())) == rounds
-
-
 # ---- what a person is told after a while
 
 
@@ -297,36 +258,3 @@ def test_what_a_step_function_returns_and_cannot_be_saved_is_named_with_what_can
         "save numbers, text, lists, dicts, tensors or arrays from which it can be recreated; or write it again "
         "before it is read, so that it is not alive there"
     )
-
-
-@pytest.mark.full
-def test_nothing_is_told_before_that(tmp_path: Path) -> None:
-    said, _ = run_and_stop(around_a_body(make_thing, use_thing), tmp_path, at_turn=BODY_TURNS - PATIENCE // 2 + 2)
-    assert said == []
-
-
-@pytest.mark.full
-def test_a_save_is_reported_once_too(tmp_path: Path) -> None:
-    said: list[str] = []
-    trainer = Trainer(
-        around_a_body(make_thing, use_thing), run_dir=tmp_path, device="cpu", display=None, notify=said.append
-    )
-    trainer.advance(8)
-    path = trainer.save()
-    assert path is not None and trainer.position == "last"
-    told = [line for line in said if "save point" in line]
-    assert len(told) == 2
-    assert told[0].startswith("`inner/wait` is not a save point (alive: thing; `thing`: a builtins.object cannot be")
-    assert told[1].startswith(f"no save point in {PATIENCE} transitions: `thing` cannot be saved")
-
-
-@pytest.mark.full
-def test_a_stop_and_a_save_at_one_position_are_one_attempt(tmp_path: Path) -> None:
-    graph = around_a_body(make_thing, use_thing)
-    trainer = Trainer(graph, run_dir=tmp_path, device="cpu", display=None, notify=lambda line: None)
-    vars(Turn)["calls"][1] = lambda: [trainer.save(), os.kill(os.getpid(), signal.SIGTERM)]
-    attempts: list[str] = []
-    refuse = trainer._run.writer._refuse
-    trainer._run.writer._refuse = lambda *arguments: attempts.append(trainer.position) or refuse(*arguments)  # type: ignore
-    assert trainer.run() is Outcome.STOPPED
-    assert len(attempts) == 2 * BODY_TURNS, "one for each position in the body from there on, and that of `use`"
