@@ -32,7 +32,7 @@ class RunEnvironment:
     Attributes:
         environment: library versions, machine, threads, numeric flags and the seed.
         about: plain data about the start of the run: the `command`, the `arguments` of its `setup` and which of them
-            were `given`, fingerprints of the `weights` that it returned, ...
+            were `given`, ...
     """
 
     origin: Provenance
@@ -79,14 +79,6 @@ class RunEnvironment:
         """The names of the data that differ from those of a manifest."""
         now = self.as_plain()["data"]
         return [name for name in now if data_changes(saved.data, {name: now[name]})]
-
-    def changes_of_weights(self, saved: Manifest) -> list[str]:
-        """The models that are set up with other weights than then, if both are known, in words.
-
-        A run that trains them further does not depend on these: a resume loads the saved weights.
-        """
-        before, now = (about.get("weights") or {} for about in (saved.about, self.about))
-        return [f"the weights of `{name}`" for name in now if before.get(name, now[name]) != now[name]]
 
     def compared(self, saved: Manifest, others: Sequence[str] = (), lost: Sequence[str] = ()) -> str:
         """Whether a resume from a manifest is exact, in words: ``code, data, threads unchanged: exact``.

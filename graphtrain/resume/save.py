@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
 # After this many transitions without a save point, a message says what prevents one.
 _PATIENCE = 100
-_DATA_IN_A_SLOT = (
-    "write a list of batches to it; or supply the data as a resource, and write the numbers of its samples (`indices`)"
-)
 
 # A slot that cannot be saved in this many transitions never can be.
 _MOST_ATTEMPTS = 10_000
@@ -170,14 +167,6 @@ class CheckpointWriter(Saves):
             reason = error.message.removeprefix(f"slots[{slot!r}] cannot be saved: ")
             again = "write it again before it is read, so that it is not alive there"
             self.way_out = f"{error.hint}; or {again}" if error.hint else ""
-            if error.path.startswith("the slot "):  # an object that may be made again: what to do is known at once
-                what_to_do = f"; {error.hint}" if error.hint else ""
-                self._notices.once(f"no checkpoint can be made here: {error.message}{what_to_do}")
-            elif error.path == f"slots[{slot!r}]" and (reader := compiled.liveness.reader_of_data(slot)):
-                held = type(compiled.program.slots[compiled.program.slot_index(slot)]).__name__
-                reason = f"the slot `{slot}`, which `{reader}` reads as its data, holds a {held}, which cannot be saved"
-                self.way_out = _DATA_IN_A_SLOT
-                self._notices.once(f"no checkpoint can be made here: {reason}; {_DATA_IN_A_SLOT}")
             return self._refuse([slot], reason)
         self._attempts = 0
         return True
@@ -359,14 +348,10 @@ class CheckpointWriter(Saves):
         self.refusal = f"alive: {alive}; {quoted(slots)}: {reason}"
         self._attempts += 1
         if self._attempts == _PATIENCE:
-            line = "; ".join(
-                [
-                    f"no save point in {_PATIENCE} transitions: {quoted(slots)} cannot be saved ({reason})",
-                    *compiled.liveness.why(slots, loop.position),
-                    "training on to the next save point",
-                ]
+            self._notices.once(
+                f"no save point in {_PATIENCE} transitions: {quoted(slots)} cannot be saved ({reason}); training on to "
+                "the next save point"
             )
-            self._notices.once(line)
         if self._attempts >= _MOST_ATTEMPTS:
             raise CheckpointError(f"no save point was reached in {_MOST_ATTEMPTS} transitions; alive: {alive}", reason)
         return False

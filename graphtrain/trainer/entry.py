@@ -217,7 +217,7 @@ def _report(
         else:
             lost += unexplained(different)
         facts.append(environment.compared(manifest, others, lost))
-        changes += (*by_a_person, *environment.changes_of_weights(manifest))
+        changes += tuple(by_a_person)
     elif lost:
         facts.append(f"not exact: {', '.join([*lost, *others])}")
     elif others:

@@ -189,59 +189,9 @@ def run_and_stop(graph: Graph, run_dir: Path, at_turn: int) -> tuple[list[str], 
 def test_what_prevents_a_stop_is_told_once(maker: Any, user: Any, slot: str, why: str, tmp_path: Path) -> None:
     said, trainer = run_and_stop(around_a_body(maker, user), tmp_path, at_turn=10)
     assert said == [
-        f"no save point in {PATIENCE} transitions: `{slot}` cannot be saved ({why}); read later by `use`; "
-        "alive at every node of `inner`; training on to the next save point"
+        f"no save point in {PATIENCE} transitions: `{slot}` cannot be saved ({why}); training on to the next save point"
     ]
     assert trainer.position == "last", "the first position at which it is not needed any more"
-
-
-class Pool(torch.utils.data.Dataset[torch.Tensor]):
-    """Samples that no checkpoint holds."""
-
-    def __len__(self) -> int:
-        return 4
-
-    def __getitem__(self, number: int) -> torch.Tensor:
-        return ([torch.ones(2, 2)] * 4)[number]
-
-
-def test_a_data_set_in_a_slot_is_named_with_the_way_out(tmp_path: Path) -> None:
-    @node(writes="replay")
-    def collect() -> Pool:
-        return Pool()
-
-    graph = Graph.load("fit").set("next_batch", reads={"train_data": "replay"}).set("finish", after="1 epochs")
-    graph = graph.insert("collect", collect, after="begin_epoch").set("checkpoint", every="2 batches")
-    said: list[str] = []
-    trainer = trainer_of_a_line(graph, tmp_path, said)
-    what = "the slot `replay`, which `next_batch` reads as its data, holds a Pool, which cannot be saved"
-    way_out = "write a list of batches to it; or supply the data as a resource, and write the numbers of its samples"
-    with pytest.raises(SaveFailedError) as raised:
-        trainer.run()
-    assert what in str(raised.value) and raised.value.hint is not None and way_out in raised.value.hint
-    lines = [line for line in said if "no checkpoint can be made" in line]
-    assert lines == [f"no checkpoint can be made here: {what}; {way_out} (`indices`)"]
-
-
-def test_a_model_in_a_slot_is_named_with_the_way_out_before_anything_is_refused(tmp_path: Path) -> None:
-    @node(writes="helper")
-    def make_helper() -> torch.nn.Module:
-        return torch.nn.Linear(1, 1)
-
-    @node
-    def use_helper(helper: Any) -> None: ...
-
-    graph = Graph.load("fit").insert("make", make_helper, after="step").insert("use", use_helper, after="make")
-    said: list[str] = []
-    graph = graph.set("finish", after="1 steps").set("checkpoint", every="never")
-    trainer = trainer_of_a_line(graph, tmp_path, said, train_data=[torch.ones(2, 2)])
-    while trainer.position != "use":
-        trainer.advance()
-    trainer.save()
-    assert [line for line in said if "can be made here" in line] == [
-        "no checkpoint can be made here: the slot `helper` cannot be saved: nothing is known that could make its "
-        "Linear again; supply it as a resource; one that a node makes again is a `Factory`, and the node a `renew`"
-    ]
 
 
 def test_what_a_step_function_returns_and_cannot_be_saved_is_named_with_what_can(tmp_path: Path) -> None:

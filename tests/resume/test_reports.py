@@ -131,8 +131,6 @@ def test_which_data_and_weights_are_others() -> None:
         data={"train": {**FACTS, "length": 4}, "new": FACTS}, about={"weights": {"a": "1", "b": "2", "c": "3"}}
     )
     assert now.changed_data(saved_environment()) == ["train"]
-    assert now.changes_of_weights(Manifest(about={"weights": {"a": "1", "b": "x"}})) == ["the weights of `b`"]
-    assert now.changes_of_weights(Manifest()) == [] and environment().changes_of_weights(Manifest()) == []
 
 
 def test_new_data_has_a_fingerprint_of_its_own() -> None:
