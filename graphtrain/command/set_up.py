@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ from graphtrain.program.resources import SHARDED
 from graphtrain.program.whole_run import PlannedRun
 from graphtrain.ranks import current_ranks
 from graphtrain.state.random import seed_everything
-from graphtrain.state.weights import dtype_and_shape, fitting, load_weights, uncompiled, weights_of
+from graphtrain.state.weights import fitting, load_weights, uncompiled
 from graphtrain.storage.manifest import holds_a_checkpoint
 from graphtrain.storage.named import checkpoint_folder
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
@@ -164,25 +162,3 @@ def _load(resources: Mapping[str, Any], name: str, path: Path, only: Sequence[st
     load_weights(module, saved, strict=False)  # strict except for the other names of tied parameters
     part = f"{len(saved)} of {count} tensors" if only else "the weights"
     return f"--init: `{name}` has {part} of {path}, unless the run continues from a checkpoint"
-
-
-def fingerprints(resources: Mapping[str, Any]) -> dict[str, str]:
-    """Module -> the beginning of a hash of a few elements of each of its tensors: other weights, another fingerprint.
-
-    >>> fingerprints({"model": torch.nn.Linear(2, 1), "lr": 0.1}).keys()
-    dict_keys(['model'])
-    """
-    return {name: _fingerprint(value) for name, value in resources.items() if isinstance(value, torch.nn.Module)}
-
-
-def _fingerprint(module: torch.nn.Module) -> str:
-    digest = hashlib.sha256()
-    with torch.no_grad():
-        for key, tensor in weights_of(uncompiled(module)).items():
-            digest.update(key.encode())
-            with suppress(Exception):  # a tensor of a class of its own, or one without values yet
-                digest.update(dtype_and_shape(tensor).encode())
-                flat = tensor.reshape(-1)
-                if number := flat.numel():
-                    digest.update(repr(flat[[0, number // 2, number - 1]].tolist()).encode())
-    return digest.hexdigest()[:16]

@@ -30,13 +30,15 @@ def fingerprint(data: Any) -> dict[str, Any]:
     2
     """
     data = own_data(data)
-    dataset: Any = getattr(data, "dataset", data) if isinstance(data, Loader | DataLoader) else data
-    facts: dict[str, Any] = {"length": _length(data), "samples": (length := _length(dataset)), "hash": ""}
+    is_loader = isinstance(data, Loader | DataLoader)
+    dataset: Any = getattr(data, "dataset", data) if is_loader else data
+    facts = {"length": _length(data), **(_settings(data, dataset) if is_loader else {}), "hash": ""}
+    length = _length(dataset)
     if length and _is_plain(dataset):
         with contextlib.suppress(Exception):  # an index beyond the data, or a tensor without bytes: the run raises it
             samples = [dataset[index] for index in sorted({0, length // 2, length - 1})]
             facts["hash"] = content_hash(samples)[:16]
-    return facts | {"settings": _settings(data)} if isinstance(data, Loader | DataLoader) else facts
+    return facts
 
 
 def data_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -44,66 +46,32 @@ def data_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
     >>> data_changes({"train_data": {"length": 3, "hash": "a"}}, {"train_data": {"length": 4, "hash": "b"}})
     ['train_data (length 3 -> 4)']
-    >>> before, after = ({"d": {"length": 9, "settings": {"batch size": size}}} for size in (4, 8))
-    >>> data_changes(before, after)
-    ['d: batch size 8, was 4']
     """
     changes = []
     for name, after in now.items():
         before = saved.get(name, after)
-        lengths = [key for key in ("length", "samples") if before.get(key) != after.get(key)]
-        settings = _other_settings(before, after, matter=True)
-        if settings:
-            changes.append(f"{name}: {'; '.join(settings)}")
-        if "samples" in lengths or (lengths and not settings):  # a batch size changes the length too
-            changes.append(f"{name} ({lengths[0]} {before.get(lengths[0])} -> {after.get(lengths[0])})")
-        elif before.get("hash") and after.get("hash") and before["hash"] != after["hash"]:
-            changes.append(f"{name} (its samples)")
+        differing = [key for key in after if before.get(key, after[key]) != after[key]]
+        words = [f"{key} {before[key]} -> {after[key]}" for key in differing if key != "hash"]
+        if words or ("hash" in differing and after["hash"]):
+            changes.append(f"{name} ({', '.join(words) or 'its samples'})")
     return changes
 
 
-def data_asides(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What differs and changes no batch, in words: the number of workers of a `Loader`.
-
-    >>> before, after = ({"d": {"settings": {"loader": "Loader", "workers": count}}} for count in (0, 2))
-    >>> data_asides(before, after), data_changes(before, after)
-    (['d: workers 2, was 0, which changes no batch'], [])
-    """
-    differing = {name: _other_settings(saved.get(name, after), after, matter=False) for name, after in now.items()}
-    return [f"{name}: {', '.join(lines)}, which changes no batch" for name, lines in differing.items() if lines]
-
-
-def _other_settings(before: Mapping[str, Any], after: Mapping[str, Any], *, matter: bool) -> list[str]:
-    """The settings that differ, in words.
-
-    Arguments:
-        matter: True for those on which batches depend, False for the others.
-    """
-    saved, now = before.get("settings"), after.get("settings")
-    if not isinstance(saved, Mapping) or not isinstance(now, Mapping):
-        return []
-    return [
-        f"{name} {'none' if now[name] is None else now[name]}, was {'none' if saved[name] is None else saved[name]}"
-        for name in now
-        if name in saved
-        and saved[name] != now[name]
-        and matter is not (name == "workers" and saved.get("loader") == now.get("loader") == "Loader")
-    ]
-
-
-def _settings(loader: Any) -> dict[str, Any]:
+def _settings(loader: Any, dataset: Any) -> dict[str, Any]:
     """The settings of a loader on which its batches may depend."""
     order = loader.batch_sampler if samples_per_batch(loader) is None else loader.sampler
     kind = None if order is None else type(order).__name__
     is_shuffled = kind == "RandomSampler" if isinstance(loader, DataLoader) else loader.shuffle
     is_usual = kind in ("RandomSampler", "SequentialSampler", "_InfiniteConstantSampler")
     return {
+        "samples": _length(dataset),
         "loader": type(loader).__name__,
         "batch size": samples_per_batch(loader),
         "shuffle": is_shuffled,
         "sampler": None if isinstance(loader, DataLoader) and is_usual else kind,
         "drop_last": loader.drop_last,
-        "workers": loader.num_workers,
+        # Those of a `Loader` change no batch.
+        **({"workers": loader.num_workers} if isinstance(loader, DataLoader) else {}),
     }
 
 

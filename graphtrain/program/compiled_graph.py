@@ -18,7 +18,7 @@ from graphtrain.kind.trigger import Trigger
 from graphtrain.names import suggestion
 from graphtrain.plan.flow import Flow
 from graphtrain.plan.plan import Plan
-from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, Target, leaves, slots_of
+from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, Target, leaves
 from graphtrain.plan.slots import SavePoints, Slots
 from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 from graphtrain.program.cells import Cells
@@ -99,14 +99,6 @@ class Liveness:
                 return name, self._points.reader_after(name, node.path, ended=ended)
         return None
 
-    def reader_of_data(self, slot: str) -> str:
-        """The path of a node that uses the value of a slot as its data; empty if none does."""
-        for node in self._program.nodes:
-            for read, target in node.plan_node.setup_reads:
-                if read.takes_written and slot in slots_of([target]):
-                    return node.path
-        return ""
-
 
 @final
 class CompiledGraph:
@@ -182,7 +174,6 @@ class CompiledGraph:
     def saved_graph(self) -> tuple[str, str]:
         """The graph as checkpoints store it, and its hash: a twentieth of a small save, if made for each."""
         return saved_json(self.graph), structural_hash(self.graph)
-
 
     def wrapped(self, aspect: Aspect) -> list[Transition]:
         """The transitions with one more aspect around them, outside all others."""

@@ -141,11 +141,7 @@ def _lines_of_data(resources: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield f"whether `{name}` is rank_local", is_local
         if is_local:
             continue
-        facts = fingerprint(data)
-        yield f"the length of `{name}`", facts["length"]
-        yield f"the samples of `{name}`", facts["samples"]
-        yield from ((f"the {setting} of `{name}`", value) for setting, value in facts.get("settings", {}).items())
-        yield f"the hash of a few samples of `{name}`", facts["hash"]
+        yield from ((f"the {fact} of `{name}`", value) for fact, value in fingerprint(data).items())
 
 
 def _flat(values: Mapping[str, Any], outer: str = "") -> Lines:
@@ -185,7 +181,7 @@ def prepare_models(agreement: Agreement, resources: Mapping[str, Any]) -> None:
             wrapper = next((kind.__name__ for kind in type(part).__mro__ if kind.__name__ in _WRAPPERS), None)
             if wrapper is not None:
                 raise UsageError(
-                    f"`{name}` is wrapped in {wrapper}, which exchanges gradients in an order that cannot be repeated",
+                    f"`{name}` is wrapped in {wrapper}, which exchanges gradients in an order that no resume repeats",
                     "supply the plain model: gradients are exchanged at the node `exchange`, once a window; or shard "
                     "it with `fully_shard(model, mesh=run.mesh)` from torch.distributed.fsdp, in a setup(run)",
                 )

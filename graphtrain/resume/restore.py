@@ -26,15 +26,13 @@ from graphtrain.state.reachable import is_within
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.named import graph_of
-from graphtrain.storage.run_directory import STATUS_SECONDS
 from graphtrain.storage.state_files import state_digest
 
 if TYPE_CHECKING:
     from graphtrain.resume.session import Session
 
 _MOST_CHARACTERS = 200
-_MOST_IN_A_LINE = 4  # differences; more are listed below it
-_MOST_BELOW = 30
+_MOST_IN_A_LINE = 8  # differences of the graph
 
 
 @dataclass(frozen=True)
@@ -47,13 +45,11 @@ class GraphChange:
     Attributes:
         former: the saved graph.
         difference: from the saved graph, renamed, to the present one.
-        already: hints about renamings that the saved graph already has.
     """
 
     former: Graph
     renaming: Renaming
     difference: Difference
-    already: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, now: Graph, rename: Mapping[str, str]) -> GraphChange:
@@ -66,10 +62,9 @@ class GraphChange:
         former = graph_of(checkpoint.path, checkpoint.manifest)
         paths = set(nodes_of(former))
         # If the command of a resume is repeated, the run was already saved with the renamed graph.
-        done = {old: new for old, new in rename.items() if old not in paths and new in paths}
-        renaming = Renaming({old: new for old, new in rename.items() if old not in done}, former, now)
-        already = tuple(f"rename: the saved graph has `{new}` already, and no `{old}`" for old, new in done.items())
-        return cls(former, renaming, renaming.graph(former).diff(now), already)
+        names = {old: new for old, new in rename.items() if old in paths or new not in paths}
+        renaming = Renaming(names, former, now)
+        return cls(former, renaming, renaming.graph(former).diff(now))
 
     @property
     def replaced(self) -> list[str]:
@@ -77,11 +72,12 @@ class GraphChange:
         return [change.path.partition(".")[0] for change in self.difference.changes if change.what == "kind"]
 
     def words(self) -> list[str]:
-        """The differences for the line that reports a resume, or their number."""
+        """The differences, for the line that reports a resume."""
         renamed = [f"node {old} renamed {new}" for old, new in self.renaming.names.items()]
-        listed = self._listed()
-        is_long = len(listed) > _MOST_IN_A_LINE
-        return renamed + ([f"the graph ({len(listed)} differences, below)"] if is_long else listed)
+        changes = [str(change) for change in self.difference.changes if change.independent and change.matters]
+        more = len(changes) - _MOST_IN_A_LINE
+        listed = changes[:_MOST_IN_A_LINE]
+        return renamed + listed + ([f"{more} more differences of the graph: graphtrain diff"] if more > 0 else [])
 
     def aside(self) -> str:
         """The differences of a graph that does the same; empty if one of them matters."""
@@ -89,17 +85,6 @@ class GraphChange:
             return ""
         shown = [str(change) for change in self.difference.changes]
         return f"in the graph only {', '.join(shown)}" if shown else ""
-
-    def below(self) -> tuple[str, ...]:
-        """The differences, a line each, if they are too many for one; and hints."""
-        listed = self._listed()
-        lines = [f"  {change}" for change in listed[:_MOST_BELOW]] if len(listed) > _MOST_IN_A_LINE else []
-        if len(listed) > _MOST_BELOW:
-            lines.append(f"  and {len(listed) - _MOST_BELOW} more: graphtrain diff RUN_DIR GRAPH")
-        return (*self.already, *lines)
-
-    def _listed(self) -> list[str]:
-        return [str(change) for change in self.difference.changes if change.independent and change.matters]
 
 
 def capture(run: Session) -> tuple[RunState, Manifest]:
@@ -179,7 +164,6 @@ class Restored:
         changes: of the graph, and of hyper-parameters with the decisions; in words.
         lost: state that differs from what was saved, in words.
         aside: the differences of the graph that change nothing, in words; empty for none.
-        below: lines that are reported after that.
         is_as_saved: True if the state is that of the checkpoint, bit for bit, so that it can be saved again.
         sampled: the data of which a sample was compared, in words; empty where all of it was.
     """
@@ -189,7 +173,6 @@ class Restored:
     changes: list[str]
     lost: list[str]
     aside: str = ""
-    below: tuple[str, ...] = ()
     is_as_saved: bool = False
     sampled: str = ""
 
@@ -257,7 +240,6 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
         ],
         lost,
         change.aside(),
-        change.below(),
         is_as_saved=is_whole and not (decisions.chosen or lost or resized or options.kept),
         sampled=compared.sampled,
     )
@@ -407,36 +389,30 @@ def _named_failure(checkpoint: Checkpoint) -> Iterator[None]:
         raise CheckpointError(f"{checkpoint.path}: its state cannot be restored ({reason})") from error
 
 
-def repeated(trained: tuple[int, float], status: Mapping[str, Any], nested: Mapping[str, Any] | None = None) -> str:
+def repeated(batches: int, status: Mapping[str, Any], nested: Mapping[str, Any] | None = None) -> str:
     """What was trained after the checkpoint and is lost, as far as the last status shows.
 
     Arguments:
+        batches: the number that the checkpoint has trained.
         nested: identifies the training of a body, as in `RunClock.nested`: each has its own counts.
 
-    >>> repeated((100, 7.5), {"trained": [140, 48.2]}), repeated((140, 48.2), {"trained": [140, 48.2]})
-    ('repeating 40 batches, 41 s', 'repeating nothing')
-    >>> repeated((100, 7.5), {"trained": [140, 48.2], "state": "running"})
-    'repeating 40 batches, 41 s, and up to 2 s more'
-    >>> repeated((3, 7.5), {"trained": [140, 48.2], "clocks": {"fold": 2}}, nested={"clocks": {"fold": 1}})
+    >>> repeated(100, {"trained": [140, 48.2]}), repeated(140, {"trained": [140, 48.2]})
+    ('repeating 40 batches', 'repeating nothing')
+    >>> repeated(100, {"trained": [140, 48.2], "state": "running"})
+    'repeating about 40 batches'
+    >>> repeated(3, {"trained": [140, 48.2], "clocks": {"fold": 2}}, nested={"clocks": {"fold": 1}})
     'repeating what came after it'
     """
     nested = nested or {}
     if any(status.get(name) != nested[name] for name in {"clock_of", "clocks"} & nested.keys()):
         return "repeating what came after it"
     try:
-        batches, seconds = status["trained"]
-        lost, lost_seconds = int(batches) - trained[0], float(seconds) - trained[1]
+        lost = max(int(status["trained"][0]) - batches, 0)
     except (KeyError, TypeError, ValueError):
         return ""
-    known = f"{_counted(lost)}, {max(lost_seconds, 0):.0f} s" if lost > 0 else ""
     if status.get("state") in ("running", "stopping"):  # killed, so it may have trained until its next status
-        further = f"up to {STATUS_SECONDS:.0f} s"
-        return f"repeating {known}, and {further} more" if known else f"repeating {further}"
-    return f"repeating {known or 'nothing'}"
-
-
-def _counted(batches: int) -> str:
-    return f"{batches} {'batch' if batches == 1 else 'batches'}"
+        return f"repeating about {lost} batches"
+    return f"repeating {lost} {'batch' if lost == 1 else 'batches'}" if lost else "repeating nothing"
 
 
 def _expect_digest(

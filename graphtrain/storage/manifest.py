@@ -7,8 +7,8 @@ import errno
 import hashlib
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar, final
 
@@ -152,43 +152,9 @@ class Manifest:
 _EMPTY = vars(Manifest())
 
 
-OWN = ""
-"""The name of a checkpoint in its own manifest, which is written before it has one."""
-
-
-@dataclass(frozen=True)
-class Lineage:
-    """The checkpoints to which a run can go back; every manifest has it, for a run that is interrupted.
-
-    Attributes:
-        saved: node path -> name of the last checkpoint that it requested, in the run directory.
-        returns: how often the run went back.
-    """
-
-    saved: Mapping[str, str] = field(default_factory=dict)
-    returns: int = 0
-
-    @classmethod
-    def of(cls, manifest: Manifest, name: str) -> Lineage:
-        """The lineage of a run at a checkpoint of this name."""
-        return cls({path: other or name for path, other in manifest.saved_by.items()}, manifest.returns)
-
-    def with_saved(self, name: str, savers: Collection[str]) -> Lineage:
-        """The lineage after a checkpoint of this name, which these nodes requested."""
-        return replace(self, saved={**self.saved, **dict.fromkeys(sorted(savers), name)}) if savers else self
-
-    def savers_of(self, name: str) -> list[str]:
-        """The nodes whose last checkpoint has this name."""
-        return [path for path, other in self.saved.items() if other == name]
-
-    def forgotten(self) -> Lineage:
-        """The lineage after the run was changed: it does not go back to earlier checkpoints."""
-        return replace(self, saved={})
-
-
 def names_kept(manifest: Manifest) -> list[str]:
     """The names of the earlier checkpoints to which a run at this one can go back."""
-    return [name for name in Lineage.of(manifest, OWN).saved.values() if name != OWN]
+    return [name for name in manifest.saved_by.values() if name]
 
 
 def read_manifest(path: Path) -> Manifest:

@@ -21,7 +21,6 @@ from graphtrain.state.objects import MISFITS
 from graphtrain.state.random import capture_random
 from graphtrain.state.weights import fitting
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
-from graphtrain.storage.manifest import Lineage
 from graphtrain.storage.named import checkpoint_folder, existing_checkpoint
 from graphtrain.storage.run_directory import noted
 from graphtrain.trainer.live_run import LiveRun
@@ -115,7 +114,7 @@ def go_back(run: LiveRun, request: Return) -> None:
     session, files, writer, seconds = run.session, run.files, run.writer, run.session.watch.seconds()
     assert files is not None, "refused at the start"
     writer.wait()  # the checkpoint may be the one that is being written
-    name = writer.lineage.saved.get(request.to)
+    name = writer.saved.get(request.to)
     if name is None:
         raise CheckpointError(
             f"`{request.node}` sends the run back to the checkpoint of `{request.to}`, which could not be written, "
@@ -135,10 +134,10 @@ def go_back(run: LiveRun, request: Return) -> None:
     session.watch.start(inside=session.compiled.activity(session.position))
     run.cut_back_to(checkpoint)
     run_clock = session.compiled.run_clock
-    facts = repeated(run_clock.trained(), trained, nested=run_clock.nested())
+    facts = repeated(run_clock.trained()[0], trained, nested=run_clock.nested())
     run.notices(f"`{request.node}` sends the run back to {name}: {run_clock.describe()}; {facts}")
     writer.keep_newest()
-    writer.lineage = replace(writer.lineage, returns=writer.lineage.returns + 1)
+    writer.returns += 1
     is_saved = run.save(run.requests.sync_policy)
     assert is_saved, "a checkpoint was made here before"
     run.announce()
@@ -171,9 +170,9 @@ def _resume(
     if is_newest and is_continued and is_same_graph and not restored.decided:
         run.writer.resumed_from(checkpoint)
     if not in_place:
-        lineage = Lineage.of(manifest, checkpoint.path.name)
         is_as_it_was = (is_ours or run.is_replay) and not (restored.decided or restored.is_other_graph)
-        run.writer.lineage = lineage if is_as_it_was else lineage.forgotten()
+        saved = {path: name or checkpoint.path.name for path, name in manifest.saved_by.items()}
+        run.writer.saved, run.writer.returns = saved if is_as_it_was else {}, manifest.returns
         begins_lineage = bool(session.compiled.returning) and not is_as_it_was
     # Saved before anything else, so that from now on a resume chooses this state, and the run can go back to it.
     begins_anew = (restored.decided or begins_lineage) and not _is_over(run, checkpoint)
@@ -216,8 +215,8 @@ def _report(
             others += [f"{path} as set up" for path in different]
         else:
             lost += unexplained(different)
-        facts += [environment.asides(manifest), environment.compared(manifest, others, lost)]
-        changes += (*by_a_person, *environment.changes_of_weights(manifest))
+        facts.append(environment.compared(manifest, others, lost))
+        changes += tuple(by_a_person)
     elif lost:
         facts.append(f"not exact: {', '.join([*lost, *others])}")
     elif others:
@@ -228,11 +227,9 @@ def _report(
     if options.is_named and files is not None:
         where += f" from {checkpoint.path.name}"
     run_clock = session.compiled.run_clock
-    again = repeated(run_clock.trained(), status, nested=run_clock.nested()) if status is not None else ""
+    again = repeated(run_clock.trained()[0], status, nested=run_clock.nested()) if status is not None else ""
     place = run_clock.describe() or f"at `{run.position}`"
     run.notices("; ".join([f"resumed {where}: {place}", *filter(None, [again, *facts])]))
-    for line in restored.below:
-        run.notices(line)
     return changes
 
 

@@ -200,7 +200,7 @@ class LiveRun:
 
     def has_changed(self) -> None:
         """Note that the user has changed the run: it does not go back to earlier checkpoints."""
-        self.writer.lineage = self.writer.lineage.forgotten()
+        self.writer.saved = {}
         self.writer.keep_newest()
 
     def entered_again(self) -> None:

@@ -20,7 +20,6 @@ from graphtrain.outcome import Outcome
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import Request
 from graphtrain.state.modules import note_rates
-from graphtrain.storage.manifest import OWN
 from graphtrain.trainer.debugging import users_frames
 from graphtrain.trainer.entry import go_back
 from graphtrain.trainer.live_run import LiveRun
@@ -120,7 +119,7 @@ def _save(run: LiveRun) -> bool:
         return run.save(run.requests.policy, run.requests.values, run.requests.askers)
     run.notices.once("there is no run directory, so no checkpoint is written")
     if run.is_replay:  # the run that it replays has saved
-        run.writer.lineage = run.writer.lineage.with_saved(OWN, run.requests.askers)
+        run.writer.saved |= dict.fromkeys(run.requests.askers, "")
     return True
 
 

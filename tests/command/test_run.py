@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import save_file
 
 from tests.command.conftest import Command
 from tests.command.forked import Started
@@ -186,14 +184,12 @@ def test_an_evaluation_is_finished(folder: Path, command: Command) -> None:
         (["next_batch.limit=2"], EVALUATED, "next_batch.limit"),
         ([], EVALUATED.replace("torch.ones(2, 2)", "torch.zeros(2, 2)"), "val_data (its samples)"),
         ([], EVALUATED.replace("Linear(2, 1)", "Linear(2, 1, bias=True)"), "tiny.py"),
-        (["--init", "model=other.safetensors"], EVALUATED, "the weights of `model`"),
     ],
-    ids=["arguments", "graph", "data", "code", "weights"],
+    ids=["arguments", "graph", "data", "code"],
 )
 def test_something_else_is_not_asked_of_a_finished_run(
     words: list[str], text: str, change: str, folder: Path, command: Command
 ) -> None:
-    save_file({"weight": torch.ones(1, 2), "bias": torch.ones(1)}, "other.safetensors")
     (folder / "tiny.py").write_text(EVALUATED)
     command_words = ["run", "tiny.py", "--graph", "evaluate", "--run-dir"]
     assert command(*command_words, "r").code == 0

@@ -220,5 +220,3 @@ def test_cuts_are_a_sample_of_all_transitions() -> None:
     assert {cut for sample in samples for cut in sample} == set(range(1, 100))
     assert sampled_transitions(100, 10, 3) == samples[3]
     assert sampled_transitions(1, 10, 3) == []
-
-

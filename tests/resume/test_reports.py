@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,48 +9,13 @@ from typing import Any
 import pytest
 
 from graphtrain.errors import CheckpointError, UsageError
-from graphtrain.resume import provenance, restore, setup_change
+from graphtrain.resume import restore
 from graphtrain.resume.environment import RunEnvironment
 from graphtrain.resume.hyper_parameters import HyperParameterChange
-from graphtrain.resume.provenance import Provenance, code_changes
-from graphtrain.resume.restore import ResumeOptions, difference_error, repeated
+from graphtrain.resume.provenance import Provenance
+from graphtrain.resume.restore import ResumeOptions, difference_error
 from graphtrain.resume.setup_change import unexplained
 from graphtrain.storage.manifest import Manifest
-
-# ---- what is repeated
-
-KILLED: dict[str, Any] = {"trained": [140, 48.2], "state": "running"}
-REPEATED: list[tuple[tuple[int, float], Mapping[str, Any], str]] = [
-    ((139, 48.0), {"trained": [140, 48.2]}, "repeating 1 batch, 0 s"),
-    ((138, 49.0), {"trained": [140, 48.2]}, "repeating 2 batches, 0 s"),
-    ((141, 48.0), {"trained": [140, 48.2]}, "repeating nothing"),
-    ((1, 1.0), {}, ""),
-    ((1, 1.0), {"trained": [1]}, ""),
-    ((1, 1.0), {"trained": ["x", 1]}, ""),
-    ((1, 1.0), {"trained": 7}, ""),
-    ((100, 7.5), {**KILLED, "state": "stopping"}, "repeating 40 batches, 41 s, and up to 2 s more"),
-    ((139, 48.0), KILLED, "repeating 1 batch, 0 s, and up to 2 s more"),
-    ((140, 48.2), KILLED, "repeating up to 2 s"),
-    ((150, 60.0), KILLED, "repeating up to 2 s"),
-]
-
-
-@pytest.mark.parametrize(("trained", "status", "words"), REPEATED)
-def test_what_is_repeated(trained: tuple[int, float], status: Mapping[str, Any], words: str) -> None:
-    assert repeated(trained, status) == words
-
-
-def test_what_is_repeated_in_a_stage_of_its_own() -> None:
-    status = {"trained": [3, 8.0], "clock_of": "a", "clocks": {"fold": 1}}
-    for nested, words in (
-        ({"clock_of": "a", "clocks": {"fold": 1}}, "repeating 1 batch, 1 s"),
-        ({"clock_of": "b", "clocks": {"fold": 1}}, "repeating what came after it"),
-        ({"clocks": {"fold": 2}}, "repeating what came after it"),
-        ({"other": 1}, "repeating 1 batch, 1 s"),
-        (None, "repeating 1 batch, 1 s"),
-    ):
-        assert repeated((2, 7.0), status, nested=nested) == words  # type: ignore[arg-type]
-
 
 # ---- how a run is to be resumed
 
@@ -97,19 +60,6 @@ def test_a_few_differences_are_listed_and_the_others_counted(number: int) -> Non
     what = "differs from what `setup` made: seed it, or give what holds it a `state_dict`"
     assert lines[:3] == [f"model.{index} {what}" for index in range(min(number, 3))]
     assert lines[3:] == {4: ["1 more such difference"], 5: ["2 more such differences"]}.get(number, [])
-
-
-def test_what_tells_of_the_process_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    baseline: Any = SimpleNamespace(reachable=SimpleNamespace(by_id={10**9: SimpleNamespace(path="model")}))
-    now = time.time()
-    monkeypatch.setattr(setup_change.tempfile, "gettempdir", lambda: "/tmp/x")  # noqa: S108
-    for value, text in (
-        (now, "a time"), (int(now), "a time"), (setup_change._EARLIEST_TIME, repr(setup_change._EARLIEST_TIME)),
-        (setup_change._EARLIEST_TIME + 1, "a time"), (now + 1000, repr(now + 1000)), (5, "5"), (True, "True"),
-        (0.5, "0.5"), (10**9, "the identity of model"), (float(10**9), "1000000000.0"), ("text", "'text'"),
-        ("/tmp/x/y", "a temporary file"), (None, "None"), ("<f at 0x7f>", ""),  # noqa: S108
-    ):  # fmt: skip
-        assert setup_change._text(value, baseline) == text, value
 
 
 # ---- the environment
@@ -181,8 +131,6 @@ def test_which_data_and_weights_are_others() -> None:
         data={"train": {**FACTS, "length": 4}, "new": FACTS}, about={"weights": {"a": "1", "b": "2", "c": "3"}}
     )
     assert now.changed_data(saved_environment()) == ["train"]
-    assert now.changes_of_weights(Manifest(about={"weights": {"a": "1", "b": "x"}})) == ["the weights of `b`"]
-    assert now.changes_of_weights(Manifest()) == [] and environment().changes_of_weights(Manifest()) == []
 
 
 def test_new_data_has_a_fingerprint_of_its_own() -> None:
@@ -191,45 +139,6 @@ def test_new_data_has_a_fingerprint_of_its_own() -> None:
     assert data["train_data"] != FACTS and data.keys() == {"train_data", "more_data"}
     assert before.with_resources(former, former).data == {"train_data": FACTS}
     assert before.with_resources(former, {}).data == {}
-
-
-@pytest.mark.parametrize(
-    ("saved", "now", "changes"),
-    [
-        ({}, {}, None), (PLAIN, PLAIN, []), (PLAIN, {**PLAIN, "code": {"t.py": "bb"}}, ["t.py"]),
-        (PLAIN, {**PLAIN, "script": "u.py", "code": {"u.py": "aa"}}, []),
-        (PLAIN, {**PLAIN, "script": "u.py", "code": {"u.py": "bb"}}, ["t.py -> u.py"]),
-        (
-            {**PLAIN, "code": {"t.py": "aa", "n.py": "1"}}, {**PLAIN, "code": {"t.py": "bb", "n.py": "2"}},
-            ["t.py", "n.py"],
-        ),
-        ({"code": {"n.py": "1"}}, {"code": {"n.py": "2"}}, ["n.py"]),
-        ({"code": {"n.py": "1"}}, {"code": {"n.py": "1", "m.py": "2"}}, None),
-    ],
-)  # fmt: skip
-def test_which_code_has_changed(saved: Mapping[str, Any], now: Mapping[str, Any], changes: list[str] | None) -> None:
-    assert code_changes(saved, now) == changes
-
-
-def test_a_difference_has_a_name_and_is_cut_at_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Provenance().difference_file == "" and Provenance(difference="a").difference_file.startswith(
-        "source-ca978112"
-    )
-    monkeypatch.setattr(provenance, "_MOST_BYTES", 30)
-    output = {"ls-files": b"a.py\0", "diff": b"a line of twenty one\nand another line\n"}
-    monkeypatch.setattr(provenance, "_git", lambda folder, *words: output[words[0]])
-    text = provenance._difference(Path(), ["a.py"], "abc")
-    assert text == "a line of twenty one\n# cut here: the difference is longer than 30 bytes\n"
-    output["diff"] = b"x" * 15
-    assert provenance._difference(Path(), ["a.py"], "abc") == "x" * 30
-    assert provenance._difference(Path(), [], "abc") == "x" * 15
-    assert provenance._difference(Path(), [], "") == ""
-
-
-def test_git_that_fails_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert provenance._git(tmp_path, "rev-parse", "--show-toplevel") == b""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert provenance._git(tmp_path, "rev-parse", "--show-toplevel") == b""
 
 
 # ---- hyper-parameters

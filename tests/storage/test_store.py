@@ -97,35 +97,12 @@ def test_of_an_incompatible_checkpoint_only_the_manifest_is_read(store: FolderSt
     assert [line.endswith("000002-step-2: it is of another run") for line in said] == [True]
 
 
-def test_a_later_format_is_refused(store: FolderStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphtrain.storage.manifest.FORMAT", 2)
-    path = save(store, TREE, MANIFEST, step=1, keep=1)
-    monkeypatch.undo()
-    with pytest.raises(CheckpointError, match="format 2 is not known"):
-        read_checkpoint(path)
-
-
 def forge(path: Path, without: Collection[str] = (), **changes: Any) -> None:
     """Another manifest, with the right checksum."""
     saved = msgpack.unpackb(msgpack.unpackb((path / MANIFEST_FILE).read_bytes())["manifest"])
     body = msgpack.packb({name: value for name, value in {**saved, **changes}.items() if name not in without})
     outer = {"sha256": hashlib.sha256(body).hexdigest(), "manifest": body}
     (path / MANIFEST_FILE).write_bytes(msgpack.packb(outer))
-
-
-FIELDS = [
-    *MANIFEST, "files", "run", "origin", "data", "environment", "about", "seconds", "hyper_parameters",
-    "hyper_parameters_in_force",
-]  # fmt: skip
-WRONG: list[Any] = [None, [], [[1]], -1, float("nan"), {"a": "b"}, {"a": {"b": 1}}]
-
-
-def test_what_an_earlier_version_did_not_write_is_empty(store: FolderStore) -> None:
-    path = save(store, TREE, MANIFEST, step=1, keep=1)
-    forge(path, without=["origin", "data", "environment", "about", "seconds"])
-    manifest = read_checkpoint(path).manifest
-    assert [manifest.origin, manifest.data, manifest.environment, manifest.about, manifest.seconds] == [{}] * 5
-    assert manifest.hyper_parameters is None, "not to know them is something else than that there were none"
 
 
 def test_a_resource_of_any_name_is_read_again(store: FolderStore) -> None:
