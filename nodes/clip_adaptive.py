@@ -96,10 +96,10 @@ def _clip_sharded(parameter: torch.Tensor, least_norm: float, max_ratio: float) 
 
     gradient = parameter.grad
     assert gradient is not None, "asked before"
-    if set(sharded.divided_of(gradient)) - {0, None}:
+    if sharded.divided_dimension(gradient) not in (0, None):
         raise UsageError(
             f"clip_adaptive: of a parameter of shape {tuple(parameter.shape)} every unit is divided among ranks, along "
-            f"the dimensions {sharded.divided_of(gradient)}",
+            f"the dimension {sharded.divided_dimension(gradient)}",
             "shard it along its first dimension, as fully_shard does; or leave it out by `leave_out`",
         )
     weights, values = sharded.local_of(parameter), sharded.local_of(gradient)

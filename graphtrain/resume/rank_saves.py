@@ -254,7 +254,7 @@ class RankSave:
         written = write_files(folder, self._ranks.rank, state, sharing, self._slim)
         self._files = {"files": written, "own": {name: getattr(self._facts, name) for name in OWN_FACTS}}
         if state.pieces:
-            self._files |= {"sums": state.sums(self._ranks.rank), "not_finite": state.weight_that_is_not_finite}
+            self._files["not_finite"] = state.weight_that_is_not_finite
         self._publish("files", self._files)
         return state, sharing, summaries
 

@@ -432,7 +432,7 @@ class _Encoder:
         if len(self._tensors.named) > count:
             self._tensors.pieces = self._tensors.pieces or {}
             self._tensors.pieces[next(reversed(self._tensors.named))] = sharding
-        parts = [list(part) for part in (sharding.shape, sharding.stride, sharding.divided, sharding.mesh)]
+        parts = [list(sharding.shape), list(sharding.stride), sharding.dimension, list(sharding.mesh)]
         return _tag(Code.PIECE, [encoded, *parts, tensor.requires_grad])
 
     def _values(self, tensor: torch.Tensor, name: str) -> Any:

@@ -72,8 +72,7 @@ class Manifest:
         own_drift: True if the changes since `setup` differ between ranks.
         saved_by: node path -> the last checkpoint that it requested; an empty name is this checkpoint.
         returns: how often the run went back to a checkpoint.
-        sharded: of the tensors in a file that are sharded over ranks, a digest of their whole values, which is the same
-            for any number of ranks.
+        sharded: True if tensors are sharded over ranks.
     """
 
     files: Mapping[str, Sequence[Any]] = field(default_factory=dict)
@@ -112,7 +111,7 @@ class Manifest:
     returns: int = _omitted(0)
     texts_bytes: int = _omitted(0)
     nodes_bytes: int = _omitted(0)
-    sharded: Mapping[str, str] = _omitted({})
+    sharded: bool = _omitted(False)
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Manifest:

@@ -152,8 +152,8 @@ def manifest_of(
     Arguments:
         facts: those of rank 0, and those that are the same on all ranks.
         summaries: of each rank; none if one process has written it.
-        reports: of each rank, the `files` that it has written, and its `own` facts; for sharded tensors its `sums`, and
-            a weight that is `not_finite`.
+        reports: of each rank, the `files` that it has written, and its `own` facts; for sharded tensors a weight
+            that is `not_finite`.
         slim: how tensors are divided into files.
     """
     places = {
@@ -175,11 +175,8 @@ def manifest_of(
             own_drift=any(_drift(digests) != _drift(summaries[0]) for digests in summaries),
         )
     if state.pieces:
-        from graphtrain.storage.pieces import digests_of_whole  # which few states need
-
         named = [facts.not_finite, *(report.get("not_finite", "") for report in reports)]
-        whole = digests_of_whole([report["sums"] for report in reports])
-        facts = replace(facts, sharded=whole, not_finite=next(filter(None, named), ""))
+        facts = replace(facts, sharded=True, not_finite=next(filter(None, named), ""))
     return replace(
         facts,
         digest=digest_of_ranks(digests),

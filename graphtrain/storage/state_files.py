@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from threading import Event
 from types import MappingProxyType
@@ -271,16 +271,6 @@ class StagedState:
     def tensors(self, file: str) -> dict[str, StagedTensor]:
         """The tensors of a file, by name; empty if this rank does not have the file."""
         return staged_tensors(self.tensor_files[file]) if file in self.tensor_files else {}
-
-    def sums(self, rank: int) -> dict[str, dict[str, str]]:
-        """What a rank contributes to the digests of the tensors that are sharded over ranks: file -> name -> sum."""
-        from graphtrain.storage.pieces import sums_of  # which few states have
-
-        def data_of(file: str) -> Callable[[str], tuple[str, memoryview]]:
-            tensors = self.tensors(file)
-            return lambda name: (tensors[name].dtype, tensors[name].data)
-
-        return {file: sums_of(pieces, rank, data_of(file)) for file, pieces in self.pieces.items()}
 
     def leaves(self, files: Collection[str]) -> dict[str, dict[str, str]]:
         """A digest of every tensor of some files: file -> name -> digest."""

@@ -304,12 +304,9 @@ def load_weights(run: LiveRun, named: str | Path, sources: Mapping[str, str], on
     path = existing_checkpoint(path, folder)
     checkpoint = read_checkpoint(path, rank=world.rank, world_size=world.world_size, mesh=world.mesh)
     if checkpoint.manifest.sharded or world.mesh:
-        from graphtrain.resume.sharded import expect_whole, fitted  # which few runs need
+        from graphtrain.resume.sharded import assembled  # which few runs need
 
-        if checkpoint.manifest.sharded and checkpoint.ranks != world.world_size:
-            expect_whole(checkpoint, world)
-        checkpoint = replace(checkpoint, sections={**checkpoint.sections, "gradients": {}})  # of which none is loaded
-        checkpoint, _ = fitted(checkpoint, checkpoint, objects.modules, world)
+        checkpoint = assembled(checkpoint, objects.modules.values())
     saved = {name: checkpoint.sections["resources"].get(name) for name in checkpoint.sections["modules"]}
     states = {}
     for name in sources:
