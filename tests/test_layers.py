@@ -97,15 +97,12 @@ WITHOUT = {
 
 # What a kind or a procedure takes along when it is deleted: the kinds, overlays and procedures that need it.
 TAKES = {
-    "clip_adaptive": {"unfreeze"},
-    "clip_value": {"unfreeze"},
-    "copy_weights": {"ema", "swa", "update_bn"},
     "discard": {"check_finite", "drop", "fp16", "split_batch", "tbptt", "unfreeze"},
     "divide": {"scaled", "token_windows", "unfreeze"},
+    "ema": {"swa", "update_bn"},
     "renew": {"active_learning", "kfold"},
     "split_batch": {"tbptt"},
     "swa": {"update_bn"},
-    "train_finite_batch": {"skip_not_finite"},
     "unscale": {"fp16", "unfreeze"},
 }
 

@@ -40,12 +40,12 @@ INSTEAD = {
     "a node that counts them (docs/rewiring.md)": ("include_num_input_tokens_seen",),
     "a node that calls torch.cuda.empty_cache (docs/rewiring.md)": ("torch_empty_cache_steps",),
     "compute_metrics over all predictions": ("batch_eval_metrics",),
+    "half the batch size with twice the gradient_accumulation_steps": ("auto_find_batch_size",),
     "graphtrain export, which writes the weights of a checkpoint": ("save_only_model",),
     "graphtrain run --processes N, with the edits that explain_arguments prints": (
         *("ddp_backend", "deepspeed", "fsdp", "fsdp_config", "parallelism_config"),
     ),
     'graph.overlay("check_finite")': ("debug",),
-    'graph.set("train_batch", on_out_of_memory="halve")': ("auto_find_batch_size",),
     "model.generation_config = ...": ("generation_config",),
     "model.push_to_hub(...) after the run": ("push_to_hub", "hub_model_id", "hub_token"),
     "optimizers=(optimizer, None)": ("optim_target_modules",),

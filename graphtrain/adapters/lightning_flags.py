@@ -97,7 +97,7 @@ def _clip(_: Any, given: Given) -> Edits:
     if not value:
         return []
     by_value = getattr(algorithm, "value", algorithm) == "value"
-    return _overlay("clip_value", max_value=value) if by_value else _set("clip", max_norm=value)
+    return _set("clip", max_value=value) if by_value else _set("clip", max_norm=value)
 
 
 def _precision(value: Any, _: Given) -> Edits:

@@ -152,7 +152,7 @@ def log_module(
     trainer, means = model.trainer, recorder.means("train")
     groups = [group for each in listed(optimizer) or trainer.optimizers for group in each.param_groups]
     rates = {"lr" if number == 0 else f"lr/{number}": float(group["lr"]) for number, group in enumerate(groups)}
-    recorder.row({**means.take("log"), **means.running(), **rates, **trainer.results["train"].row(on_step=True)})
+    recorder.row({**means.take("log"), **rates, **trainer.results["train"].row(on_step=True)})
 
 
 @node(name="lightning_epoch_end", synchronises=True)

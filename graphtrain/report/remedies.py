@@ -16,7 +16,7 @@ def remedy(loss: str, step: int, graph: Graph) -> str:
         step: that of the row.
 
     >>> remedy("loss", 50, Graph.load("fit"))
-    '--overlay check_finite names the batch, and --overlay skip_not_finite leaves such batches out'
+    '--overlay check_finite names the batch'
     >>> remedy("loss", 50, Graph.load("fit").overlay("check_finite"))
     ''
     >>> remedy("val/loss", 50, Graph.load("fit"))
@@ -26,12 +26,12 @@ def remedy(loss: str, step: int, graph: Graph) -> str:
         return f"graphtrain replay SCRIPT --run-dir RUN {shlex.join(options)} stops in that validation"
     if not lacks_a_check(graph):
         return ""
-    return "--overlay check_finite names the batch, and --overlay skip_not_finite leaves such batches out"
+    return "--overlay check_finite names the batch"
 
 
 def lacks_a_check(graph: Graph) -> bool:
     """True if no node of the graph looks for losses that are not finite."""
-    return all(node.use not in ("check_finite", "train_finite_batch") for node in nodes_of(graph).values())
+    return all(node.use != "check_finite" for node in nodes_of(graph).values())
 
 
 def replay_of_validation(loss: str, step: int, graph: Graph) -> list[str]:

@@ -215,8 +215,7 @@ def out_of_memory_note(error: BaseException, device: torch.device, batch: Any = 
     more = f" and {len(shapes) - _MOST_TENSORS} more tensors" if len(shapes) > _MOST_TENSORS else ""
     has = f"; the batch has {', '.join(shapes[:_MOST_TENSORS])}{more}" if shapes else ""
     return (
-        f"out of memory on {device}{in_use}{has}. Half the batch size with twice the accumulate.every trains the same; "
-        'so does train_batch.on_out_of_memory = "halve", without a restart'
+        f"out of memory on {device}{in_use}{has}. Half the batch size with twice the accumulate.every trains the same"
     )
 
 

@@ -394,7 +394,6 @@ NEEDED: dict[str, tuple[dict[str, dict[str, Any]], dict[str, Any], str]] = {
         "`training_step` of a LightningModule is given no `teacher_output`"),
     "early_stop": ({"early_stop": {"monitor": "val/loss"}}, {}, ""),
     "plateau": ({}, {"scheduler": lambda optimizer: torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)}, ""),
-    "running_loss": ({"running_loss": {"windows": 2}}, {}, ""),
     "split_batch": ({"split_batch": {"length": 2}}, {}, "the tensors of a batch are 1 and 4 long along dimension 1"),
     "token_windows": ({"train_batch": {"per": "samples"}}, {}, ""),
     "unfreeze": ({}, {"body_optimizer": lambda optimizer: optimizer}, ""),
@@ -433,7 +432,7 @@ def test_an_overlay_trains_a_module_or_says_why_not(name: str, tmp_path: Path) -
 
 
 # On a module that steps its optimizers itself: these train, and others are errors about the nodes that are not there.
-OF_MANUAL = ("carry", "early_stop", "ema", "running_loss", "sanity", "save_first", "swa", "swa+update_bn")
+OF_MANUAL = ("carry", "early_stop", "ema", "sanity", "save_first", "swa", "swa+update_bn")
 
 
 @pytest.mark.parametrize("name", OF_MANUAL)

@@ -684,7 +684,7 @@ def with_frozen_embeddings() -> Any:
         ({"push_to_hub": True}, "push_to_hub=True has no meaning here; use model.push_to_hub(...) after the run"),
         ({"report_to": "tensorboard"}, "loggers=[graphtrain.TensorBoard(...)]"),
         ({"train_sampling_strategy": "batch_rebalance"}, "train_sampling_strategy='batch_rebalance' has no meaning"),
-        ({"neftune_noise_alpha": 5.0, "auto_find_batch_size": True}, 'on_out_of_memory="halve"'),
+        ({"neftune_noise_alpha": 5.0, "auto_find_batch_size": True}, "half the batch size"),
         ({"eval_strategy": "epoch"}, "eval_strategy='epoch' has no eval_dataset"),
         ({"save_only_model": True}, "use graphtrain export"),
     ],

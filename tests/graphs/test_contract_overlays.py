@@ -22,7 +22,7 @@ SHIPPED = sorted(OVERLAYS)
 # Those that the loop by hand of this module has; the others of the gallery are compared with one of their own.
 OF_GALLERY = {*PROCEDURES, "update_bn"}  # which goes with `swa` there
 TRAINED = [name for name in SHIPPED if name not in OF_GALLERY]
-REFUSED = [{"carry", "drop"}, {"scaled", "token_windows"}, {"sam", "skip_not_finite"}]
+REFUSED = [{"carry", "drop"}, {"scaled", "token_windows"}]
 # These compose to graphs that the checks refuse: `sam_batch` has no scale, no sums and one optimizer, and gradients of
 # which optimizer `val_guided` scales is not said.
 UNSOUND = [{"sam", "fp16"}, {"sam", "token_windows"}, {"sam", "unfreeze"}, {"val_guided", "unfreeze"}]
@@ -83,9 +83,7 @@ def graph_of(names: Names) -> Graph:
     settings: dict[str, dict[str, Any]] = {
         "early_stop": {"patience": 1, "min_epochs": 2},
         "ema": {"decay": 0.9},
-        "clip_value": {"max_value": 0.05},
         "split_batch": {"dimension": 0, "length": 4},
-        "clip_adaptive": {"max_ratio": 0.02},
         "fp16": {"init_scale": 2.0**20},
     }
     for name in settings.keys() & set(names):
@@ -133,11 +131,6 @@ def by_hand(names: Names) -> dict[str, Any]:
                 divisor = tokens if "token_windows" in names else count / WINDOW if "scaled" in names else 1
                 for parameter in model.parameters() if divisor != 1 else ():
                     parameter.grad /= divisor
-                for name in names:  # what is inserted at one place stands in their order
-                    if name == "clip_value":
-                        torch.nn.utils.clip_grad_value_(model.parameters(), 0.05)
-                    elif name == "clip_adaptive":
-                        clip_units(model, 0.02)
                 scale = scaler.get_scale()
                 scaler.step(optimizer)
                 scaler.update()
@@ -168,18 +161,6 @@ def by_hand(names: Names) -> dict[str, Any]:
 
 def half_precision(names: Names) -> torch.autocast:
     return torch.autocast("cpu", torch.float16, enabled="fp16" in names)
-
-
-def clip_units(model: torch.nn.Module, ratio: float) -> None:
-    """Limit the gradients of every row of weights, and of every bias, by its norm."""
-    for weight in model.parameters():
-        if weight.grad is None:
-            continue
-        rows = [(weight.data, weight.grad)] if weight.ndim < 2 else zip(weight.data, weight.grad, strict=True)
-        for row, gradient in rows:
-            largest = ratio * torch.clamp(row.norm(), min=1e-3)
-            if gradient.norm() > largest:
-                gradient *= largest / gradient.norm()
 
 
 AVERAGES = {"average": "ema", "swa_model": "swa"}
@@ -227,8 +208,6 @@ def test_every_file_in_the_folder_is_an_overlay() -> None:
         "swa",
         "early_stop",
         "plateau",
-        "clip_value",
-        "clip_adaptive",
         "gradient_norm",
         "fp16",
         "carry",
