@@ -97,10 +97,11 @@ WITHOUT = {
 
 # What a kind or a procedure takes along when it is deleted: the kinds, overlays and procedures that need it.
 TAKES = {
-    "discard": {"check_finite", "drop", "fp16", "split_batch", "tbptt", "unfreeze"},
+    "discard": {"check_finite", "drop", "fp16", "unfreeze"},
     "divide": {"scaled", "token_windows", "unfreeze"},
     "ema": {"swa", "update_bn"},
     "renew": {"active_learning", "kfold"},
+    "split_batch": {"tbptt"},
     "split_batch": {"tbptt"},
     "swa": {"update_bn"},
     "unscale": {"fp16", "unfreeze"},

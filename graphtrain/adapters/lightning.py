@@ -49,7 +49,7 @@ _NEVER = {
     **{f"on_{name}": f"since Lightning 2 it is `on_train_{name}`" for name in ("epoch_start", "batch_start")},
     **{f"on_{name}": f"since Lightning 2 it is `on_train_{name}`" for name in ("epoch_end", "batch_end")},
     **dict.fromkeys(("on_pretrain_routine_start", "on_pretrain_routine_end"), "since Lightning 2 it is `on_fit_start`"),
-    "tbptt_split_batch": "the overlay `split_batch` splits batches",
+    "tbptt_split_batch": "the graph `tbptt` splits batches",
 }
 # The callbacks that are edits: what does here what their methods do.
 _IN_PLACE = {

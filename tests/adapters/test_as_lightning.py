@@ -394,7 +394,6 @@ NEEDED: dict[str, tuple[dict[str, dict[str, Any]], dict[str, Any], str]] = {
         "`training_step` of a LightningModule is given no `teacher_output`"),
     "early_stop": ({"early_stop": {"monitor": "val/loss"}}, {}, ""),
     "plateau": ({}, {"scheduler": lambda optimizer: torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)}, ""),
-    "split_batch": ({"split_batch": {"length": 2}}, {}, "the tensors of a batch are 1 and 4 long along dimension 1"),
     "token_windows": ({"train_batch": {"per": "samples"}}, {}, ""),
     "unfreeze": ({}, {"body_optimizer": lambda optimizer: optimizer}, ""),
     "update_bn": ({}, {}, "`swa_model` is read by"),

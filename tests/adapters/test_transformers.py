@@ -574,7 +574,6 @@ NEEDS: dict[str, Any] = {
         "body_optimizer": torch.optim.SGD(made["model"].bert.parameters()),
     },
     "val_guided": lambda made: {"guiding_data": made["val_data"]},
-    "split_batch": "there is no edge from `zero_grad` to `decide`",  # which leads to a callback
     "token_windows": "`training_step` returned no `tokens`",
 }
 

@@ -83,7 +83,6 @@ def graph_of(names: Names) -> Graph:
     settings: dict[str, dict[str, Any]] = {
         "early_stop": {"patience": 1, "min_epochs": 2},
         "ema": {"decay": 0.9},
-        "split_batch": {"dimension": 0, "length": 4},
         "fp16": {"init_scale": 2.0**20},
     }
     for name in settings.keys() & set(names):
@@ -119,28 +118,26 @@ def by_hand(names: Names) -> dict[str, Any]:
         is_last = batches % BATCHES == 0
         stops = "early_stop" in names and waited >= 1 and batches >= 2 * BATCHES
         ending = batches >= EPOCHS * BATCHES or stops
-        parts = batch.split(4) if "split_batch" in names else [batch]
-        for number, part in enumerate(parts, 1):
-            with half_precision(names):
-                loss = sum_of(model, part)["loss"] if "token_windows" in names else loss_of(model, part) / WINDOW
-            scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-            count, tokens = count + 1, tokens + len(part)
-            is_cut = number == len(parts) and (ending or (is_last and "carry" not in names))
-            if count == WINDOW or (is_cut and "drop" not in names):
-                scaler.unscale_(optimizer)
-                divisor = tokens if "token_windows" in names else count / WINDOW if "scaled" in names else 1
-                for parameter in model.parameters() if divisor != 1 else ():
-                    parameter.grad /= divisor
-                scale = scaler.get_scale()
-                scaler.step(optimizer)
-                scaler.update()
-                is_taken = scaler.get_scale() >= scale
-                steps += is_taken
-                if "ema" in names and is_taken:
-                    towards(models["average"], model, 1 - min(0.9, steps / (9 + steps)))
-            if count == WINDOW or is_cut:
-                optimizer.zero_grad()
-                count = tokens = 0
+        with half_precision(names):
+            loss = sum_of(model, batch)["loss"] if "token_windows" in names else loss_of(model, batch) / WINDOW
+        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        count, tokens = count + 1, tokens + len(batch)
+        is_cut = ending or (is_last and "carry" not in names)
+        if count == WINDOW or (is_cut and "drop" not in names):
+            scaler.unscale_(optimizer)
+            divisor = tokens if "token_windows" in names else count / WINDOW if "scaled" in names else 1
+            for parameter in model.parameters() if divisor != 1 else ():
+                parameter.grad /= divisor
+            scale = scaler.get_scale()
+            scaler.step(optimizer)
+            scaler.update()
+            is_taken = scaler.get_scale() >= scale
+            steps += is_taken
+            if "ema" in names and is_taken:
+                towards(models["average"], model, 1 - min(0.9, steps / (9 + steps)))
+        if count == WINDOW or is_cut:
+            optimizer.zero_grad()
+            count = tokens = 0
         if is_last:
             with half_precision(names):
                 value = validated(models["average" if "ema" in names else "model"], supplied["val_data"])
@@ -214,7 +211,6 @@ def test_every_file_in_the_folder_is_an_overlay() -> None:
         "drop",
         "sanity",
         "save_first",
-        "split_batch",
     }
 
 
