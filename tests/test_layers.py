@@ -101,8 +101,6 @@ TAKES = {
     "divide": {"scaled", "token_windows", "unfreeze"},
     "ema": {"swa", "update_bn"},
     "renew": {"active_learning", "kfold"},
-    "split_batch": {"tbptt"},
-    "split_batch": {"tbptt"},
     "swa": {"update_bn"},
     "unscale": {"fp16", "unfreeze"},
 }
