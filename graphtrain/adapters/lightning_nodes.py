@@ -54,7 +54,7 @@ def evaluation_step(
                 raise UsageError(f"`sanity` calls no hook, so not {', '.join(hooks)}", "leave it out, or use --dry-run")
             warnings.warn(f"`{split}` calls no hook, so not {', '.join(hooks)}", stacklevel=2)
         logged = Logged(trainer)
-        now = {"results": {stage: logged}, "outputs": {stage: []}, "known_metrics": {}, "logged_metrics": {}}
+        now = {"results": {stage: logged}, "known_metrics": {}, "logged_metrics": {}}
         with trainer.during("", model=model, **now):
             trainer.step(model, batch, batch_index, loader, recorder)
             row = logged.row(on_step=False)
