@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import itertools
-import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, final
@@ -121,33 +119,6 @@ def _parts_of(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in names if hasattr(value, name)}
 
 
-def cut(batch: Any, parts: int) -> list[tuple[Any, int]]:
-    """A batch cut along its samples into parts that are as even as can be, and how many samples each has.
-
-    Raises:
-        UsageError: it holds something other than tensors that begin with its samples, or has fewer samples than parts.
-
-    >>> [(part.tolist(), samples) for part, samples in cut(torch.arange(5), 2)]
-    [([0, 1, 2], 3), ([3, 4], 2)]
-    """
-    if parts == 1:
-        return [(batch, sample_counter()(batch))]
-    counts: set[int | None] = set()
-
-    def note(leaf: Any) -> Any:
-        counts.add(leaf.size(0) if isinstance(leaf, torch.Tensor) and leaf.dim() else None)
-        return leaf
-
-    mapped(batch, note)
-    samples = counts.pop() if len(counts) == 1 else None
-    if samples is None:
-        raise UsageError("the batch cannot be cut: it holds more than tensors that begin with its samples")
-    if samples < parts:
-        raise UsageError(f"the batch cannot be cut: it has {samples} samples, and would have {parts} parts")
-    sizes = [samples // parts + (number < samples % parts) for number in range(parts)]
-    starts = itertools.accumulate(sizes, initial=0)
-    slices = [slice(start, start + size) for start, size in zip(starts, sizes, strict=False)]
-    return [(mapped(batch, operator.itemgetter(each)), size) for each, size in zip(slices, sizes, strict=True)]
 
 
 def tensors_of(batch: Any) -> Iterator[torch.Tensor]:

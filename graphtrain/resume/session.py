@@ -295,7 +295,6 @@ class Session(RunOfRank):
             raise
         finally:
             former.state.restore_after_setup(state, ("random",))
-        self.recorder.keep_followers([node.instance for node in compiled.program.by_path.values()])
         self.requests.retentions = compiled.retentions
         self.resources, self._prepared, self.environment = all_resources, prepared, environment
         self._made = made

@@ -16,7 +16,6 @@ from graphtrain.data import batch as batches
 from graphtrain.data.batch import (
     EarlyMover,
     batch_mover,
-    cut,
     is_on_host,
     is_other,
     mapped,
@@ -94,36 +93,6 @@ def test_everything_but_nests_is_a_leaf() -> None:
     assert found[:5] == [0, 0, (0, [0]), {"b": 0}, 0] and vars(found[5]) == {"inputs": 0}
 
 
-@pytest.mark.parametrize(
-    ("samples", "parts", "sizes"),
-    [(7, 3, [3, 2, 2]), (6, 3, [2, 2, 2]), (8, 3, [3, 3, 2]), (3, 3, [1, 1, 1]), (5, 1, [5])],
-)
-def test_a_batch_is_cut_evenly(samples: int, parts: int, sizes: list[int]) -> None:
-    batch = {"x": torch.arange(samples), "y": [torch.arange(samples) * 2]}
-    found = cut(batch, parts)
-    assert [size for _, size in found] == sizes == [len(part["x"]) for part, _ in found]
-    assert torch.cat([part["x"] for part, _ in found]).tolist() == list(range(samples))
-    assert all(torch.equal(part["x"] * 2, part["y"][0]) for part, _ in found)
-
-
-NOT_CUT = "the batch cannot be cut: it "
-
-
-@pytest.mark.parametrize(
-    ("batch", "message"),
-    [
-        ([torch.ones(4), "a"], "holds more than tensors that begin with its samples"),
-        ([torch.ones(4), torch.ones(3)], "holds more than tensors that begin with its samples"),
-        ([torch.ones(4), torch.ones(())], "holds more than tensors that begin with its samples"),
-        (["a"], "holds more than tensors that begin with its samples"),
-        ([], "holds more than tensors that begin with its samples"),
-        (torch.ones(2), "has 2 samples, and would have 3 parts"),
-    ],
-)
-def test_what_cannot_be_cut_is_refused(batch: Any, message: str) -> None:
-    with pytest.raises(UsageError, match=f"^{NOT_CUT}{message}$"):
-        cut(batch, 3)
-    assert cut(batch, 1) == [(batch, sample_counter()(batch))]
 
 
 def test_what_is_held_of_a_batch_does_not_change_with_it() -> None:
