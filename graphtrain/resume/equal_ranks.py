@@ -181,7 +181,6 @@ def _lines_of_data(resources: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield f"the length of `{name}`", facts["length"]
         yield f"the samples of `{name}`", facts["samples"]
         yield from ((f"the {setting} of `{name}`", value) for setting, value in facts.get("settings", {}).items())
-        yield f"the hash of a few samples of `{name}`", facts["hash"]
 
 
 def _flat(values: Mapping[str, Any], outer: str = "") -> Lines:

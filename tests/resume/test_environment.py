@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from graphtrain import Loader
 from graphtrain.data.fingerprint import data_asides, data_changes, fingerprint
@@ -147,10 +146,9 @@ class Files(Dataset[int]):
 
 
 def test_data_is_told_apart() -> None:
-    ones, twos = TensorDataset(torch.ones(8, 2)), TensorDataset(torch.full((8, 2), 2.0))
+    ones = TensorDataset(torch.ones(8, 2))
     same = [fingerprint(Loader(ones, 2)), fingerprint(Loader(TensorDataset(torch.ones(8, 2)), 2))]
-    assert same[0] == same[1] and same[0]["hash"]
-    assert data_changes({"d": same[0]}, {"d": fingerprint(Loader(twos, 2))}) == ["d (its samples)"]
+    assert same[0] == same[1]
     assert data_changes({"d": same[0]}, {"d": fingerprint(Loader(ones, 4))}) == ["d: batch size 4, was 2"]
     longer = TensorDataset(torch.ones(9, 2))
     assert data_changes({"d": same[0]}, {"d": fingerprint(Loader(longer, 2, drop_last=True))}) == [
@@ -195,34 +193,6 @@ def test_more_workers_change_the_batches_of_a_data_loader_alone() -> None:
     assert asides[DataLoader] == (["d: workers 2, was 0"], [])
 
 
-def test_settings_that_an_earlier_version_did_not_save_are_no_change() -> None:
-    now = fingerprint(Loader(range(8), 2))
-    before = {name: value for name, value in now.items() if name != "settings"}
-    assert data_changes({"d": before}, {"d": now}) == [] == data_asides({"d": before}, {"d": now})
-    assert data_changes({"d": {**before, "length": 3}}, {"d": now}) == ["d (length 3 -> 4)"]
-    assert data_changes({"d": {**before, "settings": 3}}, {"d": now}) == []
-
-
-def test_a_data_set_of_ones_own_is_asked_for_its_length_alone() -> None:
-    class Tensors(TensorDataset):
-        def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
-            Files.opened += 1
-            return super().__getitem__(index)
-
-    class Items(list[int]):
-        def __getitem__(self, index: Any) -> Any:
-            Files.opened += 1
-            return super().__getitem__(index)
-
-    Files.opened = 0
-    for one in (Files(), Tensors(torch.ones(9)), Items(range(9)), Subset(Files(), range(9))):
-        for data in (Loader(one), DataLoader(one), DataLoader(one, num_workers=1)):
-            facts = fingerprint(data)
-            assert (facts["length"], facts["samples"], facts["hash"]) == (9, 9, "")
-        assert fingerprint(one)["hash"] == ""
-    assert Files.opened == 0
-
-
 def test_a_run_directory_does_not_change_what_a_noisy_data_set_gives(tmp_path: Path) -> None:
     class Noisy(Files):
         def __init__(self) -> None:
@@ -239,34 +209,13 @@ def test_a_run_directory_does_not_change_what_a_noisy_data_set_gives(tmp_path: P
     assert digest(None) == digest(tmp_path / "r")
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda value: [torch.full((2,), value)] * 4,
-        lambda value: torch.full((4, 2), value),
-        lambda value: numpy.full((4, 2), value),
-        lambda value: Subset(TensorDataset(torch.full((9, 2), value)), [1, 2, 3, 4]),
-        lambda value: [{"x": numpy.float32(value), "y": ("a", None)}] * 4,
-    ],
-)
-def test_plain_data_is_told_apart(make: Any) -> None:
-    one, same, other = fingerprint(make(1.0)), fingerprint(make(1.0)), fingerprint(make(2.0))
-    assert one == same and one["hash"] and one["length"] == 4
-    assert data_changes({"d": one}, {"d": other}) == ["d (its samples)"]
-
-
-def test_an_array_of_objects_says_nothing() -> None:
-    first, second = (fingerprint([numpy.array([object()])]) for _ in range(2))
-    assert first == second
-
-
 @pytest.mark.parametrize("error", [RuntimeError, ValueError, TypeError, ZeroDivisionError])
 def test_data_that_cannot_say_its_length_is_left_to_the_run(error: type[Exception]) -> None:
     class Endless(Files):
         def __len__(self) -> int:
             raise error("it has none")
 
-    assert fingerprint(Endless()) == {"length": None, "samples": None, "hash": ""}
+    assert fingerprint(Endless()) == {"length": None, "samples": None}
 
 
 # ---- code
