@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 from torch.utils.data import DistributedSampler
 
 from graphtrain.data import NOTHING
-from graphtrain.data.batch import tensors_held, traces
+from graphtrain.data.batch import tensors_held, trace
 from graphtrain.data.loaders import RankLocal, loaders_of, own_data
 from graphtrain.data.samplers import length_of, parts_of
 from graphtrain.data.shares import Share, Shared, round_size
@@ -147,7 +147,7 @@ class _DrawnByAll(Division):
         batches = list(itertools.takewhile(lambda batch: batch is not NOTHING, taken))
         counts = [*map(count, batches)]
         if opens:
-            self._agree([traces(tensors_held(batch)) for batch in batches], opened.length(), 0)
+            self._agree([trace(tensors_held(batch)) for batch in batches], opened.length(), 0)
         if rank >= len(batches):
             stand_in = batches[0] if batches and self._ranks.sharded else NOTHING
             return Round(NOTHING, 0, counts, first + rank, None, stand_in=stand_in)

@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import Subset, TensorDataset
+from torch.utils.data import IterableDataset
 
-from graphtrain import Loader
-from graphtrain.data.fingerprint import _is_plain
+from graphtrain import DataError, Loader
 from tests.data.cutting import batches
 from tests.data.test_shares import Counted as Windows
 from tests.data.test_shares import share_of
@@ -122,16 +121,6 @@ def test_nothing_waits_for_the_garbage_collector_to_end_workers(begin: Callable[
         gc.enable()
 
 
-def test_samples_are_looked_at_only_where_that_has_no_effect() -> None:
-    class Counted(list[int]):
-        """Indices that may do anything when they are read."""
-
-    data = TensorDataset(torch.arange(8))
-    assert _is_plain(Subset(data, [0, 1]))
-    assert not _is_plain(Subset(data, Counted([0, 1])))
-    assert not _is_plain(Subset(Subset(data, Counted([0, 1])), [0]))
-
-
 # ---- what is held while batches are fetched
 
 
@@ -190,3 +179,67 @@ def test_persistent_workers_are_ended_with_their_loader() -> None:
         assert loader.release(iterator("given")) is True and ended.pop() == expected
         assert (loader._inner is None) is (inner is None or inner.persistent_workers)
     assert Loader(range(4), 2).release(iter([])) is False
+
+
+# ---- keywords, and what is refused
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(5))
+
+
+class SizedStream(Stream):
+    def __len__(self) -> int:
+        return 5
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"dataset": iter([1])}, "Loader takes a dataset with __getitem__ and __len__; got list_iterator\n  hint: pass "
+         "the iterable itself, or a DataLoader over it, as train_data"),
+        ({"dataset": SizedStream()}, "Loader takes a dataset with __getitem__ and __len__; got SizedStream\n  hint: "
+         "pass the iterable itself, or a DataLoader over it, as train_data"),
+        ({"dataset": {1}}, "Loader takes a dataset with __getitem__ and __len__; got set\n  hint: pass the iterable "
+         "itself, or a DataLoader over it, as train_data"),
+        ({"sampler": [1], "shuffle": True}, "Loader: `sampler` and `shuffle` are mutually exclusive"),
+        *(({"batch_sampler": [[1]], **more},
+           "Loader: `batch_sampler` excludes batch_size, shuffle, sampler and drop_last")
+          for more in ({"batch_size": 2}, {"shuffle": True}, {"sampler": [1]}, {"drop_last": True})),
+        ({"batch_size": None, "drop_last": True}, "Loader: drop_last has no effect without a batch_size"),
+        *(({"batch_size": size}, f"Loader: batch_size must be a whole number > 0, or None; got {size!r}")
+          for size in (0, -1, 2.0, "2")),
+        ({"in_order": False}, "Loader: in_order=False gives batches in the order workers finish, which is not "
+         "reproducible"),
+    ],
+)  # fmt: skip
+def test_a_loader_that_is_refused(keywords: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError) as caught:
+        Loader(**{"dataset": range(8), **keywords})
+    assert str(caught.value) == message
+
+
+def test_a_sampler_may_have_no_length_and_has_an_end() -> None:
+    for keywords in ({"sampler": iter([1])}, {"batch_sampler": iter([[1]])}):
+        loader = Loader(range(8), **keywords)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"has no len\(\)"):
+            len(loader)
+        assert [batch.tolist() for batch in loader] == [[1]]
+    for keywords in ({"sampler": itertools.repeat(1)}, {"batch_sampler": itertools.repeat([1] * 1_000)}):
+        with pytest.raises(DataError, match="has no length, and has given more than 1,000,000 samples"):
+            next(iter(Loader(range(8), **keywords)))  # type: ignore[arg-type]
+
+
+def test_lengths_of_loaders() -> None:
+    for drop_last, length in ((False, 4), (True, 3)):
+        assert len(Loader(range(10), 3, drop_last=drop_last)) == length
+    loader = Loader(range(10), 3, sampler=[5, 6])
+    assert len(loader) == 1
+    assert len(Loader(range(10), batch_sampler=[[1], [2]])) == 2 and len(Loader(range(10), None)) == 10
+
+
+def test_epochs_are_counted_by_iteration() -> None:
+    loader = Loader(range(6), 6, shuffle=True, seed=1)
+    drawn = [next(iter(loader)).tolist() for _ in range(3)]
+    assert drawn == [next(loader.batches(epoch)).tolist() for epoch in range(3)]
