@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import html
-import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -120,18 +118,3 @@ def test_hostile_text_is_only_text(attacked: Graph) -> None:
 
 def test_nearly_empty_graphs(tmp_path: Path) -> None:
     assert parsed(render(Graph("nothing", "a", {}, {}), tmp_path / "nothing.svg").read_text()) is not None
-
-
-@pytest.mark.parametrize("name", ["fit", "gan", "ppo"])
-def test_edges_out_of_a_hub_stand_in_the_order_of_their_numbers(tmp_path: Path, name: str) -> None:
-    text = html.unescape(render(Graph.load(name), tmp_path / "graph.svg").read_text())
-    places = re.findall(r'x="([-.0-9]+)"[^>]*>\s*(\d)\s(?:log|epoch|schedule|checkpoint)_d', text)
-    numbers = [number for _, number in sorted(places, key=lambda place: float(place[0]))]
-    assert numbers == ["1", "2", "4", "5"], "the third leads to a body, which stands beside them"
-
-
-@pytest.mark.parametrize("suffix", ["svg", "mmd"])
-def test_a_table_of_guards_stands_under_the_picture(tmp_path: Path, fit: Graph, suffix: str) -> None:
-    text = html.unescape(fit.render(tmp_path / f"graph.{suffix}", guards=True).read_text())
-    words = text.replace("\N{NO-BREAK SPACE}", " ")
-    assert all(word in words for word in ("window_cut", "next_batch.last or ending", "validate/last_batch"))
