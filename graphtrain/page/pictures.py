@@ -10,10 +10,8 @@ from typing import Any
 
 from graphtrain.errors import GraphtrainError
 from graphtrain.graph import Graph
-from graphtrain.graph.difference import Difference
 from graphtrain.graph.elements import Node, nodes_of, settings_of
 from graphtrain.graph.registry import kind_of_node
-from graphtrain.viz.difference import difference_picture
 from graphtrain.viz.dot import to_dot
 from graphtrain.viz.picture import Picture, key_of, picture
 from graphtrain.viz.render import draw
@@ -49,15 +47,6 @@ def content_of(graph: Graph) -> dict[str, Any]:
     except GraphtrainError as error:
         content["error"] = str(error)
     return content
-
-
-def difference_of(before: Graph, after: Graph) -> str:
-    """The picture of the difference of two graphs; empty where there is none, or where nothing can draw."""
-    difference = Difference.between(before, after)
-    try:
-        return _svg(difference_picture(difference)) if difference else ""
-    except GraphtrainError:
-        return ""
 
 
 def _drawn(name: str, drawn: Picture, graph: Graph) -> dict[str, Any]:
