@@ -128,28 +128,11 @@ def test_a_cut(tmp_path: Path, kept: int) -> None:
         assert shown_in(folder) == as_shown(ROWS)
 
 
-def test_one_cut_after_another(tmp_path: Path) -> None:
-    for kept, until in [(0, 4), (3, 5), (3, 4), (0, 7), (4, 9), (7, 7), (7, 8), (8, 9)]:
-        killed(tmp_path, kept, until)
-        assert shown_in(tmp_path) == as_shown(ROWS[:until])
-    assert shown_in(tmp_path) == as_shown(ROWS)
-
-
 def test_rows_of_one_step_with_a_name_in_common(tmp_path: Path) -> None:
     rows = [{"step": 1, "epoch": index / 8, "loss": 1.0 / (index + 1)} for index in range(4)]
     tell(began(tmp_path, []), rows)
     tell(began(tmp_path, rows[:2]), rows[2:])
     assert shown_in(tmp_path) == as_shown(rows)
-
-
-def test_it_is_stopped_and_resumed(tmp_path: Path) -> None:
-    logger = began(tmp_path, [])
-    for row in ROWS:
-        tell(logger, [row])
-        logger.close()
-        logger.close()
-    assert logger.writer is None
-    assert shown_in(tmp_path) == as_shown(ROWS)
 
 
 @pytest.mark.full
@@ -159,14 +142,6 @@ def test_files_of_one_second_are_read_in_order(tmp_path: Path, monkeypatch: pyte
     killed(tmp_path, 0, 9)
     killed(tmp_path, 2, 5)
     assert shown_in(tmp_path) == as_shown(ROWS[:5])
-
-
-def test_a_clock_set_back_stops_nothing(tmp_path: Path) -> None:
-    killed(tmp_path, 0, 3)
-    (file,) = tmp_path.glob("*tfevents*")
-    file.rename(file.with_name("events.out.tfevents.9999999999.host.1.0"))
-    killed(tmp_path, 3, 4)
-    assert len(list(tmp_path.glob("*tfevents*"))) == 2
 
 
 # ---- what the run is
@@ -208,16 +183,6 @@ def test_the_folder(tmp_path: Path) -> None:
     given.begin(Beginning(FIT, run_dir=tmp_path / "other"))
     given.close()
     assert list((tmp_path / "given").glob("*tfevents*")) and not (tmp_path / "other").exists()
-
-
-def test_no_folder() -> None:
-    with pytest.raises(UsageError, match="no folder to write to"):
-        TensorBoard().begin(Beginning(FIT))
-
-
-def test_a_row_before_the_beginning() -> None:
-    with pytest.raises(UsageError, match="called with a row before `begin`"):
-        TensorBoard()(ROWS[0], 0)
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:

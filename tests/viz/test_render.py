@@ -9,8 +9,6 @@ from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.graph import PICTURE_SUFFIXES
 from graphtrain.viz import render, svg
-from graphtrain.viz.dot import to_dot
-from graphtrain.viz.mermaid import to_mermaid
 from graphtrain.viz.picture import picture
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -37,18 +35,6 @@ def test_svg_is_a_drawing_for_light_and_dark(tmp_path: Path, shipped: Graph) -> 
         assert f"node {'mark' if box.family in ('start', 'end') else box.family}" in classes(root)
 
 
-@pytest.mark.full
-def test_pixels_and_pages(tmp_path: Path, fit: Graph) -> None:
-    assert render(fit, tmp_path / "fit.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-    assert render(fit, tmp_path / "fit.PDF").read_bytes().startswith(b"%PDF-")
-
-
-def test_texts(tmp_path: Path, fit: Graph) -> None:
-    arguments = ({"step": 3}, "step")
-    assert render(fit, str(tmp_path / "fit.dot"), *arguments).read_text() == to_dot(picture(fit, *arguments))
-    assert render(fit, tmp_path / "fit.mmd", *arguments).read_text() == to_mermaid(picture(fit, *arguments))
-
-
 @pytest.mark.second(3)
 @pytest.mark.full
 @pytest.mark.parametrize("suffix", PICTURE_SUFFIXES)
@@ -59,21 +45,6 @@ def test_a_graph_and_a_difference_render_themselves(tmp_path: Path, fit: Graph, 
     if suffix != ".pdf":  # which has the time of day in it
         assert path.read_bytes() == render(fit, tmp_path / f"other{suffix}", *arguments).read_bytes()
     assert fit.diff(fit.set("clip", max_norm=1.0)).render(str(path)) == path
-
-
-def test_a_picture_has_no_name_of_a_graph_file(tmp_path: Path, fit: Graph) -> None:
-    with pytest.raises(UsageError) as caught:
-        fit.render(tmp_path / "fit.toml")
-    assert "`graph.save` writes TOML" in caught.value.hint
-
-
-def test_an_existing_picture_is_overwritten(tmp_path: Path, fit: Graph) -> None:
-    path = tmp_path / "fit.svg"
-    first = render(fit, path).read_text()
-    second = render(fit, path, counts={"step": 5}, position="validate/eval_batch").read_text()
-    assert first != second
-    assert any("current" in name for name in classes(parsed(second)))
-    assert any("heat10" in name for name in classes(parsed(second)))
 
 
 @pytest.mark.parametrize("name", ["fit.jpeg", "fit", "svg"])

@@ -61,13 +61,6 @@ def test_many_rows_collapse(number: int, shown: int, hidden: int) -> None:
     assert summary.parameters == number * 6
 
 
-def test_children_of_children_only_where_all_of_them_fit() -> None:
-    few = nn.ModuleDict({"body": nn.Sequential(*[nn.ReLU() for _ in range(18)]), "head": nn.ReLU()})
-    many = nn.ModuleDict({"body": nn.Sequential(*[nn.ReLU() for _ in range(19)]), "head": nn.ReLU()})
-    assert len(ModelSummary.of(few).rows) == 20
-    assert [row.path for row in ModelSummary.of(many).rows] == ["body", "head"]
-
-
 def test_lazy_modules_wait() -> None:
     summary = ModelSummary.of(nn.Sequential(nn.LazyLinear(3), nn.Linear(3, 3), nn.LazyBatchNorm1d()))
     assert summary.parameters == 12 and summary.waiting == 4
@@ -80,10 +73,6 @@ def test_a_model_of_one_module(model: nn.Module) -> None:
     (row,) = ModelSummary.of(model).rows
     assert row.path == "" and row.parameters == sum(one.numel() for one in model.parameters())
     assert "(itself)" in str(Summary("fit", {"model": ModelSummary.of(model)}, ()))
-
-
-def test_something_that_is_no_module() -> None:
-    assert ModelSummary.of(object()).sentence == "object, 0 parameters, 0 B"
 
 
 def summary() -> Summary:
