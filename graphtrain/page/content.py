@@ -61,7 +61,7 @@ def _content_of_run(run: Run) -> dict[str, Any]:
         ],
         "graph": drawn,
         "graph_error": why_none,
-        "ticks": {"whole": _is_whole(run, starts), **_ticks(moments, rows, drawn or {"nodes": {}, "edges": {}})},
+        "ticks": _ticks(moments, rows, drawn or {"nodes": {}, "edges": {}}),
         "lines": [*_lines(run)],
     }
 
@@ -145,18 +145,7 @@ def _ticks(
         "seconds": [
             [_rounded(moment["seconds"].get(name, 0)) for name in names[0]] for moment in moments if "seconds" in moment
         ],
-        "waits": [
-            {name: _rounded(value) for name, value in moment["waits"].items()}
-            for moment in moments
-            if "waits" in moment
-        ],
     }
-
-
-def _is_whole(run: Run, starts: Sequence[Mapping[str, Any]]) -> bool:
-    """True if nodes were counted from the beginning of their progress on: not in a fork, nor after a loss."""
-    begun = [start["checkpoint"] for start in run.starts[:1]]
-    return begun == [None] and bool(starts) and starts[0]["event"] == "begun"
 
 
 def _rounded(value: float) -> float:

@@ -122,7 +122,7 @@ def test_what_is_clicked_is_explained(browser: Any, runs: Path, tmp_path: Path) 
     for what, words in (
         (
             {"edge": "accumulate -> exchange if accumulation_reached"},
-            ["accumulation_reached", "next_batch.last = not recorded"],
+            ["accumulation_reached", "accumulate.count"],
         ),
         ({"node": "accumulate"}, ["runs", "every = 2"]),
     ):

@@ -192,23 +192,16 @@ function edgeDetail(graph, key) {
   const taken = totals("taken");
   const all = Object.entries(graph.edges).filter(([, other]) => other.source === edge.source);
   const whole = all.reduce((sum, [other]) => sum + (taken.get(other) || 0), 0);
-  const rows = all.map(([other, { order, target, guard, expression, operands }]) => [
+  const rows = all.map(([other, { order, target, guard, expression }]) => [
     `${other === key ? "▸ " : ""}${order}`,
     target,
     guard ? element("span", {}, guard, " ", element("code", {}, expression)) : "always",
-    Object.entries(operands).map(([name, value]) => element("div", {}, element("code", {}, `${name} = ${operand(value)}`))),
     taken.has(other) ? number(taken.get(other)) : "–",
     taken.has(other) ? share(taken.get(other), whole) : "–",
   ]);
   return element("div", {}, element("h2", {}, `${edge.source} → ${edge.target}`),
     element("p", { class: "faint" }, "The edges of a node are tried in this order; the first whose guard holds is taken."),
-    table(["", "to", "guard", "operands", "taken", "share"], rows));
-}
-
-function operand(value) { // a text, or what each run of a node adds to it
-  if (typeof value === "string") return value;
-  const runs = totals("runs");
-  return value && run().ticks.whole && runs.has(value.runs) ? number(runs.get(value.runs) * value.adds) : "not recorded";
+    table(["", "to", "guard", "taken", "share"], rows));
 }
 
 // ---- curves
