@@ -116,8 +116,6 @@ def _parts_of(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in names if hasattr(value, name)}
 
 
-
-
 def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
     """Every tensor in a nest of tuples, lists, mappings and dataclasses, in order.
 

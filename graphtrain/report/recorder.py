@@ -238,7 +238,6 @@ class Recorder:
         """Drop all running means; nodes that are set up again recreate theirs."""
         self._means = {}
 
-
     @property
     def place(self) -> Place:
         """The place of a row recorded now, as for `place_of`."""

@@ -190,9 +190,9 @@ def digest_of_ranks(digests: Sequence[str]) -> str:
     return digests[0] if len(digests) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest()
 
 
-def _drift(digests: Digests) -> tuple[Mapping[str, str], str | None]:
+def _drift(digests: Digests) -> list[Mapping[str, str]]:
     """The digests by which the drift of two ranks is compared."""
-    return digests.parts.get(DRIFT, {}), digests.files.get(DRIFT)
+    return [digests.parts.get(DRIFT, {}), digests.tensors.get(DRIFT, {})]
 
 
 def _file_with(file: str, name: str, slim: Slim | None) -> str:

@@ -44,7 +44,7 @@ def read_resharded(
             )
         return states
     saved = [own_pieces(number) for number in range(manifest.ranks) if own_pieces(number) in manifest.files]
-    read_files(path, {name: manifest.files[name] for name in saved[rank::world_size]}, lambda name, file: None)
+    read_files(path, {name: manifest.files[name] for name in saved[rank::world_size]}, lambda file: None)
     in_place = {name: tensors_in(path / name) for name in saved}
     files = read_files_of(path, manifest, ranks, in_place)
     states = {

@@ -92,8 +92,6 @@ def test_everything_but_nests_is_a_leaf() -> None:
     assert found[:5] == [0, 0, (0, [0]), {"b": 0}, 0] and vars(found[5]) == {"inputs": 0}
 
 
-
-
 def test_what_is_held_of_a_batch_does_not_change_with_it() -> None:
     first, second = torch.ones(1), torch.zeros(1)
     for batch in ({"a": first, "b": second}, [first, second]):

@@ -117,8 +117,6 @@ def test_finite_runs_are_the_same_with_and_without() -> None:
     assert plain.metrics == checked.metrics
 
 
-
-
 # ---- drop
 
 

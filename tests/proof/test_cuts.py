@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,6 @@ from graphtrain.proof.cuts import (
     CutTraining,
     TrainedRun,
     compare_runs,
-    copy_run,
-    sampled_transitions,
 )
 
 GRAPH = (
@@ -133,16 +130,6 @@ def test_a_cut_at_no_save_point_is_made_at_the_next_one(tmp_path: Path) -> None:
 # --- Copies ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_copy_shares_checkpoints_and_nothing_that_changes(tmp_path: Path) -> None:
-    trained(tmp_path, "whole", [20])
-    source, copy = tmp_path / "whole", tmp_path / "copy"
-    copy_run(source, copy)
-    files = [path.relative_to(source) for path in source.rglob("*") if path.is_file()]
-    linked = {file for file in files if (copy / file).exists() and os.path.samefile(source / file, copy / file)}
-    assert linked == {file for file in files if file.parts[0] == "checkpoints"}
-    assert {file for file in files if not (copy / file).exists()} == {Path(".lock")}
-
-
 # --- The comparison --------------------------------------------------------------------------------------------------
 
 
@@ -212,11 +199,3 @@ def test_state_that_was_not_saved_is_found(lost: str, tmp_path: Path, monkeypatc
 
 
 # --- Samples ----------------------------------------------------------------------------------------------------------
-
-
-def test_cuts_are_a_sample_of_all_transitions() -> None:
-    samples = [sampled_transitions(100, 10, seed) for seed in range(200)]
-    assert all(len(set(sample)) == 10 and sample == sorted(sample) for sample in samples)
-    assert {cut for sample in samples for cut in sample} == set(range(1, 100))
-    assert sampled_transitions(100, 10, 3) == samples[3]
-    assert sampled_transitions(1, 10, 3) == []

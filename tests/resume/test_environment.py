@@ -169,8 +169,6 @@ def test_the_settings_of_a_loader_are_compared(kind: Any) -> None:
     assert data_changes({"d": before}, {"d": fingerprint(other(range(8), 2))}) == [loaders]
 
 
-
-
 def test_a_run_directory_does_not_change_what_a_noisy_data_set_gives(tmp_path: Path) -> None:
     class Noisy(Files):
         def __init__(self) -> None:

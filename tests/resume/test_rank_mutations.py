@@ -73,8 +73,8 @@ def test_a_rank_that_writes_alone_decides_nothing_alone(tmp_path: Path) -> None:
 def test_what_is_each_ranks_own_is_saved_of_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     of: Any = Sharing.of
 
-    def all_of_rank_0(state: Any, told: Sequence[Any], leaves: Sequence[Any]) -> Sharing:
-        return of(state, [told[0]] * len(told), [leaves[0]] * len(leaves))  # type: ignore[no-any-return]
+    def all_of_rank_0(state: Any, told: Sequence[Any]) -> Sharing:
+        return of(state, [told[0]] * len(told))  # type: ignore[no-any-return]
 
     whole = run(2, None)
     monkeypatch.setattr(Sharing, "of", all_of_rank_0)

@@ -13,12 +13,10 @@ import torch
 
 from graphtrain.storage import tensor_files
 from graphtrain.storage.encoding import Tensors, UnsaveableError
-from graphtrain.storage.regular import checksum_of
 from graphtrain.storage.state_files import StagedState, split, state_digest
 from graphtrain.storage.tensor_files import (
     Layout,
     StagingBuffers,
-    checksums,
     read_tensors,
     stage,
 )
@@ -66,11 +64,6 @@ def test_the_library_reads_what_was_laid_out() -> None:
         assert bytes_of(loaded[name]) == bytes_of(tensor), name
 
 
-def test_the_checksum_without_a_copy_is_that_of_the_file() -> None:
-    image = stage([every_type()], StagingBuffers())
-    assert checksums([every_type()]) == {f"{name}.safetensors": checksum_of([data]) for name, data in image.items()}
-
-
 def test_an_image_is_a_copy_and_its_memory_is_used_again() -> None:
     memory, weight = StagingBuffers(), torch.zeros(1000)
     first = stage([Tensors("model", {"weight": weight})], memory)["model"]
@@ -81,13 +74,6 @@ def test_an_image_is_a_copy_and_its_memory_is_used_again() -> None:
     assert first.obj is not None and again.obj is not None
     assert first.obj.ctypes.data == again.obj.ctypes.data, "no further memory"
     assert bytes(first) == bytes(again) != before
-
-
-def test_memory_that_no_file_needs_any_more_is_let_go_of() -> None:
-    memory = StagingBuffers()
-    stage([Tensors("slots", {"batch": torch.zeros(1000)})], memory)
-    stage([Tensors("model", {"weight": torch.zeros(10)})], memory)
-    assert list(memory._blocks) == ["model"]
 
 
 BASE: dict[str, dict[str, Any]] = {
