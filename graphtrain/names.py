@@ -37,7 +37,6 @@ FOREIGN: dict[str, str] = {
     "max_time": '`finish.after = "N minutes"`',
     "accumulate_grad_batches": "`accumulate.every = N`",
     "gradient_accumulation_steps": "`accumulate.every = N`",
-    "on_out_of_memory": '`train_batch.on_out_of_memory = "halve"`',
     "gradient_clip_val": "`clip.max_norm = X`",
     "max_grad_norm": "`clip.max_norm = X`",
     "val_check_interval": '`validate.every = "N epoch_batches"` or `validate.every = "0.25 epochs"`',

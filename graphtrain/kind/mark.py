@@ -88,8 +88,8 @@ def node(
             `unscale`), `divide`, `clip`, `use`, `step`, `zero_grad`, `eval`, `train`, `forget`. Another slot is named
             after the effect: ``"use inner_optimizer"``. With ``"backward?"`` a visit returns one more value, last:
                 whether it ran backward. Default: nothing.
-        optional: the resources, and the parameters, without which a visit would do nothing; if one is missing, or a
-            parameter is None or a bound of infinity, the node is bypassed. Default: none.
+        optional: the resources, and the parameters, without which a visit would do nothing; if a resource is
+            missing, or all the parameters are None or a bound of infinity, the node is bypassed. Default: none.
         varying: the parameters that it reads at every visit, so that a graph may give them an expression instead of a
             value. Default: none of a class; all but the trigger of a function, which gets them at every call.
         transient: written slots that cannot be saved (an iterator, an open graph); no save point while one is alive.
@@ -218,7 +218,7 @@ def _declare(
 
 
 def _fixed(parameters: Mapping[str, Parameter], declared: Mapping[str, Any]) -> set[str]:
-    """The parameters that are read before the node runs: its trigger, and what it records, renews or is due by."""
+    """The parameters that are read before the node runs: its trigger, and what it records or is due by."""
     triggers = {name for name, parameter in parameters.items() if is_trigger(parameter.annotation)}
     by_name = {name for name in declared["writes"] if name in parameters}  # under which metrics are recorded
     return {*triggers, *by_name, *declared["extra_due_fields"].values()}

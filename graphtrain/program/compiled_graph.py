@@ -18,12 +18,11 @@ from graphtrain.kind.trigger import Trigger
 from graphtrain.names import suggestion
 from graphtrain.plan.flow import Flow
 from graphtrain.plan.plan import Plan
-from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, Target, leaves, slots_of
+from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, Target, leaves
 from graphtrain.plan.slots import SavePoints, Slots
 from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 from graphtrain.program.cells import Cells
 from graphtrain.program.clock import RunClock
-from graphtrain.program.factories import Renewals
 from graphtrain.program.horizon import refuse_schedules
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import Requests
@@ -100,14 +99,6 @@ class Liveness:
                 return name, self._points.reader_after(name, node.path, ended=ended)
         return None
 
-    def reader_of_data(self, slot: str) -> str:
-        """The path of a node that uses the value of a slot as its data; empty if none does."""
-        for node in self._program.nodes:
-            for read, target in node.plan_node.setup_reads:
-                if read.takes_written and slot in slots_of([target]):
-                    return node.path
-        return ""
-
 
 @final
 class CompiledGraph:
@@ -123,12 +114,10 @@ class CompiledGraph:
 
     Raises:
         GraphError: a resource that the graph reads is missing, or a new one is not read.
-        UsageError: two nodes rank checkpoints differently; a scheduler is stepped at the wrong time; or a node renews a
-            resource that is not a `Factory`.
+        UsageError: two nodes rank checkpoints differently; or a scheduler is stepped at the wrong time.
 
     Attributes:
         retentions: which checkpoints stay, by the nodes that say so.
-        renewing: resource -> the path of a node that makes it again.
         kept: the nodes that kept their object from the former graph.
         returning, saving: the paths of the nodes that may request a return to a checkpoint, and a checkpoint.
     """
@@ -161,8 +150,6 @@ class CompiledGraph:
         # From here on all reads are known, also those of users' step functions.
         if problems := self.program.problems(resources, resources if given is None else given):
             raise GraphError(problems, f"graph `{graph.name}`")
-        self.renewing: dict[str, str] = {}
-        self._refuse_renewals(resources)
         refuse_schedules(self.program)
         self.run_clock = RunClock(self.program)
         self.state = StatefulObjects(self.program, resources, recorder, made)
@@ -187,14 +174,6 @@ class CompiledGraph:
     def saved_graph(self) -> tuple[str, str]:
         """The graph as checkpoints store it, and its hash: a twentieth of a small save, if made for each."""
         return saved_json(self.graph), structural_hash(self.graph)
-
-    def _refuse_renewals(self, resources: Mapping[str, Any]) -> None:
-        renewals: Renewals | None = self.program.resources.get("renewals")
-        for node in self.program.nodes:
-            if node.kind.roles.renews and not node.bypassed and renewals is not None:
-                name = node.parameters[node.kind.roles.renews]
-                renewals.refuse(node.path, name, resources)
-                self.renewing |= dict.fromkeys(renewals.renewed_with([name]), node.path)
 
     def wrapped(self, aspect: Aspect) -> list[Transition]:
         """The transitions with one more aspect around them, outside all others."""
@@ -292,25 +271,6 @@ class CompiledGraph:
         limits = self.program.limits(limit) if limit is not None else []
         refuse_fractions((name, each.term, each.owner, each.field) for each in limits if each.owner.scope in around)
 
-    def clear_windows(self) -> None:
-        """Note that the gradients of windows are gone if no parameter of their optimizers has any."""
-        for node in self.program.nodes:
-            gone = {
-                declared.name: declared.default
-                for declared in node.kind.fields.values()
-                if declared.counts is not None or declared.with_gradients
-            }
-            optimizers = [self.program.resources.get(name) for name in node.plan_node.optimizers if gone]
-            if gone and not node.bypassed and not any(map(_has_gradients, optimizers)):
-                node.fields.update(gone)
-
-    def restart_makers(self, made: Collection[str]) -> None:
-        """Restart the counts of nodes whose resources were made again: a new average is empty."""
-        for node in self.program.nodes:
-            targets = [node.scope.names.read_by(node.node, slot) for slot in node.kind.makes]
-            if not node.bypassed and any(leaf in targets for leaf in map(ResourceTarget, made)):
-                node.kind.restart(node.instance)
-
     def at_end(self) -> None:
         """Run what nodes do at the end of the run; a second call does nothing."""
         for act in self.compiler.at_end:
@@ -346,12 +306,6 @@ class CompiledGraph:
         for scope in self.program.nodes[position].scope.around():
             self.compiler.enter(scope, reset=False, ready=self.kept)
         self._runs_before = {node: node.instance.runs for node in self.program.nodes if _may_record(node)}
-
-
-def _has_gradients(optimizer: Any) -> bool:
-    """True unless it is known that no parameter of an optimizer has a gradient."""
-    groups = getattr(optimizer, "param_groups", None)
-    return groups is None or any(parameter.grad is not None for group in groups for parameter in group["params"])
 
 
 def _may_record(node: ProgramNode) -> bool:

@@ -16,7 +16,6 @@ from graphtrain.kind.declaration import Ask
 from graphtrain.kind.parameter import REQUIRED
 from graphtrain.names import FOREIGN, quoted, suggestion
 from graphtrain.plan.scope import Scope, reads_of
-from graphtrain.program.factories import Factory, factory_needs, with_made
 from graphtrain.report.values import described
 from graphtrain.state.generators import generator_of
 from graphtrain.state.reachable import keeps_state
@@ -35,7 +34,7 @@ PROVIDED = (
     "notify",
     "ranks",
     "recorder",
-    "renewals",
+    "run_optimizers",
     "running_seconds",
     "saving",
     "seed",
@@ -298,13 +297,12 @@ def resources_read(graph: Graph, resources: Mapping[str, Any]) -> set[str]:
         resources: with step functions wrapped.
     """
     functions = [value for value in resources.values() if isinstance(value, StepCall)]
-    needs = [*factory_needs(resources), *(read.name for function in functions for read in function.extra_inputs)]
-    return reads_of(graph) | {*needs}
+    return reads_of(graph) | {read.name for function in functions for read in function.extra_inputs}
 
 
 def may_be_unread(value: Any) -> bool:
     """True if a resource may be supplied although nothing reads it: None, or an object with state to be saved."""
-    return value is None or isinstance(value, Factory) or keeps_state(value) or generator_of(value) is not None
+    return value is None or keeps_state(value) or generator_of(value) is not None
 
 
 def unread_line(name: str, readable: Collection[str]) -> str:
@@ -319,8 +317,8 @@ def without_unread(graph: Graph, resources: Mapping[str, Any]) -> tuple[dict[str
 
     Resources usual for every graph stay, and so do objects whose state is saved.
     """
-    prepared = with_step_functions(with_made(resources))
-    readable = resources_read(graph, prepared) | factory_needs(resources) | set(USUAL)
+    prepared = with_step_functions(resources)
+    readable = resources_read(graph, prepared) | set(USUAL)
     kept = {name: value for name, value in resources.items() if name in readable or may_be_unread(value)}
     readable -= set(PROVIDED) | Scope(graph).written
     return kept, [unread_line(name, readable) for name in resources if name not in kept]

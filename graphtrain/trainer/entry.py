@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.names import quoted, suggestion
-from graphtrain.program.factories import unlike_sources
+from graphtrain.program.copies import unlike_sources
 from graphtrain.program.horizon import other_horizons
 from graphtrain.program.requests import Return
 from graphtrain.resume.rank_resume import choose
@@ -21,7 +20,6 @@ from graphtrain.state.objects import MISFITS
 from graphtrain.state.random import capture_random
 from graphtrain.state.weights import fitting
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
-from graphtrain.storage.manifest import Lineage
 from graphtrain.storage.named import checkpoint_folder, existing_checkpoint
 from graphtrain.storage.run_directory import noted
 from graphtrain.trainer.live_run import LiveRun
@@ -83,7 +81,7 @@ def go_back(run: LiveRun, request: Return) -> None:
     session, files, writer, seconds = run.session, run.files, run.writer, run.session.watch.seconds()
     assert files is not None, "refused at the start"
     writer.wait()  # the checkpoint may be the one that is being written
-    name = writer.lineage.saved.get(request.to)
+    name = writer.saved.get(request.to)
     if name is None:
         raise CheckpointError(
             f"`{request.node}` sends the run back to the checkpoint of `{request.to}`, which could not be written, "
@@ -103,10 +101,10 @@ def go_back(run: LiveRun, request: Return) -> None:
     session.watch.start(inside=session.compiled.activity(session.position))
     run.cut_back_to(checkpoint)
     run_clock = session.compiled.run_clock
-    facts = repeated(run_clock.trained(), trained, nested=run_clock.nested())
+    facts = repeated(run_clock.trained()[0], trained, nested=run_clock.nested())
     run.notices(f"`{request.node}` sends the run back to {name}: {run_clock.describe()}; {facts}")
     writer.keep_newest()
-    writer.lineage = replace(writer.lineage, returns=writer.lineage.returns + 1)
+    writer.returns += 1
     is_saved = run.save(run.requests.sync_policy)
     assert is_saved, "a checkpoint was made here before"
     run.announce()
@@ -132,9 +130,9 @@ def _resume(
     is_continued = files is not None and files.owns(checkpoint) and checkpoint.ranks == session.world.world_size
     if is_newest and is_continued and is_same_graph and not restored.decided:
         run.writer.resumed_from(checkpoint)
-    lineage = Lineage.of(manifest, checkpoint.path.name)
     is_as_it_was = (is_ours or run.is_replay) and not (restored.decided or restored.is_other_graph)
-    run.writer.lineage = lineage if is_as_it_was else lineage.forgotten()
+    saved = {path: name or checkpoint.path.name for path, name in manifest.saved_by.items()}
+    run.writer.saved, run.writer.returns = saved if is_as_it_was else {}, manifest.returns
     begins_lineage = bool(session.compiled.returning) and not is_as_it_was
     # Saved before anything else, so that from now on a resume chooses this state, and the run can go back to it.
     begins_anew = (restored.decided or begins_lineage) and not _is_over(run, checkpoint)
@@ -175,8 +173,8 @@ def _report(
             others += [f"{path} as set up" for path in different]
         else:
             lost += unexplained(different)
-        facts += [environment.asides(manifest), environment.compared(manifest, others, lost)]
-        changes += (*by_a_person, *environment.changes_of_weights(manifest))
+        facts.append(environment.compared(manifest, others, lost))
+        changes += tuple(by_a_person)
     elif lost:
         facts.append(f"not exact: {', '.join([*lost, *others])}")
     elif others:
@@ -187,11 +185,9 @@ def _report(
     if options.is_named and files is not None:
         where += f" from {checkpoint.path.name}"
     run_clock = session.compiled.run_clock
-    again = repeated(run_clock.trained(), status, nested=run_clock.nested()) if status is not None else ""
+    again = repeated(run_clock.trained()[0], status, nested=run_clock.nested()) if status is not None else ""
     place = run_clock.describe() or f"at `{run.position}`"
     run.notices("; ".join([f"resumed {where}: {place}", *filter(None, [again, *facts])]))
-    for line in restored.below:
-        run.notices(line)
     return changes
 
 
@@ -266,12 +262,9 @@ def load_weights(run: LiveRun, named: str | Path, sources: Mapping[str, str], on
     path = existing_checkpoint(path, folder)
     checkpoint = read_checkpoint(path, rank=world.rank, world_size=world.world_size, mesh=world.mesh)
     if checkpoint.manifest.sharded or world.mesh:
-        from graphtrain.resume.sharded import expect_whole, fitted  # which few runs need
+        from graphtrain.resume.sharded import assembled  # which few runs need
 
-        if checkpoint.manifest.sharded and checkpoint.ranks != world.world_size:
-            expect_whole(checkpoint, world)
-        checkpoint = replace(checkpoint, sections={**checkpoint.sections, "gradients": {}})  # of which none is loaded
-        checkpoint, _ = fitted(checkpoint, checkpoint, objects.modules, world)
+        checkpoint = assembled(checkpoint, objects.modules.values())
     saved = {name: checkpoint.sections["resources"].get(name) for name in checkpoint.sections["modules"]}
     states = {}
     for name in sources:

@@ -20,7 +20,6 @@ from graphtrain.outcome import Outcome
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import Request
 from graphtrain.state.modules import note_rates
-from graphtrain.storage.manifest import OWN
 from graphtrain.trainer.debugging import users_frames
 from graphtrain.trainer.entry import go_back
 from graphtrain.trainer.live_run import LiveRun
@@ -62,13 +61,6 @@ def serve(run: LiveRun) -> Answer:
             if isinstance(answer, Outcome):
                 return run.ends(answer)
     return answer
-
-
-def _renewed(run: LiveRun) -> Answer:
-    run.requests.take("renewed")
-    run.session.renew()
-    run.writer.keep_newest()
-    return "compiled"
 
 
 def _return(run: LiveRun) -> Answer:
@@ -127,7 +119,7 @@ def _save(run: LiveRun) -> bool:
         return run.save(run.requests.policy, run.requests.values, run.requests.askers)
     run.notices.once("there is no run directory, so no checkpoint is written")
     if run.is_replay:  # the run that it replays has saved
-        run.writer.lineage = run.writer.lineage.with_saved(OWN, run.requests.askers)
+        run.writer.saved |= dict.fromkeys(run.requests.askers, "")
     return True
 
 
@@ -149,9 +141,8 @@ def _pause(run: LiveRun) -> Answer:
     return Outcome.REACHED
 
 
-# In order of priority: resources are made again before anything is saved.
+# In order of priority.
 _HANDLERS: Sequence[tuple[tuple[Request, ...], Callable[[LiveRun], Answer]]] = (
-    (("renewed",), _renewed),
     (("return",), _return),
     (("written",), _written),
     (("ended",), _ended),

@@ -16,12 +16,11 @@ from graphtrain.kind.trigger import Trigger
 from graphtrain.outcome import Outcome
 from graphtrain.printable import Notices
 from graphtrain.program.compiled_graph import CompiledGraph
-from graphtrain.program.factories import Factory
 from graphtrain.program.loop import Loop, Transition
 from graphtrain.ranks import current_ranks, on_all_ranks
 from graphtrain.report.logger import Logger
 from graphtrain.report.snapshot import Display
-from graphtrain.resume.equal_ranks import require_equal, require_equal_weights, require_one_folder
+from graphtrain.resume.equal_ranks import require_equal, require_equal_weights
 from graphtrain.resume.restore import ResumeOptions
 from graphtrain.resume.session import Session
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
@@ -70,8 +69,8 @@ class Trainer(RunView):
         not_state: paths of values that are not training state, such as ``"task.started_at"``, and are neither saved
             nor restored. Default: none.
         model, optimizer, scheduler, train_data, val_data, training_step, validation_step, resources: what nodes read,
-            by the slot names of the graph, each an object or a `Factory` that makes it. A model's own `training_step`
-            and `validation_step` are used where none is given.
+            by the slot names of the graph. A model's own `training_step` and `validation_step` are used where none is
+            given.
 
     Raises:
         GraphError: the graph has problems, a resource that it reads is missing, or it does not read one that was
@@ -106,7 +105,7 @@ class Trainer(RunView):
         self,
         graph: Graph | str | Path = "fit",
         *,
-        model: torch.nn.Module | Factory | None = None,
+        model: torch.nn.Module | None = None,
         optimizer: Any = None,
         train_data: Any = None,
         val_data: Any = None,
@@ -153,7 +152,6 @@ class Trainer(RunView):
         files: RunFiles | None = None
         if run_dir is not None:
             files = RunFiles(run_dir, notices, lead=session.world.lead, writes=not ranks.rank)
-            require_one_folder(session.world, files)
         display = display_for(notices) if display == "auto" else display
         of_rank_0: tuple[Iterable[Logger], Display | None] = (loggers, display) if not ranks.rank else ((), None)
         self._run = LiveRun(session, files, arguments, *of_rank_0)

@@ -657,7 +657,7 @@ def test_a_kind_says_that_ranks_synchronise_in_it() -> None:
         "split_batch",
         "write_predictions",
     }
-    assert shipped == {"agree", "divide", "exchange", *ends, *others}
+    assert shipped == {"divide", "exchange", *ends, *others}
 
 
 def test_the_fields_that_a_kind_may_also_be_due_by_are_listed() -> None:

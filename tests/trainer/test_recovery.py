@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transitions import Machine
 
 from graphtrain import Graph, LifeCycleError, Loader, Outcome, Trainer
-from graphtrain.trainer.live_run import LifeCycle
 
 EPOCHS, BATCHES = 3, 5
 
@@ -101,14 +97,3 @@ def test_a_run_that_failed_once_is_the_run_that_never_did(
     assert trainer.metrics == whole.metrics
     (line,) = [line for line in said if line.startswith("resumed ")]
     assert repeats is None or f"; repeating {repeats} batch" in line
-
-
-def test_the_life_cycle_is_a_machine_of_which_the_docs_have_the_picture() -> None:
-    life = LifeCycle()
-    assert isinstance(life.machine, Machine)
-    page = (Path(__file__).parents[2] / "docs/resuming.md").read_text()
-    (drawn,) = re.findall(r"```mermaid\nstateDiagram-v2\n(.*?)```", page, re.DOTALL)
-    arrows = {tuple(re.split(r" --> | : ", line.strip())) for line in drawn.splitlines()}
-    of_machine = {(each.source, each.dest, event) for event, of in life.machine.events.items()
-                  for each in itertools.chain(*of.transitions.values())}  # fmt: skip
-    assert arrows == {("[*]", "ready"), *of_machine}

@@ -139,8 +139,6 @@ def test_the_folder_of_checkpoints_may_be_a_link(tmp_path: Path, whole: tuple[st
     trainer = trainer_of(tmp_path / "run")
     trainer.run()
     assert (trainer.digest(), (tmp_path / "run" / METRICS_FILE).read_bytes()) == whole
-    with pytest.raises(UsageError, match="leads out of the run directory"):
-        Graph.load(tmp_path / "run", contained=True)
 
 
 def test_the_difference_of_the_source_is_not_written_through_a_link(part: Path, theirs: Path) -> None:
