@@ -196,7 +196,6 @@ class CompiledGraph:
         """The graph as checkpoints store it, and its hash: a twentieth of a small save, if made for each."""
         return saved_json(self.graph), structural_hash(self.graph)
 
-
     def wrapped(self, aspect: Aspect) -> list[Transition]:
         """The transitions with one more aspect around them, outside all others."""
         pairs = zip(self.program.nodes, self.compiler.transitions, strict=True)
