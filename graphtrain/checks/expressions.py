@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphtrain.checks.guards import ExpressionFault, ValueTypeError, name_faults, syntax_hint, type_of
+from graphtrain.checks.guards import ExpressionFault, ValueTypeError, name_faults, type_of
 from graphtrain.graph.elements import Node, Problem
 from graphtrain.kind import Kind
 from graphtrain.language.syntax import (
@@ -66,7 +66,7 @@ def _faults(scope: Scope, node: Node, name: str, target: ExpressionTarget) -> It
             thing = f"nodes.{node.name}.reads.{name}"
             yield scope.problem("G115", thing, message, "nor is it a field (`node.field`) or an expression")
         else:
-            yield _problem(scope, node, name, "G201", str(error), syntax_hint(error))
+            yield _problem(scope, node, name, "G201", str(error))
         return
     faults = [*name_faults(scope, target.text, parsed)]
     if not faults:

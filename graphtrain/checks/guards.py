@@ -22,7 +22,6 @@ from graphtrain.language.syntax import (
     GuardSyntaxError,
     Name,
     Operation,
-    UnknownFunctionError,
     expand,
     walk,
 )
@@ -38,11 +37,10 @@ def check_guards(scope: Scope) -> Iterator[Problem]:
         try:
             guards[name] = scope.parse(text)
         except GuardSyntaxError as error:
-            yield _problem(scope, name, "G201", str(error), syntax_hint(error))
+            yield _problem(scope, name, "G201", str(error))
     used = {edge.when for leaving in scope.graph.edges.values() for edge in leaving}
     expanded: dict[str, Expression] = {}
     circles: set[frozenset[str]] = set()  # each is reported once, at its first guard
-    too_large: set[str] = set()  # of guards that name each other, the first that is too large
     for name, expression in guards.items():
         problems = list(_guard(scope, name, expression, guards))
         try:
@@ -51,12 +49,6 @@ def check_guards(scope: Scope) -> Iterator[Problem]:
             if name in error.path and frozenset(error.path) not in circles:
                 yield _problem(scope, name, "G207", f"defined in terms of itself: {error}")
                 circles.add(frozenset(error.path))
-            yield from problems
-            continue
-        except GuardSyntaxError as error:
-            if not too_large.intersection(part.name for part in walk(expression) if isinstance(part, Name)):
-                yield _problem(scope, name, "G201", str(error))
-            too_large.add(name)
             yield from problems
             continue
         if not problems and (constant := constant_value(whole)) is not None:
@@ -113,11 +105,6 @@ class ExpressionFault(NamedTuple):
     code: str
     message: str
     hint: str = ""
-
-
-def syntax_hint(error: GuardSyntaxError) -> str:
-    """A hint for a text that cannot be parsed; empty if there is none."""
-    return suggestion(error.name, FUNCTIONS) if isinstance(error, UnknownFunctionError) else ""
 
 
 def name_faults(scope: Scope, text: str, expression: Expression) -> Iterator[ExpressionFault]:

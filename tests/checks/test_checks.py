@@ -136,7 +136,7 @@ CASES: list[tuple[str, Callable[[Graph], Graph], str, str, str]] = [
     ("G208", lambda g: g.set("validate", writes={"metrics": "validate"}).guard("log_due", "validate > 3 and log.due"),
      "guards.log_due", "a slot is called `validate`, as is a node with a body", "rename the slot"),
     ("G201", lambda g: g.guard("log_due", "sqr(step.steps) > 1"), "guards.log_due", "unknown function `sqr`",
-     "did you mean `sqrt`?"),
+     ""),
     ("G204", lambda g: g.guard("log_due", "max(step.steps, 'a') > 1"), "guards.log_due", "`max` takes a number", ""),
     ("G204", lambda g: g.guard("log_due", "log.due if step.steps else True"), "guards.log_due",
      "`if` takes a boolean; `step.steps` is a number", "`> 0`"),
@@ -149,7 +149,7 @@ CASES: list[tuple[str, Callable[[Graph], Graph], str, str, str]] = [
     *((code, lambda g, text=text: g.set("accumulate", reads={"every": text}), "nodes.accumulate.reads.every",
        f"accumulate.every: {message}", hint) for code, text, message, hint in [
         ("G201", "1 +", "not an expression", ""),
-        ("G201", "sqr(4)", "unknown function `sqr`", "did you mean `sqrt`?"),
+        ("G201", "sqr(4)", "unknown function `sqr`", ""),
         ("G202", "1 + lss", "no node writes a slot `lss`", "did you mean `loss`?"),
         ("G202", "model", "no node writes a slot `model`: an expression reads saved state, no resources", ""),
         ("G202", "1 + stp.steps", "unknown node `stp`", "did you mean `step`?"),
@@ -319,16 +319,6 @@ def test_what_the_outer_graph_allows_holds_inside() -> None:
     inside = FIT.set("validate", graph=EVALUATE.guard("spare", "next_batch.last"))
     assert [problem.where for problem in inside.check()] == ["validate/guards.spare"]
     assert replace(inside, allow=("G209",)).check() == []
-
-
-@pytest.mark.full
-def test_guards_that_explode_are_reported_once() -> None:
-    graph = FIT.guard("g0", "step.steps > 1")
-    for number in range(60):
-        graph = graph.guard(f"g{number + 1}", f"g{number} and g{number}")
-    found = graph.check()
-    assert [problem.code for problem in found] == ["G201", "G209"]
-    assert "more than 10000 parts" in found[0].message
 
 
 def test_a_circle_is_reported_once_and_only_for_its_members() -> None:
