@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from graphtrain import Graph, GraphError, UsageError, node
-from graphtrain.errors import EditError
 from graphtrain.graph.canonical import saved_json
 from graphtrain.graph.layers import Layers
 from graphtrain.graph.read_toml import read_graph
