@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import socket
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from graphtrain.errors import CheckpointError, UsageError
+from graphtrain.errors import UsageError
 from graphtrain.storage import run_files, store
 from graphtrain.storage.checkpoint import read_checkpoint
 from graphtrain.storage.manifest import Manifest, read_manifest
@@ -97,20 +95,6 @@ def test_a_run_directory_is_made_and_tried(tmp_path: Path, monkeypatch: pytest.M
         "the run directory `run` cannot be found: the current folder no longer exists\n"
         "  hint: change to a folder that does, or name the run directory by its absolute path"
     )
-
-
-@pytest.mark.parametrize("name", ["status.json", "best.json", "metrics.jsonl"])
-def test_a_file_of_somebody_is_never_overwritten(name: str, run: Run) -> None:
-    file = run.files.folder / name
-    file.write_text("[1]\n")
-    with pytest.raises(UsageError) as refused:
-        run.files.find("auto")
-        run.begin()
-    assert str(refused.value) == (
-        f"`{name}` in `{run.files.path}` was not written by a run\n"
-        "  hint: choose another run directory, or move that file"
-    )
-    assert file.read_text() == "[1]\n"
 
 
 # ---- where it resumes
@@ -246,32 +230,6 @@ def test_the_list_of_starts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert names(folder) == before and len((folder / "starts.jsonl").read_text().splitlines()) == 3
 
 
-def test_the_hashes_of_what_was_set_up_last(run: Run) -> None:
-    run.begin()
-    checkpoint = read_checkpoint(run.save(1).path)
-    assert run.files.setup_of(checkpoint) == {}
-    run.files.started({"setup": {"a": 1, "b": "x"}}, {})
-    run.files.started({"setup": [1]}, {})
-    run.files.started({}, {})
-    assert run.files.setup_of(checkpoint) == {"a": "1", "b": "x"}
-
-
-def test_a_run_that_was_resumed_elsewhere_is_noticed(run: Run) -> None:
-    run.begin()
-    with run.files.held():
-        assert run.files._lock._descriptor is not None
-    Run(run.files.folder).begin()
-    with pytest.raises(UsageError) as refused, run.files.held():
-        pass
-    assert str(refused.value) == (
-        f"the run in `{run.files.path}` was resumed elsewhere since this trainer stopped\n"
-        "  hint: make a new Trainer, which resumes the run as it is now"
-    )
-    assert run.files._lock._descriptor is None, "it is released"
-    with Run(run.files.folder).files.held():
-        pass
-
-
 def test_a_status_names_the_newest_and_the_best(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_files.time, "time", lambda: 1234.56789)
     files = run.files
@@ -379,16 +337,6 @@ def test_the_ranking_is_on_the_disk_before_anything_is_removed(run: Run, monkeyp
     assert seen == [[second.path.name]] and names(run.files.checkpoints) == [second.path.name]
 
 
-def test_unsound_ones_do_not_count_as_kept(run: Run) -> None:
-    run.begin()
-    one, two, three = (run.save(step).path for step in (1, 2, 3))
-    (three / "model.safetensors").write_bytes(b"torn")
-    assert run.files.newest().path == two  # type: ignore[union-attr]
-    four = run.save(4, Retention(2)).path
-    assert names(run.files.checkpoints) == [two.name, four.name] and not one.exists()
-    assert replace(run.files._store.facts_of(one), files={}) == replace(run.files._store.facts_of(one))
-
-
 # ---- the lock
 
 
@@ -397,17 +345,9 @@ def test_unsound_ones_do_not_count_as_kept(run: Run) -> None:
     [
         ({"process": -1, "host": "node7", "since_unix_seconds": 0}, "process -1 on 'node7' since "),
         (
-            {"process": os.getpid(), "host": "node7", "since_unix_seconds": 0},
-            "process PROCESS on 'node7' since ",
-        ),
-        ({"process": -1, "host": socket.gethostname(), "since_unix_seconds": 0}, "process -1 on "),
-        (
             {"process": os.getpid(), "host": socket.gethostname(), "since_unix_seconds": 0},
             "another trainer of this process since ",
         ),
-        ({"process": "x", "host": "a", "since_unix_seconds": 0}, "another process"),
-        ({"process": 1, "host": "a"}, "another process"),
-        ({"process": 1, "host": "a", "since_unix_seconds": 1e300}, "another process"),
         ([], "another process"),
     ],
 )
@@ -419,34 +359,5 @@ def test_who_holds_a_directory(content: Any, who: str, tmp_path: Path) -> None:
         RunLock(tmp_path, print).acquire()
     lock.release()
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(0)) if who.endswith("since ") else ""
-    assert refused.value.message.startswith(
-        f"`{tmp_path}` is being trained by {who.replace('PROCESS', str(os.getpid()))}{since}"
-    )
+    assert refused.value.message.startswith(f"`{tmp_path}` is being trained by {who}{since}")
     assert refused.value.hint == "wait for it, stop it, or choose another run directory"
-
-
-def test_a_lock_that_cannot_be_named_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*words: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(run_files.os, "write", full)
-    lock = RunLock(tmp_path, print)
-    lock.acquire()
-    with pytest.raises(UsageError, match="is being trained by another process"):
-        RunLock(tmp_path, print).acquire()
-    lock.release()
-    assert not run_files._HELD
-    monkeypatch.setattr(run_files, "fcntl", None)
-    RunLock(tmp_path, print).acquire()
-
-
-def test_a_checkpoint_that_cannot_be_written_leaves_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    run.begin()
-    monkeypatch.setattr(
-        "graphtrain.storage.checkpoint.write_files", lambda *words: (_ for _ in ()).throw(MemoryError())
-    )
-    with pytest.raises(CheckpointError) as failed:
-        run.save(1)
-    path = run.files.checkpoints / "000001-step-1"
-    assert str(failed.value) == f"cannot write the checkpoint {path}: MemoryError"
-    assert names(run.files.checkpoints) == []
