@@ -95,10 +95,6 @@ def fill(name: str, value: Any) -> Change:
     return lambda model, optimizer: setattr(model, name, value)
 
 
-def register(name: str, *, persistent: bool) -> Change:
-    return lambda model, optimizer: model.register_buffer(name, torch.full((3,), 0.5), persistent=persistent)
-
-
 def thaw(model: Any, optimizer: Any) -> None:
     model.frozen.requires_grad_(True)
     optimizer.add_param_group({"params": [model.frozen], "lr": 0.5})
@@ -122,10 +118,7 @@ def grow_head(model: Any, optimizer: Any) -> None:
 LOADABLE: dict[str, Change] = {
     "nothing": lambda model, optimizer: None,
     "a buffer that was None": fill("mean", torch.full((3,), 0.25)),
-    "one that is not persistent": fill("scale", torch.full((3,), 0.25)),
     "a buffer that becomes None": fill("shift", None),
-    "a buffer that is registered": register("late", persistent=True),
-    "one that is registered and not persistent": register("later", persistent=False),
     "a buffer of another shape": grow,
     "a buffer of another dtype": lambda model, optimizer: model._buffers.update(shift=model.shift.double()),
     "a group that is added": thaw,
