@@ -141,8 +141,6 @@ class Files(Dataset[int]):
         return index
 
 
-
-
 def test_a_run_directory_does_not_change_what_a_noisy_data_set_gives(tmp_path: Path) -> None:
     class Noisy(Files):
         def __init__(self) -> None:

@@ -161,8 +161,6 @@ def test_rows_that_a_full_disk_refuses_are_written_when_there_is_room(
 # ---- whose file it is
 
 
-
-
 # ---- the ranking
 
 

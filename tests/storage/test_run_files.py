@@ -337,5 +337,3 @@ def test_the_ranking_is_on_the_disk_before_anything_is_removed(run: Run, monkeyp
 
 
 # ---- the lock
-
-
