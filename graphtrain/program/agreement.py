@@ -28,7 +28,6 @@ from graphtrain.errors import (
     RankFailedError,
     RanksDivergedError,
     RanksError,
-    RankStoppedError,
     SaveFailedError,
     UsageError,
 )
@@ -453,8 +452,6 @@ def _raised(named: dict[str, str]) -> GraphtrainError:
 
 
 def _of_failure(failure: Failure) -> RanksError:
-    if failure.kind == "stopped":
-        return RankStoppedError(f"rank {failure.rank} was stopped before anything was trained")
     if failure.kind == "lost":
         return RankFailedError(failure.reason)
     return RankFailedError(f"rank {failure.rank} failed {failure.place}: {failure.reason}")

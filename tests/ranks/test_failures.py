@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from graphtrain.errors import GraphtrainError, RankFailedError, RanksDivergedError, UsageError
-from graphtrain.outcome import STOPPED
 from graphtrain.ranks import Alone, Failure, Ranks, current_ranks, is_one_of_several, on_all_ranks, prints, using_ranks
 from graphtrain.ranks.current import leave
 
@@ -54,7 +53,6 @@ FAILED = {"rank": 1, "place": "in setup", "kind": "failed"}
         (ValueError("bad batch"), {**FAILED, "reason": "ValueError: bad batch"}, ["on rank 1"]),
         (KeyboardInterrupt(), {**FAILED, "reason": "KeyboardInterrupt"}, ["on rank 1"]),
         (UsageError("no such file"), {**FAILED, "reason": "UsageError: no such file"}, []),
-        (SystemExit(STOPPED), {**FAILED, "reason": "", "kind": "stopped"}, ["on rank 1"]),
         (SystemExit(2), {**FAILED, "reason": "SystemExit: 2"}, ["on rank 1"]),
         (
             RankFailedError("rank 0 has ended", "look there"),
