@@ -88,7 +88,7 @@ def record_means(recorder: Recorder, means: Mapping[str, float], optimizer: Any,
     """
     if not means:
         return
-    row = {**means, **recorder.means("train").running()}
+    row = {**means}
     for name, rate in _rates(optimizer):
         row.setdefault(name, rate)
     if may_repeat or not recorder.is_last_row(row):

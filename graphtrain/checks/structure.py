@@ -344,10 +344,11 @@ def check_start(plan: Plan, *, ranks: bool, supplied: Collection[str] | None) ->
                 plan_node.kind.implementation.refuse_settings(plan_node, ranks=ranks)  # type: ignore[attr-defined]
         except UsageError as error:
             yield _refused(plan_node, error.message, error.hint)
-        for what, words, instead in _done_alone(plan_node, supplied):
-            if (other := alone.setdefault((plan_node.scope.path, what), plan_node)) is not plan_node:
-                message = f"`{other.path}` and `{plan_node.path}` both {words}"
-                yield _refused(plan_node, message, f"remove one of them, or {instead}")
+        for name, at in _scheduled(plan_node, supplied):
+            if (other := alone.setdefault((plan_node.scope.path, name, at), plan_node)) is not plan_node:
+                message = f"`{other.path}` and `{plan_node.path}` both step `{name}` at one time ({at})"
+                hint = "remove one of them, or give it another `every`"
+                yield _refused(plan_node, f"{message}: each would multiply what the other has set", hint)
     acting = [node for node in plan.nodes if node.kind and not node.kind.is_idle(node.parameters, node.expressions)]
     reads = [(read.name, node) for node in acting for read, _ in node.setup_reads]
     returning = [node for name, node in reads if name == "history"]
@@ -356,18 +357,13 @@ def check_start(plan: Plan, *, ranks: bool, supplied: Collection[str] | None) ->
         yield _refused(returning[0], message, "insert a node of the kind `checkpoint`, as in `fit`")
 
 
-def _done_alone(plan_node: PlanNode, supplied: Collection[str] | None) -> Iterator[tuple[object, str, str]]:
-    """What one node of a graph may do, and not two; the same in words, and what to do instead."""
+def _scheduled(plan_node: PlanNode, supplied: Collection[str] | None) -> Iterator[tuple[str, str]]:
+    """The names of the schedulers that a node steps, with the trigger that says when."""
     kind, trigger = plan_node.kind, plan_node.trigger
-    if kind is not None and kind.roles.follows:
-        metric = f"running/{plan_node.parameters[kind.roles.follows]}"
-        instead = f"let it follow another metric: {plan_node.path}.{kind.roles.follows}=NAME"
-        yield metric, f"record `{metric}`, and each would end the windows of the other", instead
     if kind is not None and "scheduler" in kind.optional and trigger is not None and not trigger.is_never:
         for name in resources_of([plan_node.scope.read_by(plan_node.node, "scheduler")]):
             if supplied is None or name in supplied:
-                words = f"step `{name}` at one time ({trigger}): each would multiply what the other has set"
-                yield (name, str(trigger)), words, "give it another `every`"
+                yield name, str(trigger)
 
 
 def _refused(plan_node: PlanNode, message: str, hint: str) -> Problem:

@@ -221,8 +221,6 @@ class Graph(Editable, Drawable):
         *,
         counts: Mapping[str, int] | None = None,
         position: str | None = None,
-        seconds: Mapping[str, float] | None = None,
-        guards: bool = False,
     ) -> Path:
         """Draw the graph into a file, with or without problems; an existing file is overwritten.
 
@@ -230,9 +228,6 @@ class Graph(Editable, Drawable):
             path: ends in ``.svg``, ``.png``, ``.pdf``, ``.dot`` (Graphviz) or ``.mmd`` (Mermaid).
             counts: path of a node -> how often it ran, for a heat picture. Default: no heat.
             position: path of the node that runs next, to be marked. Default: none.
-            seconds: path of a node -> how long its visits took, such as `Trainer.seconds_by_node`, for a heat picture
-                of the time. Default: none.
-            guards: True adds a table with the expressions of the guards below the picture. Default: False.
 
         Returns:
             The path of the file.
@@ -247,7 +242,7 @@ class Graph(Editable, Drawable):
         graphtrain.errors.UsageError: fit.jpeg: unknown format of a picture `.jpeg`
           hint: use a file name that ends in .svg, .png, .pdf, .dot, .mmd
         """
-        return self._drawn_into(path, counts=counts, position=position, seconds=seconds, guards=guards)
+        return self._drawn_into(path, counts=counts, position=position)
 
     @property
     def title(self) -> str:

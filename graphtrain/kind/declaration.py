@@ -134,14 +134,12 @@ class Roles:
         records: the prefix of metrics: a parameter with the name of a slot that the kind writes.
         keeps: `keep` of a kind with a step function: slots it returns that an epoch does not clear.
         monitor, mode: the name of a recorded metric, and whether small or large values are good.
-        follows: the name of a metric of the training, which the node records under another one.
     """
 
     records: str = ""
     keeps: str = ""
     monitor: str = ""
     mode: str = ""
-    follows: str = ""
 
 
 @dataclass(frozen=True)
@@ -201,8 +199,7 @@ class Kind:
     @functools.cached_property
     def roles(self) -> Roles:
         """Which of its parameters the engine knows."""
-        metrics = {name: each.metric for name, each in self.parameters.items() if each.metric is not None}
-        monitor = next((name for name, metric in metrics.items() if not metric.followed), "")
+        monitor = next((name for name, each in self.parameters.items() if each.metric is not None), "")
         modes = [
             name for name, each in self.parameters.items() if Mode in (each.annotation, *get_args(each.annotation))
         ]
@@ -211,7 +208,6 @@ class Kind:
             keeps="keep" if self.may_return_slots and "keep" in self.parameters else "",
             monitor=monitor,
             mode=modes[0] if monitor and modes else "",
-            follows=next((name for name, metric in metrics.items() if metric.followed), ""),
         )
 
     @property
@@ -265,7 +261,7 @@ class Kind:
         return tuple(dict.fromkeys(names))
 
     def is_idle(self, parameters: Mapping[str, Any], varying: Collection[str] = ()) -> bool:
-        """True if a parameter without which there is nothing to do is left out: None, or a bound of infinity.
+        """True if the parameters without which there is nothing to do are all left out: None, or a bound of infinity.
 
         Arguments:
             varying: the parameters whose values are not known before the visit. Default: none.
@@ -273,8 +269,9 @@ class Kind:
         return bool(self.left_out(parameters, varying))
 
     def left_out(self, parameters: Mapping[str, Any], varying: Collection[str] = ()) -> list[str]:
-        """The parameters without which there is nothing to do, and which are left out; arguments as of `is_idle`."""
-        return [name for name in self.idle_without if name not in varying and parameters[name] in _LEFT_OUT]
+        """The parameters without which there is nothing to do, if all are left out; arguments as of `is_idle`."""
+        left_out = [name for name in self.idle_without if name not in varying and parameters[name] in _LEFT_OUT]
+        return left_out if len(left_out) == len(self.idle_without) else []
 
     def due_fields(self, parameters: Mapping[str, Any]) -> tuple[str, ...]:
         """The fields that make it due in addition to its trigger, with these parameters."""

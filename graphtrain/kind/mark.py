@@ -88,8 +88,8 @@ def node(
             `unscale`), `divide`, `clip`, `use`, `step`, `zero_grad`, `eval`, `train`, `forget`. Another slot is named
             after the effect: ``"use inner_optimizer"``. With ``"backward?"`` a visit returns one more value, last:
                 whether it ran backward. Default: nothing.
-        optional: the resources, and the parameters, without which a visit would do nothing; if one is missing, or a
-            parameter is None or a bound of infinity, the node is bypassed. Default: none.
+        optional: the resources, and the parameters, without which a visit would do nothing; if a resource is
+            missing, or all the parameters are None or a bound of infinity, the node is bypassed. Default: none.
         varying: the parameters that it reads at every visit, so that a graph may give them an expression instead of a
             value. Default: none of a class; all but the trigger of a function, which gets them at every call.
         transient: written slots that cannot be saved (an iterator, an open graph); no save point while one is alive.

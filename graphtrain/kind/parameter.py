@@ -51,12 +51,7 @@ class Metric:
 
     A metric that no row has is an error once there are rows. If the kind also has a parameter of the type `Mode`, that
     says whether small or large values are good.
-
-    Attributes:
-        followed: True for a training metric that only this node records, under another name.
     """
-
-    followed: bool = False
 
 
 @dataclass(frozen=True)

@@ -418,7 +418,7 @@ class Agreement:
                 other = next(rank for rank, edge in enumerate(edges) if edge != edges[0])
                 raise RanksDivergedError(
                     f"ranks took different edges: {_went(0, edges[0])}, {_went(other, edges[other])}",
-                    "a guard read a value that differs between ranks; let the kind `agree` make it one value first",
+                    "a guard read a value that differs between ranks; let a kind gather it and make one value first",
                 )
         other = next(rank for rank, record in enumerate(records) if _spot(record) != _spot(records[0]))
         first, second = records[0], records[other]

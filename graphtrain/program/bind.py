@@ -235,9 +235,6 @@ class Program:
         self.window_ranks = getattr(self.resources.get("ranks"), "world_size", 1)
         self.read_resources: set[str] = set()
         self._takes_no_step = False
-        self._batch_counters: dict[
-            str, ProgramNode
-        ] = {}  # input of a step function -> the node that could have declared it
         self.scopes: dict[str, ProgramGraph] = {}
         self.main = self._bind_graph(plan.main, None)
         self.training = [scope for scope in self.scopes.values() if scope.names.counts_training]
@@ -331,8 +328,6 @@ class Program:
             field_name = counted if name == "step" else counter.kind.step_inputs.get(name) if counter else None
             if counter is not None and field_name is not None:
                 return FieldTarget(counter.path, field_name)
-            if counter is not None:
-                self._batch_counters[name] = counter
         elif name == "step" and not counting:
             self._takes_no_step = True
         return node.scope.names.resolve(name)
@@ -430,8 +425,6 @@ class Program:
             hint = suggestion(name, {*supplied} - self.read_resources - {*(USUAL if name in USUAL else ())})
             if "did you mean" not in hint:
                 hint = f"supply it: Trainer(..., {name}=...), or let `setup` return it"
-                if counter := self._batch_counters.get(name):
-                    hint += f"; or let `{counter.kind.name}`, which counts batches, declare it in its `step_inputs`"
             unread = [other for other in unread if f"`{other}`" not in hint]  # a misspelt name is one problem
             readers = sorted(paths)
             where = f"{self.graph.name}: nodes.{readers[0]}"

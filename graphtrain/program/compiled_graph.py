@@ -15,10 +15,10 @@ from graphtrain.graph.renaming import Renaming
 from graphtrain.kind import Read
 from graphtrain.kind.fields import EpochFields
 from graphtrain.kind.trigger import Trigger
-from graphtrain.names import quoted, suggestion
+from graphtrain.names import suggestion
 from graphtrain.plan.flow import Flow
 from graphtrain.plan.plan import Plan
-from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, Target, leaves, slots_of
+from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, Target, leaves
 from graphtrain.plan.slots import SavePoints, Slots
 from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 from graphtrain.program.cells import Cells
@@ -98,27 +98,6 @@ class Liveness:
             for name in sorted(set(self._points.needed(node.path, ended=ended)) - set(held)):
                 return name, self._points.reader_after(name, node.path, ended=ended)
         return None
-
-    def why(self, slots: Collection[str], position: int) -> Iterator[str]:
-        """The readers of slots, and the graph throughout which one of them is alive, in words."""
-        path, nodes = self._program.nodes[position].path, self._program.nodes
-        needed = [slot for slot in slots if slot in self._points.needed(path)]
-        if readers := dict.fromkeys(self._points.reader_after(slot, path) for slot in needed):
-            yield f"read later by {quoted(readers)}"
-        for scope in nodes[position].scope.around():
-            inside = [node for node in nodes if node.path.startswith(scope.prefix) and not node.bypassed]
-            if all(set(slots) & self.names(node.index) for node in inside):
-                whole = f"`{scope.outer.path}`" if scope.outer else f"the graph `{self._program.graph.name}`"
-                yield f"{'alive' if len(slots) == 1 else 'one of them is alive'} at every node of {whole}"
-                return
-
-    def reader_of_data(self, slot: str) -> str:
-        """The path of a node that uses the value of a slot as its data; empty if none does."""
-        for node in self._program.nodes:
-            for read, target in node.plan_node.setup_reads:
-                if read.takes_written and slot in slots_of([target]):
-                    return node.path
-        return ""
 
 
 @final

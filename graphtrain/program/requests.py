@@ -47,12 +47,13 @@ class Return:
 
 
 class Saves:
-    """The state of the checkpoints of a run; this class is for a run that makes none."""
+    """The state of the checkpoints of a run; this class is for a run that makes none.
 
-    @property
-    def returns(self) -> int:
-        """How often the run has returned to one."""
-        return 0
+    Attributes:
+        returns: how often the run has returned to one.
+    """
+
+    returns = 0
 
     def is_writing(self) -> bool:
         """True while this process writes one."""

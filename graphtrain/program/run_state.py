@@ -16,6 +16,7 @@ import torch
 from graphtrain.errors import CheckpointError
 from graphtrain.names import plainly_named, quoted
 from graphtrain.program.bind import ProgramNode
+from graphtrain.program.rounds import is_fetching
 from graphtrain.state.drift import OTHER_SUBMODULES
 from graphtrain.state.generators import generator_of, without_generators
 from graphtrain.state.objects import MISFITS
@@ -192,13 +193,16 @@ def _restore_progress(run: StatefulObjects, saved: Section, exempt: Exemptions) 
         stored = stored_fields(node)
         taken = [name for name in stored if name in values]
         if is_replaced:
-            taken = [name for name in taken if _is_alike(getattr(node.instance, name), values[name])]
+            taken = [name for name in taken if _is_alike(getattr(node.instance, name), run.decoded(values[name]))]
         for name in taken:
-            setattr(node.instance, name, values[name])
+            setattr(node.instance, name, run.decoded(values[name]))
         if node.kind.keeps_state:
             stored = [*stored, "state"]
             if "state" in values and not is_replaced:
-                node.instance.load_state_dict(values["state"])
+                state = values["state"]
+                if is_fetching(node):
+                    state = {name: run.decoded(value) for name, value in state.items()}
+                node.instance.load_state_dict(state)
                 node.check_fields()
                 taken.append("state")
         yield from (f"{node.path}.{name} left out" for name in sorted(set(values) - set(taken)))
@@ -243,7 +247,7 @@ def _capture_slots(run: StatefulObjects, alive: set[int]) -> Section:
 def _restore_slots(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
     for name, value in saved.items():
         if name in run.program.slot_names:
-            run.program.slots[run.program.slot_index(name)] = value
+            run.program.slots[run.program.slot_index(name)] = run.decoded(value)
 
 
 def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
@@ -267,7 +271,8 @@ def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
 
 def _restore_reachable(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
     if run.baseline is not None:
-        run.reader = run.baseline.restore(saved, left=run.data_state.left)
+        run.baseline.restore(saved, left=run.data_state.left, reader=run.reader)
+    run.reader = None
     run.objects.part_gradients(run.gradients)
     run.gradients = {}
 

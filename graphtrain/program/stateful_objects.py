@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, final
 
@@ -15,7 +15,6 @@ from graphtrain.data.samplers import held_generators
 from graphtrain.data.source import keeps_position, parts_beside_position
 from graphtrain.data.state import DataState
 from graphtrain.errors import CheckpointError, UsageError
-from graphtrain.graph.renaming import Renaming
 from graphtrain.names import suggestion
 from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.rounds import is_fetching
@@ -28,10 +27,8 @@ from graphtrain.program.run_state import (
     Section,
     add_groups,
     essential_progress,
-    stored_fields,
 )
 from graphtrain.report.recorder import Recorder
-from graphtrain.state.aliases import aliases_of, share
 from graphtrain.state.baseline import Baseline
 from graphtrain.state.category import is_users
 from graphtrain.state.codec import StateReader, StateWriter, parts_in, shown_path
@@ -41,7 +38,7 @@ from graphtrain.state.drift import NO_DRIFT, Drift
 from graphtrain.state.objects import SavedObjects
 from graphtrain.state.reachable import is_within, keeps_state
 from graphtrain.state.weights import uncompiled
-from graphtrain.storage.encoding import UnsaveableError
+from graphtrain.storage.encoding import Packed, UnsaveableError
 from graphtrain.storage.sharing import MustBeEqual
 from graphtrain.storage.state_files import state_digest
 
@@ -56,6 +53,16 @@ def of_rank(node: ProgramNode) -> tuple[str, ...]:
     """The fields of a node's progress that are separate on each rank, as its kind declares."""
     declared: tuple[str, ...] = getattr(node.kind.implementation, "of_rank", ())
     return declared
+
+
+def _in_transit(node: ProgramNode) -> list[str]:
+    """The fields of a node's progress that may share objects with others: not what the engine keeps of triggers."""
+    of_engine = ("fired", *_OF_DATA)
+    return [
+        name
+        for name, field in node.kind.fields.items()
+        if field.stored and field.in_digest and not field.with_gradients and name not in of_engine
+    ]
 
 
 _EVERYTHING = Exemptions()
@@ -104,7 +111,6 @@ class StatefulObjects:
         self.parameters: dict[str, list[str]] = {}  # of each optimizer, by groups
         self.saved_optimizers: Section = {}  # while a state is restored
         self.gradients: dict[str, Any] = {}  # by module, while a state is restored
-        self.aliases: dict[str, list[list[Any]]] = {}  # the sharing of values in transit at the last capture
         self.writer: StateWriter | None = None  # while a state is captured
         self.reader: StateReader | None = None  # while a state is restored
         self.data_content: DataContent | None = None  # None before the run has begun
@@ -274,61 +280,60 @@ class StatefulObjects:
                         f"nothing is known that could make its {type(value).__qualname__} again",
                         "supply it as a resource, which the node changes in place",
                     )
-        captured = {name: SECTIONS[name].capture(self, alive) for name in sections}
+        # Values in transit refer to what has changed.
+        needed = {*sections, "reachable"} if "resources" in sections else {*sections}
+        captured = {name: SECTIONS[name].capture(self, alive) for name in SECTIONS if name in needed}
         if "slots" in captured and self.writer is not None:
-            self._note_aliases(captured, self.writer)
+            self._encode_in_transit(captured, self.writer)
         self.writer = None
         return RunState.of(captured)
 
-    def _note_aliases(self, captured: Mapping[str, Section], writer: StateWriter) -> None:
-        """Note the sharing of values in transit: those of slots, and those that nodes keep for a later visit."""
-        kept = _kept_by_nodes(captured.get("progress", {}))
-        if not captured["slots"] and not kept:
-            self.aliases = {}
-            return
-        others = (
-            (f"{name}.state_dict(){''.join(f'[{key!r}]' for key in keys)}", part)
-            for name, state in captured.get("resources", {}).items()
-            if name not in self.objects.modules and name not in self.objects.optimizers
-            for keys, part in parts_in(state)
+    def _encode_in_transit(self, captured: dict[str, Section], writer: StateWriter) -> None:
+        """Encode the values of slots, and those that nodes keep, by references to the objects that others have."""
+        further = self.objects.stateful.keys() - self.objects.modules.keys() - self.objects.optimizers.keys()
+        others = {
+            f"{name}.state_dict(){''.join(f'[{key!r}]' for key in keys)}": part
+            for name in sorted(further)
+            for keys, part in parts_in(captured.get("resources", {}).get(name))
             if isinstance(part, torch.Tensor | numpy.ndarray)
-        )
-        # Data loads its position itself.
-        positions = [f"{node.path}.state" for node in self.program.nodes if node.kind.keeps_state]
-        aliases = aliases_of({**kept, **captured["slots"]}, writer, others, quiet=positions)
-        self.aliases = aliases.places
-        self.unknown += aliases.unknown
+        }
+        progress = {path: dict(fields) for path, fields in captured["progress"].items()}
+        slots = dict(captured["slots"])
+        in_transit = {
+            path.format(name): (table, name)
+            for path, table, names in self._tables(progress, slots)
+            for name in names
+            if type(table.get(name)) not in CONSTANTS
+        }
+        encoded = writer.pack_in_transit({path: table[name] for path, (table, name) in in_transit.items()}, others)
+        for path, (table, name) in in_transit.items():
+            table[name] = encoded[path]
+        captured |= {"progress": progress, "slots": slots}
+        self.unknown = list(dict.fromkeys([*self.unknown, *writer.lost_memory()]))
 
-    def share(self, aliases: Any, progress: Section, renaming: Renaming) -> list[str]:
-        """Restore the sharing of values in transit noted in `aliases`.
-
-        Arguments:
-            progress: the progress that nodes were restored from, whose very containers they hold.
-            renaming: that of the names in `aliases`.
-
-        Returns:
-            A line for everything that is no longer shared.
-        """
-        if self.reader is None:
-            return []
-        indices = {name: self.program.slot_index(name) for name in self.program.slot_names}
-        values = {name: self.program.slots[index] for name, index in indices.items()}
-        kept = _kept_by_nodes(progress)
-
-        def name_now(name: str) -> str:
-            path, _, field = name.rpartition(".")
-            return f"{renaming.path(path)}.{field}" if path else renaming.slot(name)
-
-        lost = share(values := {**kept, **values}, aliases, self.reader, name_now)
-        for name, index in indices.items():
-            self.program.slots[index] = values[name]
+    def _tables(
+        self, progress: Mapping[str, dict[str, Any]], slots: dict[str, Any]
+    ) -> Iterator[tuple[str, dict[str, Any], Collection[str]]]:
+        """The tables with values in transit: the form of their paths, the table, and the names of the values."""
         for node in self.program.nodes:
-            for name in stored_fields(node):
-                place = f"{node.path}.{name}"
-                if place in kept and getattr(node.instance, name) is kept[place]:
-                    setattr(node.instance, name, values[place])
-        self.reader = None
-        return lost
+            fields = progress.get(node.path, {})
+            yield f"{node.path}.{{}}", fields, _in_transit(node)
+            # The rest of its state is the position of the data, which has that itself.
+            if is_fetching(node) and "state" in fields:
+                fields["state"] = dict(fields["state"])
+                yield f"{node.path}.state.{{}}", fields["state"], ["ahead"]
+        yield "slots[{!r}]", slots, slots.keys()
+
+    def decoded(self, value: Any) -> Any:
+        """A value in transit.
+
+        Raises:
+            CheckpointError: it refers to something that does not exist.
+        """
+        if not isinstance(value, Packed):
+            return value
+        assert self.reader is not None, "values are encoded by references to what a baseline lists"
+        return self.reader.unpack(value)
 
     def essential_parts(self, state: RunState) -> dict[str, Section]:
         """For sections of which the continuation depends only on a part: that part."""
@@ -355,25 +360,39 @@ class StatefulObjects:
             {node.path: (*_OF_DATA, *of_rank(node)) if is_fetching(node) else of_rank(node) for node in nodes},
         )
 
-    def essential(self, state: RunState) -> dict[str, Section]:
-        """All that a continuation depends on: this is what a digest covers, and `verify` compares."""
-        return {**state.sections(), **self.essential_parts(state)}
+    def essential(self, state: RunState, *, in_transit: bool = True) -> dict[str, Section]:
+        """All that a continuation depends on: this is what a digest covers, and `verify` compares.
+
+        Arguments:
+            in_transit: False to leave out values in transit. Default: with them.
+        """
+        essential = {**state.sections(), **self.essential_parts(state)}
+        if not in_transit:
+            progress = {path: dict(fields) for path, fields in essential["progress"].items()}
+            for _, table, names in self._tables(progress, {}):
+                for name in [name for name in names if type(table.get(name)) not in CONSTANTS]:
+                    del table[name]
+            essential |= {"progress": progress, "slots": {}}
+        return essential
 
     def digest(
         self,
         alive: set[int],
         sections: Collection[str] = tuple(SECTIONS),
         reachable: Section | None = None,
+        *,
+        in_transit: bool = True,
     ) -> str:
         """A digest of all that the continuation depends on.
 
         Arguments:
             reachable: used for the section of this name. Default: the present one.
+            in_transit: as for `essential`.
         """
         state = self.capture(alive, sections)
         if reachable is not None:
             state = dataclasses.replace(state, reachable=reachable)
-        essential = self.essential(state)
+        essential = self.essential(state, in_transit=in_transit)
         return state_digest({name: essential[name] for name in sections if name in essential})
 
     def differs_from(self, saved: Section) -> list[str]:
@@ -395,6 +414,9 @@ class StatefulObjects:
         Raises:
             CheckpointError: a resource has changed its shape, or is missing.
         """
+        if self.baseline is not None and "resources" in sections:
+            encoded = {"reachable": state.reachable, "progress": state.progress, "slots": state.slots}
+            self.reader = self.baseline.reader(encoded)
         self.objects.reshape(state.modules, state.resources, exempt.fresh)
         self.saved_optimizers = state.optimizers
         add_groups(self, state.optimizers)
@@ -409,16 +431,6 @@ class StatefulObjects:
         """Restore the state that setting up nodes may have changed."""
         for name in sections:
             SECTIONS[name].restore(self, getattr(state, name), Exemptions())
-
-
-def _kept_by_nodes(progress: Section) -> dict[str, Any]:
-    """The values in nodes that can be changed in place, by node and field."""
-    return {
-        f"{path}.{name}": value
-        for path, fields in progress.items()
-        for name, value in fields.items()
-        if type(value) not in CONSTANTS
-    }
 
 
 def _text_of(part: Any) -> str:

@@ -8,7 +8,7 @@ from graphtrain.graph.elements import nodes_of
 
 def lacks_a_check(graph: Graph) -> bool:
     """True if no node of the graph looks for losses that are not finite."""
-    return all(node.use not in ("check_finite", "train_finite_batch") for node in nodes_of(graph).values())
+    return all(node.use != "check_finite" for node in nodes_of(graph).values())
 
 
 def replay_of_validation(loss: str, step: int, graph: Graph) -> list[str]:

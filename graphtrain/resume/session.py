@@ -238,11 +238,10 @@ class Session(RunOfRank):
         if checkpoint.ranks != world.world_size:
             fitting, resizing = resized(checkpoint, self.compiled, world.ranks, self.seed, options.rename)
         if checkpoint.manifest.sharded or world.mesh:
-            from graphtrain.resume.sharded import fitted  # which few runs need
+            from graphtrain.resume.sharded import assembled  # which few runs need
 
-            resources = {**self.resources, **self.compiled.state.objects.modules}
-            fitting, otherwise = fitted(fitting, checkpoint, resources, world)
-            resizing = ", ".join(filter(None, (resizing, otherwise)))
+            fitting = assembled(fitting, self.compiled.state.objects.modules.values())
+            resizing = ", ".join(filter(None, (resizing, "" if world.mesh else "models that are not sharded now")))
         return restore(fitting, self, options, resizing)
 
     def _compile_again(self) -> None:
@@ -296,7 +295,6 @@ class Session(RunOfRank):
             raise
         finally:
             former.state.restore_after_setup(state, ("random",))
-        self.recorder.keep_followers([node.instance for node in compiled.program.by_path.values()])
         self.requests.retentions = compiled.retentions
         self.resources, self._prepared, self.environment = all_resources, prepared, environment
         self._made = made

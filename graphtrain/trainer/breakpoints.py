@@ -6,7 +6,7 @@ breakpoints pays nothing, and a run with one pays a call and a comparison at tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -116,18 +116,6 @@ def at_limit(compiled: CompiledGraph, limit: Trigger) -> list[Breakpoint]:
 # ---- run(before=...), replay --node
 
 
-def refuse_unknown_node(path: str, nodes: Collection[str], option: str) -> None:
-    """Raise if there is no node at a path.
-
-    >>> refuse_unknown_node("stp", ["clip", "step"], "before")
-    Traceback (most recent call last):
-    graphtrain.errors.UsageError: before: there is no node `stp`
-      hint: did you mean `step`?
-    """
-    if path not in nodes:
-        raise UsageError(f"{option}: there is no node `{path}`", suggestion(path, nodes))
-
-
 def before_node(
     compiled: CompiledGraph,
     path: str,
@@ -153,7 +141,8 @@ def before_node(
             f"{option}: the node `{path}` never runs: it is bypassed, or inside a node that is",
             f"supply the resource, or set the parameter, that it lacks; the nodes that run: {', '.join(running)}",
         )
-    refuse_unknown_node(path, running, option)
+    if path not in running:
+        raise UsageError(f"{option}: there is no node `{path}`", suggestion(path, running))
     node = running[path]
     is_due = compiled.compiler.cells.due(node) if isinstance(node.trigger, Every) else lambda: True
     fields = node.fields

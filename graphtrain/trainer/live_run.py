@@ -12,7 +12,7 @@ from graphtrain.errors import LifeCycleError, SaveFailedError
 from graphtrain.graph.elements import END
 from graphtrain.kind.parameter import plain_value
 from graphtrain.kind.trigger import Trigger
-from graphtrain.lazy import PARTS, installed, part
+from graphtrain.lazy import imported
 from graphtrain.outcome import Outcome
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import SavePolicy
@@ -125,15 +125,9 @@ class LiveRun:
         rows += [*guarded, self.watchers.row]
 
     def tracing(self, trace: Callable[[Any], Any] | None = None) -> Any:
-        """The explainer, which calls `trace` after every transition; None if it is not installed.
-
-        Raises:
-            UsageError: it is not installed, and `trace` is given.
-        """
-        tracing = installed(PARTS["explain"]) if trace is None else part("explain")
-        if tracing is not None:
-            self._explainer = self._explainer or tracing.Explainer(self.notices.once)
-            self._explainer.trace = trace
+        """The explainer, which calls `trace` after every transition."""
+        self._explainer = self._explainer or imported("graphtrain.proof.tracing").Explainer(self.notices.once)
+        self._explainer.trace = trace
         return self._explainer
 
     def transitions(self, explainer: Any) -> list[Transition]:
@@ -206,7 +200,7 @@ class LiveRun:
 
     def has_changed(self) -> None:
         """Note that the user has changed the run: it does not go back to earlier checkpoints."""
-        self.writer.lineage = self.writer.lineage.forgotten()
+        self.writer.saved = {}
         self.writer.keep_newest()
 
     def entered_again(self) -> None:

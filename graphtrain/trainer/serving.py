@@ -20,7 +20,6 @@ from graphtrain.outcome import Outcome
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import Request
 from graphtrain.state.modules import note_rates
-from graphtrain.storage.manifest import OWN
 from graphtrain.trainer.debugging import users_frames
 from graphtrain.trainer.entry import go_back
 from graphtrain.trainer.live_run import LiveRun
@@ -81,15 +80,9 @@ def _ended(run: LiveRun) -> Answer:
     compiled = run.session.compiled
     main = compiled.program.main
     if trains(compiled.graph) and main.count("batches") == 0:
-        counting, _ = main.counter("batches")
-        if counting is not None and not counting.fields["runs"]:
-            raise DataError(
-                f"the run ended without a batch: nothing led to `{counting.path}`, which fetches them, before the end",
-                'look at the edges to "end" and their guards; nothing was saved as the end of the run',
-            )
         raise DataError(
-            "the run ended without a batch: the data is empty, or was exhausted in `setup`",
-            "supply data that starts over at each `__iter__`; nothing was saved as the end of the run",
+            "the run ended without a batch: the data is empty, was exhausted in `setup`, or no edge led to it",
+            'supply data that starts over at each `__iter__`, or look at the guards of the edges to "end"',
         )
     run.session.loop.ended, run.is_end_saved = True, False
     compiled.at_end()
@@ -126,7 +119,7 @@ def _save(run: LiveRun) -> bool:
         return run.save(run.requests.policy, run.requests.values, run.requests.askers)
     run.notices.once("there is no run directory, so no checkpoint is written")
     if run.is_replay:  # the run that it replays has saved
-        run.writer.lineage = run.writer.lineage.with_saved(OWN, run.requests.askers)
+        run.writer.saved |= dict.fromkeys(run.requests.askers, "")
     return True
 
 

@@ -20,7 +20,7 @@ from graphtrain.program.loop import Loop, Transition
 from graphtrain.ranks import current_ranks, on_all_ranks
 from graphtrain.report.logger import Logger
 from graphtrain.report.snapshot import Display
-from graphtrain.resume.equal_ranks import require_equal, require_equal_weights, require_one_folder
+from graphtrain.resume.equal_ranks import require_equal, require_equal_weights
 from graphtrain.resume.restore import ResumeOptions
 from graphtrain.resume.session import Session
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
@@ -153,7 +153,6 @@ class Trainer(RunView):
         files: RunFiles | None = None
         if run_dir is not None:
             files = RunFiles(run_dir, notices, lead=session.world.lead, writes=not ranks.rank)
-            require_one_folder(session.world, files)
         display = display_for(notices) if display == "auto" else display
         of_rank_0: tuple[Iterable[Logger], Display | None] = (loggers, display) if not ranks.rank else ((), None)
         self._run = LiveRun(session, files, arguments, *of_rank_0)

@@ -14,7 +14,7 @@ from graphtrain.graph import Graph
 from graphtrain.graph.canonical import structural_hash
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.trigger import Trigger
-from graphtrain.lazy import part
+from graphtrain.lazy import imported
 from graphtrain.names import suggestion
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.report.recorded import Recorded, html_of
@@ -122,7 +122,7 @@ class RunView(Recorded):
 
         Known after `advance`, after a `run` with `trace`, and where a run is over or has failed.
         """
-        run, explaining = self._run, part("explain")
+        run, explaining = self._run, imported("graphtrain.proof.tracing")
         last: Explanation | None = run.tracer.last if run.tracer is not None else None
         return last or explaining.explain_untraced(
             run.session.compiled, run.session.loop, run.failure, has_run=run.has_run, is_rewired=run.is_rewired
@@ -208,7 +208,7 @@ class RunView(Recorded):
 
     def summary(self) -> Summary:
         """The models with their parameters, and the schedule of the graph; it prints, and is drawn in a notebook."""
-        program, summing = self._session.compiled.program, part("summary")
+        program, summing = self._session.compiled.program, imported("graphtrain.report.display.summary")
         modules = {name: value for name, value in program.resources.items() if isinstance(value, torch.nn.Module)}
         activities = []
         for node in program.main.nodes.values():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, final
 
 from graphtrain.errors import CheckpointError, UnknownMetricError
 from graphtrain.graph.elements import nodes_of
-from graphtrain.lazy import PARTS, installed
+from graphtrain.lazy import imported
 from graphtrain.names import suggestion
 from graphtrain.plain import brief
 from graphtrain.printable import Notices
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 # A watcher rests at least this many times as long as its last tick took.
 _LEAST_REST = 10
-# What a run waits for -> the activity of the stopwatch that has its time.
-_WAITS = {"data": "data", "saves": "save"}
 # Rows that follow fast are written together, at most this often: 20 us a row, which are 160 us for each by itself.
 _LEAST_SECONDS = 1.0
 _IN_TIME = " (--dry-run, in Python graph.dry_run(), finds this in one batch)"
@@ -114,13 +112,13 @@ class Watchers:
 
 
 def display_for(notify: Callable[[str], Any]) -> Display | None:
-    """The display for a terminal, a notebook, or plain lines elsewhere; None if displays are not installed.
+    """The display for a terminal, a notebook, or plain lines elsewhere.
 
     Arguments:
         notify: takes a plain line.
     """
-    displays = installed(PARTS["display"])
-    return displays.display_for(notify) if displays is not None else None
+    display: Display | None = imported("graphtrain.report.display.choose").display_for(notify)
+    return display
 
 
 @final
@@ -248,7 +246,6 @@ class NodesFile(Watcher):
         self._counted: list[int] = []  # by the transitions of the graph
         self._counts: list[int] = []  # of these, what is written
         self._milliseconds: Mapping[str, int] = {}
-        self._waits: Mapping[str, int] = {}
         self._noted: list[tuple[float, int, list[int]]] = []  # of lines that are not written yet: time, rows, counts
         self._written_at = -math.inf
         self._notes: dict[str, Any] = {}  # for the next header
@@ -262,7 +259,7 @@ class NodesFile(Watcher):
         """
         self._event, self._header, self._noted, self._notes = event, {}, [], {}
         self._count()
-        self._counts, self._milliseconds, self._waits = [*self._counted], {}, {}
+        self._counts, self._milliseconds = [*self._counted], {}
         self._take_times()
 
     def note(self, renamed: Mapping[str, str], instead: str) -> None:
@@ -337,22 +334,16 @@ class NodesFile(Watcher):
         self._files.append(*lines, holds="counts")
 
     def _take_times(self) -> dict[str, Any]:
-        """What nodes and waits took since this was last called; 0.1 ms."""
-        seconds = self._run.session.watch.seconds()
+        """What nodes took since this was last called; 0.1 ms."""
         times = {path: round(1000 * took) for path, took in self._run.node_times.seconds().items()}
-        waits = {name: round(1000 * seconds.get(activity, 0.0)) for name, activity in _WAITS.items()}
         numbers = {path: number for number, path in enumerate(self._layout["nodes"])}
-        more = _increases(self._milliseconds, times)
-        took = [number for path, spent in more.items() if path in numbers for number in (numbers[path], spent)]
-        waited = _increases(self._waits, waits)
+        more = {path: spent - self._milliseconds.get(path, 0) for path, spent in times.items()}
+        took = [
+            number for path, spent in more.items() if spent > 0 and path in numbers for number in (numbers[path], spent)
+        ]
         # An estimate may fall; what is written does not.
         self._milliseconds = {path: max(spent, self._milliseconds.get(path, 0)) for path, spent in times.items()}
-        self._waits = waits
-        return {**({"milliseconds": took} if took else {}), **waited}
-
-
-def _increases(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:
-    return {key: value - before.get(key, 0) for key, value in now.items() if value > before.get(key, 0)}
+        return {"milliseconds": took} if took else {}
 
 
 @final

@@ -296,13 +296,9 @@ def handing_out(graph: Graph) -> Graph:
 
 STRUCTURE = [
     edited("float16 without a scale", lambda g: g.set("train_batch", precision="16-mixed"), "G119 nodes.train_batch"),
-    edited("weights that would be dropped", lambda g: g.overlay("check_finite").set("check_parameters", action="drop"),
-           "G119 nodes.check_parameters"),
     edited("a limit that is neither", lambda g: g.set("next_batch", limit=1.5), "G119 nodes.next_batch"),
     edited("a limit that is neither inside", lambda g: g.set("validate/next_batch", limit=1.5),
            "G119 validate/nodes.next_batch"),
-    edited("two running means of a metric", lambda g: g.overlay("running_loss").insert(
-        "slower", "running_loss", after="step", windows=9), "G119 nodes.slower"),
     edited("a scheduler stepped twice", lambda g: g.insert("again", "schedule", at="decide", after="schedule"),
            "G119 nodes.again"),
     edited("a return to a checkpoint that none saves", lambda g: g.overlay("rollback").remove("checkpoint"),
@@ -715,9 +711,6 @@ RANKS = [
     for_ranks("a guard on the number of a rank's own batch", lambda g: skipping(g, "next_batch.own_batch_index > 3"),
               "G701 guards.spike"),
     for_ranks("a guard on a slot made of a loss", lambda g: skipping(g, "high > 1").insert(
-        "of_loss", OF_LOSS, before="look"), "G701 guards.spike"),
-    for_ranks("a guard on an average of ranks, and one on the slot that it is made of", lambda g: skipping(
-        g, "agreed > 1 and high > 2").insert("agree", before="look", reads={"value": "loss"}).insert(
         "of_loss", OF_LOSS, before="look"), "G701 guards.spike"),
     for_ranks("rows by the tokens of one rank", lambda g: g.insert("count", COUNT_TOKENS, after="train_batch").clock(
         "tokens", "count.tokens").set("log", every="9 tokens"), "G701 nodes.log"),

@@ -9,10 +9,10 @@ from itertools import pairwise
 import pytest
 import torch
 
-from graphtrain import Graph, GraphError, Problem, Trainer
+from graphtrain import Graph, GraphError, Problem, Trainer, node
 from graphtrain.checks.codes import CODES
 from graphtrain.graph.registry import known_overlays
-from tests.checks.corpus import BROKEN, COUNT_TOKENS, Broken, bound, skipping, two_optimizers
+from tests.checks.corpus import BROKEN, Broken, bound, skipping, two_optimizers
 from tests.checks.sound_graphs import SOUND, Sound
 
 
@@ -52,14 +52,15 @@ def test_what_is_shipped_is_sound_for_several_ranks(overlay: str | None) -> None
 
 
 def test_what_ranks_have_agreed_on_may_be_asked() -> None:
+    @node(writes="agreed", synchronises=True)
+    def agree(value: float) -> float:
+        return value
+
     graph = skipping(Graph.load("fit"), "agreed > 3")
-    for reads in ({"value": "loss"}, {"value": "look.high"}, {"value": "loss", "weight": "samples"}):
-        assert graph.insert("agree", before="look", reads=reads).check(ranks=True) == []
+    for value in ("loss", "look.high"):
+        assert graph.insert("agree", agree, before="look", reads={"value": value}).check(ranks=True) == []
     graph = Graph.load("fit").insert("divide", before="exchange", reads={"by": "samples"})
     assert graph.check(ranks=True) == []  # the gradients of one rank, by its own number
-    graph = Graph.load("fit").insert("count", COUNT_TOKENS, after="train_batch")
-    graph = graph.insert("agree", after="count", reads={"value": "count.tokens"}, how="sum")
-    assert graph.clock("tokens", "agree.value").set("log", every="9 tokens").check(ranks=True) == []
     assert bound("g exchange")(two_optimizers()).insert(
         "d_exchange", "exchange", before="d_step", reads={"optimizer": "d"}
     ).check(ranks=True) == []  # fmt: skip

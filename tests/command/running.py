@@ -6,7 +6,6 @@ import hashlib
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,9 +77,8 @@ def launched(words: Sequence[str], env: Mapping[str, str], log: Path) -> Any:
     """In the place of `verify_cuts.launch`: a process that finds torch imported, in the current folder."""
     from graphtrain.command.verify_cuts import Ended
 
-    begin = time.monotonic()
     done = python(*words, cwd=Path.cwd(), env={**environment(), **env, "OMP_NUM_THREADS": "1"})
-    return Ended(done.code, done.err + done.out, time.monotonic() - begin)
+    return Ended(done.code, done.err + done.out)
 
 
 def start(words: Sequence[str], cwd: Path) -> Started:

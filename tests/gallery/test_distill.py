@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from graphtrain import Graph, Trainer
+from graphtrain import Trainer
 from tests.gallery.procedure import assert_equal, tensors
 from tests.gallery.procedures.distill import PROCEDURE
 
@@ -54,24 +54,3 @@ def test_it_is_neither_trained_nor_in_training_mode(tmp_path: Path) -> None:
     assert not any(parameter.requires_grad for parameter in teacher.parameters())
     assert all(parameter.grad is None for parameter in teacher.parameters())
     assert torch.equal(teacher[1].running_mean, PROCEDURE.resources()["teacher"][1].running_mean)
-
-
-@pytest.mark.parametrize("overlays", [("distill", "split_batch"), ("split_batch", "distill")])
-def test_with_splits_the_teacher_has_the_split_that_is_trained_on(overlays: tuple[str, str]) -> None:
-    graph = (
-        Graph.load("fit").overlay(*overlays).set("split_batch", dimension=0, length=2).set("finish", after="1 epochs")
-    )
-    taught, trained_on = [], []
-
-    def teacher_step(teacher: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
-        taught.append(batch)
-        return teacher(batch)
-
-    def training_step(model: torch.nn.Module, batch: torch.Tensor, teacher_output: torch.Tensor) -> torch.Tensor:
-        trained_on.append(batch)
-        return PROCEDURE.resources()["training_step"](model, batch, teacher_output)
-
-    steps = {"teacher_step": teacher_step, "training_step": training_step}
-    Trainer(graph, display=None, notify=lambda line: None, **{**PROCEDURE.resources(), **steps}).run()
-    assert [len(batch) for batch in taught] == [2, 2] * 5
-    assert all(map(torch.equal, taught, trained_on))

@@ -96,6 +96,6 @@ def test_each_is_trained_without_gradients_of_the_other() -> None:
     assert weights(by_graph(gan.graph().set("generate", only_own=False)).resources) != weights(own)
 
 
-@pytest.mark.parametrize("overlay", ["early_stop", "plateau", "sanity", "skip_not_finite", "swa"])
+@pytest.mark.parametrize("overlay", ["early_stop", "plateau", "sanity", "swa"])
 def test_an_overlay_that_does_nothing_to_gradients_has_no_problem(overlay: str) -> None:
     assert Graph.load("gan").overlay(overlay).check() == []

@@ -585,7 +585,7 @@ def test_a_kind_says_that_ranks_synchronise_in_it() -> None:
         "split_batch",
         "write_predictions",
     }
-    assert shipped == {"agree", "divide", "exchange", *ends, *others}
+    assert shipped == {"divide", "exchange", *ends, *others}
 
 
 def test_a_kind_knows_whether_it_reads_slots_at_the_end() -> None:

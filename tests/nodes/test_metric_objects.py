@@ -331,24 +331,6 @@ def test_of_two_nodes_that_train_each_updates_its_own() -> None:
     assert {frozenset(names) for names in seen} == {frozenset({"it", "other/it"}), frozenset({"epoch/other/it"})}
 
 
-def test_a_batch_in_parts_updates_once_even_if_memory_ran_out() -> None:
-    parts: list[int] = []
-
-    def step(model: Any, batch: Batch) -> dict[str, Any]:
-        parts.append(len(batch[0]))
-        if parts in ([6], [6, 3, 3]):  # the whole batch, then the second of two parts
-            raise torch.OutOfMemoryError
-        return {"loss": model(batch[0]).mean(), "value": batch[0][:, 0]}
-
-    objects = {"epoch/it": Quantiles()}
-    trainer = make(objects, step, FIT.set("train_batch", on_out_of_memory="halve").set("validate", every="never"))
-    while not trainer.read("next_batch.last") or trainer.position != "accumulate":
-        trainer.advance()
-    assert sorted(objects["epoch/it"].seen) == sorted(
-        2.0 * each for batch in batches() for each in batch[0][:, 0].tolist()
-    )
-
-
 def test_no_tensor_with_a_graph_is_kept() -> None:
     objects = {"it": MulticlassAUROC(CLASSES)}
     trainer = make(objects, functools.partial(step_returning, classes), FIT.set("log", every="never"))

@@ -250,66 +250,8 @@ def test_a_moment_of_a_replay_is_one_of_the_outermost_clock() -> None:
 
 def test_what_is_repeated_is_not_counted_across_folds() -> None:
     status = {"trained": [2, 1.0], "clock_of": "train", "clocks": {"fold": 2}}
-    assert (
-        repeated((5, 2.0), status, nested={"clock_of": "train", "clocks": {"fold": 1}})
-        == "repeating what came after it"
-    )
-    assert repeated((1, 0.5), status, nested={"clock_of": "train", "clocks": {"fold": 2}}) == "repeating 1 batch, 0 s"
-
-
-PHASES = """
-format = 1
-name   = "phases"
-start  = "warm"
-
-[nodes]
-warm   = { graph = "fit" }
-tune   = { graph = "fit" }
-report = {}
-
-[guards]
-again = "tune.runs < 2"
-
-[edges]
-warm   = ["tune"]
-tune   = ["report"]
-report = ["tune if again", "end"]
-
-[clock]
-step  = "tune.runs"
-tuned = "tune/next_batch.samples"
-"""
-
-
-def phases() -> Graph:
-    graph = Graph.loads(PHASES).replace("report", Report)
-    for body, epochs in (("warm", 2), ("tune", 1)):
-        graph = graph.set(f"{body}/log", every="1 steps").set(f"{body}/finish", after=f"{epochs} epochs")
-        graph = graph.set(f"{body}/checkpoint", every="never", best="val/loss", keep_best=2)
-    return graph
-
-
-@pytest.mark.sweep
-def test_phases_one_after_the_other_and_names_that_rows_have_already(tmp_path: Path) -> None:
-    given = resources()
-    data = {"train_data": given["data"], "val_data": given["data"], "data": None}
-    whole = make_trainer(phases(), tmp_path / "whole", **data)
-    positions = [whole.position]
-    while whole.position != "end":
-        positions.append(whole.advance())
-    warm, tuned = ([row for row in whole.metrics if row["phases/step"] == runs] for runs in (0, 2))
-    assert [row["step"] for row in warm if "loss" in row] == [*range(1, 9), *range(1, 5)]
-    # What it counts itself is no clock around it.
-    assert [(row["step"], "tuned" in row) for row in tuned] == [(4, False)]
-    assert {row["tuned"] for row in warm[:2]} == {0}
-    rows = (tmp_path / "whole/metrics.jsonl").read_bytes()
-    for position in ("warm/validate/eval_batch", "tune", "tune/step", "report"):
-        run_dir = tmp_path / position.replace("/", "-")
-        first = make_trainer(phases(), run_dir, **data)
-        first.advance(positions.index(position))
-        first.save()
-        make_trainer(phases(), run_dir, **data).run()
-        assert (run_dir / "metrics.jsonl").read_bytes() == rows, position
+    assert repeated(5, status, nested={"clock_of": "train", "clocks": {"fold": 1}}) == "repeating what came after it"
+    assert repeated(1, status, nested={"clock_of": "train", "clocks": {"fold": 2}}) == "repeating 1 batch"
 
 
 def test_phases_are_told_apart_by_a_clock_of_the_graph_around() -> None:

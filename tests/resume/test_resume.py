@@ -6,20 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from graphtrain import Graph, Outcome
+from graphtrain import Outcome
 from graphtrain.storage.run_directory import METRICS_FILE, read_status
 from tests.program.small_run import small_graph, small_trainer
-
-
-@pytest.mark.full
-def test_a_cut_before_the_end_of_validation_keeps_what_was_pending(tmp_path: Path) -> None:
-    """The save points include those inside a window, inside validation, and between a step and what it makes due."""
-    trainer = small_trainer(tmp_path)
-    seen = set()
-    for _ in range(60):
-        position = trainer.advance()
-        seen.add((position, bool(trainer.progress["accumulate"]["count"])))
-    assert {("validate/eval_batch", False), ("train_batch", True), ("validate", True), ("zero_grad", True)} <= seen
 
 
 @pytest.mark.second(2)
@@ -49,13 +38,3 @@ def test_running_in_pieces_equals_running_at_once() -> None:
     assert in_pieces.run() is Outcome.FINISHED
     assert in_pieces.digest() == expected
     assert in_pieces.metrics == at_once.metrics
-
-
-def test_a_renamed_node_at_the_position_is_an_error_that_names_it(tmp_path: Path) -> None:
-    trainer = small_trainer(tmp_path)
-    while trainer.advance() != "zero_grad":
-        pass
-    trainer.save()
-    renamed: Graph = small_graph().rename("zero_grad", "clear")
-    with pytest.raises(ValueError, match="is at the node `zero_grad`"):
-        small_trainer(tmp_path, graph=renamed).run()

@@ -116,7 +116,7 @@ def test_the_form_and_the_size_of_lines(whole: tuple[Path, Trainer, list[dict[st
         counters = {*line["counts"][::2]}
         ran = [path for path, own in header["nodes"].items() if counters.intersection(own)]
         assert len(text) <= 200 + 20 * len(ran), text
-        assert {*line} <= {"time", "rows", "counts", "milliseconds", "data", "saves"}
+        assert {*line} <= {"time", "rows", "counts", "milliseconds"}
 
 
 @pytest.mark.parametrize("first", [1, pytest.param(2, marks=pytest.mark.full)])

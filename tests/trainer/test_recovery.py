@@ -100,11 +100,11 @@ def assert_same(trainer: Trainer, whole: Trainer) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("batch", "repeats", "since"),
-    [(4, 1, "the step of the error"), (6, 3, "2 steps before the error"), (8, 2, "1 step before the error")],
+    ("batch", "repeats"),
+    [(4, 1), (6, 3), (8, 2)],
 )
 def test_a_run_that_failed_once_is_the_run_that_never_did(
-    batch: int, repeats: int, since: str, whole: Trainer, tmp_path: Path
+    batch: int, repeats: int, whole: Trainer, tmp_path: Path
 ) -> None:
     said: list[str] = []
     trainer = make_trainer(tmp_path, failing(tmp_path, batch), said=said)
@@ -116,8 +116,7 @@ def test_a_run_that_failed_once_is_the_run_that_never_did(
     assert_same(trainer, whole)
     (line,) = [line for line in said if line.startswith("resumed ")]
     step = int(line.partition(": step ")[2].partition(",")[0])
-    assert way_back.partition(": ")[0] == f"resumes from step {step}, {since}"
-    assert way_back.partition(": ")[2].endswith(f"-step-{step}")
+    assert way_back.startswith("resumes from checkpoint ") and way_back.endswith(f"-step-{step}")
     assert f"; repeating {repeats} batch" in line
     assert line.startswith(f"resumed {tmp_path}: step")
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == len(whole.metrics)

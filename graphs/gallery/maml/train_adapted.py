@@ -30,14 +30,13 @@ class TrainAdapted(TrainBatch):
         only_own: as in `train_batch`. Default: False.
         unfrozen: as in `train_batch`. Default: all.
         turn: as in `train_batch`. Default: all.
-        on_out_of_memory: only "stop", since one backward pass goes through the inner loop. Default: "stop".
         skip_none: as in `train_batch`. Default: False.
 
     Writes:
         loss: as in `train_batch`.
 
     Guard fields:
-        counted, parts: as in `train_batch`.
+        counted: as in `train_batch`.
 
     Raises:
         UsageError: as in `train_batch`.
@@ -51,7 +50,6 @@ class TrainAdapted(TrainBatch):
     """
 
     compile: Literal[False] = False
-    on_out_of_memory: Literal["stop"] = "stop"
 
     def __call__(  # type: ignore[override]  # it reads one slot more
         self, model: Any, batch: Any, training_step: StepFunction, samples: int, shift: Weights, window: int = 1,

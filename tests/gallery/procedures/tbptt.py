@@ -77,10 +77,6 @@ def with_splits(**parameters: Any) -> Change:
     return lambda graph, resources: (graph.set("split_batch", **parameters), resources)
 
 
-def without_length(graph: Graph, resources: Resources) -> tuple[Graph, Resources]:
-    return Graph.load("tbptt"), resources
-
-
 def without_step(graph: Graph, resources: Resources) -> tuple[Graph, Resources]:
     return graph, {name: value for name, value in resources.items() if name != "training_step"}
 
@@ -94,12 +90,12 @@ PROCEDURE = Procedure(
     graph=graph,
     resources=resources,
     by_hand=by_hand,
-    toml_lines=10,
-    kind_lines=0,
+    toml_lines=30,
+    kind_lines=50,
+    kinds=("split_batch",),
     compared=("model", "optimizer"),
     with_overlay=with_overlay,
     bad={
-        "no length": (without_length, r"split_batch\.length is not set"),
         "a length of 0": (with_splits(length=0), r"split_batch\.length: expected an integer > 0, got 0"),
         "no such dimension": (with_splits(dimension=3), "a batch has no tensor with a length along dimension 3"),
         "no training step": (without_step, "training_step"),
