@@ -7,10 +7,10 @@ from pathlib import Path
 
 from graphtrain.checks.codes import can_be_allowed
 from graphtrain.checks.data_flow import check_data_flow, written_before
-from graphtrain.checks.endings import check_endings, check_epochs
+from graphtrain.checks.endings import check_endings
 from graphtrain.checks.expressions import check_expressions
 from graphtrain.checks.gradients import Gradients
-from graphtrain.checks.guards import check_bypassed, check_guards
+from graphtrain.checks.guards import check_guards
 from graphtrain.checks.loops import check_loops
 from graphtrain.checks.modes import check_modes
 from graphtrain.checks.saving import check_saving
@@ -73,12 +73,10 @@ def _along_paths(scope: Scope, ranks: bool, supplied: Collection[str] | None) ->
     gradients = Gradients(flow, ranks=ranks)
     loops = list(check_loops(flow, gradients, supplied))
     problems = [
-        *check_bypassed(flow.plan),
         *check_data_flow(slots, before),
         *gradients.problems(),
         *check_modes(flow),
         *loops,
-        *check_epochs(flow),
         *(check_endings(plan) if all(problem.severity == "warning" for problem in loops) else ()),
         *check_saving(slots, before),
         *check_start(plan, ranks=ranks, supplied=supplied),
