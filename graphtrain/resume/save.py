@@ -316,10 +316,10 @@ class CheckpointWriter(Saves):
         part = self._ranks.save(staged, compiled.state.must_be_equal, run_files.checkpoints, slim)
         # After the copy, while training continues: what changes meanwhile is reported too, one save too early.
         state = compiled.state
-        compare = state.data_content.comparison(state.changed) if state.data_content is not None else None
+        saved, data_content = state.changed, state.data_content
 
         def write_part() -> Written:
-            content, changed = compare() if compare is not None else ({}, [])
+            content, changed = data_content.contents(saved) if data_content is not None else ({}, [])
             known = replace(facts, data_content=content, unknown=[*facts.unknown, *changed])
             if compiled.returning and staged.weight_that_is_not_finite:
                 known = replace(known, saved_by=before.saved)
