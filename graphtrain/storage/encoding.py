@@ -14,12 +14,9 @@ import collections
 import dataclasses
 import datetime
 import enum
-import ipaddress
 import pathlib
 import random
-import re
 import uuid
-import zoneinfo
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -567,8 +564,6 @@ _OF_TORCH = {
 }
 _AS_TEXT: Sequence[type] = (
     Decimal, uuid.UUID, torch.device, pathlib.PosixPath, pathlib.PurePosixPath, pathlib.PureWindowsPath,
-    ipaddress.IPv4Address, ipaddress.IPv4Interface, ipaddress.IPv4Network,
-    ipaddress.IPv6Address, ipaddress.IPv6Interface, ipaddress.IPv6Network,
 )  # fmt: skip
 STANDARD: Mapping[type, Standard] = {
     range: Standard("range", lambda value: [value.start, value.stop, value.step], range),
@@ -581,7 +576,6 @@ STANDARD: Mapping[type, Standard] = {
         "timedelta", lambda value: [value.days, value.seconds, value.microseconds], datetime.timedelta
     ),
     datetime.timezone: Standard("timezone", lambda value: [value.utcoffset(None), value.tzname(None)], _zone),
-    zoneinfo.ZoneInfo: Standard("ZoneInfo", lambda value: [value.key], zoneinfo.ZoneInfo),
     **{
         kind: Standard(
             kind.__name__,
@@ -592,11 +586,6 @@ STANDARD: Mapping[type, Standard] = {
     },
     **{kind: Standard(kind.__name__, lambda value: [str(value)], kind) for kind in _AS_TEXT},
     numpy.dtype: Standard("numpy.dtype", lambda value: [_dtype_text(value)], _plain_dtype),
-    re.Pattern: Standard(
-        "Pattern",
-        lambda value: [value.pattern, int(value.flags & ~re.DEBUG)],
-        lambda pattern, flags: re.compile(pattern, flags & ~re.DEBUG),
-    ),
     **{
         kind: Standard(f"torch.{kind.__name__}", lambda value: [str(value)], _OF_TORCH.__getitem__)
         for kind in (torch.dtype, torch.layout, torch.memory_format)

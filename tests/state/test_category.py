@@ -109,7 +109,7 @@ def generator() -> Any:
 
 
 CATEGORIES: dict[str, list[type]] = {
-    "value": [int, type(None), torch.Size, torch.dtype, numpy.float32, pathlib.PosixPath, re.Pattern, range],
+    "value": [int, type(None), torch.Size, torch.dtype, numpy.float32, pathlib.PosixPath, range],
     "tensor": [torch.Tensor, torch.nn.Parameter],
     "array": [numpy.ndarray, numpy.memmap],
     "generator": [

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import collections
 import datetime
-import ipaddress
 import pathlib
-import re
 import uuid
 import weakref
-import zoneinfo
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
@@ -331,11 +328,11 @@ ZONE = datetime.timezone(datetime.timedelta(hours=5, minutes=30))
 STANDARD: list[Any] = [
     range(1, 9, 2), slice(1, None, -1), ..., complex(1, -2), Fraction(-3, 7), datetime.date(2026, 2, 28),
     datetime.timedelta(-1, 2, 3), datetime.UTC, ZONE, datetime.timezone(datetime.timedelta(0), "Zulu"),
-    zoneinfo.ZoneInfo("UTC"), datetime.datetime(2026, 10, 25, 2, 30, 1, 7, fold=1), datetime.time(23, 59, 59, 1),
+    datetime.datetime(2026, 10, 25, 2, 30, 1, 7, fold=1), datetime.time(23, 59, 59, 1),
     datetime.datetime(2026, 1, 2, 3, tzinfo=ZONE), datetime.time(1, fold=1, tzinfo=datetime.UTC),
     Decimal("1.10"), uuid.UUID(int=7), torch.device("cuda", 1), pathlib.Path("a/b"), pathlib.PureWindowsPath("a\\b"),
-    ipaddress.ip_address("10.0.0.1"), ipaddress.ip_network("::/64"), numpy.dtype("<f4"), numpy.dtype("M8[ns]"),
-    re.compile("a+", re.IGNORECASE), re.compile(b"a"), torch.int8, torch.strided, torch.channels_last,
+    numpy.dtype("<f4"), numpy.dtype("M8[ns]"),
+    torch.int8, torch.strided, torch.channels_last,
 ]  # fmt: skip
 
 
@@ -346,13 +343,6 @@ def test_immutable_values_come_back(value: Any) -> None:
     assert getattr(back, "fold", 0) == getattr(value, "fold", 0)
     zones = [each for each in (back, value) if isinstance(each, datetime.timezone)]
     assert len({zone.tzname(None) for zone in zones}) <= 1
-
-
-def test_the_debug_flag_of_a_pattern_prints_nothing_when_it_comes_back(capsys: pytest.CaptureFixture[str]) -> None:
-    pattern = re.compile("a", re.DEBUG)
-    capsys.readouterr()
-    assert there_and_back(pattern).flags == re.compile("a").flags
-    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("dtype", ["i4,f4", "O", "(2,)i4"])
