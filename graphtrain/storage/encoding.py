@@ -151,13 +151,9 @@ class Memo:
     """The objects encoded so far, so that a repeated object is encoded as a reference: its part and its number there.
 
     Encoder and decoder number objects in the same order, so that a number is written only in references.
-
-    Attributes:
-        is_linked: True once a part refers to an object in another one.
     """
 
     def __init__(self) -> None:
-        self.is_linked = False
         self._numbers: dict[int, int] = {}  # of all parts together, by identity
         self._held: list[Any] = []  # kept alive, since an `id` can be reused
         self._names, self._starts = [""], [0]
@@ -180,10 +176,7 @@ class Memo:
         if id(value) not in self._numbers or (place := self.place(value)) is None:
             return None
         part, number = place
-        if part == self._names[-1]:
-            return [number]
-        self.is_linked = True
-        return [part, number]
+        return [number] if part == self._names[-1] else [part, number]
 
     def is_new(self, value: Any) -> bool:
         """Add a value if it is new; returns whether it is."""

@@ -282,11 +282,11 @@ def test_a_memo_numbers_what_it_met_by_parts() -> None:
     memo.add(first)
     assert memo.is_new(second) and not memo.is_new(second)
     assert [memo.place(value) for value in (first, second, third)] == [("a", 0), ("a", 1), None]
-    assert (memo.met(first), memo.met(second), memo.met(third), memo.is_linked) == ([0], [1], None, False)
+    assert (memo.met(first), memo.met(second), memo.met(third)) == ([0], [1], None)
     memo.begin("b")
     memo.add(third)
-    assert memo.place(third) == ("b", 0) and memo.met(third) == [0] and not memo.is_linked
-    assert memo.met(second) == ["a", 1] and memo.is_linked
+    assert memo.place(third) == ("b", 0) and memo.met(third) == [0]
+    assert memo.met(second) == ["a", 1]
     memo.forget()
     assert memo.place(third) is None and memo.met(second) == [1]
     memo.begin("c")
