@@ -290,7 +290,6 @@ def _contents(folder: Path) -> dict[Path, bytes]:
     [
         ("never", ("`kept` holds a run already", "another run directory")),
         ("nowhere", ("no checkpoint `nowhere`", "there are: 00000")),
-        ("000002-step-40", ("no checkpoint `000002-step-40`", "did you mean 000002-step-4?")),
     ],
 )
 def test_a_run_that_is_not_to_be_touched(resume: str, expected: tuple[str, ...], kept: Path, command: Command) -> None:
