@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from graphtrain import UsageError
-from graphtrain.storage.run_files import LOCK_FILE, RunLock
+from graphtrain.storage.run_files import RunLock
 from tests.program.small_run import small_trainer
 
 pytest.importorskip("fcntl")
@@ -49,7 +48,7 @@ def end(process: subprocess.Popen[str]) -> None:
 def test_a_second_process_is_refused_and_told_by_whom(tmp_path: Path) -> None:
     first = holder(tmp_path)
     try:
-        with pytest.raises(UsageError, match=rf"is being trained by process {first.pid} on '.+' since \d{{4}}-") as it:
+        with pytest.raises(UsageError, match=rf"is being trained by process {first.pid} on .+ since \d{{4}}-") as it:
             small_trainer(tmp_path).run()
         assert "choose another run directory" in it.value.hint
         assert not (tmp_path / "status.json").exists(), "nothing was touched"
@@ -88,7 +87,7 @@ def test_a_run_locks_its_directory_while_it_runs_and_not_after(tmp_path: Path) -
 
     trainer._session.recorder.loggers.append(look)
     trainer.run(until="3 batches")
-    assert found and "another trainer of this process" in found[0]
+    assert found and f"process {os.getpid()} on " in found[0]
     small_trainer(tmp_path).run(until="4 batches")
 
 
@@ -111,14 +110,6 @@ def test_a_file_system_without_locks_is_reported(tmp_path: Path, monkeypatch: py
     lock.acquire()
     lock.release()
     assert len(said) == 1 and "has no locks (Operation not supported)" in said[0]
-
-
-def test_the_lock_names_its_process(tmp_path: Path) -> None:
-    lock = RunLock(tmp_path, print)
-    lock.acquire()
-    named = json.loads((tmp_path / LOCK_FILE).read_text())
-    lock.release()
-    assert named["process"] == os.getpid() and abs(named["since_unix_seconds"] - time.time()) < 60
 
 
 def test_it_is_let_go_of_while_a_worker_that_was_just_forked_has_its_file_open(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,11 @@ import pytest
 import torch
 
 from graphtrain.errors import UsageError
-from graphtrain.storage import run_files, store
+from graphtrain.storage import run_files
 from graphtrain.storage.checkpoint import read_checkpoint
 from graphtrain.storage.manifest import Manifest, read_manifest
 from graphtrain.storage.run_directory import STATUS_FILE, Retention, read_status
-from graphtrain.storage.run_files import LOCK_FILE, RunFiles, RunLock, Written
+from graphtrain.storage.run_files import RunFiles, Written
 from graphtrain.storage.state_files import StagedState
 from graphtrain.storage.tensor_files import StagingBuffers
 from tests.storage.facts import FACTS
@@ -70,12 +69,6 @@ def test_a_run_directory_is_made_and_tried(tmp_path: Path, monkeypatch: pytest.M
     Run(tmp_path / "a" / "run")
     assert names(tmp_path / "a" / "run") == ["checkpoints"]
     (tmp_path / "file").touch()
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "checkpoints").touch()
-    for path, shown in ((tmp_path / "file", tmp_path / "file"), (tmp_path / "b", tmp_path / "b" / "checkpoints")):
-        with pytest.raises(UsageError) as refused:
-            Run(path)
-        assert str(refused.value) == f"`{shown}` is not a folder\n  hint: choose another run directory"
     with pytest.raises(UsageError) as refused:
         Run(tmp_path / "file" / "run")
     assert str(refused.value) == (
@@ -86,15 +79,6 @@ def test_a_run_directory_is_made_and_tried(tmp_path: Path, monkeypatch: pytest.M
     relative = Run(Path("run")).files
     monkeypatch.chdir(tmp_path)
     assert (relative.path, relative.folder) == (Path("run"), tmp_path / "a" / "run")
-    (gone := tmp_path / "gone").mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    with pytest.raises(UsageError) as refused:
-        Run(Path("run"))
-    assert str(refused.value) == (
-        "the run directory `run` cannot be found: the current folder no longer exists\n"
-        "  hint: change to a folder that does, or name the run directory by its absolute path"
-    )
 
 
 # ---- where it resumes
@@ -131,15 +115,8 @@ def test_what_it_resumes_from(run: Run, tmp_path: Path) -> None:
     (second / "model.safetensors").unlink()
     assert files.find("auto").path == first  # type: ignore[union-attr]
     (first / "model.safetensors").unlink()
-    for left, shown in ((2, "2 checkpoints, none of which can be resumed"), (1, "a checkpoint that cannot be resumed")):
-        assert len(files._store.own_paths()) == left
-        with pytest.raises(UsageError) as refused:
-            files.find("auto")
-        assert str(refused.value) == (
-            f"`{path}` holds {shown}\n"
-            "  hint: fix the problems reported above, fork from another run, or use another run directory"
-        )
-        store.shutil.rmtree(second, ignore_errors=True)
+    with pytest.raises(UsageError, match="holds 2 checkpoints, none of which can be resumed"):
+        files.find("auto")
 
 
 def test_checkpoints_of_another_run_and_of_rows_that_were_cut_off_are_passed_over(run: Run) -> None:
@@ -338,26 +315,3 @@ def test_the_ranking_is_on_the_disk_before_anything_is_removed(run: Run, monkeyp
 
 
 # ---- the lock
-
-
-@pytest.mark.parametrize(
-    ("content", "who"),
-    [
-        ({"process": -1, "host": "node7", "since_unix_seconds": 0}, "process -1 on 'node7' since "),
-        (
-            {"process": os.getpid(), "host": socket.gethostname(), "since_unix_seconds": 0},
-            "another trainer of this process since ",
-        ),
-        ([], "another process"),
-    ],
-)
-def test_who_holds_a_directory(content: Any, who: str, tmp_path: Path) -> None:
-    lock = RunLock(tmp_path, print)
-    lock.acquire()
-    (tmp_path / LOCK_FILE).write_text(json.dumps(content))
-    with pytest.raises(UsageError) as refused:
-        RunLock(tmp_path, print).acquire()
-    lock.release()
-    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(0)) if who.endswith("since ") else ""
-    assert refused.value.message.startswith(f"`{tmp_path}` is being trained by {who}{since}")
-    assert refused.value.hint == "wait for it, stop it, or choose another run directory"

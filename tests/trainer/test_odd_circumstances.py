@@ -334,6 +334,6 @@ def test_a_status_from_the_future_is_said_to_be_that(
 
 def test_a_run_directory_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "r").write_text("notes")
-    with pytest.raises(UsageError, match=r"`.*/r` is not a folder"):
+    with pytest.raises(UsageError, match=r"`.*/r` cannot be written: "):
         trainer_of(tmp_path / "r")
     assert (tmp_path / "r").read_text() == "notes"

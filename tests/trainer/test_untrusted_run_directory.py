@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -171,23 +170,3 @@ def test_rows_that_are_none(row: str, part: Path) -> None:
     with pytest.raises(UsageError, match="is not a row that a run has written"):
         trainer_of(part).run()
     assert file.read_bytes().startswith(first)
-
-
-def test_a_present_folder_that_no_longer_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "gone").mkdir()
-    monkeypatch.chdir(tmp_path / "gone")
-    (tmp_path / "gone").rmdir()
-    with pytest.raises(UsageError, match="the current folder no longer exists"):
-        trainer_of(Path("run"))
-    assert trainer_of(tmp_path / "run").run() is Outcome.FINISHED
-
-
-@pytest.mark.full
-def test_a_status_that_is_forged_is_no_reason_to_fail(part: Path, whole: tuple[str, bytes]) -> None:
-    status = json.loads((part / STATUS_FILE).read_text())
-    for change in ({"trained": "x"}, {"trained": [1e308, "y"]}, {"rates": {"batches": 10**400}}, {"state": []}):
-        (part / STATUS_FILE).write_text(json.dumps({**status, "state": "running", **change}))
-        trainer_of(part).advance(0)
-    trainer = trainer_of(part)
-    trainer.run()
-    assert (trainer.digest(), (part / METRICS_FILE).read_bytes()) == whole
