@@ -21,7 +21,7 @@ from graphtrain.checks import check_graph
 
 SIZE = 1_000
 
-OVERLAYS = ("carry", "check_finite", "clip_value", "early_stop", "ema", "gradient_norm", "plateau", "running_loss")
+OVERLAYS = ("carry", "check_finite", "early_stop", "ema", "gradient_norm", "plateau")
 
 
 def hub() -> Graph:

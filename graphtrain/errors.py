@@ -7,7 +7,7 @@
     │   └── UnknownMetricError   a metric that nothing records
     ├── GuardError        a guard that raised during the run              (RuntimeError)
     ├── ExpressionError   an expression without a value that fits         (RuntimeError)
-    ├── NotFiniteError    losses, gradients or weights that diverged      (ArithmeticError)
+    ├── NotFiniteError    losses or gradients that diverged               (ArithmeticError)
     ├── DataError         data whose position cannot be saved             (ValueError)
     ├── CheckpointError   a checkpoint that cannot be written or read     (RuntimeError)
     ├── RanksError        ranks that cannot go on together                (RuntimeError)
@@ -87,7 +87,7 @@ class ExpressionError(GraphtrainError, RuntimeError):
 
 
 class NotFiniteError(GraphtrainError, ArithmeticError):
-    """Losses, gradients or weights that are infinite or NaN, where a node was asked to stop at them.
+    """Losses or gradients that are infinite or NaN, where a node was asked to stop at them.
 
     Or a loss that spikes more often than the run may go back.
 

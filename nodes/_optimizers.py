@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.lazy import lazy_import
-from graphtrain.names import plainly_named
 
 if TYPE_CHECKING:
     import torch
@@ -62,24 +60,6 @@ def parameters_of(optimizer: Any) -> list[torch.Tensor]:
 def gradients_of(optimizer: Any) -> list[torch.Tensor]:
     """The gradients of those parameters that have one now; the argument is that of `parameters_of`."""
     return [gradient for parameter in parameters_of(optimizer) if (gradient := parameter.grad) is not None]
-
-
-def names_of(parameters: Iterable[torch.Tensor], model: Any, optimizers: Iterable[Any]) -> list[str]:
-    """The names of parameters in a model; of those that it has not, their group and number in their optimizer.
-
-    >>> linear, other = torch.nn.Linear(2, 3), torch.zeros(1, requires_grad=True)
-    >>> names_of([linear.bias, other], linear, [torch.optim.SGD([*linear.parameters(), other])])
-    ['bias', '0.2']
-    """
-    names = {
-        id(parameter): f"{index}.{number}"
-        for optimizer in optimizers
-        for index, group in enumerate(optimizer.param_groups)
-        for number, parameter in enumerate(group["params"])
-    }
-    if isinstance(model, torch.nn.Module):
-        names |= {id(parameter): name for name, parameter in plainly_named(model.named_parameters())}
-    return [names[id(parameter)] for parameter in parameters]
 
 
 def norms_of(tensors: list[torch.Tensor], norm_type: float) -> torch.Tensor:

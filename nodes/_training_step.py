@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import DataError, UsageError
 from graphtrain.kind import progress
@@ -209,33 +209,25 @@ class CallsTrainingStep:
 
     asking: str = progress("", in_digest=False)  # of this rank
 
-    row_prefixes: ClassVar[tuple[str, ...]] = ()
-
     _means: Means
     _prefix: str  # of the names of metrics
     _around: Around | None
     _asks: Callable[[Ask], None] | None
-    _report: Callable[[str], None] | None
     _objects: MetricObjects | None
 
     def setup(
         self,
         recorder: Recorder,
         device: Any,
-        notify: Callable[[str], None] | None = None,
         metric_prefix: str = "",
         asks: Callable[[Ask], None] | None = None,
         metric_objects: Mapping[str, Any] | None = None,
     ) -> None:
-        self._prefix, self._asks, self._report = metric_prefix, asks, notify
+        self._prefix, self._asks = metric_prefix, asks
         self._objects = objects_of.of_training(metric_objects, metric_prefix, recorder) if metric_objects else None
         self._means = recorder.means("train", ("log", "epoch"))
         compiled = compiling.Compiled() if getattr(self, "compile", False) else None
-        self._around = self._wrapped(around(self.precision, device, compiled))
-
-    def _wrapped(self, call: Around | None) -> Around | None:
-        """What calls the step function; None for a plain call. A kind that looks at the result first wraps it."""
-        return call
+        self._around = around(self.precision, device, compiled)
 
     def result_of(self, training_step: Any, model: Any, batch: Any) -> Any:
         """Call the step function; returns what it returns, but for what it asks for, which is asked for."""

@@ -1,4 +1,4 @@
-"""Gradient clipping by norm."""
+"""Gradient clipping by norm and by value."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ else:
     torch = lazy_import("torch")
 
 
-@node(effects="clip", optional="max_norm", varying=("max_norm", "norm_type"))
+@node(effects="clip", optional=("max_norm", "max_value"), varying=("max_norm", "norm_type"))
 class Clip:
-    """Scale the gradients of `optimizer` so that their total norm is at most `max_norm`.
+    """Scale the gradients of `optimizer` to a total norm of at most `max_norm`, then limit each to `max_value`.
 
-    The result is that of ``torch.nn.utils.clip_grad_norm_``, bit for bit; of sharded gradients up to the last bits, for
-    ranks gather the norms of their parts.
+    The results are those of ``torch.nn.utils.clip_grad_norm_`` and ``clip_grad_value_``, bit for bit; the norm of
+    sharded gradients up to the last bits, for ranks gather the norms of their parts. Without a bound the node costs
+    nothing.
     Source: Pascanu, Mikolov and Bengio, "On the difficulty of training recurrent neural networks", 2013.
 
     Arguments:
-        max_norm: the largest total norm. Default: inf, no clipping; the node then costs nothing.
+        max_norm: the largest total norm. Default: inf, no clipping by norm.
         norm_type: the order of the norm. Default: 2; inf takes the largest absolute value.
+        max_value: the largest absolute value of a component. Default: inf, no clipping by value.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").set("clip", max_norm=1.0)
@@ -36,6 +38,7 @@ class Clip:
 
     max_norm: Annotated[float, Above(0)] = math.inf
     norm_type: Annotated[float, Above(0)] = 2.0
+    max_value: Annotated[float, Above(0)] = math.inf
 
     _optimizers: tuple[Any, ...]
 
@@ -44,6 +47,15 @@ class Clip:
 
     def __call__(self) -> None:
         gradients = gradients_of(self._optimizers)
+        if gradients and self.max_norm != math.inf:
+            self._clip_norm(gradients)
+        if gradients and self.max_value != math.inf:
+            with torch.no_grad():
+                locals_of = [getattr(gradient, "_local_tensor", gradient) for gradient in gradients]
+                torch._foreach_clamp_min_(locals_of, -self.max_value)
+                torch._foreach_clamp_max_(locals_of, self.max_value)
+
+    def _clip_norm(self, gradients: list[torch.Tensor]) -> None:
         alike = {(type(gradient), gradient.device, gradient.dtype, gradient.layout) for gradient in gradients}
         if len(alike) != 1 or type(gradients[0]) is not torch.Tensor or gradients[0].is_sparse:
             if any(type(gradient).__name__ == "DTensor" or gradient.is_sparse for gradient in gradients):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from graphtrain.kind import node
 from graphtrain.kind.parameter import Above
 from graphtrain.lazy import lazy_import
-from graphtrain.nodes._optimizers import names_of, norms_of, optimizers_of, parameters_of
+from graphtrain.nodes._optimizers import gradients_of, norms_of, optimizers_of
 
 if TYPE_CHECKING:
     import torch
@@ -26,35 +26,23 @@ class GradientNorm:
 
     Arguments:
         norm_type: the order of the norm. Default: 2; inf takes the largest absolute value.
-        per_parameter: True also records the norm of each parameter, as ``gradient_norm/layer.weight``. Parameters of
-            the `model` are named as in it, others by their group and index in the optimizer. Default: False.
 
     >>> from graphtrain import Graph
-    >>> graph = Graph.load("fit").overlay("gradient_norm").set("gradient_norm", per_parameter=True)
+    >>> graph = Graph.load("fit").overlay("gradient_norm").set("gradient_norm", norm_type=float("inf"))
     >>> graph.check()
     []
     """
 
     norm_type: Annotated[float, Above(0)] = 2.0
-    per_parameter: bool = False
-
-    row_prefixes: ClassVar[tuple[str, ...]] = ()
 
     _optimizers: tuple[Any, ...]
-    _model: Any
     _means: Means
 
-    def setup(self, optimizer: Any, recorder: Recorder, model: Any = None) -> None:
-        self._optimizers, self._model = optimizers_of(optimizer), model
+    def setup(self, optimizer: Any, recorder: Recorder) -> None:
+        self._optimizers = optimizers_of(optimizer)
         self._means = recorder.means("train", ("log", "epoch"))
 
     def __call__(self) -> None:
-        parameters = [parameter for parameter in parameters_of(self._optimizers) if parameter.grad is not None]
-        if not parameters:
-            return
-        norms = norms_of([parameter.grad for parameter in parameters if parameter.grad is not None], self.norm_type)
-        names, values = ["gradient_norm"], torch.linalg.vector_norm(norms, self.norm_type).reshape(1)
-        if self.per_parameter:
-            names += [f"gradient_norm/{name}" for name in names_of(parameters, self._model, self._optimizers)]
-            values = torch.cat([values, norms])
-        self._means.add((names, values), 1)
+        if gradients := gradients_of(self._optimizers):
+            norms = norms_of(gradients, self.norm_type)
+            self._means.add({"gradient_norm": torch.linalg.vector_norm(norms, self.norm_type)}, 1)

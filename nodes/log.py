@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import node
 from graphtrain.kind.trigger import Trigger
@@ -43,8 +43,6 @@ class Log:
     """
 
     every: Trigger = Trigger("50 steps")
-
-    row_prefixes: ClassVar[tuple[str, ...]] = ("",)
 
     _means: Means
     _recorder: Recorder
@@ -90,7 +88,7 @@ def record_means(recorder: Recorder, means: Mapping[str, float], optimizer: Any,
     """
     if not means:
         return
-    row = {**means, **recorder.means("train").running()}
+    row = {**means}
     for name, rate in _rates(optimizer):
         row.setdefault(name, rate)
     if may_repeat or not recorder.is_last_row(row):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import copy_of, node, progress
 from graphtrain.kind.trigger import Trigger
-from graphtrain.nodes.copy_weights import move_towards
+from graphtrain.nodes.ema import move_towards
 
 if TYPE_CHECKING:
     import torch

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
-from graphtrain.data.batch import cut
 from graphtrain.errors import UsageError
 from graphtrain.kind import StepFunction, node, progress
 from graphtrain.kind.declaration import Ask
@@ -24,7 +23,6 @@ from graphtrain.nodes._training_step import (
     without_ask,
 )
 from graphtrain.plan.scope import ResourceTarget
-from graphtrain.report.values import detached
 
 if TYPE_CHECKING:
     import torch
@@ -32,12 +30,9 @@ if TYPE_CHECKING:
     from graphtrain.plan.plan import PlanNode
     from graphtrain.program import resources
     from graphtrain.program.agreement import Agreement
-    from graphtrain.program.factories import Renewals
     from graphtrain.report.recorder import Recorder
-    from graphtrain.state import random
 else:
     resources = lazy_import("graphtrain.program.resources")
-    random = lazy_import("graphtrain.state.random")
     torch = lazy_import("torch")
 
 
@@ -56,9 +51,8 @@ class TrainBatch(CallsTrainingStep):
     Arguments:
         precision: "32-true" computes in the dtypes of the model and the batch. "bf16-mixed" computes matrix products in
             bfloat16, and "16-mixed" in float16, with torch's autocast around `training_step`; weights, gradients and
-            optimizer state stay in float32. "16-mixed" needs loss scaling, which the overlay `fp16` adds. "bf16-true"
-            and "64-true" convert the model, gradients, optimizer state and the floating-point tensors of the batch to
-            that dtype. Default: "32-true".
+            optimizer state stay in float32. "16-mixed" needs loss scaling, which the overlay `fp16` adds.
+            Default: "32-true".
         compile: True runs `training_step` and its backward pass through ``torch.compile``. The start takes seconds to
             minutes longer, and results differ in the last bits and in the random numbers, for example of dropout. The
             model itself, its parameter names and evaluation do not change. Every batch shape and every Python number in
@@ -78,10 +72,6 @@ class TrainBatch(CallsTrainingStep):
             trained; those of the others do not require gradients while this node runs. Default: all.
         turn: with `only_own` and several optimizers, the index, from 0, of the one whose parameters get gradients.
             Default: all.
-        on_out_of_memory: "halve" computes a batch in two parts if memory runs out, then in four, and so on. Later
-            batches are computed in as many parts, like a window that is as many times larger. This works in one process
-            and for losses that are means over samples, and every visit copies the gradients of an open window. "stop"
-            raises the error. Default: "stop".
         skip_none: True skips a batch for which `training_step` returns None, as Lightning does: there is no backward
             pass. The batch still counts in its window, as if its gradients were zeros, also with several ranks.
             Default: False, it is an error.
@@ -91,7 +81,6 @@ class TrainBatch(CallsTrainingStep):
 
     Guard fields:
         counted: with `per`, the count of the window so far, on this rank.
-        parts: number of parts in which each batch is computed; more than 1 after memory ran out.
         asking: a request by one of several ranks, until all of them fetch the next batch.
 
     If it returns ``loss, graphtrain.STOP``, the batch is trained on and then the run ends; with
@@ -121,17 +110,12 @@ class TrainBatch(CallsTrainingStep):
     only_own: bool = False
     unfrozen: Annotated[int, Above(0)] | None = None
     turn: int | None = None
-    on_out_of_memory: Literal["stop", "halve"] = "stop"
     skip_none: bool = False
 
     counted: float = progress(0.0, restarts="gradients", in_digest=False)  # each rank has counted its own
-    parts: int = progress(1)
 
-    _notify: Callable[[str], None] | None  # None once it is reported that batches differ in size
-    _size: int | None  # samples of the batch before
     _optimizer: Any
-    _renewals: Renewals | None
-    _is_plain: bool
+    _all_optimizers: Callable[[], list[Any]] | None
     _backward: Callable[[Any], None]  # among several ranks, it may begin to exchange gradients
 
     @staticmethod
@@ -143,35 +127,23 @@ class TrainBatch(CallsTrainingStep):
                 f'{node.path}.precision "16-mixed": nothing scales the loss, so small gradients would be 0 in float16',
                 'add the overlay that scales it: --overlay fp16, in Python graph.overlay("fp16"); or use "bf16-mixed"',
             )
-        if parameters["on_out_of_memory"] == "halve" and (ranks or parameters["per"] is not None or node.returned):
-            why = (
-                "the step function writes slots, each part its own" if node.returned else "not for sums, as with `per`"
-            )
-            if ranks:
-                why = "several ranks: one would cut its batches, and its weights differ after a resume"
-            raise UsageError(
-                f'{node.path}.on_out_of_memory "halve": {why}', "halve the batch size, and double accumulate.every"
-            )
 
     def setup(
         self,
         recorder: Recorder,
         device: Any,
-        notify: Callable[[str], None] | None = None,
         metric_prefix: str = "",
         asks: Callable[[Ask], None] | None = None,
         metric_objects: Mapping[str, Any] | None = None,
         loss_scale: float | None = None,
         optimizer: Any = None,
-        renewals: Renewals | None = None,
+        run_optimizers: Callable[[], list[Any]] | None = None,
         ranks: Agreement | None = None,
         backward: Callable[[Any], None] | None = None,
     ) -> None:
-        super().setup(recorder, device, notify, metric_prefix, asks, metric_objects)
-        self._optimizer, self._renewals = optimizer, renewals
+        super().setup(recorder, device, metric_prefix, asks, metric_objects)
+        self._optimizer, self._all_optimizers = optimizer, run_optimizers
         self._backward = torch.Tensor.backward if backward is None else backward
-        self._is_plain = not self.only_own and self.on_out_of_memory == "stop"
-        self._notify, self._size = notify, None
         if optimizer is not None:
             usual = self._around
             self._around = looking_at_first_calls(usual, optimizer, lambda: setattr(self, "_around", usual))
@@ -196,8 +168,14 @@ class TrainBatch(CallsTrainingStep):
         window: int = 1,
         loss_scale: float | None = None,
     ) -> Any:
-        if not self._is_plain or self.unfrozen is not None:  # of the second only a visit knows
-            return self._guarded(model, batch, training_step, samples, window, loss_scale)
+        if self.only_own or self.unfrozen is not None:
+            with self._alone():
+                return self._trained(model, batch, training_step, samples, window, loss_scale)
+        return self._trained(model, batch, training_step, samples, window, loss_scale)
+
+    def _trained(
+        self, model: Any, batch: Any, training_step: Any, samples: int, window: int, loss_scale: float | None
+    ) -> Any:
         if self._around is None:
             result = training_step(model, batch)
         else:
@@ -211,8 +189,6 @@ class TrainBatch(CallsTrainingStep):
         loss, metrics = loss_and_metrics(result, "training_step")
         if self.per is not None:
             return self._add_sum(loss, metrics, samples, loss_scale)
-        if window != 1 and loss_scale is None and samples != self._size and self._notify is not None:
-            self._compare_sizes(model, samples)
         share = loss if window == 1 else divided(loss, window)  # a division costs 5 us with its backward
         try:
             self._backward(share if loss_scale is None else scaled(share, loss_scale))
@@ -269,95 +245,16 @@ class TrainBatch(CallsTrainingStep):
         self._means.add(self._named(loss, rest), count, sums=(f"{self._prefix}loss",))
         return loss.detach()
 
-    def _guarded(
-        self, model: Any, batch: Any, training_step: Any, samples: int, window: int, loss_scale: float | None
-    ) -> Any:
-        with self._alone() if self.only_own or self.unfrozen is not None else contextlib.nullcontext():
-            if self.on_out_of_memory == "halve":
-                return self._in_parts(model, batch, training_step, samples, window, loss_scale)
-            is_plain, unfrozen = self._is_plain, self.unfrozen
-            self._is_plain, self.unfrozen = True, None
-            try:
-                return TrainBatch.__call__(self, model, batch, training_step, samples, window, loss_scale)
-            finally:
-                self._is_plain, self.unfrozen = is_plain, unfrozen
-
-    def _in_parts(
-        self, model: Any, batch: Any, training_step: Any, samples: int, window: int, loss_scale: float | None
-    ) -> Any:
-        """Compute a batch in as few parts as memory allows; what was begun is undone before it is begun again."""
-        tensors = {id(each): each for each in (*model.parameters(), *parameters_of(self._optimizer))}
-        while True:
-            gradients = [(each, None if each.grad is None else each.grad.clone()) for each in tensors.values()]
-            before = random.capture_random()
-            try:
-                return self._add_parts(model, cut(batch, self.parts), training_step, samples, window, loss_scale)
-            except BaseException as error:
-                _put_back(gradients)
-                if not isinstance(error, torch.OutOfMemoryError):
-                    raise
-                try:
-                    cut(batch, 2 * self.parts)
-                except UsageError as refusal:
-                    error.add_note(refusal.message)
-                    raise error from None
-            # Outside of the handler: the error holds the frames that hold what was computed.
-            random.restore_random(before)
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
-            self.parts *= 2
-            if self._report is not None:
-                self._report(f"memory ran out: each batch is computed in {self.parts} parts from now on")
-
-    def _add_parts(
-        self,
-        model: Any,
-        parts: list[tuple[Any, int]],
-        training_step: Any,
-        samples: int,
-        window: int,
-        loss_scale: float | None,
-    ) -> torch.Tensor | None:
-        whole = sum(size for _, size in parts)
-        computed: list[tuple[torch.Tensor, Mapping[str, Any], float]] = []
-        asked: list[Ask] = []
-        returned: list[Any] = []  # memory may run out in a later part, and then all of them are computed again
-        for part, size in parts:
-            result = training_step(model, part) if self._around is None else self._around(training_step, model, part)
-            plain = without_ask(result, asked.append)
-            if plain is None and self.skip_none:
-                continue
-            if self._objects is not None:
-                returned.append(plain)
-                plain = self._objects.without_taken(plain)
-            loss, metrics = loss_and_metrics(plain, "training_step")
-            share = loss if size == whole else loss * (size / whole)
-            share = share if window == 1 else divided(share, window)
-            (share if loss_scale is None else scaled(share, loss_scale)).backward()  # type: ignore[no-untyped-call]
-            kept = {name: detached(value) for name, value in metrics.items()}  # a graph would hold what it was made of
-            computed.append((loss.detach(), kept, size if samples == whole else samples * size / whole))
-        for loss, metrics, weight in computed:
-            self._means.add(self._named(loss, metrics), weight)
-        for each in returned:
-            self._updated(each)
-        if asked and self._asks is not None:
-            self._asks(asked[-1])
-        if len(computed) <= 1:
-            return computed[0][0] if computed else None
-        weights = [weight / sum(weight for _, _, weight in computed) for _, _, weight in computed]
-        return torch.stack([loss * weight for (loss, _, _), weight in zip(computed, weights, strict=True)]).sum()
-
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """A span in which parameters of other optimizers need no gradients."""
-        resources = self._renewals.current if self._renewals is not None else {}
-        optimizers = [value for value in resources.values() if isinstance(value, torch.optim.Optimizer)]
+        optimizers = self._all_optimizers() if self.only_own and self._all_optimizers is not None else []
         named = optimizers_of(self._optimizer)
         if self.turn is not None and not -len(named) <= self.turn < len(named):
             raise UsageError(f"turn: expected an index below {len(named)}, the number of optimizers, got {self.turn}")
         trained = named[: self.unfrozen] if self.turn is None else (named[self.turn],)
         own = {id(parameter) for parameter in parameters_of(trained)}
-        held = parameters_of([*named, *(optimizers if self.only_own else ())])
+        held = parameters_of([*named, *optimizers])
         others = [each for each in held if id(each) not in own and each.requires_grad]
         try:
             for parameter in others:
@@ -366,24 +263,3 @@ class TrainBatch(CallsTrainingStep):
         finally:
             for parameter in others:
                 parameter.requires_grad = True
-
-    def _compare_sizes(self, model: Any, samples: int) -> None:
-        """Report, once, that a batch joins one of another size in a window."""
-        before, self._size = self._size, samples
-        if before is None or all(parameter.grad is None for parameter in model.parameters()):  # a window opens
-            return
-        assert self._notify is not None, "asked before"
-        self._notify(
-            f"the batches of a window differ in size ({before} and {samples} samples), and their means have equal "
-            "weight; to weight samples or tokens equally, return sums, and add --overlay token_windows"
-        )
-        self._notify = None
-
-
-def _put_back(gradients: list[tuple[torch.Tensor, torch.Tensor | None]]) -> None:
-    with torch.no_grad():
-        for parameter, gradient in gradients:
-            if gradient is None or parameter.grad is None:
-                parameter.grad = gradient
-            else:  # it may be a view of what others hold
-                parameter.grad.copy_(gradient)

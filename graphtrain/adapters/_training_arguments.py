@@ -1,18 +1,14 @@
-"""What each of `transformers.TrainingArguments` means: an edit of `fit`, a part of a resource, or an error."""
+"""What the arguments of `transformers.TrainingArguments` are in the graph `fit`, and which are refused."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import torch
 
-from graphtrain import Above, UsageError, node
-
-if TYPE_CHECKING:
-    from transformers import TrainingArguments
+from graphtrain import Above, Graph, UsageError, node
 
 
 @node(effects="clip", varying=("max_norm",))
@@ -38,14 +34,17 @@ INSTEAD = {
     "True: batches in the order in which workers finish are others each time": ("dataloader_in_order",),
     "a forward hook of the embedding": ("neftune_noise_alpha",),
     "a node that counts them (docs/rewiring.md)": ("include_num_input_tokens_seen",),
+    "a node that calls model.generate (docs/rewiring.md)": (
+        *("predict_with_generate", "generation_max_length", "generation_num_beams"),
+    ),
     "a node that calls torch.cuda.empty_cache (docs/rewiring.md)": ("torch_empty_cache_steps",),
     "compute_metrics over all predictions": ("batch_eval_metrics",),
+    "half the batch size with twice the gradient_accumulation_steps": ("auto_find_batch_size",),
     "graphtrain export, which writes the weights of a checkpoint": ("save_only_model",),
-    "graphtrain run --processes N, with the edits that explain_arguments prints": (
+    "graphtrain run --processes N (docs/scale.md)": (
         *("ddp_backend", "deepspeed", "fsdp", "fsdp_config", "parallelism_config"),
     ),
     'graph.overlay("check_finite")': ("debug",),
-    'graph.set("train_batch", on_out_of_memory="halve")': ("auto_find_batch_size",),
     "model.generation_config = ...": ("generation_config",),
     "model.push_to_hub(...) after the run": ("push_to_hub", "hub_model_id", "hub_token"),
     "optimizers=(optimizer, None)": ("optim_target_modules",),
@@ -82,32 +81,22 @@ NO_EFFECT = {
         *("gradient_checkpointing", "gradient_checkpointing_kwargs", "tf32"),
     ),
     "a loss that is no number is in its row, as with False": ("logging_nan_inf_filter",),
-    "callbacks are restored in any case": ("restore_callback_states_from_checkpoint",),
+    "no callback is called": ("restore_callback_states_from_checkpoint",),
 }
 
 
-class _Edit(NamedTuple):
-    """A verb of `Graph`, the name that it is given, and its keywords."""
-
-    verb: str
-    name: str
-    keywords: Mapping[str, Any] = {}
-
-    def __str__(self) -> str:
-        keywords = [f"{key}={getattr(value, '__name__', repr(value))}" for key, value in self.keywords.items()]
-        return f".{self.verb}({', '.join([repr(self.name), *keywords])})"
-
-
-class Meaning(NamedTuple):
-    """What arguments of `TrainingArguments` are here: edits of `fit`, or a part of what `resource` names."""
-
-    arguments: tuple[str, ...]
-    edits: tuple[_Edit, ...] = ()
-    resource: str = ""
-
-    def line(self, args: TrainingArguments) -> str:
-        values = ", ".join(f"{name}={plain(getattr(args, name))!r}" for name in self.arguments)
-        return f"{values}: {'; '.join(filter(None, [''.join(map(str, self.edits)), self.resource]))}"
+# The arguments that are edits of the graph, or parts of resources.
+_KNOWN = frozenset(
+    """max_steps num_train_epochs gradient_accumulation_steps max_grad_norm bf16 fp16 torch_compile
+    logging_strategy logging_steps logging_first_step eval_strategy eval_steps eval_delay eval_on_start
+    save_strategy save_steps save_total_limit metric_for_best_model greater_is_better load_best_model_at_end
+    lr_scheduler_type lr_scheduler_kwargs warmup_steps optim optim_args learning_rate weight_decay adam_beta1 adam_beta2
+    adam_epsilon per_device_train_batch_size per_device_eval_batch_size train_sampling_strategy seed data_seed
+    label_smoothing_factor remove_unused_columns length_column_name dataloader_drop_last dataloader_num_workers
+    dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor dataloader_multiprocessing_context
+    label_names prediction_loss_only eval_accumulation_steps eval_do_concat_batches
+    activation_checkpointing activation_checkpointing_kwargs use_cache full_determinism output_dir use_cpu""".split()  # noqa: SIM905
+)
 
 
 def plain(value: Any) -> Any:
@@ -115,88 +104,45 @@ def plain(value: Any) -> Any:
     return getattr(value, "value", value)
 
 
-def _set(name: str, **keywords: Any) -> tuple[_Edit, ...]:
-    return (_Edit("set", name, keywords),)
-
-
-def explain_arguments(args: TrainingArguments, steps: int | None = None) -> str:
-    """What each argument is here: an edit of `fit`, or a part of a resource; a line for those that belong together.
+def with_arguments(graph: Graph, args: Any, steps: int, window: str, *, slim: bool) -> Graph:
+    """The graph `fit` with the edits that the arguments are.
 
     Arguments:
         args: those of a `transformers.Trainer`.
-        steps: of the optimizer in the whole run, of which amounts below 1 are a share. Default: it is not known.
-
-    Raises:
-        UsageError: an argument that has no meaning here is set.
-    """
-    refuse(args)
-    return "\n".join(each.line(args) for each in meanings(args, steps) if each.edits or each.resource)
-
-
-def meanings(args: Any, steps: int | None = None, window: str = "tokens", *, slim: bool = False) -> list[Meaning]:
-    """The arguments, in the order in which their edits are made.
-
-    Arguments:
-        args: those of a `transformers.Trainer`.
-        steps: as of `explain_arguments`.
+        steps: of the optimizer in the whole run, of which amounts below 1 are a share.
         window: what the losses of a window of several batches are: "tokens", sums that are divided by the tokens of the
             window; "mean", means that the window has the mean of; "sum", means that are added up, as `Trainer` has it
-            for a model that takes `num_items_in_batch` and does not use it. Default: "tokens".
-        slim: parameters are frozen, and are written once. Default: False.
+            for a model that takes `num_items_in_batch` and does not use it.
+        slim: parameters are frozen, and are written once.
     """
-    ending = f"{args.max_steps} steps" if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
-    if args.max_steps <= 0 and steps is not None and not float(args.num_train_epochs).is_integer():
-        ending = f"{steps} steps"
-    size = args.gradient_accumulation_steps
-    windows: dict[str, tuple[_Edit, ...]] = {"mean": (_Edit("overlay", "scaled"),)}
-    windows |= {"tokens": (_Edit("overlay", "token_windows"),), "sum": _set("train_batch", reads={"window": "1"})}
-    clip = (_Edit("replace", "clip", {"use": ClipModel, "max_norm": float(args.max_grad_norm)}),)
-    plateau: tuple[_Edit, ...] = ()
+    is_whole = float(args.num_train_epochs).is_integer()
+    graph = graph.set("finish", after=f"{args.num_train_epochs:g} epochs" if is_whole else f"{steps} steps")
+    if args.max_steps > 0:
+        graph = graph.set("finish", after=f"{args.max_steps} steps")
+    if (size := args.gradient_accumulation_steps) > 1:
+        graph = graph.set("accumulate", every=size)
+        if window == "sum":
+            graph = graph.set("train_batch", reads={"window": "1"})
+        else:
+            graph = graph.overlay("token_windows" if window == "tokens" else "scaled")
+    if args.max_grad_norm > 0:
+        graph = graph.replace("clip", ClipModel, max_norm=float(args.max_grad_norm))
+    if args.bf16:
+        graph = graph.set("train_batch", precision="bf16-mixed")
+    if args.fp16:
+        graph = graph.overlay("fp16")
+    if args.torch_compile:
+        graph = graph.set("train_batch", compile=True)
+    graph = _with_rows(graph, args, steps, slim)
     if plain(args.lr_scheduler_type) == "reduce_lr_on_plateau":
         mode = (args.lr_scheduler_kwargs or {}).get("mode", "min")
-        plateau = (_Edit("overlay", "plateau"), *_set("plateau", monitor=best_metric(args), mode=mode))
-    loading = ("drop_last", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor")
-    of_loading = [f"dataloader_{name}" for name in (*loading, "multiprocessing_context")]
-    adam = ("adam_beta1", "adam_beta2", "adam_epsilon")
-    groups = "`optimizer`, of a group with weight decay and one without"
-    return [
-        Meaning(("max_steps", "num_train_epochs"), _set("finish", after=ending)),
-        Meaning(
-            ("gradient_accumulation_steps",), (*_set("accumulate", every=size), *windows[window]) if size > 1 else ()
-        ),
-        Meaning(("max_grad_norm",), clip if args.max_grad_norm > 0 else ()),
-        Meaning(("bf16",), _set("train_batch", precision="bf16-mixed") if args.bf16 else ()),
-        Meaning(("fp16",), (_Edit("overlay", "fp16"),) if args.fp16 else ()),
-        Meaning(("torch_compile",), _set("train_batch", compile=True) if args.torch_compile else ()),
-        *_of_rows(args, steps, slim),
-        Meaning(("load_best_model_at_end",), (), 'trainer.load("best") after the run' * args.load_best_model_at_end),
-        Meaning(("lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps"), plateau, "`scheduler`"),
-        Meaning(("optim", "optim_args", "learning_rate", "weight_decay", *adam), (), groups),
-        Meaning(("per_device_train_batch_size", "train_sampling_strategy", "seed", "data_seed"), (), "`train_data`"),
-        Meaning(("label_smoothing_factor",), (), "the loss" * bool(args.label_smoothing_factor)),
-        Meaning(("per_device_eval_batch_size",), (), "`val_data`"),
-        Meaning(("remove_unused_columns", "length_column_name", *of_loading), (), "`train_data`, `val_data`"),
-        Meaning(("label_names", "prediction_loss_only", "eval_accumulation_steps"), (), "`validation_step`"),
-        *_of_generation(args),
-        Meaning(("eval_do_concat_batches",), (), "`compute_metrics`"),
-        Meaning(("activation_checkpointing", "activation_checkpointing_kwargs", "use_cache"), (), "`model`"),
-        Meaning(("full_determinism",), (), "`setup` asks torch for it"),
-        Meaning(("output_dir", "use_cpu"), (), 'Trainer(graph, run_dir=..., device="cpu")'),
-    ]
+        graph = graph.overlay("plateau").set("plateau", monitor=best_metric(args), mode=mode)
+    return graph
 
 
-def _of_generation(args: Any) -> Iterator[Meaning]:
-    """What `Seq2SeqTrainingArguments` have in addition."""
-    if hasattr(args, "predict_with_generate"):
-        names = ("predict_with_generate", "generation_max_length", "generation_num_beams")
-        yield Meaning(names, (), "`validation_step`, which calls model.generate" * args.predict_with_generate)
-
-
-def _every(amount: float, steps: int | None) -> str:
+def _every(amount: float, steps: int) -> str:
     """The trigger of an amount of steps, or of a share of them."""
-    if amount >= 1:
-        return f"{int(amount)} steps"
-    return f"{math.ceil(steps * amount)} steps" if steps is not None else f"{amount:g} run"
+    return f"{int(amount)} steps" if amount >= 1 else f"{math.ceil(steps * amount)} steps"
 
 
 def best_metric(args: Any) -> str | None:
@@ -205,12 +151,12 @@ def best_metric(args: Any) -> str | None:
     return None if name is None else f"val/{name.removeprefix('eval_')}"
 
 
-def _of_rows(args: Any, steps: int | None, slim: bool) -> Iterator[Meaning]:
-    """What is recorded, evaluated and saved, and when."""
+def _with_rows(graph: Graph, args: Any, steps: int, slim: bool) -> Graph:
+    """A graph that records, evaluates and saves when the arguments say."""
     log = {"no": "never", "epoch": "1 epochs", "steps": _every(args.logging_steps, steps)}
-    yield Meaning(("logging_strategy", "logging_steps"), _set("log", every=log[plain(args.logging_strategy)]))
-    first = {"use": "log", "at": "decide", "before": "log", "every": "once", "from_": "1 steps"}
-    yield Meaning(("logging_first_step",), (_Edit("insert", "log_first", first),) if args.logging_first_step else ())
+    graph = graph.set("log", every=log[plain(args.logging_strategy)])
+    if args.logging_first_step:
+        graph = graph.insert("log_first", "log", at="decide", before="log", every="once", from_="1 steps")
     evaluating: list[str] = ["once"] if args.eval_on_start else []
     delayed = {}
     if plain(args.eval_strategy) != "no":
@@ -219,17 +165,14 @@ def _of_rows(args: Any, steps: int | None, slim: bool) -> Iterator[Meaning]:
         if args.eval_delay:
             number, unit = amount.split()
             delayed["from_"] = f"{math.ceil(args.eval_delay / float(number)) * float(number):g} {unit}"
-    edits = _set("validate", every=evaluating or "never", **delayed)
-    yield Meaning(("eval_strategy", "eval_steps", "eval_delay", "eval_on_start"), edits)
+    graph = graph.set("validate", every=evaluating or "never", **delayed)
     save = {"no": "never", "best": "never", "epoch": "1 epochs", "steps": _every(args.save_steps, steps)}
     saving: dict[str, Any] = {"every": save[plain(args.save_strategy)]}
     if args.save_total_limit:
         saving["keep"] = args.save_total_limit
     if best_metric(args) is not None and plain(args.save_strategy) != "no":
         saving |= {"best": best_metric(args), "best_mode": "max" if args.greater_is_better else "min"}
-    saving |= {"slim": True} if slim else {}
-    metric = ("metric_for_best_model", "greater_is_better")
-    yield Meaning(("save_strategy", "save_steps", "save_total_limit", *metric), _set("checkpoint", **saving))
+    return graph.set("checkpoint", **saving, **({"slim": True} if slim else {}))
 
 
 def refuse(args: Any) -> None:
@@ -240,13 +183,12 @@ def refuse(args: Any) -> None:
     """
     if not hasattr(args, "activation_checkpointing"):
         raise UsageError("these TrainingArguments are of an older transformers", "install transformers 5.20 or newer")
-    known = {name for meaning in meanings(args) for name in meaning.arguments}
     instead = {name: text for text, names in INSTEAD.items() for name in names}
     free = {name for names in NO_EFFECT.values() for name in names}
     wrong = {
         f"{field.name}={plain(getattr(args, field.name))!r}": instead.get(field.name, "its default")
         for field in dataclasses.fields(args)
-        if field.name not in known | free
+        if field.name not in _KNOWN | free
         if not _is_default(field.name, getattr(args, field.name), field.default)
     }
     if args.eval_on_start and args.eval_delay:

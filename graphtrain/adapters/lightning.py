@@ -6,7 +6,6 @@ graphtrain.Trainer(graph, run_dir="run", **resources).run()
 
 from __future__ import annotations
 
-import dis
 import inspect
 import itertools
 import math
@@ -49,7 +48,7 @@ _NEVER = {
     **{f"on_{name}": f"since Lightning 2 it is `on_train_{name}`" for name in ("epoch_start", "batch_start")},
     **{f"on_{name}": f"since Lightning 2 it is `on_train_{name}`" for name in ("epoch_end", "batch_end")},
     **dict.fromkeys(("on_pretrain_routine_start", "on_pretrain_routine_end"), "since Lightning 2 it is `on_fit_start`"),
-    "tbptt_split_batch": "the overlay `split_batch` splits batches",
+    "tbptt_split_batch": "the graph `tbptt` splits batches",
 }
 # The callbacks that are edits: what does here what their methods do.
 _IN_PLACE = {
@@ -57,15 +56,16 @@ _IN_PLACE = {
     "ModelCheckpoint": "the node `checkpoint`",
     "LearningRateMonitor": "`lr` in the rows of `log`",
     "GradientAccumulationScheduler": "`accumulate.every`",
-    "StochasticWeightAveraging": "the overlays `swa` and `update_bn`: `swa_model` has the mean of the weights at the "
-    "ends of epochs, the module keeps its own, and learning rates are not annealed",
     "OnExceptionCheckpoint": "not needed: a run that failed resumes from its last checkpoint",
     "Timer": "`finish.after`",
 }
-_NOT_RESUMED = {
+# What is not the same here, with what to do instead: callbacks, and methods of Lightning 1.
+_REFUSED = {
     "ModelPruning": "it gives the module other parameters while it trains: prune before `setup`, or after the run",
     "SpikeDetection": "its `load_state_dict` fails, in Lightning too: the overlay `rollback` goes back after a spike",
+    "StochasticWeightAveraging": "the overlays `swa` and `update_bn` average the weights, and anneal no learning rate",
 }
+_ENDS = {"step_end": "do it at the end of the step", "epoch_end": "gather outputs in the step, for `on_{}_epoch_end`"}
 _OBSERVERS = (*SHOWN, "ModelCheckpoint", "LearningRateMonitor", "OnExceptionCheckpoint")
 _OF_LIGHTNING_1 = {
     "optimizer_idx": "leave it out; several optimizers are stepped by `training_step` with automatic_optimization = "
@@ -96,7 +96,7 @@ def setup(
         train_dataloaders, val_dataloaders: as of `fit`. Default: those of the datamodule, or of the module.
         stage: "fit", or "test" or "predict" for the graphs of these names. Default: "fit".
         ckpt_path: a .ckpt of Lightning whose weights are loaded; nothing in it is unpickled. Default: none.
-        trainer_flags: the arguments of Lightning's Trainer; `edits_of` of `lightning_flags` says what each is.
+        trainer_flags: the arguments of Lightning's Trainer; `FLAGS` of `lightning_flags` has what each edits.
 
     Raises:
         UsageError: it is no LightningModule, there is no such flag, or there is no data or no optimizer.
@@ -124,12 +124,12 @@ def setup(
     for hook, (name, instead) in itertools.product(_TOOK_THEM, _OF_LIGHTNING_1.items()):
         if name in inspect.signature(getattr(module, hook)).parameters:
             raise UsageError(f"`{hook}` takes `{name}`, which Lightning 2 does not give", instead)
-    if getattr(module, "truncated_bptt_steps", 0):
-        raise UsageError("`truncated_bptt_steps` is set, which Lightning 2 does not read", _OF_LIGHTNING_1["hiddens"])
+    for word, (end, instead) in itertools.product(STAGES.values(), _ENDS.items()):
+        if callable(getattr(module, f"{word}_{end}", None)):
+            instead = instead.format(word.replace("training", "train"))
+            raise UsageError(f"`{word}_{end}` is of Lightning 1, and is not called", instead)
     trainer = ModuleTrainer(module, datamodule, trainer_flags, stage)
     flags = {**trainer_flags, "callbacks": _callbacks(trainer, trainer_flags.get("callbacks"))}
-    if stage == "fit":
-        _check_hooks_of_loading(trainer)
     if datamodule is not None:
         datamodule.prepare_data()
     module.prepare_data()
@@ -165,8 +165,8 @@ def _callbacks(trainer: ModuleTrainer, given: Any) -> list[tuple[str, dict[str, 
     own, pairs = listed(trainer.model.configure_callbacks()), dict[str, dict[str, Any]]()
     replaced = [type(callback) for callback in own]
     for callback in [callback for callback in listed(given) if type(callback) not in replaced] + own:
-        if refused := base_of(callback, *_NOT_RESUMED):
-            raise UsageError(f"{refused.__name__}: no checkpoint could be resumed", _NOT_RESUMED[refused.__name__])
+        if refused := base_of(callback, *_REFUSED):
+            raise UsageError(f"{refused.__name__} is not the same here", _REFUSED[refused.__name__])
         known = base_of(callback, *CALLBACKS, *SHOWN)
         name = "" if known is None else known.__name__
         left = "" if known is None else _left_out(callback, known, pairs)
@@ -174,8 +174,8 @@ def _callbacks(trainer: ModuleTrainer, given: Any) -> list[tuple[str, dict[str, 
             name = ""
         elif left and name not in _OBSERVERS:
             raise UsageError(f"{left}: {name} is {_IN_PLACE[name]}", "write a Callback with the hooks that it needs")
-        elif left or name == "StochasticWeightAveraging":
-            warnings.warn(f"{left or 'not as in Lightning'}: {name} is {_IN_PLACE[name]}", stacklevel=3)
+        elif left:
+            warnings.warn(f"{left}: {name} is {_IN_PLACE[name]}", stacklevel=3)
         if name not in SHOWN:
             trainer.callbacks.append(callback)
         if name in CALLBACKS:
@@ -194,24 +194,6 @@ def _left_out(callback: Any, known: type, before: Collection[str]) -> str:
         if not name.startswith("__"):  # what it begins with is in its attributes
             return f"`{name}` of {type(callback).__name__} is never called"
     return f"a second {known.__name__} is left out" if known.__name__ in before else ""
-
-
-def _check_hooks_of_loading(trainer: ModuleTrainer) -> None:
-    """Refuse hooks of checkpoints that ask the trainer for what is not here, by their code: a resume would find out.
-
-    Raises:
-        UsageError: there is one.
-    """
-    hooks = ("on_save_checkpoint", "on_load_checkpoint", "state_dict", "load_state_dict")
-    for owner, hook in itertools.product((*trainer.owners, trainer.model), hooks):
-        code = getattr(getattr(owner, hook, None), "__code__", None) if overridden(owner, hook) else None
-        for read, attribute in itertools.pairwise(dis.get_instructions(code) if code is not None else ()):
-            if read.argrepr.split(", ")[-1] == "trainer" and attribute.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-                try:
-                    getattr(trainer, attribute.argval)
-                except AttributeError as error:
-                    hint = "leave it out: a checkpoint could not be resumed"
-                    raise UsageError(f"`{hook}` of {type(owner).__name__}: {error}", hint) from None
 
 
 def _load_weights(module: LightningModule, path: Any) -> None:

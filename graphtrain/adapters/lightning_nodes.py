@@ -54,7 +54,7 @@ def evaluation_step(
                 raise UsageError(f"`sanity` calls no hook, so not {', '.join(hooks)}", "leave it out, or use --dry-run")
             warnings.warn(f"`{split}` calls no hook, so not {', '.join(hooks)}", stacklevel=2)
         logged = Logged(trainer)
-        now = {"results": {stage: logged}, "outputs": {stage: []}, "known_metrics": {}, "logged_metrics": {}}
+        now = {"results": {stage: logged}, "known_metrics": {}, "logged_metrics": {}}
         with trainer.during("", model=model, **now):
             trainer.step(model, batch, batch_index, loader, recorder)
             row = logged.row(on_step=False)
@@ -152,7 +152,7 @@ def log_module(
     trainer, means = model.trainer, recorder.means("train")
     groups = [group for each in listed(optimizer) or trainer.optimizers for group in each.param_groups]
     rates = {"lr" if number == 0 else f"lr/{number}": float(group["lr"]) for number, group in enumerate(groups)}
-    recorder.row({**means.take("log"), **means.running(), **rates, **trainer.results["train"].row(on_step=True)})
+    recorder.row({**means.take("log"), **rates, **trainer.results["train"].row(on_step=True)})
 
 
 @node(name="lightning_epoch_end", synchronises=True)

@@ -151,12 +151,6 @@ class Logged:
         self.entries = {}
 
 
-def _without_graph(output: Any) -> Any:
-    if isinstance(output, Mapping):
-        return {name: _without_graph(value) for name, value in output.items()}
-    return output.detach() if isinstance(output, torch.Tensor) else output
-
-
 def _shows(made: Callable[[Any], Any], argument: str) -> Any:
     """A method that shows what is made of its argument, which has a name."""
 
@@ -288,8 +282,6 @@ class ModuleTrainer:
         self.results = {stage: Logged(self) for stage in STAGES}
         self.known_metrics: dict[str, Any] = {}  # of Lightning's callbacks
         self.logged_metrics: dict[str, Any] = {}
-        # Of the epoch, for a module that has `*_epoch_end` of Lightning 1.
-        self.outputs: dict[str, list[Any]] = {stage: [] for stage in STAGES}
         self.output = self.answer = _NOTHING  # of the step, and of the hook, that was called last
         self.batches = self.losses = 0  # of the epoch: those trained on, and those that had a loss
         self.recorder = self.batch = self.loader = _NOTHING  # while a step or a hook runs
@@ -433,23 +425,10 @@ class ModuleTrainer:
         if number is not None and is_param_in_hook_signature(function, "dataloader_idx", min_args=3):
             args.append(number)
         with self.during(f"{word}_step", model=model, batch=batch, loader=number, recorder=recorder):
-            output = function(*args)
-            end = getattr(model, f"{word}_step_end", None)  # of Lightning 1
-            output = end(output) if callable(end) else output
-        if callable(getattr(model, f"{word}_epoch_end", None)) and output is not None:
-            self.outputs[self.stage].append(_without_graph(output))
-        return output
+            return function(*args)
 
     def end_epoch(self, stage: str, recorder: Any) -> dict[str, float]:
-        """Call `*_epoch_end` of Lightning 1, where the module has it; records and returns the row of the epoch."""
-        end = getattr(self.model, f"{STAGES[stage]}_epoch_end", None)
-        if callable(end):
-            hook = f"on_{'train' if stage == 'train' else STAGES[stage]}_epoch_end"
-            with self.during(hook, batch=None, recorder=recorder):
-                returned = end(self.outputs[stage])
-                if isinstance(returned, Mapping) and isinstance(returned.get("log"), Mapping):
-                    self.model.log_dict(dict(returned["log"]))
-            self.outputs[stage] = []
+        """Record and return what has been logged for the epoch."""
         row = self.results[stage].row(on_step=False)
         self.results[stage].reset()
         if row:

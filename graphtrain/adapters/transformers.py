@@ -3,8 +3,8 @@
     graph, resources = setup(model, TrainingArguments("out", num_train_epochs=3), train_dataset=data)
     graphtrain.Trainer(graph, run_dir="run", **resources).run()
 
-Each argument is an edit of `fit`, or a part of a resource; `explain_arguments` prints which. One that has no meaning
-here is an error that names what to use instead, if it is set.
+Each argument is an edit of `fit`, or a part of a resource. One that has no meaning here is an error that names what to
+use instead, if it is set.
 """
 
 from __future__ import annotations
@@ -20,12 +20,10 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 from graphtrain import Graph, Loader, UsageError, described, lazy_import, node
-from graphtrain.adapters._trainer_callbacks import Callbacks, with_callbacks
-from graphtrain.adapters._training_arguments import best_metric, meanings, plain, refuse
-from graphtrain.adapters._training_arguments import explain_arguments as explain_arguments
+from graphtrain.adapters._training_arguments import best_metric, plain, refuse, with_arguments
 
 if TYPE_CHECKING:
-    from transformers import TrainerCallback, TrainingArguments
+    from transformers import TrainingArguments
 
 modeling_auto = lazy_import("transformers.models.auto.modeling_auto")
 losses_of_transformers = lazy_import("transformers.loss.loss_utils")
@@ -191,7 +189,7 @@ class _Losses:
         return loss, outputs
 
     def window(self, model: Any, args: Any, train_data: Any) -> str:
-        """What the losses of a window are; see `meanings`."""
+        """What the losses of a window are; see `with_arguments`."""
         if args.gradient_accumulation_steps == 1 or not self.counts:
             return "mean"
         batch = next(train_data.batches(0) if isinstance(train_data, Loader) else iter(train_data))
@@ -214,36 +212,8 @@ class _Losses:
         )
 
 
-def _padded(tokens: torch.Tensor, model: Any, tokenizer: Any) -> torch.Tensor:
-    """Tokens, or labels, of the length that the generation config asks for, as `Seq2SeqTrainer` pads them."""
-    config, (size, length) = model.generation_config, tokens.shape
-    most = 20 if config.max_length is None else config.max_length  # what `generate` has by default
-    if length >= most:
-        most = length if config.max_new_tokens is None else max(length, config.max_new_tokens + 1)
-    pad = getattr(tokenizer, "pad_token_id", None)
-    pad = getattr(tokenizer, "eos_token_id", None) if pad is None else pad
-    pad = getattr(model.config, "pad_token_id", None) if pad is None else pad
-    if pad is None and length < most:
-        raise UsageError("generated tokens are padded, and there is no pad token", "set model.config.pad_token_id")
-    return torch.cat([tokens, tokens.new_full((size, most - length), pad or 0)], dim=1)
-
-
-def _generated(model: Any, batch: Mapping[str, Any], args: Any, tokenizer: Any) -> tuple[Any, Any]:
-    """What the model generates for a batch, and the labels, both padded."""
-    options = {"max_length": args.generation_max_length, "num_beams": args.generation_num_beams}
-    inputs, labels = {name: value for name, value in batch.items() if name != "labels"}, batch.get("labels")
-    begun = inputs.get("decoder_input_ids")
-    if begun is not None and labels is not None and begun.shape == labels.shape:  # made of the labels
-        inputs = {name: value for name, value in inputs.items() if not name.startswith("decoder_")}
-    tokens = model.generate(**inputs, **{name: value for name, value in options.items() if value is not None})
-    return _padded(tokens, model, tokenizer), None if labels is None else _padded(labels, model, tokenizer)
-
-
-def _steps(
-    args: Any, losses: _Losses, window: str, preprocess: Any, tokenizer: Any, bridge: Callbacks | None, *, gathers: bool
-) -> tuple[Any, Any]:
+def _steps(args: Any, losses: _Losses, window: str, preprocess: Any, *, gathers: bool) -> tuple[Any, Any]:
     """The training step and the validation step, which is None where the training step serves as one."""
-    generates = gathers and getattr(args, "predict_with_generate", False)
     in_tokens = window == "tokens" and args.gradient_accumulation_steps > 1
 
     def training_step(model: Any, batch: Mapping[str, Any]) -> Any:
@@ -251,10 +221,10 @@ def _steps(
             return {"loss": losses(model, batch, 1)[0], "tokens": losses.count(batch)}
         return losses(model, batch, losses.count(batch))[0]
 
-    counted_step = training_step if bridge is None else bridge.counting(training_step)
+    own_step = training_step
 
     def validation_step(model: Any, batch: Any, training_step: Any, loader: str = "", split: str = "val") -> Any:
-        if training_step is not counted_step:
+        if training_step is not own_step:
             raise UsageError(
                 "`training_step` was replaced, and `validation_step` still has the loss of `setup`",
                 "replace both: resources['validation_step'] = ...; or give the loss to setup: compute_loss=...",
@@ -262,19 +232,14 @@ def _steps(
         loss, outputs = losses(model, batch, losses.count(batch))
         if not gathers or split != "val":  # only `validate` gathers what is predicted
             return {"loss": loss}
-        if generates:
-            logits, labels = _generated(model, batch, args, tokenizer)
-            return {"loss": loss, "prediction": (loader, _on_host(_processed(logits, labels)), _on_host(labels))}
         ignored = [*getattr(model.config, "keys_to_ignore_at_inference", ["past_key_values"]), "loss"]
         values = [value for name, value in outputs.items() if name not in ignored]
         expected = [batch.get(name) for name in _label_names(args, model)]
         logits, labels = (each[0] if len(each) == 1 else tuple(each) for each in (values, expected))
-        return {"loss": loss, "prediction": (loader, _on_host(_processed(logits, labels)), _on_host(labels))}
+        logits = logits if preprocess is None else preprocess(logits, labels)
+        return {"loss": loss, "prediction": (loader, _on_host(logits), _on_host(labels))}
 
-    def _processed(logits: Any, labels: Any) -> Any:
-        return logits if preprocess is None else preprocess(logits, labels)
-
-    return counted_step, validation_step if gathers or in_tokens else None
+    return training_step, validation_step if gathers or in_tokens else None
 
 
 def _on_host(value: Any) -> Any:
@@ -425,7 +390,7 @@ def setup(
     compute_loss: Callable[..., Any] | None = None,
     model_init: Callable[..., Any] | None = None,
     optimizers: tuple[Any, Any] = (None, None),
-    callbacks: Collection[TrainerCallback | type[TrainerCallback]] = (),
+    callbacks: Collection[Any] = (),
     processing_class: Any = None,
 ) -> tuple[Graph, dict[str, Any]]:
     """The graph and the resources that train what ``transformers.Trainer``, given the same, would train.
@@ -435,16 +400,20 @@ def setup(
     Arguments:
         model: one whose ``model(**batch)`` returns a loss; of PEFT too, whose adapter alone is trained and saved. None
             with `model_init`, which makes it.
-        args: see `explain_arguments`.
+        args: what has no meaning here is an error.
         train_dataset, eval_dataset: data sets of `datasets` or torch; the second also a mapping of them.
         compute_loss: what a subclass of `transformers.Trainer` overrides, without its `self`; it is also the loss of
             evaluations. Default: the loss of the model.
         data_collator, compute_metrics, preprocess_logits_for_metrics, compute_loss_func, model_init, optimizers,
-            callbacks, processing_class: as of `transformers.Trainer`. Defaults: those of it.
+            processing_class: as of `transformers.Trainer`. Defaults: those of it.
+        callbacks: refused: no TrainerCallback is called.
 
     Raises:
         UsageError: an argument that has no meaning here is set, or something is missing.
     """
+    if callbacks:
+        hint = 'put a node at the place: graph.hook("on_train_batch_end", kind); EarlyStoppingCallback is the overlay '
+        raise UsageError("callbacks: no TrainerCallback is called by a graph", f"{hint}`early_stop`")
     model = _prepared(model, args, model_init, optimizers)
     _refuse_missing(args, train_dataset, eval_dataset)
     collator = data_collator or _collator(processing_class)
@@ -456,9 +425,7 @@ def setup(
     loss = _Losses(model, args, compute_loss_func, compute_loss)
     window = loss.window(model, args, train_data)
     is_frozen = not all(parameter.requires_grad for parameter in model.parameters())
-    graph = Graph.load("fit")
-    for edit in [edit for meaning in meanings(args, steps, window, slim=is_frozen) for edit in meaning.edits]:
-        graph = getattr(graph, edit.verb)(edit.name, **edit.keywords)
+    graph = with_arguments(Graph.load("fit"), args, steps, window, slim=is_frozen)
     graph = graph.insert("draw", draw_as_loader, after="begin_epoch", reads={"data": "train_data"})
     resources: dict[str, Any] = {"model": model, "train_data": train_data}
     resources |= zip(("optimizer", "scheduler"), _optimizer(args, model, steps, *optimizers), strict=True)
@@ -476,12 +443,8 @@ def setup(
         graph = graph.insert("save_pretrained", save_pretrained, at="decide", before="checkpoint", **reads)
         graph = graph.guard("save_pretrained_due", "checkpoint_due and save_pretrained.runs == checkpoint.runs")
         resources["pretrained_folder"] = str(Path(str(args.output_dir)) / ("best" if best else "last"))
-    if callbacks:
-        epochs = math.ceil(steps / per_epoch if args.max_steps > 0 else args.num_train_epochs)
-        resources["callbacks"] = Callbacks(callbacks, args, steps, epochs, resources, processing_class)
-        graph = with_callbacks(graph, resources["callbacks"])
     resources["training_step"], resources["validation_step"] = _steps(
-        args, loss, window, preprocess_logits_for_metrics, processing_class, resources.get("callbacks"), gathers=gathers
+        args, loss, window, preprocess_logits_for_metrics, gathers=gathers
     )
     _seeded(args, model_init)  # the model once more, as Trainer makes it: random numbers go on after it
     return graph, resources

@@ -146,14 +146,11 @@ class _Differing:
         way = self._way(name)
         shown = name.removeprefix(scope.path)
         writer = way[-1].removeprefix(scope.path)
-        node = scope.graph.nodes.get(where.split(".")[1]) if where.startswith("nodes.") else None
-        is_clock = node is not None and where.count(".") == 1
-        how = 'how="sum"), and count `agree.value`' if is_clock else 'how="mean"), and read `agreed`'
         return scope.problem(
             "G701",
             where,
             f"{does} `{shown}`, which differs between ranks: it is computed from a batch, and each rank has its own",
-            f'{hint}make one value of it: insert("agree", after="{writer}", reads={{"value": "{shown}"}}, {how}',
+            f"{hint}make one value of it after `{writer}`, in a kind that declares `synchronises` and gathers it",
             path=way,
         )
 
@@ -193,7 +190,7 @@ def _never_synchronising(flow: Flow) -> Iterator[Problem]:
             "G705",
             "the run can keep training while ranks never synchronise: they would not agree on a signal to stop, or on "
             "a checkpoint",
-            "put a node on the way in which ranks synchronise, such as `next_batch`, `agree` or `exchange`",
+            "put a node on the way in which ranks synchronise, such as `next_batch` or `exchange`",
             path=way,
         )
 

@@ -13,14 +13,13 @@ from graphtrain.graph.elements import END, NESTED, Node, Problem
 from graphtrain.graph.registry import find_graph, known_kinds
 from graphtrain.kind import Kind
 from graphtrain.kind.declaration import FROM
-from graphtrain.kind.parameter import REQUIRED, is_trigger, known_mode
-from graphtrain.kind.trigger import ONCE, Trigger, known_units, unit_hint
+from graphtrain.kind.parameter import REQUIRED, is_trigger, known_mode, show_value
+from graphtrain.kind.trigger import ONCE, Trigger, known_units
 from graphtrain.language.syntax import field_of, is_expression
 from graphtrain.names import nearest, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
-from graphtrain.plan.preparation import made_resources, precisions
+from graphtrain.plan.preparation import made_resources
 from graphtrain.plan.scope import (
-    ResourceTarget,
     Scope,
     field_type,
     is_countable,
@@ -88,7 +87,7 @@ def _is_name(name: str) -> bool:
 
 def _start(scope: Scope) -> Iterator[Problem]:
     if scope.graph.start not in scope.graph.nodes:
-        hint = suggestion(scope.graph.start, scope.graph.nodes, {})
+        hint = suggestion(scope.graph.start, scope.graph.nodes)
         yield scope.problem("G101", "start", f"unknown node `{scope.graph.start}`", hint)
 
 
@@ -103,7 +102,8 @@ def _node(scope: Scope, node: Node, *, all_kinds_known: bool) -> Iterator[Proble
     if kind is None:
         hint = f'`{node.use}` is a graph: give it as graph = "{node.use}"' if find_graph(node.use) else ""
         if not hint:
-            hint = _kind_meant(node)
+            hint = suggestion(node.use, known_kinds())
+            hint += ' A node of another name has use = "KIND".' if hint and node.use == node.name else ""
             hint += "" if all_kinds_known else f" Or {_DECLARED}" if hint else _DECLARED
         yield scope.problem("G102", thing, f"unknown kind `{node.use}`", hint)
         return
@@ -143,17 +143,6 @@ def _node(scope: Scope, node: Node, *, all_kinds_known: bool) -> Iterator[Proble
     yield from _slots(scope, node)
 
 
-def _kind_meant(node: Node) -> str:
-    """A hint at the kind that a node of an unknown one is most likely of; empty if none is alike."""
-    words = {*node.use.casefold().split("_")}
-    within = [name for name in known_kinds() if words.issuperset(name.split("_"))]
-    meant = nearest(node.use, known_kinds()) or max(within, key=len, default=None)
-    if meant is None:
-        return ""
-    written = f' A node of another name has use = "{meant}".' if node.use == node.name else ""
-    return f"did you mean `{meant}`?{written}"
-
-
 def _mode(scope: Scope, node: Node, kind: Kind) -> Iterator[Problem]:
     """A metric for which it is not given whether small or large values are good."""
     monitors, mode = kind.roles.monitor, kind.roles.mode
@@ -167,39 +156,24 @@ def _mode(scope: Scope, node: Node, kind: Kind) -> Iterator[Problem]:
 
 
 def _units(scope: Scope, node: Node, name: str, trigger: Trigger) -> Iterator[Problem]:
-    units = scope.graph.units
-    known = known_units(units)
+    known = known_units(scope.graph.units)
     for term in trigger.terms:
-        if term.unit in known:
-            continue
-        if term.per:
-            hint = f'did you mean "{1 / term.amount} per {term.per[:-1]}"?' if term.per in known else ""
-            hint = hint or unit_hint(term.unit, known)
-            message = f'`{term.per}` in {node.name}.{name} = "{term}" is not a single unit of the clock'
-        else:
-            singular = f"{term.unit}s"
-            hint = f"did you mean `{singular}`?" if singular in known else unit_hint(term.unit, known)
+        if term.unit not in known:
             message = f'unknown unit `{term.unit}` in {node.name}.{name} = "{term}"'
-        yield scope.problem("G106", f"nodes.{node.name}.{name}", message, hint)
+            yield scope.problem("G106", f"nodes.{node.name}.{name}", message, suggestion(term.unit, known))
 
 
 def _moments(scope: Scope, node: Node, kind: Kind, name: str, trigger: Trigger) -> Iterator[Problem]:
     """The values that are invalid for `after` and `from`, which are reached once."""
     if name == kind.trigger == "every":
         return
-    thing = f"nodes.{node.name}.{name}"
     repeated = [text for text in trigger.texts if text == ONCE or " per " in text]
-    if repeated:
-        message = (
-            f'{node.name}.{name}: "{repeated[0]}" says how often, but `{name}` takes an amount that is reached once'
-        )
-        yield scope.problem("G104", thing, message, f'write an amount, as in {name} = "5 epochs"')
-    elif name == FROM and trigger.is_never:
-        message = f'{node.name}.{FROM}: "never" would keep the node from being due at all'
-        yield scope.problem("G104", thing, message, 'leave it out; or write every = "never"')
+    if repeated or (name == FROM and trigger.is_never):
+        message = f"{node.name}.{name} takes an amount that is reached once, got {show_value(trigger.texts)}"
+        yield scope.problem("G104", f"nodes.{node.name}.{name}", message, f'as in {name} = "5 epochs"')
     elif name == FROM and "every" not in node.parameters and kind.parameters["every"].default is None:
         message = f"{node.name}.{FROM} needs `every`, and `{node.name}` has none: it runs at every visit"
-        yield scope.problem("G104", thing, message, 'add one, as in every = "1 epochs"')
+        yield scope.problem("G104", f"nodes.{node.name}.{name}", message, 'add one, as in every = "1 epochs"')
 
 
 def _slots(scope: Scope, node: Node) -> Iterator[Problem]:
@@ -214,7 +188,7 @@ def _slots(scope: Scope, node: Node) -> Iterator[Problem]:
             if verb == "reads" and slot in parameters:
                 continue  # an expression gives its value: `checks.expressions`
             may_be_returned = verb == "writes" and slot in scope.returned_by(node) and slot.isidentifier()
-            if may_be_returned and not nearest(slot, {*kind.writes} - mapping.keys(), cutoff=0.85):
+            if may_be_returned and not nearest(slot, {*kind.writes} - mapping.keys()):
                 continue  # the step function returns it
             if slot not in known and not (open_body and verb == "reads"):
                 hint = suggestion(slot, known) or f"it {verb} nothing that could be renamed"
@@ -260,7 +234,7 @@ def _edges(scope: Scope, source: str) -> Iterator[Problem]:
     graph, thing = scope.graph, f"edges.{source}"
     leaving = graph.edges.get(source, ())
     if source not in graph.nodes:
-        yield scope.problem("G101", thing, f"unknown node `{source}`", suggestion(source, graph.nodes, {}))
+        yield scope.problem("G101", thing, f"unknown node `{source}`", suggestion(source, graph.nodes))
         return
     if source in RESERVED:
         return  # reported as G114
@@ -271,7 +245,7 @@ def _edges(scope: Scope, source: str) -> Iterator[Problem]:
     seen: set[tuple[str, str | None]] = set()
     for number, edge in enumerate(leaving):
         if edge.target != END and edge.target not in graph.nodes:
-            hint = suggestion(edge.target, [*graph.nodes, END], {})
+            hint = suggestion(edge.target, [*graph.nodes, END])
             yield scope.problem("G101", thing, f"unknown node `{edge.target}`", hint, place=edge.place)
         if edge.when is not None and edge.when not in graph.guards:
             hint = suggestion(edge.when, graph.guards) or "define it under [guards]"
@@ -360,7 +334,7 @@ def check_start(plan: Plan, *, ranks: bool, supplied: Collection[str] | None) ->
     """
     resources = None if supplied is None else dict.fromkeys(supplied, True)
     try:
-        precisions(plan.graph, made_resources(plan.graph, resources), resources)
+        made_resources(plan.graph, resources)
     except UsageError as error:
         yield plan.main.problem("G119", "nodes", error.message, error.hint)
     alone: dict[object, PlanNode] = {}
@@ -370,14 +344,11 @@ def check_start(plan: Plan, *, ranks: bool, supplied: Collection[str] | None) ->
                 plan_node.kind.implementation.refuse_settings(plan_node, ranks=ranks)  # type: ignore[attr-defined]
         except UsageError as error:
             yield _refused(plan_node, error.message, error.hint)
-        name = plan_node.parameters.get(plan_node.kind.roles.renews if plan_node.kind else "", "")
-        if name and plan_node.scope.resolve(name) != ResourceTarget(name):
-            message = f"`{plan_node.path}` renews `{name}`, which means something else in its graph, and no resource"
-            yield _refused(plan_node, message, "name the resource as it is supplied")
-        for what, words, instead in _done_alone(plan_node, supplied):
-            if (other := alone.setdefault((plan_node.scope.path, what), plan_node)) is not plan_node:
-                message = f"`{other.path}` and `{plan_node.path}` both {words}"
-                yield _refused(plan_node, message, f"remove one of them, or {instead}")
+        for name, at in _scheduled(plan_node, supplied):
+            if (other := alone.setdefault((plan_node.scope.path, name, at), plan_node)) is not plan_node:
+                message = f"`{other.path}` and `{plan_node.path}` both step `{name}` at one time ({at})"
+                hint = "remove one of them, or give it another `every`"
+                yield _refused(plan_node, f"{message}: each would multiply what the other has set", hint)
     acting = [node for node in plan.nodes if node.kind and not node.kind.is_idle(node.parameters, node.expressions)]
     reads = [(read.name, node) for node in acting for read, _ in node.setup_reads]
     returning = [node for name, node in reads if name == "history"]
@@ -386,18 +357,13 @@ def check_start(plan: Plan, *, ranks: bool, supplied: Collection[str] | None) ->
         yield _refused(returning[0], message, "insert a node of the kind `checkpoint`, as in `fit`")
 
 
-def _done_alone(plan_node: PlanNode, supplied: Collection[str] | None) -> Iterator[tuple[object, str, str]]:
-    """What one node of a graph may do, and not two; the same in words, and what to do instead."""
+def _scheduled(plan_node: PlanNode, supplied: Collection[str] | None) -> Iterator[tuple[str, str]]:
+    """The names of the schedulers that a node steps, with the trigger that says when."""
     kind, trigger = plan_node.kind, plan_node.trigger
-    if kind is not None and kind.roles.follows:
-        metric = f"running/{plan_node.parameters[kind.roles.follows]}"
-        instead = f"let it follow another metric: {plan_node.path}.{kind.roles.follows}=NAME"
-        yield metric, f"record `{metric}`, and each would end the windows of the other", instead
     if kind is not None and "scheduler" in kind.optional and trigger is not None and not trigger.is_never:
         for name in resources_of([plan_node.scope.read_by(plan_node.node, "scheduler")]):
             if supplied is None or name in supplied:
-                words = f"step `{name}` at one time ({trigger}): each would multiply what the other has set"
-                yield (name, str(trigger)), words, "give it another `every`"
+                yield name, str(trigger)
 
 
 def _refused(plan_node: PlanNode, message: str, hint: str) -> Problem:

@@ -201,7 +201,7 @@ class _Past:
             kept = without(command, [*OF_THE_START, *OF_THE_END, "--run-dir="])
             words = [*kept, *fork, "--overlay", "check_finite", "--run-dir", str(free)]
             yield shown(shlex.join(words), 1000)
-            yield "    names the batch with which the loss diverges; --overlay skip_not_finite leaves such batches out"
+            yield "    names the batch with which the loss diverges"
 
     def _replay(self, command: Sequence[str], options: Sequence[str]) -> list[str]:
         """The words of a replay of this run."""

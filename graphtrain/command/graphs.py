@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Sequence
 from importlib.resources import files
@@ -35,7 +34,7 @@ from graphtrain.graph.sources import write_new
 from graphtrain.kind import Kind, Read
 from graphtrain.kind.parameter import REQUIRED, Parameter
 from graphtrain.kind.trigger import Trigger
-from graphtrain.lazy import part
+from graphtrain.lazy import imported
 from graphtrain.names import suggestion
 from graphtrain.printable import printable
 from graphtrain.report.run import Run
@@ -116,7 +115,7 @@ def render(
     drawn = load_graph(graph, overlays=overlay)
     counts, position = _counts(run_dir, drawn, graph) if run_dir is not None else (None, None)
     bypassed = _bypassed(run_dir) if run_dir is not None else ()
-    click.echo(f"wrote {part('viz').render(drawn, output, counts, position, bypassed=bypassed)}")
+    click.echo(f"wrote {imported('graphtrain.viz.render').render(drawn, output, counts, position, bypassed=bypassed)}")
 
 
 def _bypassed(run_dir: Path) -> list[str]:
@@ -189,7 +188,7 @@ def show(
     else:
         shown = load_graph(graph, overlays=overlay)
     if output is not None:
-        click.echo(f"wrote {part('viz').render(shown, output)}")
+        click.echo(f"wrote {imported('graphtrain.viz.render').render(shown, output)}")
         return
     if hooks:
         places = [[name, path[:-1], place.when] for name, path, place in hooks_of(shown)]
@@ -228,8 +227,6 @@ def _show(graph: Graph, title: str, printed: Console) -> None:
 
 # ---- copy
 
-_NAME = re.compile(rb"""^([ \t]*name[ \t]*=[ \t]*)("[^"\r\n]*"|'[^'\r\n]*')""", re.MULTILINE)
-
 
 @command("graphtrain copy fit my_fit.toml", "graphtrain copy ema my_ema.toml")
 @click.argument("graph")
@@ -239,7 +236,7 @@ def copy(graph: str, path: Path, *, overlay: Sequence[str] = ()) -> None:
     """Copy a graph, or an overlay by its name, to a new file that you can edit.
 
     The text of a shipped graph, of an overlay or of a file is copied with its comments; that of a script or a run, and
-    of a graph with --overlay, is generated. The copy has the name of its file, PATH, which must not exist.
+    of a graph with --overlay, is generated. PATH must not exist.
 
     GRAPH is a shipped graph (fit), a TOML file, a script (which is imported), a run directory, or a checkpoint in one.
     """
@@ -257,10 +254,7 @@ def copy(graph: str, path: Path, *, overlay: Sequence[str] = ()) -> None:
         # A graph without a file, from a script or a run, is written as TOML.
         is_text = not overlay and not isinstance(named, Graph) and file.is_file()
         text = file.read_bytes() if is_text else loaded.to_toml().encode()
-    head, *tables = re.split(rb"(?m)^(?=[ \t]*\[)", text, maxsplit=1)
-    name = json.dumps(path.stem, ensure_ascii=False).encode()
-    head = _NAME.sub(lambda line: line[1] + name, head, count=1)
-    write_new(path, b"".join([head, *tables]))
+    write_new(path, text)
     use = "--overlay" if overlay_file is not None else "--graph"
     click.echo(f"wrote {path}; run it with: graphtrain run SCRIPT {use} {shlex.quote(str(path))}")
 
@@ -310,7 +304,6 @@ def _describe(kind: Kind) -> None:
         "bypassed without": [*kind.optional, *kind.idle_without],
         "step inputs": [*kind.step_inputs],
         "records under": [kind.roles.records or ""],
-        "renews": [kind.roles.renews or ""],
         "of several ranks": ["they synchronise in it"] if kind.synchronises else [],
         "also due by": [f"{field} (with {parameter})" for field, parameter in kind.extra_due_fields.items()],
         "drawn as": [kind.family],

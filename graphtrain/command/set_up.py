@@ -134,16 +134,11 @@ def _load(resources: Mapping[str, Any], name: str, path: Path, only: Sequence[st
     modules = {key: module for key, module in resources.items() if isinstance(module, torch.nn.Module)}
     if name not in modules:
         raise UsageError(f"--init: there is no module `{name}`", suggestion(name, modules))
-    from graphtrain.storage.weight_files import open_weights  # which few runs need
+    from graphtrain.storage.weight_files import open_weights, weights_of_model  # which few runs need
 
     module, what = uncompiled(modules[name]), f"--init: `{path}` does not match `{name}`:"
     try:
-        if holds_a_checkpoint(path):
-            from graphtrain.storage.whole import model_in_place  # which few runs need
-
-            stored = model_in_place(path, name)
-        else:
-            stored = open_weights(path)
+        stored = weights_of_model(path, name) if holds_a_checkpoint(path) else open_weights(path)
         stored = {plain_name(key): tensor for key, tensor in stored.items()}
         count, names = len(stored), fitting(module, {key: each.like() for key, each in stored.items()}, only, what)
         stored = {key: stored[key] for key in names}

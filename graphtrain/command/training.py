@@ -26,11 +26,10 @@ from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.read_toml import overlay_name
 from graphtrain.graph.registry import kind_of_node
-from graphtrain.lazy import PARTS, installed, part
+from graphtrain.lazy import imported
 from graphtrain.names import quoted
 from graphtrain.outcome import Outcome
 from graphtrain.program.agreement import Agreement
-from graphtrain.program.factories import with_made
 from graphtrain.program.requests import Requests
 from graphtrain.program.resources import USUAL, resolve_device, without_unread
 from graphtrain.ranks import current_ranks, is_one_of_several, on_all_ranks
@@ -120,8 +119,7 @@ class _Training:
             made.resources, unread = without_unread(graph, made.resources)
             for line in unread:
                 report(line)
-        ready = with_made(made.resources)
-        loaded = warm_start(ready, options.init, options.init_only)
+        loaded = warm_start(made.resources, options.init, options.init_only)
         trainer: Callable[..., Trainer] = functools.partial(
             Trainer,
             device=options.device,
@@ -129,7 +127,6 @@ class _Training:
             display=None if options.quiet else display_for(report),
             notify=report,
             not_state=made.not_state,
-            times=not self._options.no_times,
             **made.resources,
         )
         if options.dry_run:
@@ -179,7 +176,9 @@ class _Training:
                     "a logger is called as logger(metrics, step)",
                 )
         if self._options.tensorboard:
-            loggers.append(part("tensorboard").TensorBoard())
+            from graphtrain.report.tensorboard import TensorBoard
+
+            loggers.append(TensorBoard())
         if self._options.wandb:
             from graphtrain.report.wandb import WandB
 
@@ -213,9 +212,8 @@ class _Training:
     def _train(self, trainer: Trainer, run_dir: Path, resume: str, loaded: list[str]) -> int:
         """Train, and report the outcome; the exit code."""
         options, report = self._options, self._report
-        display = installed(PARTS["display"])
-        if not options.quiet and not self._ranks.rank and display is not None:
-            display.introduce(trainer.summary(), report)
+        if not options.quiet and not self._ranks.rank:
+            imported("graphtrain.report.display.choose").introduce(trainer.summary(), report)
         for line in loaded:
             report(line)
         if options.run_dir is None:

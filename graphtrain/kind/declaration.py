@@ -132,18 +132,14 @@ class Roles:
 
     Attributes:
         records: the prefix of metrics: a parameter with the name of a slot that the kind writes.
-        renews: `resource` of a kind that reads `renewals`: the name of a resource that it makes again.
         keeps: `keep` of a kind with a step function: slots it returns that an epoch does not clear.
         monitor, mode: the name of a recorded metric, and whether small or large values are good.
-        follows: the name of a metric of the training, which the node records under another one.
     """
 
     records: str = ""
-    renews: str = ""
     keeps: str = ""
     monitor: str = ""
     mode: str = ""
-    follows: str = ""
 
 
 @dataclass(frozen=True)
@@ -203,19 +199,15 @@ class Kind:
     @functools.cached_property
     def roles(self) -> Roles:
         """Which of its parameters the engine knows."""
-        metrics = {name: each.metric for name, each in self.parameters.items() if each.metric is not None}
-        monitor = next((name for name, metric in metrics.items() if not metric.followed), "")
+        monitor = next((name for name, each in self.parameters.items() if each.metric is not None), "")
         modes = [
             name for name, each in self.parameters.items() if Mode in (each.annotation, *get_args(each.annotation))
         ]
-        makes_again = any(read.name == "renewals" for read in self.setup_reads or ())
         return Roles(
             records=next((name for name in self.writes if name in self.parameters), ""),
-            renews="resource" if makes_again and "resource" in self.parameters else "",
             keeps="keep" if self.may_return_slots and "keep" in self.parameters else "",
             monitor=monitor,
             mode=modes[0] if monitor and modes else "",
-            follows=next((name for name, metric in metrics.items() if metric.followed), ""),
         )
 
     @property
@@ -236,11 +228,6 @@ class Kind:
     def has_effect(self, effect: str) -> bool:
         """True if a visit may have an effect, whatever the optimizer."""
         return any(action.effect == effect for action in self.actions)
-
-    @property
-    def reports_backward(self) -> bool:
-        """True if a visit returns, last, whether it ran backward."""
-        return any(action.is_reported for action in self.actions)
 
     @property
     def may_return_slots(self) -> bool:
@@ -269,7 +256,7 @@ class Kind:
         return tuple(dict.fromkeys(names))
 
     def is_idle(self, parameters: Mapping[str, Any], varying: Collection[str] = ()) -> bool:
-        """True if a parameter without which there is nothing to do is left out: None, or a bound of infinity.
+        """True if the parameters without which there is nothing to do are all left out: None, or a bound of infinity.
 
         Arguments:
             varying: the parameters whose values are not known before the visit. Default: none.
@@ -277,8 +264,9 @@ class Kind:
         return bool(self.left_out(parameters, varying))
 
     def left_out(self, parameters: Mapping[str, Any], varying: Collection[str] = ()) -> list[str]:
-        """The parameters without which there is nothing to do, and which are left out; arguments as of `is_idle`."""
-        return [name for name in self.idle_without if name not in varying and parameters[name] in _LEFT_OUT]
+        """The parameters without which there is nothing to do, if all are left out; arguments as of `is_idle`."""
+        left_out = [name for name in self.idle_without if name not in varying and parameters[name] in _LEFT_OUT]
+        return left_out if len(left_out) == len(self.idle_without) else []
 
     def due_fields(self, parameters: Mapping[str, Any]) -> tuple[str, ...]:
         """The fields that make it due in addition to its trigger, with these parameters."""
@@ -298,12 +286,6 @@ class Kind:
         instance = self.implementation() if inspect.isclass(self.implementation) else FunctionRecord()
         self.reset(instance, whole=True)
         return instance
-
-    def restart(self, instance: Any) -> None:
-        """Reset its own progress to the defaults, except how often it ran and when it is due."""
-        for field in self.fields.values():
-            if field.stored and field.name not in ("runs", "fired"):
-                setattr(instance, field.name, copy.deepcopy(field.default))
 
     def reset(self, instance: Any, *, whole: bool = False) -> None:
         """Reset the progress of `instance` to the defaults; if `whole`, also fields declared with `stays`."""

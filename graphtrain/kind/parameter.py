@@ -10,7 +10,6 @@ import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from graphtrain.kind.trigger import Trigger
@@ -52,12 +51,7 @@ class Metric:
 
     A metric that no row has is an error once there are rows. If the kind also has a parameter of the type `Mode`, that
     says whether small or large values are good.
-
-    Attributes:
-        followed: True for a training metric that only this node records, under another name.
     """
-
-    followed: bool = False
 
 
 @dataclass(frozen=True)
@@ -295,7 +289,4 @@ def known_mode(metric: str) -> Mode | None:
     return "max" if not _LARGE.isdisjoint(words) else None
 
 
-Precision = Literal["32-true", "64-true", "bf16-true", "bf16-mixed", "16-mixed"]
-
-# The types that `Trainer` gives models before they are trained; those of other precisions stay as they are.
-MODEL_DTYPES: Mapping[str, str] = MappingProxyType({"64-true": "float64", "bf16-true": "bfloat16"})
+Precision = Literal["32-true", "bf16-mixed", "16-mixed"]

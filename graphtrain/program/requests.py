@@ -11,9 +11,9 @@ from graphtrain.storage.run_directory import Retention
 
 # stop: a signal arrived. save: a checkpoint is requested. written: one was written,
 # or failed. reached: the amount given as `until` is reached. breakpoint: the node given as `before` is next. pause: of
-# a replay, or after a single transition. recorded: a row of metrics was recorded. renewed: a resource was made again.
+# a replay, or after a single transition. recorded: a row of metrics was recorded.
 # return: return to a checkpoint. ended: an edge led to the end.
-Request = Literal["stop", "save", "written", "reached", "breakpoint", "pause", "recorded", "renewed", "return", "ended"]
+Request = Literal["stop", "save", "written", "reached", "breakpoint", "pause", "recorded", "return", "ended"]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ Metrics are a store with names, not slots: any node may add to it without being 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -31,12 +31,10 @@ Sums = dict[str, list[Any]]
 """Name -> the sum of value * samples, and the sum of samples; or the reduced value, and the reduction."""
 
 _MEAN, _TOTAL = "mean", "total"  # a total is divided as a mean is
-_OPEN, _WINDOW = "open", "window"  # prefixes of horizons: of the open window of a metric, of one that has ended
 
 # Values stay on their device until a mean is read, but at most this many: a run that never reads one stays small.
 _MOST_WAITING = 1024
 _MOST_TEXTS = 16  # names such as "sample of step 100" would be ever more
-_DETACHED = (torch.Tensor, tuple)
 
 
 class Means:
@@ -64,63 +62,23 @@ class Means:
     def __init__(self, horizons: tuple[str, ...], gather: Callable[[Sums], list[Sums]] | None = None) -> None:
         self._gather = gather
         self.only_finite = False
-        # Values by name; a loss alone; names and a vector; or the number of a window that ends, and its metric.
         self._waiting: list[tuple[Any, Any, Collection[str]]] = []
         self._sums: dict[str, Sums] = {horizon: {} for horizon in horizons}
-        self._windows: dict[str, Sums] = {}  # those that have ended
-        self._followed: dict[
-            str, tuple[int, Any]
-        ] = {}  # metric -> the number of windows it is averaged over, and the nodes that read it
-        self._reports: dict[str, Callable[[set[str]], None]] = {}  # of metrics that are followed
-
-    def follow(self, metric: str, windows: int, node: Any, report: Callable[[set[str]], None]) -> None:
-        """Keep the last windows of a metric for `running`, while the graph has this node; `end_window` ends a window.
-
-        Arguments:
-            report: called once with the metrics of those windows, if this one is not among them.
-        """
-        self._sums.setdefault(f"{_OPEN} {metric}", {})
-        self._followed[metric], self._reports[metric] = (windows, node), report
-
-    def keep_followers(self, nodes: Collection[Any]) -> None:
-        """Follow metrics only for these nodes."""
-        gone = [name for name, (_, node) in self._followed.items() if all(node is not kept for kept in nodes)]
-        for metric in gone:
-            del self._followed[metric]
-            self._sums.pop(f"{_OPEN} {metric}", None)
-            self._windows = {name: sums for name, sums in self._windows.items() if name.split(" ", 2)[2:] != [metric]}
-
-    def end_window(self, metric: str, number: int) -> None:
-        """End a window of a metric: it replaces the one with this number. Nothing is transferred here."""
-        self._waiting.append((number, metric, ()))
-
-    def running(self) -> dict[str, float]:
-        """The mean of each followed metric over the last windows, with equal weights."""
-        running = {}
-        for metric, (windows, _) in self._followed.items():
-            self.settle()
-            kept = {name: self._windows.get(name, {}) for name in (f"{_WINDOW} {n} {metric}" for n in range(windows))}
-            parts = {name: sums[metric] for name, sums in kept.items() if metric in sums}
-            if values := self._means_of(parts).values():
-                running[f"running/{metric}"] = sum(values) / len(values)
-            elif (recorded := set().union(*kept.values())) and metric in self._reports:
-                self._reports.pop(metric)(recorded)
-        return running
 
     def add(
         self,
-        values: Mapping[str, Any] | torch.Tensor | tuple[Sequence[str], torch.Tensor],
+        values: Mapping[str, Any] | torch.Tensor,
         samples: Any,
         sums: Collection[str] = (),
     ) -> None:
         """Add the current values, which are means over `samples` samples. Nothing is transferred to the host here.
 
         Arguments:
-            values: by name; or only the loss, or names and a vector, detached, in memory that nothing else writes to.
+            values: by name; or only the loss, detached, in memory that nothing else writes to.
             samples: the number of samples, or of other units that are averaged over: a number or a tensor with one.
             sums: the names of values that are sums over them. Default: all are means.
         """
-        if not isinstance(values, _DETACHED):
+        if not isinstance(values, torch.Tensor):
             values = {name: detached(value) for name, value in values.items()}
         if self.only_finite and not _is_loss_finite(values):
             return
@@ -148,7 +106,6 @@ class Means:
         """Drop everything added so far."""
         self._waiting.clear()
         self._sums = {horizon: {} for horizon in self._sums}
-        self._windows = {}
 
     def settle(self) -> None:
         """Update the sums: one transfer for all tensors that are still on the device."""
@@ -157,11 +114,7 @@ class Means:
             if isinstance(values, torch.Tensor):
                 entries.append(("loss", values, samples, _TOTAL if "loss" in summed else _MEAN))
                 continue
-            if isinstance(values, int):
-                entries.append((f"{values} {samples}", 0.0, 0, _WINDOW))
-                continue
-            named = zip(values[0], values[1].unbind(), strict=True) if isinstance(values, tuple) else values.items()
-            for name, value in named:
+            for name, value in values.items():
                 if isinstance(value, Reduced):
                     entries.append((name, value.value, samples, value.how))
                 else:
@@ -177,9 +130,6 @@ class Means:
             elif weight:
                 part = [number if how == _TOTAL else number * weight, weight]
             else:  # a mean over nothing is not a number
-                if how is _WINDOW:
-                    horizon = f"{_OPEN} {name.partition(' ')[2]}"
-                    self._windows[f"{_WINDOW} {name}"], self._sums[horizon] = self._sums.get(horizon, {}), {}
                 continue
             for sums in self._sums.values():
                 whole = sums.get(name)
@@ -192,14 +142,12 @@ class Means:
     def state_dict(self) -> dict[str, Any]:
         """The sums, as plain data."""
         self.settle()
-        sums_of = {**self._sums, **self._windows}
-        return {horizon: {name: list(total) for name, total in sums.items()} for horizon, sums in sums_of.items()}
+        return {horizon: {name: list(total) for name, total in sums.items()} for horizon, sums in self._sums.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load saved sums."""
         self._waiting.clear()
         sums_of = {horizon: {name: list(total) for name, total in sums.items()} for horizon, sums in state.items()}
-        self._windows = {horizon: sums_of.pop(horizon) for horizon in state if horizon.startswith(f"{_WINDOW} ")}
         self._sums = {**{horizon: {} for horizon in self._sums}, **sums_of}
 
 
@@ -207,8 +155,7 @@ def _is_loss_finite(values: Any) -> bool:
     """False for values, as `Means.add` takes them, with a loss that is infinite or NaN."""
     if isinstance(values, torch.Tensor):
         return math.isfinite(values)
-    named = zip(*values, strict=True) if isinstance(values, tuple) else values.items()
-    losses = [value for name, value in named if name.rpartition("/")[2] == "loss"]
+    losses = [value for name, value in values.items() if name.rpartition("/")[2] == "loss"]
     return all(math.isfinite(loss.value if isinstance(loss, Reduced) else loss) for loss in losses)
 
 
@@ -290,19 +237,6 @@ class Recorder:
     def forget_means(self) -> None:
         """Drop all running means; nodes that are set up again recreate theirs."""
         self._means = {}
-
-    def keep_followers(self, nodes: Collection[Any]) -> None:
-        """Follow metrics only for these nodes from now on: the graph has changed."""
-        for means in self._means.values():
-            means.keep_followers(nodes)
-
-    def gathered(self, name: str) -> set[str]:
-        """The names in the running means called `name`, of any horizon."""
-        means = self._means.get(name)
-        if means is None:
-            return set()
-        means.settle()
-        return {metric for sums in means._sums.values() for metric in sums}
 
     @property
     def place(self) -> Place:

@@ -97,7 +97,7 @@ class RunEnvironment:
         was_compared = {
             "code": code_changes(saved.origin, now["origin"]) is not None,
             "arguments": bool(saved.about.get("arguments")),
-            "data": any(facts.get(key) not in (None, "") for facts in data for key in ("length", "samples", "hash")),
+            "data": any(facts.get(key) is not None for facts in data for key in ("length", "samples")),
             "versions, threads": bool(saved.environment),
         }
         unchanged = ", ".join(name for name, compared in was_compared.items() if compared)

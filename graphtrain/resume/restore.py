@@ -16,7 +16,6 @@ from graphtrain.graph.renaming import Renaming, lost_position_hint
 from graphtrain.plan.preparation import made_resources
 from graphtrain.printable import one_line, shorten
 from graphtrain.program.compiled_graph import CompiledGraph
-from graphtrain.program.factories import refuse_other_types
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
 from graphtrain.resume.hyper_parameters import CLASS, HyperParameterChange
 from graphtrain.state.codec import MALFORMED
@@ -107,7 +106,6 @@ def capture(run: Session) -> tuple[RunState, Manifest]:
         metrics=compiled.state.recorder.recorded_now(),
         seconds=run.watch.seconds(),
         unknown=compiled.state.unknown,
-        aliases=compiled.state.aliases,
         not_state=sorted(compiled.state.left_out),
         hyper_parameters=run.hyper_parameters.made,
         hyper_parameters_in_force=run.hyper_parameters.values,
@@ -166,7 +164,6 @@ class Restored:
         changes: of the graph, and of hyper-parameters with the decisions; in words.
         lost: state that differs from what was saved, in words.
         aside: the differences of the graph that change nothing, in words; empty for none.
-        notes: lines that are reported after that.
         is_as_saved: True if the state is that of the checkpoint, bit for bit, so that it can be saved again.
         sampled: the data of which a sample was compared, in words; empty where all of it was.
     """
@@ -176,7 +173,6 @@ class Restored:
     changes: list[str]
     lost: list[str]
     aside: str = ""
-    notes: tuple[str, ...] = ()
     is_as_saved: bool = False
     sampled: str = ""
 
@@ -206,7 +202,6 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
     random, of_devices = fitted_random(state.random)
     resized = ", ".join(filter(None, (resized, of_devices)))
     state = replace(state, progress={**state.progress, **options.kept}, random=random)
-    refuse_other_types(change.former, compiled.graph, compiled.program.resources, state.resources)
     decisions = _Decisions.of(run, checkpoint, options)
 
     # Those that few runs need are written only where they hold something. They are in the order of `RunState`: nodes
@@ -218,11 +213,11 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
     if state.reachable:
         changed = {path: part for path, part in state.reachable.items() if not is_within(path, copies)}
         state = replace(state, reachable=changed)
-    not_restored, not_shared, compared = _put_back(checkpoint, run, state, change, position, sections, fresh)
+    not_restored, compared = _put_back(checkpoint, run, state, change, position, sections, fresh)
     # Before the hyper-parameters are applied: those taken from `setup` are not what was saved.
     before, now = {*manifest.not_state}, {*compiled.state.left_out}
     left_out = [f"not_state: {'+' if path in now else '-'} {path}" for path in sorted(before ^ now)]
-    lost = [*compiled.state.not_restored(), *([] if left_out else not_shared), *compared.changed]
+    lost = [*compiled.state.not_restored(), *compared.changed]
     lost = lost or ([] if left_out else compiled.state.differs_from(state.reachable))
     # What was not saved is lost, as the line of the resume says: another module, for instance.
     parts = (fresh, not_restored, left_out, manifest.unknown, change.renaming.names, change.difference.matters)
@@ -245,10 +240,6 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
         ],
         lost,
         change.aside(),
-        (
-            *decisions.passing(compiled.renewing),
-            *compiled.run_clock.mixed_windows(change.former, change.renaming),
-        ),
         is_as_saved=is_whole and not (decisions.chosen or lost or resized or options.kept),
         sampled=compared.sampled,
     )
@@ -262,8 +253,8 @@ def _put_back(
     position: int,
     sections: Collection[str],
     fresh: Collection[str],
-) -> tuple[list[str], list[str], ComparedData]:
-    """Restore a state; returns what was not restored, what is shared differently, and how data compares.
+) -> tuple[list[str], ComparedData]:
+    """Restore a state; returns what was not restored, and how data compares.
 
     Arguments:
         fresh: the resources that stay as they are set up.
@@ -274,7 +265,6 @@ def _put_back(
     compiled.resume_at(position, change.renaming.path(manifest.clock_of))
     with _named_failure(checkpoint):
         compiled.state.restore_after_setup(state)
-        not_shared = compiled.state.share(manifest.aliases, state.progress, change.renaming)
         data = run.environment.changed_data(manifest) if run.environment is not None else []
         content = compiled.state.data_content
         compared = (
@@ -282,7 +272,7 @@ def _put_back(
             if content is not None
             else ComparedData()
         )
-    return not_restored, not_shared, compared
+    return not_restored, compared
 
 
 def difference_error(
@@ -353,15 +343,6 @@ class _Decisions:
         return [
             *(f"{each} ({'taken' if each.name in self.chosen else 'kept as saved'})" for each in self.differences),
             *(f"{name} (taken)" for name in self.taken),
-        ]
-
-    def passing(self, renewing: Mapping[str, str]) -> list[str]:
-        """A line for each that holds only until a node (resource -> path) makes its resource again."""
-        return [
-            f"{each.name} is kept as saved until `{renewing[each.resource]}` makes `{each.resource}` again, as it is "
-            f"set up now; --from-setup {each.name} takes the new value at once"
-            for each in self.undecided
-            if each.resource in renewing
         ]
 
 
@@ -437,10 +418,11 @@ def _expect_digest(
     is_as_written: bool,
 ) -> None:
     """Raise unless the loaded state equals the saved one, bit for bit."""
-    is_same_graph = checkpoint.manifest.graph_hash == compiled.saved_graph[1]
-    saved = checkpoint.digest if is_as_written and is_same_graph else state_digest(compiled.state.essential(state))
+    # Values in transit are encoded with the names that slots and nodes had.
+    is_whole = is_as_written and checkpoint.manifest.graph_hash == compiled.saved_graph[1]
+    saved = checkpoint.digest if is_whole else state_digest(compiled.state.essential(state, in_transit=False))
     alive = compiled.alive(position, checkpoint.manifest.ended)
-    digest = compiled.state.digest(alive, sections, state.reachable)
+    digest = compiled.state.digest(alive, sections, state.reachable, in_transit=is_whole)
     if digest != saved:
         raise CheckpointError(
             f"{checkpoint.path}: the state loaded is not the state saved (digest {digest[:12]}, not {saved[:12]})",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, final
 from graphtrain.errors import CheckpointError, SaveFailedError
 from graphtrain.names import plainly_named, quoted
 from graphtrain.printable import Notices
+from graphtrain.program.gradient_windows import counters_of
 from graphtrain.program.requests import SavePolicy, Saves
 from graphtrain.resume.rank_saves import RankSave, RankSaves
 from graphtrain.resume.restore import capture
@@ -92,7 +93,7 @@ class CheckpointWriter(Saves):
         self._written_moment: Mapping[str, Fraction] = {}  # of the checkpoint that is being written
         self._policy = SavePolicy()
         self._attempts = 0
-        self._passed = 0  # positions at which a batch was alive, while something waited
+        self._passed = 0  # positions inside a window or a batch, while something waited
         self.refusal = self.way_out = ""
         self.saved: dict[str, str] = {}
         self.returns = 0
@@ -124,15 +125,16 @@ class CheckpointWriter(Saves):
         return self._askers.union(self.saved)
 
     def comes_later(self) -> bool:
-        """True if a batch is alive, and a position without one follows, at which any number of ranks can resume.
+        """True in the middle of a window or of a batch, after which any number of ranks can resume.
 
         False after too long a wait, and if every position of the graph has a batch.
         """
         if self._ranks.are_one:
             return False
         compiled, loop = self._run.compiled, self._run.loop
-        is_alive = compiled.liveness.has_batch(loop.position, loop.ended)
-        self._passed = self._passed + 1 if is_alive else 0
+        is_open = any(node.fields[field.name] for node, field in counters_of(compiled.program))
+        is_inside = is_open or compiled.liveness.has_batch(loop.position, loop.ended)
+        self._passed = self._passed + 1 if is_inside else 0
         return 0 < self._passed <= _PATIENCE and compiled.liveness.comes_between_batches()
 
     def save(self, policy: SavePolicy, values: Mapping[str, float | None], askers: frozenset[str]) -> bool:
@@ -302,11 +304,10 @@ class CheckpointWriter(Saves):
             slim = Slim(frozen, newest.path.name if newest is not None else "")
         part = self._ranks.save(staged, compiled.state.must_be_equal, run_files.checkpoints, slim)
         # After the copy, while training continues: what changes meanwhile is reported too, one save too early.
-        state = compiled.state
-        compare = state.data_content.comparison(state.changed) if state.data_content is not None else None
+        data_content, changed_paths = compiled.state.data_content, compiled.state.changed
 
         def write_part() -> Written:
-            content, changed = compare() if compare is not None else ({}, [])
+            content, changed = data_content.hashed(changed_paths) if data_content is not None else ({}, [])
             known = replace(facts, data_content=content, unknown=[*facts.unknown, *changed])
             if compiled.returning and staged.weight_that_is_not_finite:
                 known = replace(known, saved_by=before)

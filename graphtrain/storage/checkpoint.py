@@ -147,9 +147,7 @@ def write_checkpoint(path: Path, state: StagedState, facts: Manifest, slim: Slim
 
     def write(folder: Path) -> Manifest:
         sharing = Sharing.alone(state, slim.frozen if slim is not None else ())
-        report: dict[str, Any] = {"files": write_files(folder, 0, state, sharing, slim)}
-        if state.pieces:
-            report["sums"] = state.sums(0)
+        report = {"files": write_files(folder, 0, state, sharing, slim)}
         return manifest_of(facts, state, sharing, [], [report], slim)
 
     return write_folder(path, write, state.given_up)

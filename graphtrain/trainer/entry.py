@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from graphtrain.errors import CheckpointError, LifeCycleError, UsageError
+from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.names import quoted, suggestion
-from graphtrain.program.factories import unlike_sources
+from graphtrain.program.copies import unlike_sources
 from graphtrain.program.horizon import other_horizons
 from graphtrain.program.requests import Return
 from graphtrain.resume.rank_resume import choose
@@ -21,7 +20,6 @@ from graphtrain.state.objects import MISFITS
 from graphtrain.state.random import capture_random
 from graphtrain.state.weights import fitting
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
-from graphtrain.storage.manifest import read_manifest
 from graphtrain.storage.named import checkpoint_folder, existing_checkpoint
 from graphtrain.storage.run_directory import noted
 from graphtrain.trainer.live_run import LiveRun
@@ -70,38 +68,6 @@ def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> tuple[Checkpoint
     return checkpoint, changes
 
 
-def recover(run: LiveRun, resumed_from: Path | None) -> tuple[str, ...]:
-    """Resume from the last save point after a failure inside a node, as a new process would, with the same objects.
-
-    Arguments:
-        resumed_from: the checkpoint that a run without a directory was resumed from; None if it was not.
-
-    Returns:
-        What has changed since, in words.
-
-    Raises:
-        LifeCycleError: there is none; or there are several ranks, whose last save points may differ.
-    """
-    if run.session.world.world_size > 1:
-        raise LifeCycleError(
-            "the run has failed inside a node, and several ranks cannot go back to a save point in place",
-            "make a new Trainer, or start all ranks again: with a run directory they resume from its newest checkpoint",
-        )
-    checkpoint = run.files.newest() if run.files is not None else None
-    if checkpoint is None and resumed_from is not None:
-        checkpoint = read_checkpoint(resumed_from)
-    if checkpoint is None:
-        why = f" ({run.writer.refusal})" if run.writer.refusal else ""
-        without = ", and there is no run directory" if run.files is None else ""
-        raise LifeCycleError(
-            f"the run has failed inside a node before its first checkpoint{without}{why}: nothing to resume from",
-            "make a new Trainer with a new model and optimizer; with run_dir=... it resumes from its newest checkpoint",
-        )
-    _, changes = _resume(run, checkpoint, ResumeOptions(), run.session.trained, in_place=True)
-    note_start(run, checkpoint)
-    return changes
-
-
 def go_back(run: LiveRun, request: Return) -> None:
     """Go back to a checkpoint in place, as a node requested, and save; the progress in `keep` is kept.
 
@@ -145,36 +111,29 @@ def go_back(run: LiveRun, request: Return) -> None:
 
 
 def _resume(
-    run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status: Mapping[str, Any], *, in_place: bool = False
+    run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status: Mapping[str, Any]
 ) -> tuple[bool, tuple[str, ...]]:
     """Resume from a checkpoint; whether the state is bit for bit the saved one, and what has changed.
 
     Arguments:
         status: how far the run had trained; empty if unknown.
-        in_place: True after a failure in this process. Default: this is a new process.
     """
     session, files, manifest = run.session, run.files, checkpoint.manifest
-    restored = session.enter(checkpoint, options, again=in_place)
-    if in_place:
-        run.entered_again()
-    is_ours = in_place or (files is not None and files.owns(checkpoint))
-    changes = _report(run, checkpoint, restored, options, status if is_ours else None, in_place=in_place)
+    restored = session.enter(checkpoint, options)
+    is_ours = files is not None and files.owns(checkpoint)
+    changes = _report(run, checkpoint, restored, options, status if is_ours else None)
     if files is not None:
         run.cut_back_to(checkpoint)
         run.note_counts(renamed=options.rename)
-    elif in_place:
-        session.recorder.load_rows([])
     is_newest = files is not None and files.is_newest(checkpoint)
-    begins_lineage = False
     is_same_graph = manifest.graph_hash == session.compiled.saved_graph[1]
     is_continued = files is not None and files.owns(checkpoint) and checkpoint.ranks == session.world.world_size
     if is_newest and is_continued and is_same_graph and not restored.decided:
         run.writer.resumed_from(checkpoint)
-    if not in_place:
-        is_as_it_was = (is_ours or run.is_replay) and not (restored.decided or restored.is_other_graph)
-        saved = {path: name or checkpoint.path.name for path, name in manifest.saved_by.items()}
-        run.writer.saved, run.writer.returns = saved if is_as_it_was else {}, manifest.returns
-        begins_lineage = bool(session.compiled.returning) and not is_as_it_was
+    is_as_it_was = (is_ours or run.is_replay) and not (restored.decided or restored.is_other_graph)
+    saved = {path: name or checkpoint.path.name for path, name in manifest.saved_by.items()}
+    run.writer.saved, run.writer.returns = saved if is_as_it_was else {}, manifest.returns
+    begins_lineage = bool(session.compiled.returning) and not is_as_it_was
     # Saved before anything else, so that from now on a resume chooses this state, and the run can go back to it.
     begins_anew = (restored.decided or begins_lineage) and not _is_over(run, checkpoint)
     if files is not None and (begins_anew or not is_newest):
@@ -197,14 +156,12 @@ def _report(
     restored: Restored,
     options: ResumeOptions,
     status: Mapping[str, Any] | None,
-    *,
-    in_place: bool,
 ) -> tuple[str, ...]:
     """Report how the run is resumed; what has changed, in words."""
     session, files, manifest = run.session, run.files, checkpoint.manifest
     state, environment = session.compiled.state, session.environment
     different: list[str] = []
-    if files is not None and state.baseline is not None and environment is not None and not in_place:
+    if files is not None and state.baseline is not None and environment is not None:
         drift = checkpoint.sections.get("reachable", {})
         changed = environment.changed_data(manifest)
         different = setup_changes(files.setup_of(checkpoint), session.setup, state.baseline, drift, changed)
@@ -231,8 +188,6 @@ def _report(
     again = repeated(run_clock.trained()[0], status, nested=run_clock.nested()) if status is not None else ""
     place = run_clock.describe() or f"at `{run.position}`"
     run.notices("; ".join([f"resumed {where}: {place}", *filter(None, [again, *facts])]))
-    for line in restored.notes:
-        run.notices(line)
     return changes
 
 
@@ -273,20 +228,12 @@ def finished_before(run: LiveRun, changes: Sequence[str]) -> str:
 
 
 def way_back(run: LiveRun) -> str:
-    """Where a run that failed inside a node will resume, in words; empty if there is nothing to say."""
+    """Where a run that failed inside a node will resume, in words; empty without a run directory."""
     if run.files is None:
         return ""
-    clock, path = run.session.compiled.run_clock, run.files.resumable
-    if path is None:
+    if (path := run.files.resumable) is None:
         return f"no checkpoint was saved before: {run.files.path} starts from the beginning"
-    try:
-        facts = read_manifest(path)
-    except CheckpointError:  # a resume reports it
-        return ""
-    since = clock.step_and_epoch()[0] - facts.step
-    is_same_training = all(getattr(facts, name) == value for name, value in clock.nested().items())
-    before = f", {since} step{'s' * (since != 1)} before the error" if since else ", the step of the error"
-    return f"resumes from step {facts.step}{before * is_same_training}: checkpoint {path.name}"
+    return f"resumes from checkpoint {path.name}"
 
 
 # ---- weights alone
@@ -315,12 +262,9 @@ def load_weights(run: LiveRun, named: str | Path, sources: Mapping[str, str], on
     path = existing_checkpoint(path, folder)
     checkpoint = read_checkpoint(path, rank=world.rank, world_size=world.world_size, mesh=world.mesh)
     if checkpoint.manifest.sharded or world.mesh:
-        from graphtrain.resume.sharded import expect_whole, fitted  # which few runs need
+        from graphtrain.resume.sharded import assembled  # which few runs need
 
-        if checkpoint.manifest.sharded and checkpoint.ranks != world.world_size:
-            expect_whole(checkpoint, world)
-        checkpoint = replace(checkpoint, sections={**checkpoint.sections, "gradients": {}})  # of which none is loaded
-        checkpoint, _ = fitted(checkpoint, checkpoint, objects.modules, world)
+        checkpoint = assembled(checkpoint, objects.modules.values())
     saved = {name: checkpoint.sections["resources"].get(name) for name in checkpoint.sections["modules"]}
     states = {}
     for name in sources:

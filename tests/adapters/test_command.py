@@ -140,7 +140,7 @@ def test_the_procedure_of_a_module_is_shown(net: Path, command: Command) -> None
         (["--lightning", "nothing_here:Net"], "there is no module `nothing_here`"),
         (["--lightning", "net.py:Data"], "takes a LightningModule; got"),
         (["--lightning", "net.py:Net", "--data", "net.py:Data", "max_epoch=3"], "did you mean `max_epochs`?"),
-        (["--lightning", "net.py:Net", "--data", "net.py:Data", "max_epochs=two"], 'expected an integer, got "two"'),
+        (["--lightning", "net.py:Net", "--data", "net.py:Data", "max_epochs=two"], "expected an integer, got 'two'"),
         (["--lightning", "net.py:Net", "--data", "net.py:Data", "lr=fast"], 'Net: lr: expected a number, got "fast"'),
         (["--lightning", "net.py:net", "--data", "net.py:Data", "lr=fast"], 'net: lr: expected a number, got "fast"'),
         (["--lightning", "net.py:Net", "--data", "net.py:Data", "size=x"], 'Net: size: expected an integer, got "x"'),

@@ -133,8 +133,8 @@ class OfHiddens(Base):
         return self.loss(batch)
 
 
-class Truncated(Base):
-    truncated_bptt_steps = 2
+class OfLightning1(Base):
+    def training_epoch_end(self, outputs: Any) -> None: ...
 
 
 class AsksForLoops(Base):
@@ -199,7 +199,11 @@ BAD = {
     ),
     "a hook with the number of an optimizer": (StepsByNumber, {}, "`optimizer_step` takes `optimizer_idx`.*`yielding`"),
     "hidden states": (OfHiddens, {}, "takes `hiddens`.*the graph `tbptt`, whose step function returns `hidden`"),
-    "splits of batches": (Truncated, {}, "`truncated_bptt_steps` is set.*the graph `tbptt`"),
+    "an end of an epoch of Lightning 1": (
+        OfLightning1,
+        {},
+        "`training_epoch_end` is of Lightning 1.*for `on_train_epoch_end`",
+    ),
     "a flag of Lightning 1": (
         Base,
         {"terminate_on_nan": True},
@@ -372,30 +376,6 @@ def test_every_argument_of_the_trainer_has_an_answer() -> None:
     from graphtrain.adapters.lightning_flags import FLAGS
 
     assert set(inspect.signature(LightningTrainer).parameters) - {"self"} <= set(FLAGS)
-
-
-class OfLightning1(Base):
-    """The names of its epoch ends, which Lightning 2 refuses."""
-
-    def training_step_end(self, output: Any) -> Any:
-        return output * 2
-
-    def training_epoch_end(self, outputs: Any) -> None:
-        self.log("mean", torch.stack([each["loss"] if isinstance(each, dict) else each for each in outputs]).mean())
-
-    def validation_step(self, batch: Any, batch_idx: int) -> Any:
-        return {"val": self.loss(batch)}
-
-    def validation_epoch_end(self, outputs: Any) -> None:
-        self.log("val", torch.stack([each["val"] for each in outputs]).mean())
-
-
-def test_names_of_lightning_1() -> None:
-    trainer = run(OfLightning1(), max_epochs=2, val_dataloaders=val(), log_every_n_steps=1)
-    logged = series(peer.result_of(trainer).rows)
-    means = [torch.tensor(logged["loss"][5 * epoch : 5 * epoch + 5]).mean() for epoch in range(2)]
-    assert logged["mean"] == pytest.approx([float(mean) for mean in means])
-    assert len(logged["val"]) == 2
 
 
 def test_a_module_in_a_module_shares_its_trainer() -> None:

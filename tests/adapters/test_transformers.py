@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from graphtrain import GraphtrainError, Outcome, Trainer, UsageError
-from graphtrain.adapters.transformers import explain_arguments, setup
+from graphtrain.adapters.transformers import setup
 from tests.adapters.hugging_face import (
     SIZES,
     arguments,
@@ -21,7 +21,6 @@ from tests.adapters.hugging_face import (
     here,
     labelled,
     logged,
-    sequence_arguments,
     texts,
     there,
     transformers,
@@ -146,48 +145,6 @@ def test_a_window_is_a_mean_where_batches_have_no_labels(tmp_path: Path) -> None
         data = [{name: row[name] for name in names} for row in texts(8)]
         graph, _ = setup(causal(), args, train_dataset=data)
         assert overlay in graph.layers.names
-
-
-def sequence_to_sequence() -> Any:
-    torch.manual_seed(1)
-    sizes = {"vocab_size": 50, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
-    return transformers.T5ForConditionalGeneration(
-        transformers.T5Config(**sizes, decoder_start_token_id=0, pad_token_id=0)
-    )
-
-
-@pytest.mark.second(1)
-@pytest.mark.full
-@pytest.mark.parametrize(
-    "options",
-    [{"generation_max_length": 30}, {"generation_max_length": 6, "generation_num_beams": 2}],
-    ids=["long", "beams"],
-)
-def test_an_evaluation_generates(options: dict[str, Any], tmp_path: Path) -> None:
-    given = {"eval_strategy": "epoch", "predict_with_generate": True, **options}
-    data = {"train_dataset": texts(12), "eval_dataset": texts(6, seed=1)}
-    predicted = []
-    for train in (there, here):
-        seen: list[Any] = []
-
-        def noting(prediction: Any, seen: list[Any] = seen) -> dict[str, float]:
-            seen.append((prediction.predictions.tolist(), prediction.label_ids.tolist()))
-            return {"length": float(prediction.predictions.shape[1])}
-
-        trained = train(
-            sequence_to_sequence,
-            tmp_path,
-            given=given,
-            make_arguments=sequence_arguments,
-            compute_metrics=noting,
-            **data,
-        )
-        if train is here:
-            trained.run()
-        predicted.append((seen, trained))
-    (theirs, expected), (ours, run) = predicted
-    assert ours == theirs and len(ours) == 2
-    assert difference(expected.model, run.resources["model"]) == 0
 
 
 @pytest.mark.full
@@ -377,7 +334,7 @@ def test_a_training_step_in_the_place_of_ours_is_evaluated_or_an_error(tmp_path:
     given = {"eval_strategy": "epoch", "num_train_epochs": 1}
     for more, options in (({}, {}), ({"gradient_accumulation_steps": 2}, {}), ({}, {"compute_metrics": accuracy})):
         make = causal if more else classifier
-        run = here(make, tmp_path, given={**given, **more}, callbacks=[Recording()], **options)
+        run = here(make, tmp_path, given={**given, **more}, **options)
         plain = run.resources["training_step"]
 
         def tenfold_step(model: Any, batch: Any, plain: Any = plain, in_tokens: bool = bool(more)) -> Any:
@@ -442,83 +399,7 @@ def test_a_stream_draws_what_it_draws_in_trainer(tmp_path: Path) -> None:
     assert difference(expected.model, run.resources["model"]) == 0
 
 
-# ---- callbacks and the best
-
-
-class Recording(transformers.TrainerCallback):
-    """Notes what it is called with, and asks for things."""
-
-    def __init__(self) -> None:
-        self.calls: list[Any] = []
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        self.calls.append(("step", state.global_step, state.epoch))
-        control.should_evaluate = state.global_step == 3
-        control.should_training_stop = state.global_step == 6
-
-    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any, **more: Any) -> None:
-        self.calls.append(("evaluate", state.global_step))
-        assert "eval_loss" in metrics
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any, **more: Any) -> None:
-        if "loss" in logs:
-            self.calls.append(("log", state.global_step, logs["loss"], logs["learning_rate"]))
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any, optimizer: Any, **more: Any) -> None:
-        self.calls.append(("begin", state.max_steps, model.training, len(optimizer.param_groups)))
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        self.calls.append(("end", state.global_step))
-
-
-@pytest.mark.full
-def test_callbacks_are_called_and_heard(tmp_path: Path) -> None:
-    theirs, ours = Recording(), Recording()
-    given = {"eval_strategy": "epoch"}
-    expected = there(classifier, tmp_path, given=given, callbacks=[theirs])
-    run = here(classifier, tmp_path, given=given, callbacks=[ours])
-    assert run.run() is Outcome.FINISHED
-    assert ours.calls == theirs.calls
-    assert run.progress["step"]["steps"] == 6
-    assert difference(expected.model, run.resources["model"]) == 0
-
-
-class Everywhere(transformers.TrainerCallback):
-    """Notes where it is called, and ends the first epoch early."""
-
-    def __init__(self) -> None:
-        self.calls: list[Any] = []
-
-
-def noting(event: str) -> Any:
-    def call(self: Everywhere, args: Any, state: Any, control: Any, **more: Any) -> None:
-        self.calls.append((event, state.global_step, state.epoch if event == "on_step_end" else None))
-        control.should_epoch_stop = event == "on_step_end" and state.global_step == 3
-
-    return call
-
-
-for _event in (
-    "epoch_begin",
-    "step_begin",
-    "substep_end",
-    "pre_optimizer_step",
-    "optimizer_step",
-    "step_end",
-    "epoch_end",
-):
-    setattr(Everywhere, f"on_{_event}", noting(f"on_{_event}"))
-
-
-@pytest.mark.full
-def test_an_epoch_ends_early_and_every_event_is_in_its_place(tmp_path: Path) -> None:
-    theirs, ours = Everywhere(), Everywhere()
-    given = {"gradient_accumulation_steps": 2}
-    expected = there(classifier, tmp_path, given=given, callbacks=[theirs])
-    run = here(classifier, tmp_path, given=given, callbacks=[ours])
-    run.run()
-    assert ours.calls == theirs.calls
-    assert difference(expected.model, run.resources["model"]) == 0
+# ---- the best
 
 
 BEST = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2, "num_train_epochs": 3}
@@ -526,13 +407,11 @@ BEST |= {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "
 
 
 @pytest.mark.full
-def test_it_stops_early_and_has_the_best(tmp_path: Path) -> None:
-    stop = transformers.EarlyStoppingCallback
-    expected = there(classifier, tmp_path / "theirs", given=BEST, callbacks=[stop(2)])
-    run = here(classifier, tmp_path / "ours", tmp_path / "run", given=BEST, callbacks=[stop(2)])
+def test_it_has_the_best(tmp_path: Path) -> None:
+    expected = there(classifier, tmp_path / "theirs", given=BEST)
+    run = here(classifier, tmp_path / "ours", tmp_path / "run", given=BEST)
     run.run()
-    assert run.progress["step"]["steps"] == expected.state.global_step == 6
-    assert run.resources["callbacks"].state.best_metric == pytest.approx(expected.state.best_metric, rel=1e-6)
+    assert run.progress["step"]["steps"] == expected.state.global_step
     run.load("best")
     assert difference(expected.model, run.resources["model"]) == 0
     saved = transformers.BertForSequenceClassification.from_pretrained(tmp_path / "ours" / "best")
@@ -574,7 +453,6 @@ NEEDS: dict[str, Any] = {
         "body_optimizer": torch.optim.SGD(made["model"].bert.parameters()),
     },
     "val_guided": lambda made: {"guiding_data": made["val_data"]},
-    "split_batch": "there is no edge from `zero_grad` to `decide`",  # which leads to a callback
     "token_windows": "`training_step` returned no `tokens`",
 }
 
@@ -583,11 +461,10 @@ NEEDS: dict[str, Any] = {
 @pytest.mark.full
 @pytest.mark.parametrize("name", sorted(OVERLAYS))
 def test_an_overlay_trains_or_says_why_not(name: str, tmp_path: Path) -> None:
-    """On a graph with all that `setup` inserts: callbacks, metrics of all predictions, the best in a folder."""
+    """On a graph with all that `setup` inserts: metrics of all predictions, the best in a folder."""
     given = {"eval_strategy": "epoch", "save_strategy": "epoch", "metric_for_best_model": "loss"}
     data = {"train_dataset": labelled(12), "eval_dataset": labelled(6, seed=1)}
-    options = {"callbacks": [Recording()], "compute_metrics": accuracy}
-    graph, made = setup(classifier(), arguments(tmp_path, **given), **data, **options)
+    graph, made = setup(classifier(), arguments(tmp_path, **given), **data, compute_metrics=accuracy)
     before = {name: value.clone() for name, value in made["model"].state_dict().items()}
     needs = NEEDS.get(name, lambda made: {})
 
@@ -613,7 +490,7 @@ def test_an_overlay_trains_or_says_why_not(name: str, tmp_path: Path) -> None:
 
 CUT = {
     "a causal model in windows": (gpt2, {"gradient_accumulation_steps": 3, "eval_strategy": "epoch"}),
-    "a classifier with callbacks": (classifier, {"eval_strategy": "epoch"}),
+    "a classifier": (classifier, {"eval_strategy": "epoch"}),
     "an adapter": (
         with_adapter,
         {"gradient_accumulation_steps": 2, "eval_strategy": "epoch", "save_strategy": "epoch"},
@@ -631,7 +508,7 @@ def test_a_cut_anywhere_is_exact(name: str, tmp_path: Path) -> None:
     def run(folder: str | None) -> Any:
         more = {"compute_metrics": accuracy} if make is not gpt2 else {}
         run_dir = tmp_path / folder if folder else None
-        return here(make, tmp_path / "out", run_dir, given=given, callbacks=[Recording()], **more)
+        return here(make, tmp_path / "out", run_dir, given=given, **more)
 
     whole = run(None)
     whole.run()
@@ -643,20 +520,9 @@ def test_a_cut_anywhere_is_exact(name: str, tmp_path: Path) -> None:
         resumed.run()
         assert resumed.digest() == whole.digest(), cut
         assert resumed.metrics == whole.metrics, cut
-        calls = [each.resources["callbacks"].callbacks[0].calls for each in (resumed, whole)]
-        assert calls[0] == calls[1], cut
 
 
 # ---- what arguments mean
-
-
-def test_arguments_are_edits(tmp_path: Path) -> None:
-    given = {"gradient_accumulation_steps": 4, "bf16": True, "eval_strategy": "steps", "eval_steps": 0.25}
-    text = explain_arguments(arguments(tmp_path, **given), steps=10)
-    assert "gradient_accumulation_steps=4: .set('accumulate', every=4).overlay('token_windows')" in text
-    assert "bf16=True: .set('train_batch', precision='bf16-mixed')" in text
-    assert ".set('validate', every=['3 steps', '1 run'])" in text
-    assert "num_train_epochs=2: .set('finish', after='2 epochs')" in text
 
 
 @pytest.mark.full
@@ -684,7 +550,7 @@ def with_frozen_embeddings() -> Any:
         ({"push_to_hub": True}, "push_to_hub=True has no meaning here; use model.push_to_hub(...) after the run"),
         ({"report_to": "tensorboard"}, "loggers=[graphtrain.TensorBoard(...)]"),
         ({"train_sampling_strategy": "batch_rebalance"}, "train_sampling_strategy='batch_rebalance' has no meaning"),
-        ({"neftune_noise_alpha": 5.0, "auto_find_batch_size": True}, 'on_out_of_memory="halve"'),
+        ({"neftune_noise_alpha": 5.0, "auto_find_batch_size": True}, "half the batch size"),
         ({"eval_strategy": "epoch"}, "eval_strategy='epoch' has no eval_dataset"),
         ({"save_only_model": True}, "use graphtrain export"),
     ],
@@ -703,7 +569,7 @@ def test_what_has_no_meaning_is_an_error(given: dict[str, Any], message: str, tm
         ({"model": "gpt2"}, "transformers.setup takes a Module; got a str"),
         ({"args": None}, "transformers.setup takes a TrainingArguments; got nothing"),
         ({"args": {}}, "transformers.setup takes a TrainingArguments; got a dict"),
-        ({"callbacks": [object()]}, "callbacks: expected a TrainerCallback, got an object"),
+        ({"callbacks": [object()]}, "no TrainerCallback is called by a graph"),
     ],
 )
 def test_an_argument_of_another_type_is_an_error(change: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -536,9 +536,6 @@ SOUND = [
           "clip_value clip"),
     Sound("half precision with a scaler", half_precision, "unscale step"),
     Sound("sums of two nodes, divided by both counts", two_sums, "divide", SUMS),
-    Sound("sums divided by what ranks agree on", lambda: SHORT.overlay("token_windows").set("divide", reads={
-        "by": "agreed"}).insert("agree", before="divide", how="sum", reads={"value": "train_batch.counted"}),
-          "agree divide", SUMS),
     Sound("a sum divided in its window, and a mean after it", sum_and_mean, "divide second_batch", SUMS),
     Sound("two optimizers by hand in one node", several_by_hand, "lbfgs", optimizers("a", "b")),
     Sound("two optimizers that go together",

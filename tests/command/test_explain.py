@@ -162,7 +162,7 @@ def test_a_run_that_diverged(folder: Path, command: Command) -> None:
     assert told["next"] == [
         "graphtrain run tiny.py lr=0.2 'checkpoint.every=2 steps' 'log.every=1 steps' --quiet --fork r/000002-step-4 "
         "--overlay check_finite --run-dir r-2",
-        "names the batch with which the loss diverges; --overlay skip_not_finite leaves such batches out",
+        "names the batch with which the loss diverges",
     ]
     assert rows_of(command("ls", ".").out)[:2] == ["r", "finished, not finite since step 6"]
     forget("tiny")

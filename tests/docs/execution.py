@@ -11,7 +11,7 @@
     ```console run with=optuna the same, where that package is installed; elsewhere the commands are parsed
     ```console run roughly the same, but a number may be another number, and a bar longer or shorter
     ```bash                its `graphtrain` commands are parsed
-    ```                    to be read only; so is a drawing in `mermaid`
+    ```                    to be read only
 
 Everything runs in one folder, and in this process where possible.
 """
@@ -40,7 +40,6 @@ from graphtrain import Graph
 from graphtrain.command import main
 from graphtrain.command.cli import app
 from graphtrain.kind import DECLARED
-from tests.command.running import signals_as_before
 from tests.docs.blocks import Block, commands_of, read_blocks
 
 _SHELL = re.compile(r"[|&;<>$*(){}]")
@@ -102,7 +101,7 @@ class Page:
             case "bash", ():
                 for number, line in enumerate(block.text.splitlines(), start=block.line):
                     self._parse(line, number)
-            case (("text" | "" | "mermaid"), ()):
+            case (("text" | ""), ()):
                 pass  # the output of the block before it, or not executed
             case _:
                 raise PageError(f"{self._at(block.line)}: no such block: {block.language} {' '.join(block.words)}")
@@ -285,11 +284,10 @@ def _command_here(words: list[str], *, keep_kinds: bool) -> int:
     if not keep_kinds:
         DECLARED.clear()
     try:
-        with signals_as_before():
-            if words[0] == "graphtrain":
-                main()
-            else:
-                runpy.run_path(words[1], run_name="__main__")
+        if words[0] == "graphtrain":
+            main()
+        else:
+            runpy.run_path(words[1], run_name="__main__")
     except SystemExit as leaving:
         code = leaving.code
         return code if isinstance(code, int) else int(code is not None)

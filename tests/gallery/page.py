@@ -10,7 +10,6 @@ from typing import Any
 
 from graphtrain import Graph
 from graphtrain.viz import render
-from tests.gallery.lines import kind_lines, toml_lines
 from tests.gallery.procedure import Procedure
 from tests.gallery.procedures import all_procedures
 from tests.shipped import OVERLAYS, ROOT
@@ -22,10 +21,14 @@ These procedures usually require subclassing a trainer. Here each is a graph, us
 `Graph.load("NAME")`, or an overlay for any graph, used with `--overlay NAME` or `graph.overlay("NAME")`.
 `graphtrain copy NAME my.toml` makes a copy to edit.
 
+```console run
+$ graphtrain check gan --overlay ema
+gan: no problems (...)
+```
+
 The tests in `tests/gallery` check for each procedure that it gives the same weights as a plain PyTorch loop, bit for
 bit, that it can be interrupted at every transition and resumed exactly, and that its example reaches the result in the
-table. Line counts exclude blank lines and comments, and for kinds also docstrings and declarations.
-[Recipes](recipes.md) are shorter still.
+table. [Recipes](recipes.md) are shorter still.
 
 """
 
@@ -34,8 +37,8 @@ def page() -> str:
     """The text of the page."""
     procedures = all_procedures()
     rows = [
-        "| | what it does | lines of TOML | lines of new kinds | result of the example | baseline |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| | what it does | result of the example | baseline |",
+        "| --- | --- | --- | --- |",
         *(_row(procedure) for procedure in procedures.values()),
     ]
     return _BEGINNING + "\n".join(rows) + "\n\n" + "\n".join(_section(each) for each in procedures.values())
@@ -84,8 +87,6 @@ def _row(procedure: Procedure) -> str:
     cells = (
         f"[{procedure.name}](#{procedure.name})",
         summary(procedure),
-        toml_lines(procedure.toml),
-        sum(map(kind_lines, procedure.kinds)),
         f"`{measured['METRIC']}` {sign} {measured['LEVEL']}",
         measured["BASELINE"],
     )
@@ -94,20 +95,12 @@ def _row(procedure: Procedure) -> str:
 
 def _section(procedure: Procedure) -> str:
     kind = "overlay" if is_overlay(procedure) else "graph"
-    docstring = ast.get_docstring(_example(procedure)) or ""
+    toml, example = (path.relative_to(ROOT) for path in (procedure.toml, procedure.example))
     return f"""## {procedure.name}
 
 <img src="{os.path.relpath(procedure.picture, PAGE.parent)}" alt="The {kind} {procedure.name}" width="640">
 
-The {kind}, [{procedure.toml.relative_to(ROOT)}](../{procedure.toml.relative_to(ROOT)}):
-
-```toml{f" {procedure.name}" if is_overlay(procedure) else ""}
-{procedure.toml.read_text(encoding="utf-8").rstrip()}
-```
-
-The example, [{procedure.example.relative_to(ROOT)}](../{procedure.example.relative_to(ROOT)}):
-
-{docstring}
+The {kind} is [{toml}](../{toml}); `graphtrain run {example}` runs [the example](../{example}).
 """
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import torch
 
-from graphtrain import Graph, Trainer
-from tests.gallery.procedure import assert_equal, tensors
+from graphtrain import Trainer
 from tests.gallery.procedures.distill import PROCEDURE
 
 
@@ -26,27 +24,6 @@ def trained(run_dir: Path, until: str | None = None, **options: str) -> Trainer:
     return trainer
 
 
-def files_of_the_teacher(run_dir: Path) -> list[Path]:
-    return [path for path in run_dir.glob("checkpoints/*/*") if "teacher" in path.name and "safetensors" in path.name]
-
-
-def test_its_weights_are_written_once(tmp_path: Path) -> None:
-    trained(tmp_path)
-    files = [path for path in files_of_the_teacher(tmp_path) if "frozen" in path.name]
-    assert len(files) >= 3
-    assert len({path.stat().st_ino for path in files}) == 1
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("cut", ["2 steps", "7 batches"])
-def test_it_need_not_be_written_at_all(cut: str, tmp_path: Path) -> None:
-    whole = trained(tmp_path / "whole")
-    trained(tmp_path / "cut", cut, not_state="teacher")
-    assert not files_of_the_teacher(tmp_path / "cut")
-    resumed = trained(tmp_path / "cut", not_state="teacher")
-    assert_equal(tensors(resumed.resources, PROCEDURE.compared), tensors(whole.resources, PROCEDURE.compared))
-
-
 def test_it_is_neither_trained_nor_in_training_mode(tmp_path: Path) -> None:
     trainer = trained(tmp_path)
     teacher = trainer.resources["teacher"]
@@ -54,24 +31,3 @@ def test_it_is_neither_trained_nor_in_training_mode(tmp_path: Path) -> None:
     assert not any(parameter.requires_grad for parameter in teacher.parameters())
     assert all(parameter.grad is None for parameter in teacher.parameters())
     assert torch.equal(teacher[1].running_mean, PROCEDURE.resources()["teacher"][1].running_mean)
-
-
-@pytest.mark.parametrize("overlays", [("distill", "split_batch"), ("split_batch", "distill")])
-def test_with_splits_the_teacher_has_the_split_that_is_trained_on(overlays: tuple[str, str]) -> None:
-    graph = (
-        Graph.load("fit").overlay(*overlays).set("split_batch", dimension=0, length=2).set("finish", after="1 epochs")
-    )
-    taught, trained_on = [], []
-
-    def teacher_step(teacher: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
-        taught.append(batch)
-        return teacher(batch)
-
-    def training_step(model: torch.nn.Module, batch: torch.Tensor, teacher_output: torch.Tensor) -> torch.Tensor:
-        trained_on.append(batch)
-        return PROCEDURE.resources()["training_step"](model, batch, teacher_output)
-
-    steps = {"teacher_step": teacher_step, "training_step": training_step}
-    Trainer(graph, display=None, notify=lambda line: None, **{**PROCEDURE.resources(), **steps}).run()
-    assert [len(batch) for batch in taught] == [2, 2] * 5
-    assert all(map(torch.equal, taught, trained_on))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from graphtrain import Graph, GraphError, Trainer, UsageError
-from graphtrain.ranks import Ranks
-from tests.docs.blocks import read_blocks
+from graphtrain import Graph, Trainer, UsageError
 from tests.gallery.procedures import yielding
-from tests.ranks.fake_ranks import run_ranks
-
-ROOT = Path(__file__).resolve().parents[2]
-BETWEEN = ("accumulate", "exchange", "clip", "step", "zero_grad", "next_loss")
 
 
 def resources(**more: Any) -> dict[str, Any]:
@@ -53,21 +48,6 @@ def step(supplied: dict[str, Any]) -> None:
         optimizer.zero_grad()
 
 
-def test_two_ranks_train_as_the_loop_by_hand() -> None:
-    """In the last round of an epoch one of them has no batch."""
-
-    def program(ranks: Ranks) -> list[Any]:
-        return weights(run(yielding.graph(), **resources()).resources)
-
-    by_hand = resources()
-    for _ in range(yielding.EPOCHS):
-        for first in range(0, yielding.BATCHES, 2):
-            for number in range(2):
-                add_gradients(by_hand, number, by_hand["train_data"][first : first + 2], 2)
-                step(by_hand)
-    assert run_ranks(2, program) == [weights(by_hand)] * 2
-
-
 def test_a_window_of_all_losses_steps_all_at_once() -> None:
     by_hand = resources()
     for batch in by_hand["train_data"] * yielding.EPOCHS:
@@ -79,16 +59,6 @@ def test_a_window_of_all_losses_steps_all_at_once() -> None:
     assert trainer.read("step.steps") == yielding.EPOCHS * yielding.BATCHES
 
 
-def test_a_window_that_is_given_up_leaves_the_other_losses_of_its_batch_out() -> None:
-    """The next batch begins with the first loss again."""
-    graph = yielding.graph().insert("discard").connect("accumulate", "discard", when="is_third")
-    graph = graph.guard("is_third", "train_batch.runs == 3").connect("discard", "decide")
-    seen: list[str] = []
-    losses = [lambda model, batch, of=of: seen.append(of.__name__) or of(model, batch) for of in yielding.LOSSES]
-    run(graph.set("finish", after="3 batches"), **resources(losses=losses))
-    assert seen == ["body_loss", "head_loss", "body_loss", "body_loss", "head_loss"]
-
-
 # ---- a function that yields
 
 
@@ -97,10 +67,10 @@ def training_step(model: Any, batch: torch.Tensor) -> Iterator[torch.Tensor]:
         yield loss_of(model, batch)
 
 
-def of_the_page() -> Graph:
-    """The graph on the page of hooks, where it takes the place of a list."""
-    blocks = read_blocks(ROOT / "docs" / "hooks.md")
-    graph = Graph.loads(next(block.text for block in blocks if block.words == ("yielded.toml",)))
+def of_a_function() -> Graph:
+    """`training_step` yields a loss for each optimizer, and there is no save point before the last of them."""
+    graph = Graph.load("yielding").insert("begin_losses", between=("next_batch", "next_loss"))
+    graph = dataclasses.replace(graph.redirect("next_batch", "accumulate", "decide"), allow=("G601",))
     return graph.set("finish", after=f"{yielding.EPOCHS} epochs").set("checkpoint", every="never")
 
 
@@ -111,14 +81,8 @@ def yielded() -> dict[str, Any]:
 
 
 def test_a_function_that_yields_trains_what_a_list_trains() -> None:
-    by_list, by_function = run(yielding.graph(), **yielding.resources()), run(of_the_page(), **yielded())
+    by_list, by_function = run(yielding.graph(), **yielding.resources()), run(of_a_function(), **yielded())
     assert weights(by_function.resources) == weights(by_list.resources)
-
-
-def test_a_list_has_save_points_between_its_losses_and_a_function_has_none() -> None:
-    assert {*BETWEEN} <= {*run(yielding.graph(), **yielding.resources()).save_points()}
-    points = {*run(of_the_page(), **yielded()).save_points()}
-    assert "decide" in points and not {*BETWEEN} & points
 
 
 def test_a_function_that_yields_too_few_losses_is_named() -> None:
@@ -126,25 +90,17 @@ def test_a_function_that_yields_too_few_losses_is_named() -> None:
         yield yielding.body_loss(model, batch)
 
     with pytest.raises(UsageError, match="`training_step` yielded 1 losses, and there are 2 optimizers"):
-        run(of_the_page(), **yielded() | {"training_step": one_loss})
+        run(of_a_function(), **yielded() | {"training_step": one_loss})
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("cut", [4, 7, 19])
 def test_a_cut_between_the_losses_of_a_function_is_made_behind_them(cut: int, tmp_path: Path) -> None:
-    whole = run(of_the_page(), **yielded())
-    first = trainer_of(of_the_page(), tmp_path / "run", **yielded())
+    whole = run(of_a_function(), **yielded())
+    first = trainer_of(of_a_function(), tmp_path / "run", **yielded())
     first.advance(cut)
     first.save()
     assert first.position == "decide"
-    second = trainer_of(of_the_page(), tmp_path / "run", **yielded())
+    second = trainer_of(of_a_function(), tmp_path / "run", **yielded())
     second.run()
     assert second.digest() == whole.digest()
-
-
-def test_several_ranks_refuse_a_function() -> None:
-    def program(ranks: Ranks) -> None:
-        run(of_the_page(), **yielded())
-
-    with pytest.raises(GraphError, match=r"G701: `losses_left` reads `next_loss\.left`, which differs between ranks"):
-        run_ranks(2, program)

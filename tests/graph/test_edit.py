@@ -200,9 +200,9 @@ def test_set_takes_a_parameter_of_any_name() -> None:
 
 
 def test_set_use_keeps_what_is_set() -> None:
-    graph = FIT.set("train_batch", precision="bf16-mixed").set("train_batch", use="train_finite_batch", compile=True)
+    graph = FIT.set("train_batch", precision="bf16-mixed").set("train_batch", use="sam_batch", compile=True)
     node = graph.nodes["train_batch"]
-    assert node.use == "train_finite_batch"
+    assert node.use == "sam_batch"
     assert dict(node.parameters) == {"precision": "bf16-mixed", "compile": True}
     assert node.reads == FIT.nodes["train_batch"].reads
     assert graph.check() == []
@@ -210,8 +210,8 @@ def test_set_use_keeps_what_is_set() -> None:
     assert [str(problem.code) for problem in FIT.set("clip", max_norm=1.0).set("clip", use="step").check()][:1] == [
         "G103"
     ]
-    inner = FIT.set("validate/eval_batch", use="train_finite_batch").nodes["validate"].body
-    assert inner is not None and inner.nodes["eval_batch"].use == "train_finite_batch"
+    inner = FIT.set("validate/eval_batch", use="sam_batch").nodes["validate"].body
+    assert inner is not None and inner.nodes["eval_batch"].use == "sam_batch"
     assert FIT.set("validate", use="choice").nodes["validate"].body is None
     with pytest.raises(EditError, match="has both `use` and `graph`"):
         FIT.set("clip", use="step", graph="evaluate")
@@ -417,8 +417,6 @@ REFUSED: list[tuple[Callable[[Graph], Graph], str, str]] = [
     (lambda g: g.with_optimizer("a b"), 'with_optimizer: takes the name of a resource or a slot; got "a b"', ""),
     (lambda g: g.with_optimizer(3), "with_optimizer: takes the name of a resource or a slot; got 3", ""),  # type: ignore[arg-type]
     (lambda g: g.rename(3, "x"), "rename: expected the name of a node, got 3", ""),  # type: ignore[arg-type]
-    (lambda g: g.set("early_stop", every="1 epochs"), "set: there is no node `early_stop`",
-     "the overlay `early_stop` adds it: add that before, as by --overlay or `overlay`"),
     (lambda g: g.replace("early_stop", "choice"), "replace: there is no node `early_stop`",
      f"known: {', '.join(sorted(FIT.nodes))}"),
 ]  # fmt: skip

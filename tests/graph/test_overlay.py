@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from graphtrain import Graph, GraphError, UsageError, node
-from graphtrain.errors import EditError
 from graphtrain.graph.canonical import saved_json
 from graphtrain.graph.layers import Layers
 from graphtrain.graph.read_toml import read_graph
@@ -366,16 +365,6 @@ def test_an_overlay_must_be_there() -> None:
         FIT.overlay("nothing/here.toml")
 
 
-def test_a_contained_overlay_stays_in_its_folder(tmp_path: Path) -> None:
-    (tmp_path / "outside.toml").write_text("format = 1\n")
-    (tmp_path / "inside").mkdir()
-    whole = tmp_path / "inside" / "whole.toml"
-    whole.write_text('format = 1\nextends = ["fit", "../outside.toml"]\n')
-    assert Graph.load(whole).layers.names == ("outside",)
-    with pytest.raises(GraphError, match="leads out of the folder"):
-        Graph.load(whole, contained=True)
-
-
 # ---- what is kept beside the graph
 
 
@@ -400,13 +389,6 @@ def test_a_renamed_node_is_still_of_its_overlay() -> None:
     graph = FIT.overlay("ema").rename("ema", "average")
     assert graph.layers.overlay_of("node average") == "ema"
     assert "overlay ema" in str(graph)
-
-
-def test_what_an_overlay_would_add_is_named_where_it_is_set_without_it() -> None:
-    for name, overlay in (("early_stop", "early_stop"), ("unscale", "fp16")):
-        with pytest.raises(EditError) as refusal:
-            Graph.load("fit").set(name, every="1 epochs")
-        assert refusal.value.hint.startswith(f"the overlay `{overlay}` adds it")
 
 
 def test_a_dry_run_leaves_what_a_node_is_idle_without() -> None:

@@ -241,57 +241,30 @@ def test_what_an_edit_changed_stands_where_the_edit_stands() -> None:
 # What replaces what in TINY; then the one problem: its line (0: the file alone), code, message, hint.
 BAD: list[tuple[str, str, int, str, str, str]] = [
     # TOML itself
-    ("b = {", "b = {\n", 6, "G001", "b = {", ""),
-    ('b = { use = "choice" }', 'b = { use = "choice",\n x = 1 }', 6, "G001", 'b = { use = "choice",',
+    ("b = {", "b = {x = True, ", 6, "G001", "Invalid value",
      ""),
-    ('"choice" }\n[', '"choice", }\n[', 6, "G001", "b = {", ""),
-    ("b = {", "a = {", 6, "G001", 'Cannot overwrite a value: a = { use = "choice" }', ""),
-    ("[edges]", "[edges", 9, "G001", "[edges", ""),
-    ("[edges]", "[nodes]\n[edges]", 9, "G001", "[nodes]", ""),
-    ("b = {", "b = {x = True, ", 6, "G001", "True",
-     ""),
-    ("b = {", "b = {x = null, ", 6, "G001", "null",
-     ""),
-    ("name =", "name :", 2, "G001", 'name : "tiny"', ""),
+    ("name =", "name :", 2, "G001", "Expected '='", ""),
     ("format = 1", "format = " + "9" * 5000, 0, "G001", "Exceeds the limit", ""),
-    ("format = 1", "format = " + "[" * 5000, 0, "G001", "nested too deeply", ""),
     # the top level
     ("format = 1\n", "", 0, "G003", "`format = 1` is expected at the top; it is missing", ""),
     ("format = 1", "format = 2", 1, "G003", "`format = 1` is expected at the top; got 2", ""),
-    ("format = 1", 'format = "1"', 1, "G003", '`format = 1` is expected at the top; got "1"', ""),
-    ("format = 1", "format = true", 1, "G003", "`format = 1` is expected at the top; got true", ""),
-    ("format = 1", "format = 1.0", 1, "G003", "`format = 1` is expected at the top; got 1.0", ""),
     ('start = "a"\n', "", 0, "G003", "`start` is missing", '`start = "NODE"` names the node that runs first'),
     ("name =", "max_epochs = 3\nname =", 2, "G002", "unknown key `max_epochs`",
      'that is `finish.after = "N epochs"` here'),
     ("name =", "nam =", 2, "G002", "unknown key `nam`", "did you mean `name`?"),
-    ("name =", "edit = []\nname =", 2, "G002", "unknown key `edit`",
-     '[[edit]] changes the graph that `extends = "NAME"` names'),
     ('name = "tiny"', "name = 3", 2, "G003", "name: expected a string, got 3", ""),
     ('start = "a"', 'start = ["a"]', 3, "G003", 'start: expected a string, got ["a"]', ""),
-    ('start = "a"', 'start = "aa"', 3, "G101", "unknown node `aa`", "did you mean `a`?"),
     ("name =", "allow = 3\nname =", 2, "G003", "allow: expected a list of strings, got 3", ""),
-    ("name =", 'outputs = "metrics"\nname =', 2, "G003", 'outputs: expected a list of strings, got "metrics"', ""),
-    ("name =", "optional = [1]\nname =", 2, "G003", "optional: expected a list of strings, got [1]", ""),
     # nodes
     ("b = {", "max_epochs = 3\nb = {", 6, "G003", "nodes.max_epochs: expected a table of parameters, got 3",
      'that is `finish.after = "N epochs"` here'),
     ('b = { use = "choice" }', "b = 3", 6, "G003", "nodes.b: expected a table of parameters, got 3",
      "write `b = {}`, or a separate table: [nodes.b]"),
-    ("b = {", "name = 3\nb = {", 6, "G003", "nodes.name: expected a table of parameters, got 3",
-     "`name` belongs at the top level: move its line above the first header"),
     ("b = {", 'edges = ["x"]\nb = {', 6, "G003", 'nodes.edges: expected a table of parameters, got ["x"]',
-     "`edges` belongs at the top level: put its header [edges] before it"),
-    ("[edges]", "[nodes.edges]", 9, "G003", "`edges` is inside [nodes]",
-     "`edges` belongs at the top level: put its header [edges] before it"),
+     "it belongs at the top level, above [nodes]"),
     ("[guards]", 'edges = { a = ["b"] }\n[guards]', 7, "G114", "`edges` cannot be the name of a node",
      "write [edges] at the top level"),
-    ("b = {", "end = {}\nb = {", 6, "G114", "`end` cannot be the name of a node",
-     "it is the reserved target that ends the graph"),
-    ("b = {", "b = { x = 1, ", 6, "G103", "unknown parameter `b.x` of kind `choice`", ""),
     ('use = "choice" }\n[', "use = 3 }\n[", 6, "G003", "nodes.b.use: expected the name of a kind, got 3", ""),
-    ('use = "choice" }\n[', 'use = "choise" }\n[', 6, "G102", "unknown kind `choise`",
-     "did you mean `choice`? Or name the script that declares it with @node: graphtrain check ... --script SCRIPT"),
     ('use = "choice" }\n[', 'use = "nested" }\n[', 6, "G104",
      "`b.graph` is missing: a node of kind `nested` has a graph as its body",
      'write graph = "NAME" instead of use = "nested"'),
@@ -300,55 +273,26 @@ BAD: list[tuple[str, str, int, str, str, str]] = [
     ("b = {", 'b = { graph = "evaluate", ', 6, "G003", "nodes.b has both `use` and `graph`", "keep one of them"),
     ('use = "choice" }\n[', 'graph = "evalute" }\n[', 6, "G004", "nodes.b.graph: there is no graph `evalute`",
      "did you mean `evaluate`?"),
-    ('use = "choice" }\n[', 'graph = "no.toml" }\n[', 6, "G004",
-     "nodes.b.graph: cannot read the graph `no.toml`: it is missing", ""),
     ('use = "choice" }\n[', 'graph = "/etc/passwd" }\n[', 6, "G004",
      "nodes.b.graph: `/etc/passwd`: a graph must name others by shipped name or relative path", ""),
-    ('use = "choice" }\n[', 'graph = "\\u0000" }\n[', 6, "G004",
-     "nodes.b.graph: there is no graph '\\x00': embedded null byte",
-     f"known: {', '.join(known_graphs())}; a path ends in .toml"),
     ("b = {", "b = { reads = 3, ", 6, "G003", 'nodes.b.reads: expected a table such as { slot = "other" }, got 3', ""),
     ("b = {", "b = { reads = { x = 3 }, ", 6, "G003", "nodes.b.reads.x: expected the name of a slot, got 3", ""),
-    ("b = {", "b = { writes = { x = ['y'] }, ", 6, "G003", 'nodes.b.writes.x: expected the name of a slot, got ["y"]',
-     ""),
-    ("b = {", "b = { reads = { x = 'y' }, ", 6, "G115", "`b` reads no slot `x`",
-     "it reads nothing that could be renamed"),
     # guards and clock
     ('ready = "a.runs > 3"', "ready = true", 8, "G003", "guards.ready: expected an expression in quotes, got true", ""),
-    ('ready = "a.runs > 3"', "ready = 3", 8, "G003", "guards.ready: expected a string, got 3", ""),
-    ("a.runs > 3", "a.runs = 3", 8, "G201",
-     'guard `ready`: not an expression: `==` compares: a.runs = 3\n    ready = "a.runs = 3"', ""),
     ("a.runs > 3", "a.rnus > 3", 8, "G203", 'guard `ready`: `a` has no field `rnus`\n    ready = "a.rnus > 3"',
      "did you mean `runs`?"),
-    ("a.runs > 3", "aa.runs > 3", 8, "G202", 'guard `ready`: unknown node `aa` in `aa.runs`\n    ready = "aa.runs > 3"',
-     "did you mean `a`?"),
-    ("a.runs > 3", "raedy", 8, "G202", 'guard `ready`: unknown name `raedy`\n    ready = "raedy"',
-     "did you mean `ready`?"),
-    ("a.runs > 3", "a", 8, "G202", 'guard `ready`: unknown name `a`\n    ready = "a"',
-     "`a` is a node; read one of its fields: runs"),
     ("[edges]", '[clock]\nx = "b.rnus"\n[edges]', 10, "G116", "`b` has no field `rnus`", "did you mean `runs`?"),
-    ("[edges]", '[clock]\nx = "b"\n[edges]', 10, "G116", 'expected "node.field", got "b"', ""),
     ("[edges]", "[clock]\nx = 3\n[edges]", 10, "G003", "clock.x: expected a string, got 3", ""),
     ("[edges]", 'clock = 3\n[edges]', 9, "G003", "guards.clock: expected a string, got 3", ""),
     # edges
     ('b = ["end"]', "b = 3", 11, "G003", 'edges.b: expected a list such as ["target if guard", "target"], got 3', ""),
-    ('b = ["end"]', "b = [3]", 11, "G003", 'edges.b: expected a list such as ["target if guard", "target"], got [3]',
-     ""),
     ('["end"]', '["end if a.runs > 3", "end"]', 11, "G003",
      'edges.b: expected "target" or "target if guard", got "end if a.runs > 3"',
      "an edge names its guard; define the expression under [guards]"),
-    ('["end"]', '["end if not ready", "end"]', 11, "G003",
-     'edges.b: expected "target" or "target if guard", got "end if not ready"',
-     "an edge names its guard; define the expression under [guards]"),
-    ('["end"]', '["end when ready", "end"]', 11, "G003",
-     'edges.b: expected "target" or "target if guard", got "end when ready"', ""),
     ('["end"]', '["a -> end", "end"]', 11, "G003", 'edges.b: expected "target" or "target if guard", got "a -> end"',
      ""),
-    ('["end"]', '["", "end"]', 11, "G003", 'edges.b: expected "target" or "target if guard", got ""', ""),
     ('["end"]', '["end if raedy", "end"]', 11, "G105", "unknown guard `raedy`", "did you mean `ready`?"),
     ('["end"]', '[\n "a if ready",\n "endd",\n]', 13, "G101", "unknown node `endd`", "did you mean `end`?"),
-    ('["end"]', '["a if ready", "a if ready", "end"]', 11, "G111", 'the edge "a if ready" is listed twice', ""),
-    ('["end"]', '["end", "end"]', 11, "G111", 'the edge "end" is listed twice', ""),
     ('b = ["end"]', 'b = ["end"]\nc = ["end"]', 12, "G101", "unknown node `c`", "known: a, b"),
 ]  # fmt: skip
 
@@ -371,56 +315,27 @@ def test_each_mistake_has_one_message_with_its_line(
     assert len(str(problem)) < 400
 
 
-_INSERT = (
-    'the verb is written insert = "..."; optional: use, after, before, between, at, if_there; then parameters of the '
-    "node"
-)
-_CONNECT = 'the verb is written connect = "...", target = "..."; optional: when, first, before, after, if_there'
-_GUARD = 'the verb is written guard = "..."; optional: expression, or, and, if_there'
-
 # A bad table after the header [[edit]], which stands on line 3.
 BAD_EDITS: list[tuple[str, str, str]] = [
     ('insert = "x"\nafter = "stp"', "insert: after: there is no node `stp`", "did you mean `step`?"),
-    ('insert = "x"\nafter = 3', "edit: insert: after: expected a string, got 3", _INSERT),
-    ("insert = 3", "edit: insert: name: expected a string, got 3", _INSERT),
-    ('insert = "x"\nuse = 3', "edit: insert: use: expected a string, got 3", _INSERT),
-    ('insert = "x"\nbetween = "step"', 'edit: insert: between: expected ["SOURCE", "TARGET"], got "step"', _INSERT),
-    ('insert = "x"\nbetween = ["step"]', "edit: insert: `between` takes a source and a target, got ['step']", _INSERT),
-    ('insert = "x"\nbetween = [1, 2]', 'edit: insert: between: expected ["SOURCE", "TARGET"], got [1, 2]', _INSERT),
+    ('insert = "x"\nafter = 3', "edit: insert: after: expected a string, got 3",
+     "it takes name, use, after, before, between, at, parameters"),
+    ("remove = 3", "edit: remove: remove: expected a string, got 3", "it takes name, to"),
+    ('insert = "x"\nbetween = "step"', "insert: `between` takes a source and a target, got ['step']", ""),
     ('inser = "x"', "edit: no verb in {'inser': 'x'}", "did you mean `insert`?"),
-    ("", "edit: no verb in {}",
-     "known: clock, connect, disconnect, guard, hook, insert, nest, redirect, remove, rename, replace, set"),
     ('insert = "a"\nset = "b"', "edit: two verbs in one table, `insert` and `set`",
      "begin a separate table with [[edit]]"),
     ('set = "clip"\nreads = 3', 'clip.reads: expected a table such as { slot = "other" }, got 3', ""),
-    ('set = "clip"\nwrites = { a = 3 }', "clip.writes.a: expected the name of a slot, got 3", ""),
     ('set = "clip"\ngraph = 3', "graph: expected a name, a path or a Graph, got 3", ""),
-    ('connect = "step"', "edit: connect: `target` is missing", _CONNECT),
-    ('connect = "step"\nsource = "a"\ntarget = "b"', "edit: connect: `source` is already the value of `connect`",
-     _CONNECT),
+    ('connect = "step"', "edit: connect: missing a required argument: 'target'",
+     "it takes source, target, when, first, before, after"),
     ('connect = "step"\ntarget = "clip"\nfirst = "yes"', 'edit: connect: first: expected true or false, got "yes"',
-     _CONNECT),
-    ('connect = "step"\ntarget = "clip"\nwehn = "a"', "edit: connect: it takes no `wehn`. did you mean `when`?",
-     _CONNECT),
-    ('guard = "x"', "edit: guard: one of `expression`, `or` and `and` is missing", _GUARD),
-    ('guard = "x"\nexpression = true', "edit: guard: expression: expected a string, got true", _GUARD),
-    ('clock = "x"\nfield = 3', "edit: clock: field: expected a string, got 3",
-     'the verb is written clock = "...", field = "..."; optional: if_there'),
-    ('nest = "v"\ngraph = 3', "edit: nest: graph: expected a name, a path or a table, got 3",
-     'the verb is written nest = "...", graph = "..."; optional: if_there; then parameters of the node'),
+     "it takes source, target, when, first, before, after"),
+    ('rename = "clip"\nnew = "a"\nto = "x"', "edit: rename: got an unexpected keyword argument 'to'",
+     "it takes old, new"),
+    ('guard = "x"', "guard: `x` takes an `expression`, or an `or` or `and` to widen it", ""),
     ('nest = "v"\ngraph = "evalute"', "there is no graph `evalute`", "did you mean `evaluate`?"),
     ('nest = "v"\ngraph = "no.toml"', "cannot read the graph `no.toml`: it is missing", ""),
-    ('nest = "v"\ngraph = "/etc/passwd"', "`/etc/passwd`: a graph must name others by shipped name or relative path",
-     ""),
-    ('rename = "clip"\nto = "x"', "edit: rename: `new` is missing",
-     'the verb is written rename = "...", new = "..."; optional: if_there'),
-    ('rename = "clip"\nnew = "step"', "rename: there is already a node `step`", ""),
-    ('replace = "clip"', "edit: replace: `use` is missing",
-     'the verb is written replace = "...", use = "..."; optional: if_there; then parameters of the node'),
-    ('remove = "finish"', "remove: `finish` has 2 targets",
-     'choose: remove("finish", to="end") or remove("finish", to="decide")'),
-    ('redirect = "step"\nold = "clip"\nnew = "log"', "redirect: there is no edge from `step` to `clip`",
-     'its edges: "zero_grad"'),
 ]  # fmt: skip
 
 
@@ -546,7 +461,6 @@ def write(path: Path, content: bytes | str) -> Path:
     [
         (b"\x89PNG\r\n\x1a\n\0", "is not UTF-8 text (byte 0)"),
         (TINY.encode("utf-16"), "is not UTF-8 text (byte 0)"),
-        (b"# " + b"x" * (1 << 20), "is larger than 1 MiB"),
         (b"PK\x03\x04\0\0", "G001"),
         (b"", "`format = 1` is expected at the top; it is missing"),
     ],
@@ -559,21 +473,13 @@ def test_files_that_are_no_graphs(tmp_path: Path, content: bytes, message: str) 
     assert "x.toml" in str(caught.value)
 
 
-def test_a_file_of_exactly_a_mebibyte_is_read(tmp_path: Path) -> None:
-    text = TINY + "#"
-    path = write(tmp_path / "x.toml", text + "x" * ((1 << 20) - len(text)))
-    assert Graph.load(path).name == "tiny"
-
-
 def test_what_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "loop.toml").symlink_to(tmp_path / "loop.toml")
-    os.mkfifo(tmp_path / "pipe.toml")
     for source, message in [
         (tmp_path / "absent.toml", "it is missing"),
         (str(tmp_path / "absent.toml"), "it is missing"),
         (tmp_path, "it is a folder"),
         (str(tmp_path), "it is a folder"),
-        (tmp_path / "pipe.toml", "it is not a regular file"),
         (tmp_path / "loop.toml", "loop"),
         ("fitt", "did you mean `fit`?"),
         ("qqqqq", f"known: {', '.join(known_graphs())}; a path ends in .toml"),
@@ -631,13 +537,6 @@ def test_one_file_may_be_used_twice(tmp_path: Path) -> None:
     )
     graph = Graph.load(tmp_path / "a.toml")
     assert graph.nodes["a"].body == graph.nodes["b"].body == EVALUATE
-
-
-def test_files_inside_files_have_an_end(tmp_path: Path) -> None:
-    for number in range(25):
-        write(tmp_path / f"{number}.toml", OVERLAY.format(f"{number + 1}.toml"))
-    with pytest.raises(GraphError, match="more than 20 levels deep"):
-        Graph.load(tmp_path / "0.toml")
 
 
 def test_problems_of_a_nested_file_name_that_file(tmp_path: Path) -> None:

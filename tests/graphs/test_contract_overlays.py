@@ -22,7 +22,7 @@ SHIPPED = sorted(OVERLAYS)
 # Those that the loop by hand of this module has; the others of the gallery are compared with one of their own.
 OF_GALLERY = {*PROCEDURES, "update_bn"}  # which goes with `swa` there
 TRAINED = [name for name in SHIPPED if name not in OF_GALLERY]
-REFUSED = [{"carry", "drop"}, {"scaled", "token_windows"}, {"sam", "skip_not_finite"}]
+REFUSED = [{"carry", "drop"}, {"scaled", "token_windows"}]
 # These compose to graphs that the checks refuse: `sam_batch` has no scale, no sums and one optimizer, and gradients of
 # which optimizer `val_guided` scales is not said.
 UNSOUND = [{"sam", "fp16"}, {"sam", "token_windows"}, {"sam", "unfreeze"}, {"val_guided", "unfreeze"}]
@@ -83,9 +83,6 @@ def graph_of(names: Names) -> Graph:
     settings: dict[str, dict[str, Any]] = {
         "early_stop": {"patience": 1, "min_epochs": 2},
         "ema": {"decay": 0.9},
-        "clip_value": {"max_value": 0.05},
-        "split_batch": {"dimension": 0, "length": 4},
-        "clip_adaptive": {"max_ratio": 0.02},
         "fp16": {"init_scale": 2.0**20},
     }
     for name in settings.keys() & set(names):
@@ -121,33 +118,26 @@ def by_hand(names: Names) -> dict[str, Any]:
         is_last = batches % BATCHES == 0
         stops = "early_stop" in names and waited >= 1 and batches >= 2 * BATCHES
         ending = batches >= EPOCHS * BATCHES or stops
-        parts = batch.split(4) if "split_batch" in names else [batch]
-        for number, part in enumerate(parts, 1):
-            with half_precision(names):
-                loss = sum_of(model, part)["loss"] if "token_windows" in names else loss_of(model, part) / WINDOW
-            scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-            count, tokens = count + 1, tokens + len(part)
-            is_cut = number == len(parts) and (ending or (is_last and "carry" not in names))
-            if count == WINDOW or (is_cut and "drop" not in names):
-                scaler.unscale_(optimizer)
-                divisor = tokens if "token_windows" in names else count / WINDOW if "scaled" in names else 1
-                for parameter in model.parameters() if divisor != 1 else ():
-                    parameter.grad /= divisor
-                for name in names:  # what is inserted at one place stands in their order
-                    if name == "clip_value":
-                        torch.nn.utils.clip_grad_value_(model.parameters(), 0.05)
-                    elif name == "clip_adaptive":
-                        clip_units(model, 0.02)
-                scale = scaler.get_scale()
-                scaler.step(optimizer)
-                scaler.update()
-                is_taken = scaler.get_scale() >= scale
-                steps += is_taken
-                if "ema" in names and is_taken:
-                    towards(models["average"], model, 1 - min(0.9, steps / (9 + steps)))
-            if count == WINDOW or is_cut:
-                optimizer.zero_grad()
-                count = tokens = 0
+        with half_precision(names):
+            loss = sum_of(model, batch)["loss"] if "token_windows" in names else loss_of(model, batch) / WINDOW
+        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        count, tokens = count + 1, tokens + len(batch)
+        is_cut = ending or (is_last and "carry" not in names)
+        if count == WINDOW or (is_cut and "drop" not in names):
+            scaler.unscale_(optimizer)
+            divisor = tokens if "token_windows" in names else count / WINDOW if "scaled" in names else 1
+            for parameter in model.parameters() if divisor != 1 else ():
+                parameter.grad /= divisor
+            scale = scaler.get_scale()
+            scaler.step(optimizer)
+            scaler.update()
+            is_taken = scaler.get_scale() >= scale
+            steps += is_taken
+            if "ema" in names and is_taken:
+                towards(models["average"], model, 1 - min(0.9, steps / (9 + steps)))
+        if count == WINDOW or is_cut:
+            optimizer.zero_grad()
+            count = tokens = 0
         if is_last:
             with half_precision(names):
                 value = validated(models["average" if "ema" in names else "model"], supplied["val_data"])
@@ -168,18 +158,6 @@ def by_hand(names: Names) -> dict[str, Any]:
 
 def half_precision(names: Names) -> torch.autocast:
     return torch.autocast("cpu", torch.float16, enabled="fp16" in names)
-
-
-def clip_units(model: torch.nn.Module, ratio: float) -> None:
-    """Limit the gradients of every row of weights, and of every bias, by its norm."""
-    for weight in model.parameters():
-        if weight.grad is None:
-            continue
-        rows = [(weight.data, weight.grad)] if weight.ndim < 2 else zip(weight.data, weight.grad, strict=True)
-        for row, gradient in rows:
-            largest = ratio * torch.clamp(row.norm(), min=1e-3)
-            if gradient.norm() > largest:
-                gradient *= largest / gradient.norm()
 
 
 AVERAGES = {"average": "ema", "swa_model": "swa"}
@@ -227,15 +205,12 @@ def test_every_file_in_the_folder_is_an_overlay() -> None:
         "swa",
         "early_stop",
         "plateau",
-        "clip_value",
-        "clip_adaptive",
         "gradient_norm",
         "fp16",
         "carry",
         "drop",
         "sanity",
         "save_first",
-        "split_batch",
     }
 
 

@@ -478,24 +478,15 @@ def test_a_fork_and_another_metric_of_one_of_two_nodes(tmp_path: Path) -> None:
 # A metric that nobody records
 
 
-@pytest.mark.first(3)
 @pytest.mark.parametrize(
-    ("best", "message", "hint"),
-    [
-        ("val/los", "no metric `val/los`, which checkpoint.best names; it gives val/loss, val/accuracy",
-         "did you mean `val/loss`?"),
-        ("val/f1", "it gives val/loss, val/accuracy", "set checkpoint.best to one of these"),
-        ("val_loss", "no metric `val_loss`, which checkpoint.best names; it gives val/loss, val/acc",
-         "did you mean `val/loss`?"),
-        ("acc", "it gives val/loss, val/accuracy", "set checkpoint.best to one of these"),
-        ("epoch/f1", "it gives val/loss, val/accuracy", ""),
-    ],
-)  # fmt: skip
-def test_a_metric_that_the_validation_does_not_give_is_an_error_there(best: str, message: str, hint: str) -> None:
+    ("best", "hint"),
+    [("val/los", "did you mean `val/loss`?"), ("val/f1", "set checkpoint.best to one of these")],
+)
+def test_a_metric_that_the_validation_does_not_give_is_an_error_there(best: str, hint: str) -> None:
     trainer = trainer_of(fit(best=best))
     with pytest.raises(UsageError) as error:
         trainer.run()
-    assert message in error.value.message and hint in error.value.hint
+    assert f"no row of metrics has `{best}`" in error.value.message and hint in error.value.hint
     assert trainer.read("step.steps") == 2 and trainer.state == "stopped"
     trainer.rewire(fit())
     assert trainer.run() is Outcome.FINISHED, "between two nodes: nothing is half done"
@@ -511,7 +502,7 @@ def test_what_an_evaluation_gives_is_known_at_its_end() -> None:
     inside = Graph.load("evaluate").insert("count", count, before="end_evaluation")
     for best in ("val/loss", "val/count"):
         assert trainer_of(fit(best=best).set("validate", graph=inside)).run() is Outcome.FINISHED
-    with pytest.raises(UsageError, match="it gives val/count, val/loss, val/accuracy"):
+    with pytest.raises(UsageError, match="no row of metrics has `val/f1`"):
         trainer_of(fit(best="val/f1").set("validate", graph=inside)).run()
 
 
@@ -547,18 +538,10 @@ def with_count(**checkpoint: Any) -> Graph:
     return fit(**checkpoint).insert("count", count, after="step")
 
 
-def test_where_other_nodes_record_only_another_spelling_is_an_error_at_once() -> None:
-    assert trainer_of(with_count(best="acc")).run(until="3 batches") is Outcome.REACHED
-    with pytest.raises(UsageError, match="no metric `val_loss`"):
-        trainer_of(with_count(best="val_loss")).run(until="3 batches")
-
-
 def test_what_another_evaluation_gives_is_waited_for() -> None:
     evaluate = Graph.load("evaluate").set("begin_evaluation", split="test")
     twice = fit(best="test/loss").insert("test", graph=evaluate, after="end_epoch")
     assert trainer_of(twice).run() is Outcome.FINISHED
-    with pytest.raises(UsageError, match="it gives test/loss, test/accuracy"):
-        trainer_of(twice.set("checkpoint", best="acc")).run()
 
 
 @pytest.mark.full
@@ -579,7 +562,7 @@ def test_without_data_to_validate_on_the_first_epoch_tells(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("checkpoint", "reason"),
     [
-        ({"best": "loss", "every": "5 batches"}, "`loss` was never recorded at a step at which `checkpoint` was due"),
+        ({"best": "loss", "every": "5 batches"}, "no row at a step at which `checkpoint` was due has a finite `loss`"),
         ({"best": "val/f1"}, "every value of `val/f1` is NaN or infinite"),
     ],
 )

@@ -153,27 +153,6 @@ def test_a_cut_run_equals_one_never_cut(cuts: str, tmp_path: Path) -> None:
         assert second.digest() == whole.digest(), f"cut before {first.position}"
 
 
-def without_schedule() -> dict[str, Any]:
-    supplied = resources()
-    supplied["scheduler"] = torch.optim.lr_scheduler.LambdaLR(supplied["optimizer"], lambda step: 1.0)
-    return supplied
-
-
-def test_the_other_splits_of_a_batch_are_trained_when_one_overflows() -> None:
-    """Each batch of 6 is cut into 4 and 2, with a step for each."""
-    reference = without_schedule()
-    halves = [part for batch in reference["train_data"] for part in batch.split(4)]
-    reference["train_data"] = halves
-    scaler, taken, _ = by_hand(reference, 1, max_norm=math.inf, batches=len(halves))
-    graph = graph_of("split_batch", window=1, max_norm=math.inf).set("split_batch", dimension=0, length=4)
-    trainer = trainer_of(graph, **without_schedule())
-    trainer.run()
-    assert trainer.read("unscale.overflows") == taken.count(False) > 1
-    assert len(taken) == 2 * EPOCHS * BATCHES
-    assert trainer.read("unscale.scale") == scaler.get_scale()
-    assert_same(trainer.resources["model"].state_dict(), reference["model"].state_dict())
-
-
 def test_a_plateau_sees_the_validations_alone() -> None:
     supplied = resources(val_data=[torch.randn(5, 4)], validation_step=loss_of)
     supplied["scheduler"] = torch.optim.lr_scheduler.ReduceLROnPlateau(supplied["optimizer"], patience=0)

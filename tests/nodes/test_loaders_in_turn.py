@@ -355,7 +355,7 @@ def test_a_metric_of_a_validation_that_does_not_run_is_an_error_at_the_first_row
         UsageError, match=f"no row of metrics has `{name}`, which {parameter} names; recorded are "
     ) as caught:
         without.run()
-    hint = f"set {parameter} to one of these, or supply the data of the evaluation that records it (--dry-run, "
+    hint = f"set {parameter} to one of these, or let a step function return it (--dry-run, "
     assert caught.value.hint.startswith(hint)
 
 

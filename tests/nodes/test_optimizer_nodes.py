@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from graphtrain import Graph, Trainer, fit
-from graphtrain.data.batch import sample_counter
 from graphtrain.graph.elements import Edge, Node
 
 
@@ -92,6 +91,15 @@ def test_clip_is_that_of_torch(model: str, norm_type: float, scale: float, witho
         assert same(one, other) or (one is not None and other is not None and one.isnan().all() and other.isnan().all())
 
 
+@pytest.mark.parametrize("value", [0.5, 1e-3])
+def test_values_are_clipped_as_torch_does(value: float) -> None:
+    ours, by_hand = (with_gradients(mixed(), 1.0) for _ in range(2))
+    visited("clip", torch.optim.SGD(ours.parameters(), lr=0.1), max_norm=5.0, max_value=value)
+    torch.nn.utils.clip_grad_norm_(by_hand.parameters(), 5.0)
+    torch.nn.utils.clip_grad_value_(by_hand.parameters(), value)
+    assert all(same(one, other) for one, other in zip(gradients(ours), gradients(by_hand), strict=True))
+
+
 @pytest.mark.parametrize("norm_type", [1.0, 2.0, math.inf])
 def test_sparse_gradients_are_clipped_and_measured_as_dense_ones(norm_type: float) -> None:
     def trained(sparse: bool) -> tuple[torch.Tensor, float]:
@@ -100,7 +108,7 @@ def test_sparse_gradients_are_clipped_and_measured_as_dense_ones(norm_type: floa
         trainer = Trainer(
             fit(epochs=1)
             .overlay("gradient_norm")
-            .set("gradient_norm", norm_type=norm_type, per_parameter=True)
+            .set("gradient_norm", norm_type=norm_type)
             .set("clip", max_norm=0.01, norm_type=norm_type),
             model=model,
             optimizer=torch.optim.SGD(model.parameters(), lr=1.0),
@@ -109,25 +117,11 @@ def test_sparse_gradients_are_clipped_and_measured_as_dense_ones(norm_type: floa
             **{"seed": 0, "display": None, "notify": lambda line: None},
         )
         trainer.run()
-        norms = [row["epoch/gradient_norm/0.weight"] for row in trainer.metrics if "epoch/gradient_norm" in row]
+        norms = [row["epoch/gradient_norm"] for row in trainer.metrics if "epoch/gradient_norm" in row]
         return model[0].weight.detach(), norms[-1]
 
     (weight, norm), (expected, expected_norm) = trained(True), trained(False)
     assert torch.allclose(weight, expected) and norm == pytest.approx(expected_norm)
-
-
-def test_clip_keeps_no_graph_of_gradients_that_have_one() -> None:
-    def weight() -> nn.Parameter:
-        made = nn.Parameter(torch.full((3,), 2.0))
-        made.grad = made.exp()
-        return made
-
-    ours, by_hand = weight(), weight()
-    visited("clip", torch.optim.SGD([ours], lr=0.1), max_norm=0.5)
-    torch.nn.utils.clip_grad_norm_([by_hand], 0.5)
-    assert ours.grad is not None and by_hand.grad is not None
-    assert same(ours.grad.detach(), by_hand.grad.detach())
-    assert type(ours.grad.grad_fn) is type(by_hand.grad.grad_fn)
 
 
 def test_clip_tells_gradients_apart_by_their_own_types() -> None:
@@ -146,77 +140,6 @@ def test_clip_tells_gradients_apart_by_their_own_types() -> None:
         assert all(same(one.grad, other.grad) for one, other in zip(ours, by_hand, strict=True))
 
 
-def _add_a_group(optimizer: torch.optim.Optimizer, further: nn.Parameter) -> None:
-    optimizer.add_param_group({"params": [further]})
-
-
-def _extend_a_group(optimizer: torch.optim.Optimizer, further: nn.Parameter) -> None:
-    optimizer.param_groups[0]["params"].append(further)
-
-
-def _replace_in_a_group(optimizer: torch.optim.Optimizer, further: nn.Parameter) -> None:
-    optimizer.param_groups[0]["params"][0] = further
-
-
-def _replace_a_list(optimizer: torch.optim.Optimizer, further: nn.Parameter) -> None:
-    optimizer.param_groups[0]["params"] = [further]
-
-
-def _replace_all_groups(optimizer: torch.optim.Optimizer, further: nn.Parameter) -> None:
-    optimizer.param_groups.clear()
-    optimizer.add_param_group({"params": [further]})
-
-
-@pytest.mark.parametrize(
-    "change", [_add_a_group, _extend_a_group, _replace_in_a_group, _replace_a_list, _replace_all_groups]
-)
-@pytest.mark.parametrize("node", ["clip", "zero_grad"])
-def test_parameters_that_come_while_it_runs_are_seen(
-    node: str, change: Callable[[torch.optim.Optimizer, nn.Parameter], None]
-) -> None:
-    first, second = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
-    optimizer = torch.optim.SGD([first], lr=0.1)
-    parameters = {"max_norm": 0.5} if node == "clip" else {}
-    twice = trainer(Node(node, node, parameters), visits=2, optimizer=optimizer)
-    first.grad, second.grad = torch.ones(2), torch.ones(2)
-    twice.advance(1)
-    assert second.grad.tolist() == [1.0, 1.0]
-    change(optimizer, second)
-    twice.run()
-    assert second.grad is None or second.grad.norm() <= 0.5
-
-
-@pytest.mark.parametrize("method", ["step", "zero_grad"])
-def test_a_method_that_an_optimizer_is_given_while_it_runs_is_called(method: str) -> None:
-    """As a scheduler does, which wraps `step`."""
-    weight = nn.Parameter(torch.ones(2))
-    optimizer = torch.optim.SGD([weight], lr=0.1)
-    twice = trainer(Node(method, method), visits=2, optimizer=optimizer)
-    twice.advance(1)
-    called = []
-    setattr(optimizer, method, lambda **options: called.append(method))
-    twice.run()
-    assert called == [method]
-
-
-def test_a_way_to_clear_that_all_optimizers_were_given_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    called = []
-    monkeypatch.setattr(torch.optim.Optimizer, "zero_grad", lambda self, set_to_none=True: called.append(set_to_none))
-    visited("zero_grad", torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1))
-    assert called == [True]
-
-
-def test_an_optimizer_may_be_anything_that_steps_and_clears() -> None:
-    class Wrapping:
-        def __init__(self, inner: torch.optim.Optimizer) -> None:
-            self.step, self.zero_grad = inner.step, inner.zero_grad
-
-    weight = nn.Parameter(torch.ones(2))
-    weight.grad = torch.ones(2)
-    visited("zero_grad", Wrapping(torch.optim.SGD([weight], lr=0.1)))
-    assert weight.grad is None
-
-
 class Counting(torch.optim.SGD):
     """An optimizer with a way of its own to clear."""
 
@@ -225,33 +148,6 @@ class Counting(torch.optim.SGD):
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.cleared += 1
         super().zero_grad(set_to_none)
-
-
-def _with_a_method_of_its_class(weight: nn.Parameter) -> Any:
-    return Counting([weight], lr=0.1)
-
-
-def _with_a_method_of_its_own(weight: nn.Parameter) -> Any:
-    optimizer = torch.optim.SGD([weight], lr=0.1)
-    plain = optimizer.zero_grad
-
-    def zero_grad(set_to_none: bool = True) -> None:
-        optimizer.cleared += 1
-        plain(set_to_none)
-
-    optimizer.cleared = 0
-    optimizer.zero_grad = zero_grad
-    return optimizer
-
-
-@pytest.mark.parametrize("make", [_with_a_method_of_its_class, _with_a_method_of_its_own])
-@pytest.mark.parametrize("node", ["zero_grad", "discard"])
-def test_an_optimizer_with_its_own_way_to_clear_is_asked(node: str, make: Callable[[nn.Parameter], Any]) -> None:
-    weight = nn.Parameter(torch.ones(2))
-    weight.grad = torch.ones(2)
-    optimizer = make(weight)
-    visited(node, optimizer)
-    assert optimizer.cleared == 1 and weight.grad is None
 
 
 @pytest.mark.parametrize("set_to_none", [True, False])
@@ -264,32 +160,3 @@ def test_zero_grad_clears_all_of_several_optimizers(set_to_none: bool) -> None:
     trainer(both, a=optimizers[0], b=optimizers[1]).run()
     found = [one.grad for one in weights]
     assert found == [None] * 3 if set_to_none else all(one is not None and not one.any() for one in found)
-
-
-def test_the_samples_of_a_batch_are_counted_at_its_first_tensor() -> None:
-    count = sample_counter()
-
-    def deep() -> Iterator[tuple[Any, int]]:
-        eight = torch.zeros(8, 3)
-        yield eight, 8
-        yield (eight, torch.zeros(5)), 8
-        yield [[eight], torch.zeros(5)], 8
-        yield ("name", eight), 8
-        yield ((), [], eight), 8
-        yield ({}, eight), 8
-        yield {"name": "x", "input": eight}, 8
-        yield [{"input": eight}], 8
-        yield torch.tensor(1.0), 1
-        yield (torch.tensor(1.0), eight), 1
-        yield (), 1
-        yield None, 1
-        yield "text", 1
-        yield torch.zeros(0, 3), 0
-
-    for batch, samples in deep():
-        assert count(batch) == samples, batch
-
-
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage:UserWarning")
-def test_the_samples_of_a_nested_tensor_are_counted() -> None:
-    assert sample_counter()((torch.nested.nested_tensor([torch.zeros(2, 3), torch.zeros(4, 3)]), "a")) == 2

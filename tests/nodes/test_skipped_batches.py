@@ -150,23 +150,14 @@ NUMBERS = [torch.full((1, 2), float(number)) for number in range(LENGTH)]
 
 
 @pytest.mark.parametrize("window", [1, 2, 3])
-@pytest.mark.parametrize("on_out_of_memory", ["stop", "halve"])
-def test_a_loss_that_is_none_is_skipped(window: int, on_out_of_memory: str) -> None:
-    graph = SKIPPING.set("accumulate", every=window).set("train_batch", on_out_of_memory=on_out_of_memory)
-    trainer = make(graph, data=NUMBERS, training_step=lambda model, batch: none_for_odd(model, batch.double()))
+def test_a_loss_that_is_none_is_skipped(window: int) -> None:
+    trainer = make(
+        SKIPPING.set("accumulate", every=window),
+        data=NUMBERS,
+        training_step=lambda model, batch: none_for_odd(model, batch.double()),
+    )
     trainer.run()
     assert weights(trainer.resources["model"]) == by_hand([0.0, None, 2.0, None, 4.0, None, 6.0], window)
-
-
-def test_losses_that_are_none_and_losses_that_are_not_finite_are_skipped_together() -> None:
-    def wild(model: Any, batch: torch.Tensor) -> torch.Tensor | None:
-        loss = none_for_odd(model, batch.double())
-        return loss if loss is None or batch[0, 0] != 4 else loss * float("nan")
-
-    graph = FIT.overlay("skip_not_finite").set("train_batch", skip_none=True)
-    trainer = make(graph, data=NUMBERS, training_step=wild)
-    trainer.run()
-    assert weights(trainer.resources["model"]) == by_hand([0.0, None, 2.0, None, None, 6.0])
 
 
 def test_what_a_step_function_writes_stays_as_it_was() -> None:

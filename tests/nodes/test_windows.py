@@ -304,23 +304,6 @@ def reported(sizes: Sequence[int], every: int, graph: Graph = FIT, step: Callabl
     return [line for line in lines if "differ in size" in line]
 
 
-def test_batches_of_a_window_that_differ_in_size_are_reported_once() -> None:
-    assert reported((4, 4, 4, 3), 2) == [
-        "the batches of a window differ in size (4 and 3 samples), and their means have equal weight; to weight "
-        "samples or tokens equally, return sums, and add --overlay token_windows"
-    ]
-    assert len(reported((1, 2, 3, 4), 4)) == 1
-
-
-@pytest.mark.parametrize(("sizes", "every"), [((4, 4, 4, 4), 2), ((4, 4, 2, 2), 2), ((4, 3, 2, 1), 1)])
-def test_windows_of_batches_of_one_size_are_not(sizes: Sequence[int], every: int) -> None:
-    assert reported(sizes, every) == []
-
-
-def test_nor_are_they_where_tokens_are_weighed() -> None:
-    assert reported((1, 2, 3, 4), 4, FIT.overlay("token_windows"), tokens_as_number) == []
-
-
 @pytest.mark.parametrize("window", ["0", "next_batch.last"])
 def test_what_is_no_window_divides_no_loss(window: str) -> None:
     graph = FIT.set("train_batch", reads={"window": window})

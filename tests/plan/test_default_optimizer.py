@@ -148,14 +148,14 @@ def test_a_body_has_that_of_the_graph_around_unless_it_says_otherwise(graph: Gra
 
 def test_it_does_not_speak_for_what_an_overlay_adds(tmp_path: Path) -> None:
     graph = Graph.loads(GAN)
-    edit = 'format = 1\n[[edit]]\ninsert = "clip_value"\nafter = "accumulate"\nmax_value = 1.0\n'
+    edit = 'format = 1\n[[edit]]\ninsert = "clipped"\nuse = "clip"\nafter = "accumulate"\nmax_value = 1.0\n'
     assert "G410" not in {
-        problem.code for problem in graph.insert("clip_value", after="accumulate", max_value=1.0).check()
+        problem.code for problem in graph.insert("clipped", "clip", after="accumulate", max_value=1.0).check()
     }
     path = tmp_path / "clipped.toml"
     path.write_text(edit)
     (problem,) = [problem for problem in graph.overlay(path).check() if problem.code == "G410"]
-    assert "`clip_value` acts on the gradients of `d_optimizer` by default" in problem.message
+    assert "`clipped` acts on the gradients of `d_optimizer` by default" in problem.message
     path.write_text(edit + 'reads = { optimizer = "d_optimizer" }\n')
     assert graph.overlay(path).check() == []
 

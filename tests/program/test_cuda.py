@@ -81,10 +81,6 @@ def prefetching(graph: Graph) -> Graph:
     return graph.set("next_batch", prefetch=True)
 
 
-def fused(graph: Graph) -> Graph:
-    return graph.set("step", fused=True)
-
-
 def make_trainer(
     data: Any, edit: Edit, run_dir: Path | None = None, *, epochs: int = 1, step: Any = training_step
 ) -> Trainer:
@@ -141,11 +137,10 @@ def composed(*edits: Edit) -> Edit:
         bare,
         equipped,
         prefetching,
-        fused,
-        composed(equipped, prefetching, fused),
+        composed(equipped, prefetching),
         lambda graph: graph.set("train_batch", precision="bf16-mixed"),
     ],
-    ids=["bare", "clip and accumulate", "prefetch", "fused", "all of these", "bf16"],
+    ids=["bare", "clip and accumulate", "prefetch", "all of these", "bf16"],
 )
 def test_a_hundred_batches_wait_for_nothing(edit: Edit, data: MakeData) -> None:
     trainer = make_trainer(data(), edit, step=seeing_synchronisation())
@@ -200,13 +195,3 @@ def test_a_batch_that_is_read_late_is_still_there() -> None:
         training_step=step,
     ).run()
     assert [one.item() for one in sums] == [float(number) for number in range(40)]
-
-
-def test_fused_may_be_changed_at_a_resume(tmp_path: Path) -> None:
-    """Where the counts of steps are is where a step of the other kind expects them: none of them is waited for."""
-    for name, edits in {"off to on": (bare, fused), "on to off": (fused, bare)}.items():
-        make_trainer(loader(), edits[0], tmp_path / name).run(until="50 batches")
-        trainer = make_trainer(loader(), edits[1], tmp_path / name)
-        trainer.run()
-        counts = {one["step"].device.type for one in trainer.resources["optimizer"].state.values()}
-        assert counts == {"cuda" if edits[1] is fused else "cpu"}

@@ -191,12 +191,12 @@ def set_of(*nodes: str, **values: Any) -> Edit:
 
 
 def checked(graph: Graph) -> Graph:
-    """Look at every loss, all gradients and all weights."""
-    return set_of("check_gradients", "check_parameters", action="stop")(graph.overlay("check_finite"))
+    """Look at every loss and all gradients."""
+    return set_of("check_gradients", action="stop")(graph.overlay("check_finite"))
 
 
 def all_of_these(graph: Graph) -> Graph:
-    return checked(graph.set("next_batch", prefetch=True).set("step", fused=True))
+    return checked(graph.set("next_batch", prefetch=True))
 
 
 SET_UPS = {
@@ -207,7 +207,6 @@ SET_UPS = {
     "clip": SetUp(max_norm=0.5),
     "foreach": SetUp(options={"foreach": True}),
     "made fused": SetUp(options={"fused": True}),
-    "fused step": SetUp(set_of("step", fused=True), by_hand={"fused": True}),
     "prefetch": SetUp(set_of("next_batch", prefetch=True)),
     "prefetch, worker processes": SetUp(set_of("next_batch", prefetch=True), workers=1),
     "average": SetUp(average=True),
@@ -217,9 +216,7 @@ SET_UPS = {
     "attention": SetUp(model=Attention, precision="bf16-mixed", every=2, max_norm=1.0),
     "busy device": SetUp(step=busy_loss, every=2),
     "compiled": SetUp(compile=True, every=2),
-    "all of these": SetUp(
-        all_of_these, by_hand={"fused": True}, precision="bf16-mixed", every=2, max_norm=0.5, average=True
-    ),
+    "all of these": SetUp(all_of_these, precision="bf16-mixed", every=2, max_norm=0.5, average=True),
 }
 OF_CUDA = {
     "rate on the device": SetUp(options={"capturable": True, "lr": torch.tensor(0.05)}, every=2),
@@ -546,10 +543,7 @@ def too_large(model: nn.Module, batch: Any) -> torch.Tensor:
 def test_memory_that_runs_out_is_named(device: str) -> None:
     with pytest.raises((torch.OutOfMemoryError, RuntimeError)) as error:
         SetUp(model=plain_model, step=too_large).trainer(device).run()
-    first, second = error.value.__notes__
-    assert first == "raised in node `train_batch` (step 0, epoch 0.20, batch 1/5)"
-    assert second.startswith(f"out of memory on {device}: at most ")
-    assert "the batch has [3, 6] float32, [3] int64. Half the batch size with twice" in second
+    assert error.value.__notes__ == ["raised in node `train_batch` (step 0, epoch 0.20, batch 1/5)"]
 
 
 @pytest.mark.cuda

@@ -83,9 +83,7 @@ GRAPHS = {
     "rounded": FIT.set("accumulate", reads={"every": "ceil(1 + step.steps / 10)"}),
     "guard": FIT.set("finish", after="never").guard("ending", or_="step.steps >= 21 and next_batch.epochs > 2.5"),
     "remainder": FIT.guard("ending", and_="step.steps % 7 == 0").set("finish", after="20 steps"),
-    "all overlays": FIT.overlay("ema", "swa", "clip_value", "plateau", "sanity", "save_first").set(
-        "accumulate", every=3
-    ),
+    "all overlays": FIT.overlay("ema", "swa", "plateau", "sanity", "save_first").set("accumulate", every=3),
     "infinity": FIT.guard("ending", and_="step.steps < inf and min(inf, step.steps) >= 0"),
     "validations": FIT.set("validate", every="7 steps").set("finish", after="5 validations"),
     "once": FIT.insert(

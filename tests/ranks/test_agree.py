@@ -1,38 +1,37 @@
-"""One value of what differs between ranks, also where some of them have no batch; and guards that ask it."""
+"""Guards on what differs between ranks: refused, or reported where ranks part; sound on what a kind has gathered."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
-from graphtrain import Graph, GraphError, Trainer, UsageError, node, progress
+from graphtrain import Graph, GraphError, Trainer, node
 from graphtrain.errors import RanksDivergedError
 from graphtrain.ranks import Ranks
 from tests.ranks.fake_ranks import run_ranks
 
 # Five batches of one sample each but the last, which has two: on 3 ranks rounds of 3 and 2.
 VALUES = [1.0, 2.0, 6.0, 3.0, 5.0, 5.0]
-ROUNDS = {
-    "mean": [3.0, (3.0 + 2 * 5.0) / 3],
-    "sum": [9.0, 8.0],
-    "min": [1.0, 3.0],
-    "max": [6.0, 5.0],
-    "first": [1.0, 3.0],
-}
 
 
-@node
-class Keep:
-    """Keep what ranks have agreed on."""
+@node(writes="agreed", synchronises=True)
+class Largest:
+    """The largest value of all ranks that have one."""
 
-    values: list[float] = progress([])
+    def setup(self, ranks: Any = None) -> None:
+        self._ranks = ranks
 
-    def __call__(self, agreed: float) -> None:
-        assert type(agreed) is float
-        self.values.append(agreed)
+    def __call__(self, value: Any) -> float:
+        own = None if value is None else float(value)
+        return max(each for each in self._ranks.gather(own) if each is not None)
+
+
+@node(writes="high")
+def look(loss: torch.Tensor) -> float:
+    return float(loss)
 
 
 def trainer(graph: Graph) -> Trainer:
@@ -50,64 +49,10 @@ def trainer(graph: Graph) -> Trainer:
     )
 
 
-def agreeing(how: str, **reads: str) -> Graph:
-    graph = Graph.load("fit").set("accumulate", every=9)
-    graph = graph.insert("agree", after="train_batch", how=how, reads={"value": "loss", **reads})
-    return graph.insert("keep", Keep, after="agree")
-
-
-@pytest.mark.second(2)
 @pytest.mark.full
-@pytest.mark.parametrize("how", ROUNDS)
-def test_all_ranks_have_the_same_number_of_those_with_a_batch(how: str) -> None:
-    def program(ranks: Ranks) -> list[float]:
-        run = trainer(agreeing(how, weight="samples"))
-        run.run()
-        values: list[float] = run.progress["keep"]["values"]
-        assert run.progress["agree"]["value"] == values[-1]
-        return values
-
-    expected = ROUNDS[how]
-    assert run_ranks(3, program) == [pytest.approx(expected)] * 3
-    assert len({tuple(values) for values in run_ranks(3, program)}) == 1, "to the last bit"
-
-
-def test_without_weights_each_rank_counts_alike() -> None:
-    def program(ranks: Ranks) -> list[float]:
-        run = trainer(agreeing("mean"))
-        run.run()
-        return list(run.progress["keep"]["values"])
-
-    assert run_ranks(3, program) == [[3.0, 4.0]] * 3
-
-
-@pytest.mark.full
-def test_nan_on_one_rank_is_nan_on_all() -> None:
-    def program(ranks: Ranks) -> list[float]:
-        run = trainer(agreeing("min"))
-        run.resources["train_data"][1].fill_(math.nan)
-        run.run()
-        return list(run.progress["keep"]["values"])
-
-    for values in run_ranks(2, program):
-        assert [math.isnan(value) for value in values] == [True, False, False]
-
-
-def test_one_process_has_the_value_itself() -> None:
-    for how in ROUNDS:
-        run = trainer(agreeing(how, weight="samples"))
-        run.run()
-        assert run.progress["keep"]["values"] == [1.0, 2.0, 6.0, 3.0, 5.0]
-
-
-@pytest.mark.full
-def test_a_guard_on_it_takes_all_ranks_the_same_way_and_one_on_the_loss_does_not() -> None:
-    @node(writes="high")
-    def look(loss: torch.Tensor) -> float:
-        return float(loss)
-
+def test_a_guard_on_a_gathered_value_takes_all_ranks_the_same_way_and_one_on_the_loss_does_not() -> None:
     def skipping(value: str) -> Graph:
-        graph = Graph.load("fit").insert("agree", after="train_batch", how="max", reads={"value": "loss"})
+        graph = Graph.load("fit").insert("agree", Largest, after="train_batch", reads={"value": "loss"})
         graph = graph.insert("look", look, after="train_batch").insert("discard").connect("discard", "accumulate")
         graph = graph.connect("agree", "discard", when="spike").guard("spike", f"{value} > 5.5")
         return replace(graph, allow=("G701",)) if value == "high" else graph
@@ -131,11 +76,3 @@ def test_a_run_of_several_ranks_refuses_what_one_process_may_do() -> None:
     trainer(Graph.load("fit").remove("exchange"))
     with pytest.raises(GraphError, match="G702"):
         run_ranks(2, program)
-
-
-def test_what_is_no_number_is_refused() -> None:
-    graph = Graph.load("fit").insert("agree", after="next_batch", reads={"value": "batch"})
-    run = trainer(graph)
-    run.resources["train_data"][0] = torch.ones(2, 3)
-    with pytest.raises(UsageError, match=r"agree: `value` is a tensor of shape \[2, 3\], which is not a number"):
-        run.run()

@@ -15,7 +15,6 @@ from tests.shipped import OVERLAYS
 SHORT = ("ema", "early_stop")
 WITH = {"update_bn": ("swa", "update_bn")}  # what one is for is made by another
 SETTINGS: dict[str, dict[str, float]] = {
-    "split_batch": {"dimension": 0, "length": 4},  # a split is a batch: windows are of splits
     "rollback": {"deviations": 1e6},  # ranks look for spikes in the mean of their losses, one process in each loss
 }
 

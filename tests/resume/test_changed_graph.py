@@ -333,7 +333,7 @@ OLD = OLD.guard("window_complete", "accumulate.count >= accumulate.every or next
 @pytest.mark.parametrize("every", [2, 8])
 def test_another_window_holds_for_the_next_one(every: int, in_place: bool, fit: Graph, tmp_path: Path) -> None:
     """A window that is open keeps its size. In an old graph what is in it was divided by the former one, and the rest
-    by the new one; it is closed when that is full, which is reported.
+    by the new one; it is closed when that is full.
     """
     graph = fit.set("accumulate", every=4).set("finish", after="1 epochs")
     said: list[str] = []
@@ -345,10 +345,6 @@ def test_another_window_holds_for_the_next_one(every: int, in_place: bool, fit: 
     else:
         trainer = tiny(new, tmp_path, said)
     trainer.run(until="12 batches")
-    lines = [one for one in said if "weighs them unequally" in one]
-    text = f"3 of its backward passes were made for a window of 4, the rest are made for one of {every}"
-    assert [text in line for line in lines] == ([True] if fit is OLD else [])
-
     torch.manual_seed(0)
     model = torch.nn.Linear(1, 1)
     optimizer, count = torch.optim.SGD(model.parameters(), lr=0.1), 0
@@ -372,16 +368,6 @@ def test_a_guard_that_reads_the_size_of_a_window_divides_no_loss_by_it(tmp_path:
     trainer.run(until="3 batches")
     trainer.rewire(graph.set("accumulate", every=2))
     assert trainer.read("accumulate.count") == 3
-    assert not [one for one in said if "unequally" in one]
-
-
-def test_an_unchanged_or_closed_window_is_not_spoken_of(tmp_path: Path) -> None:
-    graph = Graph.load("fit").set("accumulate", every=4).set("finish", after="1 epochs")
-    said: list[str] = []
-    tiny(graph, tmp_path).run(until="3 batches")
-    tiny(graph.set("clip", max_norm=3.0), tmp_path, said).run(until="4 batches")
-    tiny(graph.set("accumulate", every=2), tmp_path, said).run()
-    assert not [one for one in said if "unequally" in one]
 
 
 def declare(**fields: Any) -> Any:

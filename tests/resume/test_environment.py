@@ -13,10 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset
 
-from graphtrain import Loader
-from graphtrain.data.fingerprint import fingerprint
 from graphtrain.resume import session
 from graphtrain.resume.environment import RunEnvironment
 from graphtrain.resume.provenance import Provenance, code_changes, provenance
@@ -141,26 +139,6 @@ class Files(Dataset[int]):
     def __getitem__(self, index: int) -> int:
         Files.opened += 1
         return index
-
-
-def test_a_data_set_of_ones_own_is_asked_for_its_length_alone() -> None:
-    class Tensors(TensorDataset):
-        def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
-            Files.opened += 1
-            return super().__getitem__(index)
-
-    class Items(list[int]):
-        def __getitem__(self, index: Any) -> Any:
-            Files.opened += 1
-            return super().__getitem__(index)
-
-    Files.opened = 0
-    for one in (Files(), Tensors(torch.ones(9)), Items(range(9)), Subset(Files(), range(9))):
-        for data in (Loader(one), DataLoader(one), DataLoader(one, num_workers=1)):
-            facts = fingerprint(data)
-            assert (facts["length"], facts["samples"], facts["hash"]) == (9, 9, "")
-        assert fingerprint(one)["hash"] == ""
-    assert Files.opened == 0
 
 
 def test_a_run_directory_does_not_change_what_a_noisy_data_set_gives(tmp_path: Path) -> None:

@@ -27,17 +27,6 @@ def test_a_finished_run_whose_ending_is_raised_equals_the_longer_run(ending: str
     assert (tmp_path / METRICS_FILE).read_text() == (tmp_path / "whole" / METRICS_FILE).read_text()
 
 
-@pytest.mark.full
-def test_an_old_end_that_cut_a_window_is_reported_when_it_is_raised(tmp_path: Path) -> None:
-    for ending, cut in (("3 batches", True), ("1 epochs", False), ("4 batches", False)):
-        said: list[str] = []
-        small_trainer(tmp_path / ending, graph=small_graph(ending=ending)).run()
-        longer = small_trainer(tmp_path / ending)
-        longer._run.notices._write = said.append
-        longer.run()
-        assert any("the previous end cut a window of `accumulate` short (1 of 2)" in line for line in said) == cut
-
-
 def test_running_in_pieces_equals_running_at_once() -> None:
     at_once = small_trainer()
     at_once.run()

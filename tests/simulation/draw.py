@@ -18,8 +18,7 @@ from tests.resume.full_run import KINDS, Augmented, Network, losses_of
 AMOUNTS = ("1 batches", "3 batches", "1 steps", "2 steps", "1 epochs", "5 samples")
 VALIDATIONS = ("2 batches", "1 steps", "3 steps", "1 epochs", "2 epochs", "never")
 ENDS = ("4 steps", "9 batches", "2 epochs", "3 epochs", ["3 epochs", "7 steps"])
-OVERLAYS = ("carry", "drop", "clip_adaptive", "clip_value", "early_stop", "ema", "gradient_norm", "running_loss",
-            "sanity", "save_first", "swa", "check_finite")  # fmt: skip
+OVERLAYS = ("carry", "drop", "early_stop", "ema", "gradient_norm", "sanity", "save_first", "swa", "check_finite")
 TOGETHER = ({"carry", "drop"},)  # those that are refused together
 DATA = ("Loader", "DataLoader", "own generator", "lazy sampler", "list", "unsized", "shuffle buffer", "with state")
 WITH_WORKERS = ("Loader", "DataLoader")  # of the first their number may change

@@ -110,15 +110,3 @@ def test_a_file_system_without_locks_is_reported(tmp_path: Path, monkeypatch: py
     lock.acquire()
     lock.release()
     assert len(said) == 1 and "has no locks (Operation not supported)" in said[0]
-
-
-def test_it_is_let_go_of_while_a_worker_that_was_just_forked_has_its_file_open(tmp_path: Path) -> None:
-    lock = RunLock(tmp_path, notify=lambda line: None)
-    lock.acquire()
-    assert lock._descriptor is not None
-    shared = os.dup(lock._descriptor)  # as a forked process has it until it has let go
-    lock.release()
-    other = RunLock(tmp_path, notify=lambda line: None)
-    other.acquire()
-    other.release()
-    os.close(shared)

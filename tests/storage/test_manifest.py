@@ -121,42 +121,37 @@ def test_what_may_be_temporary_is_the_cause(tmp_path: Path, monkeypatch: pytest.
     path = written(tmp_path)
     manifest = read_manifest(path)
     denied = PermissionError(errno.EACCES, "Permission denied")
-    monkeypatch.setattr("builtins.open", lambda *words, **options: (_ for _ in ()).throw(denied))
+    monkeypatch.setattr("pathlib.Path.open", lambda *words, **options: (_ for _ in ()).throw(denied))
     with pytest.raises(CheckpointError, match=r"cannot be read \(Permission denied\)$") as failed:
         check_files(path, manifest)
     assert failed.value.__cause__ is denied
 
 
-def test_a_file_is_read_once_and_compared_with_its_checksum(tmp_path: Path) -> None:
+def test_a_file_is_compared_with_its_checksum_before_it_is_read(tmp_path: Path) -> None:
     content = b"0123456789"
     (tmp_path / "file").write_bytes(content)
     files = {"file": [10, checksum_of([content])]}
 
-    def failing(error: Exception) -> Callable[..., Any]:
-        def read(name: str, file: Any) -> Any:
-            file.read(3)
+    def failing(error: Exception) -> Callable[[Path], Any]:
+        def read(file: Path) -> Any:
             raise error
 
         return read
 
-    assert read_files(tmp_path, files, lambda name, file: (name, bytes(file.read(4)))) == {"file": ("file", b"0123")}
-    for read, reason in (
-        (failing(ValueError("is no file")), "file is damaged: it is no file"),
-        (failing(MemoryError()), "file has 10 bytes, which do not fit into memory"),
-        (lambda name, file: file.read(11), "file is damaged: it has 10 bytes instead of 10"),
+    assert read_files(tmp_path, files, Path.read_bytes) == {"file": content}
+    for listed, read, reason in (
+        (files, failing(ValueError("is no file")), "file is damaged: it is no file"),
+        (files, failing(MemoryError()), "file has 10 bytes, which do not fit into memory"),
+        (
+            {"file": [10, "0" * 32]},
+            failing(ValueError("no")),
+            "file is damaged: it does not match its checksum",
+        ),
+        ({"file": [9, "0" * 32]}, Path.read_bytes, "file is damaged: it has 10 bytes instead of 9"),
     ):
         with pytest.raises(CheckpointError) as refused:
-            read_files(tmp_path, files, read)
+            read_files(tmp_path, listed, read)
         assert str(refused.value) == f"{tmp_path}: {reason}"
-    for read in (failing(ValueError("is no file")), lambda name, file: b""):
-        with pytest.raises(CheckpointError) as refused:
-            read_files(tmp_path, {"file": [10, "0" * 32]}, read)
-        assert str(refused.value) == f"{tmp_path}: file is damaged: it does not match its checksum", (
-            "its content says nothing"
-        )
-    with pytest.raises(CheckpointError) as refused:
-        read_files(tmp_path, {"file": [9, "0" * 32]}, lambda name, file: b"")
-    assert str(refused.value) == f"{tmp_path}: file is damaged: it has 10 bytes instead of 9"
 
 
 # ---- checkpoints of a past run

@@ -16,7 +16,6 @@ from graphtrain.storage.run_directory import (
     MetricsFile,
     Ranking,
     read_rankings,
-    read_starts,
     read_status,
     write_rankings,
 )
@@ -118,12 +117,6 @@ def test_rows_are_cut_back_to_those_of_a_checkpoint(tmp_path: Path) -> None:
 
 
 # ---- whose file it is
-
-
-def test_starts_are_read_as_far_as_they_can_be(tmp_path: Path) -> None:
-    assert read_starts(tmp_path) == []
-    (tmp_path / "starts.jsonl").write_bytes(b'{"run": "a"}\n{"run": "b", "cut\n[1]\n\xff\n{"run": "c"}')
-    assert read_starts(tmp_path) == [{"run": "a"}, {"run": "c"}]
 
 
 # ---- the ranking

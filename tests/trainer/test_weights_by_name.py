@@ -113,11 +113,11 @@ def test_a_new_head_begins_with_the_body_of_another_run(tmp_path: Path) -> None:
 # ---- an average that was supplied
 
 
-@pytest.mark.parametrize("node", ["ema", "swa", "copy_weights"])
+@pytest.mark.parametrize("node", ["ema", "swa"])
 @pytest.mark.parametrize("supplied", ["other weights", "the same weights", "none"])
 def test_a_supplied_average_with_other_weights_is_named(node: str, supplied: str, tmp_path: Path) -> None:
-    graph = fit(epochs=2).insert(node, after="step", **({"every": "1 steps"} if node != "ema" else {}))
-    name = {"ema": "average", "swa": "swa_model", "copy_weights": "target"}[node]
+    graph = fit(epochs=2).insert(node, after="step", every="1 steps")
+    name = {"ema": "average", "swa": "swa_model"}[node]
     given = {"other weights": {name: Net(seed=1)}, "the same weights": {name: Net()}, "none": {}}[supplied]
     said: list[str] = []
     trainer(Net(), tmp_path, graph=graph, notify=said.append, **given).run(until="2 steps")
@@ -216,7 +216,7 @@ def compiled(how: str) -> nn.Module:
     ("before", "after"), [("plain", "whole"), ("whole", "plain"), ("plain", "whole, block"), ("block", "plain")]
 )
 def test_compiled_and_plain_models_load_the_checkpoints_of_each_other(before: str, after: str, tmp_path: Path) -> None:
-    graph = fit(epochs=2, accumulate=2).overlay("ema").overlay("gradient_norm").set("gradient_norm", per_parameter=True)
+    graph = fit(epochs=2, accumulate=2).overlay("ema").overlay("gradient_norm")
     whole = trainer(compiled("plain"), graph=graph)
     whole.run()
     trainer(compiled(before), tmp_path, graph=graph).run(until="3 batches")

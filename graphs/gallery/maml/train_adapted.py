@@ -23,22 +23,20 @@ class TrainAdapted(TrainBatch):
         shift: what `adapt` adds to the parameters.
 
     Arguments:
-        precision: as in `train_batch`, except "64-true" and "bf16-true", because `adapt` does not convert batches: give
-            model and data that type. Default: "32-true".
+        precision: as in `train_batch`. Default: "32-true".
         compile: only False: each visit has different weights, and would be compiled again. Default: False.
         keep: as in `train_batch`. Default: none.
         per: as in `train_batch`. Default: none.
         only_own: as in `train_batch`. Default: False.
         unfrozen: as in `train_batch`. Default: all.
         turn: as in `train_batch`. Default: all.
-        on_out_of_memory: only "stop", since one backward pass goes through the inner loop. Default: "stop".
         skip_none: as in `train_batch`. Default: False.
 
     Writes:
         loss: as in `train_batch`.
 
     Guard fields:
-        counted, parts: as in `train_batch`.
+        counted: as in `train_batch`.
 
     Raises:
         UsageError: as in `train_batch`.
@@ -51,9 +49,7 @@ class TrainAdapted(TrainBatch):
     []
     """
 
-    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     compile: Literal[False] = False
-    on_out_of_memory: Literal["stop"] = "stop"
 
     def __call__(  # type: ignore[override]  # it reads one slot more
         self, model: Any, batch: Any, training_step: StepFunction, samples: int, shift: Weights, window: int = 1,

@@ -96,8 +96,7 @@ class Rollback:
         if not math.isfinite(value):
             raise NotFiniteError(
                 f"{spike}, and there is no checkpoint with finite weights to go back to",
-                "checkpoint.every makes one earlier; --overlay check_finite names the batch, "
-                "and --overlay skip_not_finite leaves such batches out",
+                "checkpoint.every makes one earlier; --overlay check_finite names the batch",
             )
         if not self.reported:
             self.reported = True

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 
-from graphtrain import Graph, Outcome, PlannedRun, Trainer, UsageError
+from graphtrain import Graph, Outcome, Trainer, UsageError
+from graphtrain.graphs.gallery.tbptt.split_batch import SplitBatch
 from graphtrain.kind import kind_of
-from graphtrain.nodes.split_batch import SplitBatch
 from graphtrain.ranks import Ranks
 from tests.ranks.fake_ranks import run_ranks
 
 LENGTHS = (7, 3, 6, 8)  # of the batches: a short last split, one split, a whole number of splits
 LENGTH = 3
-FIT = Graph.load("fit").overlay("split_batch").set("train_batch", writes={"hidden": "hidden"})
+FIT = Graph.load("tbptt")
 SHORT = FIT.set("finish", after="2 epochs").set("log", every="never").set("checkpoint", every="never")
 
 
@@ -122,52 +121,7 @@ def test_it_trains_what_the_loop_by_hand_trains(window: int, keep: bool) -> None
     assert trainer.progress["next_batch"]["batches"] == 2 * len(LENGTHS)
 
 
-def test_a_function_of_the_user_cuts_too() -> None:
-    trainer = trained(SHORT, batch_splits=splits_of)
-    trainer.run()
-    assert weights(trainer.resources["model"]) == by_hand()
-
-
-def test_a_step_function_is_told_which_split_it_has() -> None:
-    told = []
-
-    def counting(model: Any, batch: Any, split_index: int, batch_index: int) -> Any:
-        told.append((batch_index, split_index))
-        return step(model, batch)["loss"]
-
-    graph = Graph.load("fit").overlay("split_batch").set("split_batch", length=LENGTH)
-    trained(graph.set("finish", after="1 epochs"), training_step=counting).run()
-    assert told == [(0, 0), (0, 1), (0, 2), (1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2)]
-
-
-def test_what_decide_decides_waits_for_the_last_split() -> None:
-    graph = SHORT.set("split_batch", length=LENGTH).set("finish", after="1 steps").set("log", every="1 steps")
-    trainer = trained(graph)
-    trainer.run()
-    assert trainer.progress["step"]["steps"] == 3
-    assert [row["step"] for row in trainer.metrics] == [3]
-
-
 # ---- cuts
-
-
-def expect_cuts_are_exact(folder: Path, cuts: Iterable[int], graph: Graph, **more: Any) -> None:
-    whole = trained(graph, **more)
-    whole.run()
-    for cut in cuts:
-        first = trained(graph, folder / str(cut), **more)
-        first.advance(cut)
-        first.save()
-        second = trained(graph, folder / str(cut), **more)
-        second.run()
-        assert second.digest() == whole.digest(), f"cut before {first.position}"
-
-
-@pytest.mark.full
-def test_a_cut_between_two_splits_is_exact(tmp_path: Path) -> None:
-    graph = SHORT.set("split_batch", length=LENGTH).set("accumulate", every=2)
-    expect_cuts_are_exact(tmp_path / "length", [9, 17, 40], graph)
-    expect_cuts_are_exact(tmp_path / "function", [13], SHORT, batch_splits=splits_of)
 
 
 @pytest.mark.parametrize("length", [1, 5])
@@ -181,20 +135,6 @@ def test_another_length_holds_for_the_next_batch(length: int, tmp_path: Path) ->
         second.run(before="next_batch")
         counts.append(second.progress["split_batch"]["index"])
     assert counts == [3, 3 if length == 1 else 1]
-
-
-def test_other_splits_of_a_batch_that_was_begun_are_refused(tmp_path: Path) -> None:
-    trained(SHORT, tmp_path, batch_splits=splits_of).run(before="zero_grad")
-    with pytest.raises(UsageError, match="the batch had 3 splits when it was begun, and has 1 now"):
-        trained(SHORT.set("split_batch", length=8), tmp_path).run()
-
-
-@pytest.mark.sweep
-@pytest.mark.parametrize("by_function", [False, True])
-def test_every_cut_is_exact(tmp_path: Path, by_function: bool) -> None:
-    more = {"batch_splits": splits_of} if by_function else {}
-    graph = (SHORT if by_function else SHORT.set("split_batch", length=LENGTH)).set("finish", after="1 epochs")
-    expect_cuts_are_exact(tmp_path, range(1, 80), graph, **more)
 
 
 # ---- several ranks
@@ -240,14 +180,6 @@ def test_ranks_with_different_numbers_of_splits_train_what_the_loop_by_hand_trai
 
 
 @pytest.mark.full
-def test_a_cut_of_several_ranks_between_two_splits_is_exact(tmp_path: Path) -> None:
-    whole = at_ranks(RANK_GRAPH)
-    for cut in (14, 23):
-        at_ranks(RANK_GRAPH, tmp_path / str(cut), cut)
-        assert at_ranks(RANK_GRAPH, tmp_path / str(cut)) == whole
-
-
-@pytest.mark.full
 def test_an_odd_batch_leaves_a_rank_without_splits(tmp_path: Path) -> None:
     lengths = (7, 3, 6)
     whole = at_ranks(RANK_GRAPH, lengths=lengths)
@@ -255,13 +187,6 @@ def test_an_odd_batch_leaves_a_rank_without_splits(tmp_path: Path) -> None:
     for cut in (33,):
         at_ranks(RANK_GRAPH, tmp_path / str(cut), cut, lengths=lengths)
         assert at_ranks(RANK_GRAPH, tmp_path / str(cut), lengths=lengths) == whole
-
-
-def test_a_guard_on_a_split_differs_between_ranks() -> None:
-    graph = RANK_GRAPH.insert("look", "agree", after="split_batch", reads={"value": "split_index"})
-    assert graph.check(ranks=True) == []
-    graph = RANK_GRAPH.guard("window_cut", or_="split_index > 1")
-    assert "G701" in [problem.code for problem in graph.check(ranks=True)]
 
 
 # ---- what is cut
@@ -272,40 +197,25 @@ class Pair(NamedTuple):
     targets: torch.Tensor
 
 
-@dataclasses.dataclass(frozen=True)
-class Batch:
-    inputs: torch.Tensor
-    pair: Pair
-    name: str = "b"
-
-
-def cut(batch: Any, function: Callable[[Any], Any] | None = None, **parameters: Any) -> list[Any]:
+def cut(batch: Any) -> list[Any]:
     node = kind_of(SplitBatch).new_instance()
-    for name, value in parameters.items():
-        setattr(node, name, value)
-    node.setup(None, function)
-    splits = [node(batch)[0]]
+    node.length = LENGTH
+    node.setup(None)
+    splits = [node(batch, 1)[0]]
     while node.left:
-        splits.append(node(batch)[0])
+        splits.append(node(batch, 1)[0])
     return splits
 
 
 def test_nests_are_cut_and_what_has_no_time_is_whole() -> None:
     inputs, targets, lengths = torch.rand(2, 5, 3), torch.rand(2, 5), torch.tensor([5, 4])
-    whole = Batch(inputs, Pair(targets, lengths))
-    first, last = cut(whole, length=3)
-    assert type(first) is Batch and type(first.pair) is Pair and first.name == "b"
-    assert torch.equal(torch.cat([first.inputs, last.inputs], 1), inputs) and last.inputs.shape == (2, 2, 3)
-    assert torch.equal(torch.cat([first.pair.inputs, last.pair.inputs], 1), targets)
-    assert first.pair.targets is lengths and last.pair.targets is lengths
-    assert first.inputs.data_ptr() == inputs.data_ptr()
-    assert whole.inputs is inputs  # the batch stays as it was
-
-
-@pytest.mark.parametrize(("dimension", "lengths"), [(0, [3, 2]), (-1, [3, 1]), (1, [3, 3])])
-def test_dimensions(dimension: int, lengths: list[int]) -> None:
-    splits = cut([torch.rand(5, 6, 4)], dimension=dimension, length=3)
-    assert [split[0].size(dimension) for split in splits] == lengths
+    whole = {"inputs": [inputs], "pair": Pair(targets, lengths), "name": "b"}
+    first, last = cut(whole)
+    assert type(first["pair"]) is Pair and first["name"] == "b"
+    assert torch.equal(torch.cat([first["inputs"][0], last["inputs"][0]], 1), inputs)
+    assert torch.equal(torch.cat([first["pair"].inputs, last["pair"].inputs], 1), targets)
+    assert first["pair"].targets is lengths and last["pair"].targets is lengths
+    assert first["inputs"][0].data_ptr() == inputs.data_ptr()
 
 
 @pytest.mark.parametrize(
@@ -319,24 +229,4 @@ def test_dimensions(dimension: int, lengths: list[int]) -> None:
 )
 def test_what_cannot_be_cut_is_refused(batch: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        cut(batch, length=2)
-
-
-@pytest.mark.parametrize(
-    ("function", "length", "message"),
-    [
-        (None, None, r"split_batch\.length is not set, and there is no `batch_splits`"),
-        (list, 3, r"split_batch\.length = 3, and a function `batch_splits` cuts batches too"),
-        (lambda batch: [], None, "`batch_splits` returned no splits"),
-        (lambda batch: None, None, "`batch_splits` returned a NoneType"),
-        (lambda batch: batch, None, "`batch_splits` returned a Tensor"),
-    ],
-)
-def test_settings_that_cut_nothing_are_refused(function: Any, length: int | None, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        cut(torch.rand(2, 5), function, length=length)
-
-
-def test_how_many_steps_a_run_takes_is_not_known_ahead() -> None:
-    with pytest.raises(UsageError, match=r"run\.steps: how many splits a batch has is not known ahead"):
-        PlannedRun(SHORT.set("split_batch", length=3)).steps([0] * 4)
+        cut(batch)
