@@ -218,8 +218,8 @@ def test_a_rank_that_does_not_come_in_time(rows: list[dict[str, Any]]) -> None:
 def test_one_run_directory(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         assert row["taken"][0] == row["file"][0] == "UsageError"
-        assert "is being trained by another trainer of this process" in row["taken"][1]
-        assert "is not a folder" in row["file"][1]
+        assert "is being trained by process " in row["taken"][1]
+        assert "cannot be written: " in row["file"][1]
     assert rows[0]["taken"] == rows[1]["taken"]
 
 

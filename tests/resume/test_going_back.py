@@ -74,15 +74,6 @@ def test_stops_every_few_transitions_change_nothing(
     expect_same(tmp_path, trainer, whole)
 
 
-@pytest.mark.full
-def test_without_its_place_among_those_that_stay_the_checkpoint_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: tuple[Trainer, Path, Lines]
-) -> None:
-    monkeypatch.setattr("graphtrain.storage.store.names_kept", lambda manifest: [])
-    with pytest.raises(UsageError, match="there is no checkpoint"):
-        test_stops_every_few_transitions_change_nothing(13, tmp_path, whole)
-
-
 class KilledError(BaseException):
     """A kill: no handler of the run sees it as an error of its own."""
 
