@@ -223,20 +223,18 @@ class OpenBatches:
 
     def _compare(self, saved: Mapping[str, Any], again: int, number: int) -> None:
         """Compare what was drawn again with what the run was saved with, unless training has changed that since."""
-        redrawn, parts = self._supply.source.redrawn, self._supply.parts
-        if len(redrawn) == again and (redrawn[0] is NOTHING or _has_gap(redrawn[0])):
-            return  # random numbers were drawn for it
-        now = trace(tensors_held(redrawn[0])) if len(redrawn) == again else {"versions": saved["versions"], "hash": ""}
+        redrawn = self._supply.source.redrawn
+        if len(redrawn) < again or redrawn[0] is NOTHING:  # of several loaders; or random numbers were drawn for it
+            return
+        now = trace(tensors_held(redrawn[0]))
         if now["versions"] == saved["versions"] and now["hash"] != saved["hash"]:
-            names = " or ".join(map(self._state.name, parts))
-            line = f"{names} differs: batch {number + 1} of epoch {self._node.epoch + 1} is not what it was"
-            drawn_again = [_digest(self._state.capture(data)) for data in parts]
+            line = f"{self._supply.name} differs: batch {number + 1} of epoch {self._node.epoch + 1} is not what it was"
+            drawn_again = _digest(self._state.capture(self._supply.data))
             self._state.comparisons.append(functools.partial(self._unless_changed, drawn_again, line))
 
-    def _unless_changed(self, drawn_again: list[str], line: str) -> str:
+    def _unless_changed(self, drawn_again: str, line: str) -> str:
         """The line; of data that changes while it is trained on, a batch cannot be drawn again, and need not be."""
-        now = [_digest(self._state.capture(data)) for data in self._supply.parts]
-        return line if now == drawn_again else ""
+        return line if _digest(self._state.capture(self._supply.data)) == drawn_again else ""
 
     @contextmanager
     def _opened_again(self) -> Iterator[None]:
@@ -257,10 +255,6 @@ def _transferred(transfer: Callable[[Any, Any], Any], device: Any, batch: Any) -
             "`transfer` returned nothing", "it returns the batch on the device, as in return batch.to(device)"
         )
     return moved
-
-
-def _has_gap(batch: Any) -> bool:
-    return isinstance(batch, dict) and any(part is NOTHING for part in batch.values())
 
 
 def _digest(section: Mapping[str, Any]) -> str:
