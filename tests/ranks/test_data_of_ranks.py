@@ -75,8 +75,6 @@ class Augmented:
         return torch.tensor([float(index), random.random(), torch.rand(()).item()])
 
 
-LISTS = [[n] * 3 for n in range(40)]
-
 DATA: dict[str, Made] = {
     "loader": lambda: Loader(Augmented(), batch_size=SIZE, shuffle=True),
     "loader_prefetched": lambda: Loader(Augmented(), batch_size=SIZE, shuffle=True),
