@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 
 from graphtrain.data import NOTHING
-from graphtrain.data.batch import EarlyMover, batch_mover, tensors_held, trace
+from graphtrain.data.batch import batch_mover, tensors_held, trace
 from graphtrain.data.samplers import generators_of, samples_per_batch
 from graphtrain.data.source import keeps_position
 from graphtrain.errors import DataError, UsageError
@@ -51,13 +51,9 @@ class OpenBatches:
         self.most: int | None = None
         self.held: Any = NOTHING
         self.held_number: int | None = None
-        self._early: EarlyMover | None = None
         self.move: Callable[[Any], Any] | None = batch_mover(device)
         if transfer is not None:
             self.move = functools.partial(_transferred, transfer, device)
-        elif node.prefetch and device.type == "cuda":
-            self._early = EarlyMover(device)
-            self.move = self._early.move
 
     # ---- where it is
 
@@ -72,7 +68,7 @@ class OpenBatches:
 
     def first_uncertain(self) -> int:
         """From this batch of an epoch on, every visit looks whether there is another: the first, or the last."""
-        if self._supply.is_early or not (length := self.length()):
+        if not (length := self.length()):
             return 0
         end, batches = self._node.pass_first + length, self._node.batches_per_epoch
         return end if batches is None else min(end, batches)
@@ -132,26 +128,14 @@ class OpenBatches:
         node = self._node
         if self.consumed() == self.most:
             return False
-        if self.ahead or not (self._supply.is_early or node.length is None or self.consumed() >= node.length):
+        if self.ahead or not (node.length is None or self.consumed() >= node.length):
             return True
         following = next(self.iterator, NOTHING)
         if following is NOTHING:
             return False
         self.ahead.append(following)
-        if self._early is not None and self._ranks is None:
-            self._early.begin(following)
         node.fetched_ahead = 1
         return True
-
-    def fetch_early(self) -> None:
-        """Fetch what this rank needs in the next round."""
-        early = self._supply.division.early
-        rest = early if self.most is None else self.most - self.consumed()
-        fetched = [*itertools.islice(self.iterator, min(early, rest) - len(self.ahead))]
-        self.ahead += fetched
-        self._node.fetched_ahead = len(self.ahead)
-        if self._early is not None and early <= 1:  # otherwise other ranks may need them
-            self._early.begin_only(fetched)
 
     # ---- saving and resuming
 
@@ -175,8 +159,7 @@ class OpenBatches:
                 "the batch fetched ahead",
                 f"it is, or holds, something other than plain data ({type(self.ahead[0]).__name__}); and a DataLoader "
                 "without workers cannot draw it again",
-                "leave next_batch.prefetch at false, return plain dicts, tuples, lists and tensors, or use "
-                "graphtrain.Loader",
+                "return plain dicts, tuples, lists and tensors, or use graphtrain.Loader",
             )
         return {}
 
@@ -185,13 +168,10 @@ class OpenBatches:
         node, supply = self._node, self._supply
         self.most = supply.limit.of(node.length)
         self.ahead = position.get("ahead", [])  # into which a resume puts what the batch shares
-        if self._ranks is not None and not supply.division.early:
+        if self._ranks is not None and not supply.division.keeps_ahead:
             self.ahead, node.fetched_ahead = [], 0  # each rank fetches its own again
         supply.source.select(node.source_state.get("indices"))
         self.iterator = self._resumed()
-        if self._early is not None and self._ranks is None:
-            for batch in self.ahead:
-                self._early.begin(batch)
 
     def _resumed(self) -> Iterator[Any]:
         """The rest of the epoch in which the run was saved; the last batch is compared where it is drawn again."""

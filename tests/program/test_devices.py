@@ -196,7 +196,7 @@ def checked(graph: Graph) -> Graph:
 
 
 def all_of_these(graph: Graph) -> Graph:
-    return checked(graph.set("next_batch", prefetch=True).set("step", fused=True))
+    return checked(graph.set("step", fused=True))
 
 
 SET_UPS = {
@@ -208,8 +208,7 @@ SET_UPS = {
     "foreach": SetUp(options={"foreach": True}),
     "made fused": SetUp(options={"fused": True}),
     "fused step": SetUp(set_of("step", fused=True), by_hand={"fused": True}),
-    "prefetch": SetUp(set_of("next_batch", prefetch=True)),
-    "prefetch, worker processes": SetUp(set_of("next_batch", prefetch=True), workers=1),
+    "worker processes": SetUp(workers=1),
     "average": SetUp(average=True),
     "finite": SetUp(checked),
     "sums": SetUp(lambda graph: graph.overlay("token_windows"), step=sum_and_count, every=2),
