@@ -153,11 +153,10 @@ def test_a_cut_between_epochs_inside_the_data_is_exact(kind: str, tmp_path: Path
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("prefetch", [False, True])
 @pytest.mark.parametrize("batches", [1, 3, 7])
 @pytest.mark.parametrize("kind", DATA)
-def test_every_cut_is_exact(kind: str, batches: int, prefetch: bool, tmp_path: Path) -> None:
-    graph = with_epochs_of(batches).set("next_batch", prefetch=prefetch).set("accumulate", every=2)
+def test_every_cut_is_exact(kind: str, batches: int, tmp_path: Path) -> None:
+    graph = with_epochs_of(batches).set("accumulate", every=2)
     cuts_are_exact(tmp_path, range(1, 1000, 1 if batches < 7 else 3), graph, DATA[kind])
 
 

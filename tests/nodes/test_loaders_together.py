@@ -178,10 +178,9 @@ def test_a_cut_anywhere_is_exact(tmp_path: Path, combine: str) -> None:
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("prefetch", [False, True])
 @pytest.mark.parametrize("combine", ["cycle", "shortest", "longest"])
-def test_every_cut_is_exact(tmp_path: Path, combine: str, prefetch: bool) -> None:
-    expect_cuts_are_exact(tmp_path, range(1, 60), FIT.set("next_batch", combine=combine, prefetch=prefetch))
+def test_every_cut_is_exact(tmp_path: Path, combine: str) -> None:
+    expect_cuts_are_exact(tmp_path, range(1, 60), FIT.set("next_batch", combine=combine))
 
 
 @pytest.mark.full

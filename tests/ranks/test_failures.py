@@ -121,10 +121,3 @@ def test_before_they_have_joined_rank_0_prints(
     assert prints("a message") is prints_it
     if not is_of_several:
         assert isinstance(current_ranks(), Alone) and current_ranks() is current_ranks()
-
-
-def test_ranks_are_used_within_the_block_only() -> None:
-    before, ranks = current_ranks(), Noting()
-    with using_ranks(ranks):
-        assert current_ranks() is ranks
-    assert current_ranks() is before

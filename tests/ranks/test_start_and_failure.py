@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.distributed import TCPStore
 
 from graphtrain import Graph, Loader, Trainer
@@ -298,3 +299,20 @@ def test_without_a_store_the_first_that_is_left_prints(rank: int, prints_it: boo
     with using_ranks(ranks):
         assert prints("all of them", is_of_all=True) is prints_it
         assert prints("one of them")
+
+
+def test_a_script_that_has_made_a_group_is_told_to_leave_it_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    with pytest.raises(UsageError, match=r"the script has called torch\.distributed\.init_process_group\n  hint:"):
+        Processes.join()
+
+
+def test_an_address_that_cannot_be_reached_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def connect(*words: Any, **options: Any) -> Any:
+        raise RuntimeError("timed out\nand where in the C++ code")
+
+    monkeypatch.setattr("graphtrain.ranks.processes.TCPStore", connect)
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "node7", "MASTER_PORT": "29500"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=r"rank 1 cannot reach the other processes at node7:29500: timed out\n  hint:"):
+        Processes.join()
