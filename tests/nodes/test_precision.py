@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ from torch.utils.data import DataLoader
 from graphtrain import Factory, Graph, GraphError, Outcome, Trainer, UsageError
 from graphtrain.nodes._precision import around, autocast_of
 from graphtrain.state.random import capture_random, restore_random, seed_everything
-from tests.command.running import TINY, in_a_process
 from tests.program.small_run import (
     Augmented,
     make_loader,
@@ -90,23 +87,6 @@ def test_the_graph_equals_the_loop_written_by_hand(training: str, validation: st
     assert all(one.dtype == torch.float32 for one in trainer.resources["model"].parameters())
 
 
-@pytest.mark.full
-def test_every_choice_of_precisions_gives_other_losses() -> None:
-    """What the comparison above would not notice: autocast that changes nothing."""
-    for one, other in itertools.combinations(itertools.product([WHOLE, HALF], repeat=2), 2):
-        assert train_by_hand(*one)[0] != train_by_hand(*other)[0], (one, other)
-
-
-def test_the_default_is_32_true() -> None:
-    graph = small_graph()
-    said = graph.set("train_batch", precision=WHOLE).set("validate/eval_batch", precision=WHOLE)
-    trainers = [small_trainer(graph=one) for one in (graph, said)]
-    for trainer in trainers:
-        trainer.run()
-        assert trainer.read("train_batch.precision") == WHOLE
-    assert trainers[0].digest() == trainers[1].digest()
-
-
 class Observed(torch.autograd.Function):
     """The identity, which notes whether autocast is on in its forward and in its backward."""
 
@@ -155,13 +135,6 @@ def test_only_the_step_function_runs_under_autocast(training: str, validation: s
     assert not torch.is_autocast_enabled("cpu")
 
 
-def test_autocast_is_left_when_the_step_function_raises() -> None:
-    with pytest.raises(ValueError, match="no label"):
-        observed_trainer(HALF, HALF, fail=True).run()
-    assert Observed.noted == [("forward", True)]
-    assert not torch.is_autocast_enabled("cpu")
-
-
 @pytest.mark.full
 def test_a_cut_run_equals_one_never_cut(tmp_path: Path) -> None:
     graph = graph_with(HALF, HALF)
@@ -174,39 +147,10 @@ def test_a_cut_run_equals_one_never_cut(tmp_path: Path) -> None:
     assert cut.digest() == whole.digest()
 
 
-@pytest.mark.parametrize("path", ["train_batch", "validate/eval_batch"])
-def test_an_unknown_precision_is_refused_with_the_known_ones(path: str) -> None:
-    name = path.rpartition("/")[2]
-    with pytest.raises(GraphError, match=f'{name}.precision: expected one of "32-true", "64-true", .*, got "16-true"'):
-        small_trainer(graph=small_graph().set(path, precision="16-true"))
-
-
 def test_a_device_without_autocast_is_named() -> None:
     with pytest.raises(UsageError, match='precision "bf16-mixed": there is none on the device `meta`'):
         autocast_of(HALF, torch.device("meta"))
     assert autocast_of(WHOLE, torch.device("meta")) is None
-
-
-SCRIPT = TINY.replace(
-    "    return model(batch)",
-    '    print("train" if model.training else "val", torch.is_autocast_enabled("cpu"))\n    return model(batch)',
-).replace('"training_step"', '"val_data": [torch.ones(2, 2)], "training_step"')
-
-
-@pytest.mark.sweep
-def test_both_are_settings_of_the_command(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(SCRIPT)
-    words = ["run", "mine.py", "batches=1", "finish.after=1 epochs"]
-    both = ["train_batch.precision=bf16-mixed", "validate/eval_batch.precision=bf16-mixed"]
-    good = in_a_process(*words, *both, cwd=tmp_path)
-    assert (good.code, good.out.split()) == (0, ["train", "True", "val", "True"]), good
-    wrong = in_a_process(*words, both[0], "validate/eval_batch.precision=half", cwd=tmp_path)
-    assert wrong.code == 2
-    assert (
-        'eval_batch.precision: expected one of "32-true", "64-true", "bf16-true", "bf16-mixed", "16-mixed", got "half"'
-        in wrong.err
-    )
-    assert "Traceback" not in wrong.err
 
 
 # ---- precisions of the whole model
@@ -299,15 +243,6 @@ def test_a_cut_run_in_it_equals_one_never_cut(precision: str, tmp_path: Path) ->
     assert cut.resources["average"][0].weight.dtype == TRUE[precision]
 
 
-def test_the_default_type_is_put_back_when_the_step_function_raises() -> None:
-    def failing(model: nn.Module, batch: Any) -> torch.Tensor:
-        raise ValueError(f"{torch.get_default_dtype()}")
-
-    with pytest.raises(ValueError, match=r"torch\.float64"):
-        true_trainer(true_graph("64-true"), training_step=failing).run()
-    assert torch.get_default_dtype() == torch.float32
-
-
 def test_a_model_that_is_trained_and_evaluated_in_different_types_is_refused() -> None:
     graph = true_graph("bf16-true").set("validate/eval_batch", precision="32-true")
     with pytest.raises(GraphError, match='computes `model` in "bf16-true", and `validate/eval_batch` in "32-true"'):
@@ -331,33 +266,6 @@ def test_a_copy_of_a_model_is_computed_in_the_type_of_the_model(training: str, v
         trainer.rewire(graph)
 
 
-def test_an_average_that_is_supplied_keeps_its_type() -> None:
-    graph = true_graph("64-true", "ema").set("validate/eval_batch", precision="32-true").set("ema", decay=0.5)
-    trainer = true_trainer(graph, average=true_resources()["model"])
-    trainer.run()
-    model, average = (trainer.resources[name][0].weight for name in ("model", "average"))
-    assert (model.dtype, average.dtype) == (torch.float64, torch.float32)
-    assert torch.allclose(model, average.double(), atol=0.1) and not torch.equal(
-        average, true_resources()["model"][0].weight
-    )
-
-
-def test_the_type_of_a_model_does_not_change_by_rewiring() -> None:
-    trainer = true_trainer(true_graph("64-true"))
-    with pytest.raises(UsageError, match=r'`train_batch\.precision` cannot become "bf16-true" by `rewire`'):
-        trainer.rewire(true_graph("bf16-true"))
-    trainer.rewire(true_graph("64-true").set("accumulate", every=1))
-    trainer.run(until="1 epochs")
-    assert trainer.resources["model"][0].weight.dtype == torch.float64
-    with pytest.raises(UsageError, match=r'cannot become "bf16-true" by `rewire`'):
-        trainer.rewire(true_graph("bf16-true"))
-    further = torch.nn.Linear(6, 3)
-    optimizer = torch.optim.SGD(further.parameters(), lr=0.1)
-    trainer.rewire(true_graph("bf16-true"), model=further, optimizer=optimizer)
-    trainer.run()
-    assert trainer.resources["model"].weight.dtype == torch.bfloat16
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("until", ["3 batches", "1 epochs"])
 @pytest.mark.parametrize(("before", "now"), [("32-true", "bf16-true"), ("64-true", "32-true")])
@@ -368,25 +276,6 @@ def test_a_checkpoint_of_another_precision_is_refused(before: str, now: str, unt
     assert "--init model=" in error.value.hint
 
 
-def test_a_model_that_had_the_type_already_is_resumed(tmp_path: Path) -> None:
-    def in_double() -> dict[str, Any]:
-        supplied = true_resources(val_data=None)
-        supplied["model"].double()
-        supplied["train_data"] = [{**batch, "inputs": batch["inputs"].double()} for batch in supplied["train_data"]]
-        return supplied
-
-    def run(precision: str, until: str | None) -> str:
-        graph = true_graph(precision)
-        trainer = Trainer(graph, run_dir=tmp_path, display=None, notify=lambda line: None, **in_double())
-        torch.set_default_dtype(torch.float64)  # as a script would
-        trainer.run(until=until)
-        torch.set_default_dtype(torch.float32)
-        return trainer.digest()
-
-    run("32-true", "3 batches")
-    assert run("64-true", None)
-
-
 @pytest.mark.parametrize("precision", ["64-true", "bf16-true"])
 def test_a_device_without_the_type_is_named(precision: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
@@ -395,15 +284,6 @@ def test_a_device_without_the_type_is_named(precision: Any, monkeypatch: pytest.
     monkeypatch.setattr(torch, "zeros", refuse)
     with pytest.raises(UsageError, match=f'precision "{precision}": there is none on the device `cpu`'):
         around(precision, torch.device("cpu"))
-
-
-def test_a_device_on_which_torch_warns_and_computes_in_float32_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def warn(*_: Any) -> None:
-        warnings.warn("the target dtype is not supported. Disabling autocast.", stacklevel=1)
-
-    monkeypatch.setattr(torch, "autocast", warn)
-    with pytest.raises(UsageError, match='precision "16-mixed": there is none on the device `cpu`'):
-        around("16-mixed", torch.device("cpu"))
 
 
 def test_a_model_that_is_made_again_has_the_type_too() -> None:
@@ -422,13 +302,3 @@ def test_a_model_that_is_made_again_has_the_type_too() -> None:
     trainer.run()
     assert trainer.read("renew.runs") == 2
     assert trainer.resources["model"].weight.dtype == torch.float64
-
-
-def test_a_validation_is_in_the_precision_of_the_training() -> None:
-    training = graph_with(HALF, HALF)
-    plain = small_graph(EVERY, float("inf"), f"{EPOCHS} epochs").set("validate", every="1 epochs")
-    inherited = plain.set("train_batch", precision=HALF)
-    losses: dict[str, list[float]] = {"set": [], "inherited": []}
-    for name, graph in (("set", training), ("inherited", inherited)):
-        small_trainer(optimizer="sgd", graph=graph, losses=losses[name]).run()
-    assert losses["inherited"] == losses["set"]

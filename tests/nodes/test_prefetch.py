@@ -17,10 +17,9 @@ from graphtrain.kind import kind_of
 from graphtrain.nodes import _opened
 from graphtrain.nodes.next_batch import NextBatch
 from graphtrain.storage.checkpoint import read_checkpoint
-from graphtrain.storage.encoding import UnsaveableError
 from tests.data.conftest import assert_exact as assert_exact  # the fixture
 from tests.data.cutting import AssertExact, checkpoints, run_over
-from tests.data.test_cuts import Own, SizedGrowing, Told, Unsized, UnsizedSet, pair
+from tests.data.test_cuts import Own, Unsized, UnsizedSet, pair
 from tests.data.test_lazy import Noisy
 from tests.program.test_by_hand import assert_same
 
@@ -29,10 +28,6 @@ Edit = Callable[[Graph], Graph]
 
 def prefetching(graph: Graph) -> Graph:
     return graph.set("next_batch", prefetch=True).set("accumulate", every=3)
-
-
-def limited(graph: Graph) -> Graph:
-    return prefetching(graph).set("next_batch", limit=4)
 
 
 class Counted:
@@ -89,38 +84,6 @@ def test_cuts_are_exact(made: Callable[[], Any], tmp_path: Path, assert_exact: A
     assert_exact(made, tmp_path, edit=prefetching)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("made", [DATA[name] for name in ("Loader", "DataLoader", "unsized", "list")])
-def test_cuts_are_exact_with_a_limit(made: Callable[[], Any], tmp_path: Path, assert_exact: AssertExact) -> None:
-    assert_exact(made, tmp_path, edit=limited)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    "made",
-    [
-        SizedGrowing,
-        lambda: DataLoader(Told(14, 9), 2),
-        pytest.param(
-            lambda: DataLoader(Told(5, 9), 2), marks=pytest.mark.filterwarnings("ignore:Length of IterableDataset")
-        ),
-    ],
-    ids=["growing", "fewer than said", "more than said"],
-)
-def test_cuts_are_exact_where_the_length_is_not_what_it_seems(
-    made: Callable[[], Any], tmp_path: Path, assert_exact: AssertExact
-) -> None:
-    assert_exact(made, tmp_path, edit=prefetching)
-
-
-@pytest.mark.full
-def test_cuts_are_exact_where_validation_prefetches_too(tmp_path: Path, assert_exact: AssertExact) -> None:
-    def made() -> dict[str, Any]:
-        return {"train_data": DATA["Loader"](), "val_data": DataLoader(Noisy(), 4)}
-
-    assert_exact(made, tmp_path, edit=lambda graph: prefetching(graph).set("validate/next_batch", prefetch=True))
-
-
 @pytest.mark.parametrize("name", ["Loader", "list"])
 def test_it_changes_nothing_where_batches_draw_nothing_from_the_run(name: str) -> None:
     found = []
@@ -152,15 +115,6 @@ def plain(graph: Graph) -> Graph:
 def test_one_batch_is_drawn_early_and_none_that_no_epoch_needs(kind: type[Counted]) -> None:
     every_epoch = [(1, 2), (2, 3), (3, 4), (4, 5), (5, 5)]
     assert drawn_by_batch(kind(), prefetching) == [*every_epoch, *((one + 5, two + 5) for one, two in every_epoch)]
-
-
-@pytest.mark.parametrize("kind", [Counted, SizedCounted])
-def test_nothing_is_drawn_beyond_the_limit(kind: type[Counted]) -> None:
-    assert drawn_by_batch(kind(), limited) == [(1, 2), (2, 3), (3, 4), (4, 4), (5, 6), (6, 7), (7, 8), (8, 8)]
-
-
-def test_without_it_sized_data_is_not_drawn_early() -> None:
-    assert drawn_by_batch(SizedCounted(), plain) == [(number, number) for number in range(1, 11)]
 
 
 @pytest.mark.full
@@ -317,19 +271,3 @@ def test_on_a_cuda_device_the_copy_is_begun_before_the_batch_is_asked_for(monkey
     told.clear()
     make(False)()
     assert told == []
-
-
-@pytest.mark.full
-def test_a_batch_that_can_neither_be_saved_nor_drawn_again_is_reported(tmp_path: Path) -> None:
-    """What a data set disturbs at random comes out otherwise when it is drawn again."""
-
-    def collate(samples: list[float]) -> Own:
-        return Own(torch.tensor(samples))
-
-    data = DataLoader(Noisy(), 3, collate_fn=collate)
-    trainer, _ = run_over(data, tmp_path, edit=prefetching)
-    with pytest.raises(UnsaveableError, match=r"cannot be saved: it is, or holds, something .* \(Own\)") as caught:
-        trainer.run()
-    assert "leave next_batch.prefetch at false" in str(caught.value)
-    without, _ = run_over(data, tmp_path / "without")
-    without.run()
