@@ -229,23 +229,3 @@ def test_windows_by_epoch_or_any_expression(expression: str) -> None:
             optimizer.step()
             optimizer.zero_grad()
     assert trained == [parameter.detach().flatten().tolist() for parameter in model.parameters()]
-
-
-# ---- what is reported
-
-
-def reported(sizes: Sequence[int], every: int, graph: Graph = FIT, step: Callable[..., Any] = losses) -> list[str]:
-    lines: list[str] = []
-    model = model_of()
-    trainer = Trainer(
-        graph.set("accumulate", every=every).set("finish", after="2 epochs"),
-        seed=0,
-        display=None,
-        notify=lines.append,
-        model=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.01),
-        train_data=batches(sizes),
-        training_step=step,
-    )
-    trainer.run()
-    return [line for line in lines if "differ in size" in line]
