@@ -10,7 +10,7 @@ RESULTS := benchmarks/results
 # Else each process of the tests would compile all of the code anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo browser cuda test test-all test-lowest test-newest test-without sweep simulate bugs mutants figures lint docs bench bench-peers clean
+.PHONY: demo browser cuda test test-all test-lowest test-newest sweep simulate bugs mutants figures lint docs bench bench-peers clean
 
 demo: .venv/.installed-examples  ## train, stop inside a window, resume in a new process, compare, draw the loop
 	$(BIN)/python examples/demo.py
@@ -37,16 +37,6 @@ cuda: .venv/.installed-dev  ## on a CUDA device: the tests marked `cuda`, and ho
 
 sweep: .venv/.installed-dev  ## the long proofs: every cut, all data, all settings
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m sweep tests
-
-# The second word of `make test-without NAME`.
-ifeq (test-without,$(firstword $(MAKECMDGOALS)))
-NAME := $(word 2,$(MAKECMDGOALS))
-$(eval .PHONY: $(NAME))
-$(eval $(NAME): ; @:)
-endif
-
-test-without: .venv/.installed-dev  ## delete a part (NAME: viz, proof, display, ranks, gallery, a kind ...) in a copy, and test the rest
-	$(BIN)/python -m tests.without $(NAME) --numprocesses 3 --dist worksteal
 
 MINUTES ?= 10
 simulate: .venv/.installed-dev  ## random lives of runs: kills, failing disks, stops, other graphs and ranks (MINUTES=10 SEED=...)

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from graphtrain.nodes._training_step import loss_and_metrics as loss_and_metrics
     from graphtrain.nodes.end_evaluation import put_back as put_back
     from graphtrain.nodes.train_batch import TrainBatch as TrainBatch
-    from graphtrain.program.factories import Factory as Factory
     from graphtrain.program.whole_run import PlannedRun as PlannedRun
     from graphtrain.report.logger import Histogram as Histogram
     from graphtrain.report.logger import Image as Image
@@ -66,7 +65,6 @@ _LATE = {
     "CallsTrainingStep": "graphtrain.nodes._training_step",
     "Display": "graphtrain.report.snapshot",
     "Edge": "graphtrain.graph.elements",
-    "Factory": "graphtrain.program.factories",
     "Graph": "graphtrain.graph",
     "Histogram": "graphtrain.report.logger",
     "Image": "graphtrain.report.logger",

@@ -1,4 +1,4 @@
-"""Modules that are imported at their first use, and those that may not be there at all.
+"""Modules that are imported at their first use.
 
 To read, check and draw a graph takes the declarations of its kinds, which are their signatures. What kinds work with is
 torch and most of the engine, whose import takes ten times as long as everything else that such a command does.
@@ -13,19 +13,6 @@ from types import ModuleType
 from typing import Any
 
 from graphtrain.errors import UsageError
-
-# What can be deleted from the package: the modules by which the rest reaches each part. Nothing else imports them.
-PARTS = {
-    "explain": "graphtrain.proof.tracing",
-    "display": "graphtrain.report.display.choose",
-    "page": "graphtrain.page.document",
-    "panel": "graphtrain.report.display.panel",
-    "summary": "graphtrain.report.display.summary",
-    "tensorboard": "graphtrain.report.tensorboard",
-    "launcher": "graphtrain.ranks.launcher",
-    "processes": "graphtrain.ranks.processes",
-    "viz": "graphtrain.viz.render",
-}
 
 
 class _Lazy(ModuleType):
@@ -58,28 +45,11 @@ def lazy_import(name: str) -> Any:
     return sys.modules.get(name) or _Lazy(name, sys._getframe(1).f_globals)
 
 
-def installed(name: str) -> Any:
-    """A module of the package, or None where it was deleted. Its import, late as it may be, leaves `random` as it is.
-
-    Arguments:
-        name: its full name.
-    """
-    state = random.getstate()  # rich draws from it when it is imported
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise  # something that it imports
-        return None
-    finally:
-        random.setstate(state)
-
-
 def imported(name: str) -> Any:
-    """A module of a package that need not be installed. Its import leaves `random` as it is.
+    """A module, which is imported now. Its import leaves `random` as it is: rich draws from it.
 
     Arguments:
-        name: its full name, which is what pip calls the package.
+        name: its full name; of a package that need not be installed, what pip calls it.
 
     Raises:
         UsageError: it cannot be imported.
@@ -91,15 +61,3 @@ def imported(name: str) -> Any:
         raise UsageError(f"{name} cannot be imported: {error}", f"pip install {name}") from error
     finally:
         random.setstate(state)
-
-
-def part(name: str) -> Any:
-    """A module of `PARTS`.
-
-    Raises:
-        UsageError: it was deleted from the package.
-    """
-    module = installed(PARTS[name])
-    if module is None:
-        raise UsageError(f"{name} is not installed", f"this copy of graphtrain lacks {PARTS[name]}: install all of it")
-    return module

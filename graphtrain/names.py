@@ -114,27 +114,6 @@ def takes_number(edit: str) -> bool:
     return re.search(r"\bN\b", edit) is not None
 
 
-def setting_of_fit(name: str) -> str:
-    """The setting of `graphtrain.fit` that a name stands for, its own or another library's; empty if there is none.
-
-    >>> setting_of_fit("max_epochs"), setting_of_fit("early_stop"), setting_of_fit("callbacks")
-    ('epochs', 'early_stop', '')
-    """
-    there = f"`{FIT[name]}`" if name in FIT else FOREIGN.get(name, "")
-    return next((own for own, edit in FIT.items() if f"`{edit}`" in there), "")
-
-
-def given_to_fit(name: str, value: object) -> str:
-    """How a setting of `graphtrain.fit` is given, of a name that stands for one; empty if it stands for none.
-
-    >>> given_to_fit("max_epochs", 5)
-    'fit(epochs=5), which sets finish.after = "N epochs"'
-    """
-    setting = setting_of_fit(name)
-    shown = repr(value) if isinstance(value, int | float | str) else "..."
-    return f"fit({setting}={shown}), which sets {FIT[setting]}" if setting else ""
-
-
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """The known name that `name` is most likely a misspelling of, or None; `cutoff` is how alike they have to be.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 from torch.utils.data import DistributedSampler
 
 from graphtrain.data import NOTHING
-from graphtrain.data.batch import tensors_held, traces
+from graphtrain.data.batch import tensors_held, trace
 from graphtrain.data.loaders import RankLocal, loaders_of, own_data
 from graphtrain.data.samplers import length_of, parts_of
 from graphtrain.data.shares import Share, Shared, round_size
@@ -55,7 +55,7 @@ class Division(ABC):
     Attributes:
         source: the data, as this rank opens it.
         synchronises: True if ranks agree in every round on what they have fetched; otherwise, where an epoch opens.
-        early: the batches that a rank draws early where it does; 0 where `source` does it.
+        early: the batches that a rank draws early where it does.
     """
 
     synchronises = False
@@ -122,8 +122,8 @@ class _ByNumber(Division):
         numbers = range(first, first + size)
         if size:
             share.begin_round(first, size)
-        batch = share.fetch() if rank < size else NOTHING
-        stand_in = share.fetch() if rank >= size > 0 and share.stands_in else NOTHING
+        batch = next(share) if rank < size else NOTHING
+        stand_in = next(share) if rank >= size > 0 and share.stands_in else NOTHING
         samples = count(batch) if rank < size else 0
         counts = [share.epoch.samples(number) for number in numbers]
         if opens or self.synchronises:
@@ -147,7 +147,7 @@ class _DrawnByAll(Division):
         batches = list(itertools.takewhile(lambda batch: batch is not NOTHING, taken))
         counts = [*map(count, batches)]
         if opens:
-            self._agree([traces(tensors_held(batch)) for batch in batches], opened.length(), 0)
+            self._agree([trace(tensors_held(batch)) for batch in batches], opened.length(), 0)
         if rank >= len(batches):
             stand_in = batches[0] if batches and self._ranks.sharded else NOTHING
             return Round(NOTHING, 0, counts, first + rank, None, stand_in=stand_in)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 
 from graphtrain.data import NOTHING
-from graphtrain.data.batch import EarlyMover, batch_mover, is_other, tensors_held, traces
+from graphtrain.data.batch import EarlyMover, batch_mover, tensors_held, trace
 from graphtrain.data.samplers import generators_of, samples_per_batch
 from graphtrain.data.source import keeps_position
 from graphtrain.errors import DataError, UsageError
@@ -146,13 +146,10 @@ class OpenBatches:
     def fetch_early(self) -> None:
         """Fetch what this rank needs in the next round."""
         early = self._supply.division.early
-        if not early:
-            fetched = self.iterator.fetch_early()
-        else:
-            rest = early if self.most is None else self.most - self.consumed()
-            fetched = [*itertools.islice(self.iterator, min(early, rest) - len(self.ahead))]
-            self.ahead += fetched
-            self._node.fetched_ahead = len(self.ahead)
+        rest = early if self.most is None else self.most - self.consumed()
+        fetched = [*itertools.islice(self.iterator, min(early, rest) - len(self.ahead))]
+        self.ahead += fetched
+        self._node.fetched_ahead = len(self.ahead)
         if self._early is not None and early <= 1:  # otherwise other ranks may need them
             self._early.begin_only(fetched)
 
@@ -166,7 +163,7 @@ class OpenBatches:
         """
         node, supply = self._node, self._supply
         if self.held is not NOTHING:
-            node.last_batch = {"batch_size": samples_per_batch(supply.data), "traces": traces(self.held)}
+            node.last_batch = {"batch_size": samples_per_batch(supply.data), "trace": trace(self.held)}
             node.last_batch["sample"] = supply.source.sample()
             if self._ranks is not None:
                 node.last_batch["number"] = self.held_number
@@ -187,7 +184,7 @@ class OpenBatches:
         """Open what was open when the run was saved, behind the batches that it had given."""
         node, supply = self._node, self._supply
         self.most = supply.limit.of(node.length)
-        self.ahead = position.get("ahead", [])  # into which a resume puts what the batch shares
+        self.ahead = position.get("ahead", [])
         if self._ranks is not None and not supply.division.early:
             self.ahead, node.fetched_ahead = [], 0  # each rank fetches its own again
         supply.source.select(node.source_state.get("indices"))
@@ -207,7 +204,7 @@ class OpenBatches:
             )
         source, again = supply.source, 0
         is_known = all(self._state.is_known(part) or keeps_position(part) for part in supply.parts)
-        if last.get("traces") and is_known and (source.redraws or source.replays) and self.consumed() > 0:
+        if "trace" in last and is_known and (source.redraws or source.replays) and self.consumed() > 0:
             again = 1 + len(self.ahead)
             if "number" in last:  # of the batches of several ranks, that of this one
                 again = drawn - last["number"]
@@ -219,29 +216,27 @@ class OpenBatches:
                 self._state.comparisons.append(functools.partial(str, f"{supply.name} {doubt}"))
             iterator = source.reopen(node.passes - 1, drawn, node.source_state, again)
             if again:
-                self._compare(last["traces"], again, drawn - again)
+                self._compare(last["trace"], again, drawn - again)
             # Those that were not saved, from where those before them were drawn again.
             self.ahead += itertools.islice(iterator, node.fetched_ahead - len(self.ahead))
         return iterator
 
-    def _compare(self, saved: Any, again: int, number: int) -> None:
-        """Compare what was drawn again with what the run was saved with; of several loaders, the part of each."""
+    def _compare(self, saved: Mapping[str, Any], again: int, number: int) -> None:
+        """Compare what was drawn again with what the run was saved with, unless training has changed that since."""
         redrawn, parts = self._supply.source.redrawn, self._supply.parts
-        now: Any = traces(tensors_held(redrawn[0])) if len(redrawn) == again else []
-        is_of_each = len(parts) > 1 and len(now or ()) == len(saved) == len(parts)
-        for data, trace, before in zip(parts, now, saved, strict=True) if is_of_each else [(parts[0], now, saved)]:
-            if is_other(trace, before):
-                line = (
-                    f"{self._state.name(data)} differs: batch {number + 1} of epoch {self._node.epoch + 1} is not what"
-                )
-                drawn_again = _digest(self._state.capture(data))
-                self._state.comparisons.append(
-                    functools.partial(self._unless_changed, data, drawn_again, f"{line} it was")
-                )
+        if len(redrawn) == again and (redrawn[0] is NOTHING or _has_gap(redrawn[0])):
+            return  # random numbers were drawn for it
+        now = trace(tensors_held(redrawn[0])) if len(redrawn) == again else {"versions": saved["versions"], "hash": ""}
+        if now["versions"] == saved["versions"] and now["hash"] != saved["hash"]:
+            names = " or ".join(map(self._state.name, parts))
+            line = f"{names} differs: batch {number + 1} of epoch {self._node.epoch + 1} is not what it was"
+            drawn_again = [_digest(self._state.capture(data)) for data in parts]
+            self._state.comparisons.append(functools.partial(self._unless_changed, drawn_again, line))
 
-    def _unless_changed(self, data: Any, drawn_again: str, line: str) -> str:
+    def _unless_changed(self, drawn_again: list[str], line: str) -> str:
         """The line; of data that changes while it is trained on, a batch cannot be drawn again, and need not be."""
-        return line if _digest(self._state.capture(data)) == drawn_again else ""
+        now = [_digest(self._state.capture(data)) for data in self._supply.parts]
+        return line if now == drawn_again else ""
 
     @contextmanager
     def _opened_again(self) -> Iterator[None]:
@@ -262,6 +257,10 @@ def _transferred(transfer: Callable[[Any, Any], Any], device: Any, batch: Any) -
             "`transfer` returned nothing", "it returns the batch on the device, as in return batch.to(device)"
         )
     return moved
+
+
+def _has_gap(batch: Any) -> bool:
+    return isinstance(batch, dict) and any(part is NOTHING for part in batch.values())
 
 
 def _digest(section: Mapping[str, Any]) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from graphtrain.data.batch import cast
 from graphtrain.errors import UsageError
-from graphtrain.kind.parameter import MODEL_DTYPES, Precision
+from graphtrain.kind.parameter import Precision
 from graphtrain.lazy import lazy_import
 
 if TYPE_CHECKING:
@@ -30,28 +28,13 @@ def around(precision: Precision, device: torch.device, compiled: Compiled | None
     """What calls a step function in a precision; None for a plain call, which costs nothing.
 
     Arguments:
-        precision: "32-true" computes in the types that model and batch have. "64-true" and "bf16-true" compute in
-            float64 and bfloat16: floating tensors of the batch are given that type, and new ones have it by default,
-            within the step function. "bf16-mixed" and "16-mixed" compute what torch's autocast considers safe (matrix
-            products, convolutions, attention) in bfloat16 and float16.
+        precision: "32-true" computes in the types that model and batch have. "bf16-mixed" and "16-mixed" compute what
+            torch's autocast considers safe (matrix products, convolutions, attention) in bfloat16 and float16.
         compiled: calls the function compiled. Default: it is called as it is.
 
     Raises:
         UsageError: the device has no such precision.
     """
-    if precision in MODEL_DTYPES:
-        dtype = getattr(torch, MODEL_DTYPES[precision])
-        try:
-            torch.zeros(1, dtype=dtype, device=device).add_(1)
-        except (RuntimeError, TypeError) as error:
-            raise _missing(precision, device, error) from None
-
-        def in_type(function: Any, model: Any, batch: Any) -> Any:
-            batch = cast(batch, dtype)
-            with _default_dtype(dtype):
-                return function(model, batch) if compiled is None else compiled(function, model, batch)
-
-        return in_type
     autocast = autocast_of(precision, device)
     if autocast is None:
         return compiled
@@ -84,23 +67,11 @@ def autocast_of(precision: Precision, device: torch.device) -> torch.autocast | 
             warnings.simplefilter("error")  # on some devices torch warns, and computes in float32
             return torch.autocast(device.type, getattr(torch, _MIXED[precision]))
     except (RuntimeError, UserWarning) as error:
-        raise _missing(precision, device, error) from None
+        raise UsageError(
+            f'precision "{precision}": there is none on the device `{device}` ({error})', 'use "32-true"'
+        ) from None
 
 
 def scaled(loss: torch.Tensor, scale: float) -> torch.Tensor:
     """A loss multiplied as `GradScaler` does: in float32 where its own type has less."""
     return (loss.float() if loss.dtype in (torch.float16, torch.bfloat16) else loss) * scale
-
-
-def _missing(precision: str, device: torch.device, error: Exception) -> UsageError:
-    return UsageError(f'precision "{precision}": there is none on the device `{device}` ({error})', 'use "32-true"')
-
-
-@contextlib.contextmanager
-def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)

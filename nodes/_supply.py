@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from graphtrain.data import NOTHING
+from graphtrain.data.loader import Loader
 from graphtrain.data.loaders import RankLocal, loaders_of, own_data
 from graphtrain.data.shares import WindowCounter, Windows
-from graphtrain.data.source import Indexed, Source, Stateful, source_of
+from graphtrain.data.source import Indexed, Ordered, Source, Stateful, source_of
 from graphtrain.data.state import DataState
 from graphtrain.data.wrapped import Common, Overfit
 from graphtrain.errors import DataError
@@ -171,8 +172,9 @@ class Supply:
         Arguments:
             inside: True in the middle of an epoch.
         """
-        for line in self.source.unsaved():
-            self.run.state.unsaved[f"{self.name}{line}"] = None
+        for part in self.parts:
+            if isinstance(part, Loader):
+                self.run.state.unsaved |= {f"{self.run.state.name(part)}{line}": None for line in part.unsaved()}
         position = self.source.position() if inside or self.in_turn is None else {}
         if not inside:
             position.pop("common", None)  # the random numbers of an epoch that is over
@@ -185,8 +187,9 @@ class Supply:
 
     def _take(self, data: Any, source: Source) -> None:
         self.data, self.source, run = data, source, self.run
-        # Data that keeps its own position loses it at its end, which several ranks would reach a round early.
-        self.is_early = self._node.prefetch and (run.ranks is None or not isinstance(source, Stateful))
+        # Data that keeps its own position loses it at its end, which several ranks would reach a round early; and of a
+        # `Loader` they know the next round only when it begins.
+        self.is_early = self._node.prefetch and (run.ranks is None or not isinstance(source, Stateful | Ordered))
         if source.replays:
             for each in self.parts:
                 run.state.is_redrawn(each)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import DataError, UsageError
 from graphtrain.kind import progress
@@ -208,8 +208,6 @@ class CallsTrainingStep:
     precision: Precision = "32-true"
 
     asking: str = progress("", in_digest=False)  # of this rank
-
-    row_prefixes: ClassVar[tuple[str, ...]] = ()
 
     _means: Means
     _prefix: str  # of the names of metrics

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import node
 from graphtrain.lazy import lazy_import
@@ -29,8 +29,6 @@ class EndEpoch:
     >>> [str(edge) for edge in graph.edges["decide"] if edge.target == "end_epoch"]
     ['end_epoch if epoch_done']
     """
-
-    row_prefixes: ClassVar[tuple[str, ...]] = ("epoch/",)
 
     _means: Means
     _recorder: Recorder

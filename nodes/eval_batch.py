@@ -43,8 +43,7 @@ class EvalBatch:
 
     Arguments:
         precision: "32-true" computes in the dtypes of the model and the batch. "bf16-mixed" computes matrix products in
-            bfloat16, and "16-mixed" in float16, with torch's autocast around the step function. "bf16-true" and
-            "64-true" convert the model and the floating-point tensors of the batch to that dtype. Default: the
+            bfloat16, and "16-mixed" in float16, with torch's autocast around the step function. Default: the
             precision in which the graph trains, or "32-true".
         per: what the loss is a sum over, as in `train_batch`; metrics are means over it. If a `validation_step` does
             not return this count, its loss is a mean over samples. Default: none, the loss is a mean.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import node
 from graphtrain.kind.trigger import Trigger
@@ -31,8 +31,6 @@ class Finish:
     """
 
     after: Trigger = Trigger("never")
-
-    row_prefixes: ClassVar[tuple[str, ...]] = ("",)
 
     _recorder: Recorder
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from graphtrain.kind import node
 from graphtrain.kind.parameter import Above
@@ -34,8 +34,6 @@ class GradientNorm:
     """
 
     norm_type: Annotated[float, Above(0)] = 2.0
-
-    row_prefixes: ClassVar[tuple[str, ...]] = ()
 
     _optimizers: tuple[Any, ...]
     _means: Means

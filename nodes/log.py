@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import node
 from graphtrain.kind.trigger import Trigger
@@ -43,8 +43,6 @@ class Log:
     """
 
     every: Trigger = Trigger("50 steps")
-
-    row_prefixes: ClassVar[tuple[str, ...]] = ("",)
 
     _means: Means
     _recorder: Recorder

@@ -99,7 +99,8 @@ class NextBatch:
             during training on the previous batch. No batch is fetched that its epoch does not need, and resuming is
             still exact. On the CPU there is no benefit. If the data draws random numbers in this process batch by
             batch, like a `DataLoader` without workers, the numbers differ from those without prefetching. The data must
-            not reuse the memory of a batch for the next one. Default: False.
+            not reuse the memory of a batch for the next one. Among several ranks a `graphtrain.Loader` and data with a
+            `state_dict` are not fetched early. Default: False.
         repeat: True, in a nested graph, starts from the first epoch of the data each time the graph begins; a
             `graphtrain.Loader` gives the same order and random numbers. Default: False, the data continues with its
             next epoch, as a DataLoader does.

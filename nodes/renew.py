@@ -1,47 +1,104 @@
-"""Recreating a resource, such as a new model for each fold."""
+"""Starting again with an untrained model, such as for each fold."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+import copy
+from typing import TYPE_CHECKING, Any
 
+from graphtrain.errors import UsageError
 from graphtrain.kind import node
+from graphtrain.lazy import lazy_import
+from graphtrain.names import plainly_named
+from graphtrain.nodes._optimizers import optimizers_of
 
 if TYPE_CHECKING:
-    from graphtrain.program.factories import Renewals
+    import torch
+
+    from graphtrain.program.agreement import Agreement
+else:
+    torch = lazy_import("torch")
 
 
-@node(family="update")
+@node(effects="zero_grad", family="update")
 class Renew:
-    """Recreate a resource with its `Factory`, and then everything made from it, such as an optimizer or a scheduler.
+    """Give `model` new initial weights, and clear the state of `optimizer`; the objects stay the same.
 
-    When a model is recreated, so are its optimizer and its copies, such as that of `ema`. All nodes then read the new
-    objects; gradients and an open accumulation window are discarded with the old model. The random numbers are those of
-    the run, so resuming and replaying are exact.
+    Each submodule with a method `reset_parameters`, as those of torch have it, calls this, with the random numbers of
+    the run; the parameters and buffers of all others get the values that they had when the run began. Pretrained
+    weights of a layer that has the method are lost. Gradients are cleared; copies of the model, as that of
+    `ema`, keep their weights.
 
-    Arguments:
-        resource: name of the resource to recreate. Default: none; it must be set.
+    Reads:
+        model: the module.
+        optimizer: one, or a list of several. Its learning rates and other settings stay, unless there is a scheduler.
+        scheduler: one, or a list of several. It starts again, with the settings of the optimizer when the run began.
+            Default: none.
 
     Raises:
-        UsageError: when the run begins, the resource is not a `Factory`, or its optimizer was not made by one.
+        UsageError: the model is sharded over ranks.
 
-    >>> import torch
-    >>> from graphtrain import Factory, Graph
-    >>> def make_optimizer(model):
-    ...     return torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
-    >>> def make_scheduler(optimizer):
-    ...     return torch.optim.lr_scheduler.LinearLR(optimizer)
-    >>> optimizer, scheduler = Factory(make_optimizer), Factory(make_scheduler)
-    >>> graph = Graph.load("fit").insert("renew", after="begin_epoch", resource="optimizer")
+    >>> from graphtrain import Graph
+    >>> graph = Graph.load("kfold").set("begin_fold", folds=3)
     >>> graph.check()
     []
     """
 
-    resource: str
+    _optimizers: tuple[Any, ...]
+    _schedulers: tuple[Any, ...]
+    _ranks: Agreement | None
 
-    _renewals: Renewals
+    def __init__(self) -> None:
+        self._first: dict[str, Any] = {}  # what `setup` made, and nothing else could make again
 
-    def setup(self, renewals: Renewals) -> None:
-        self._renewals = renewals
+    def state_dict(self) -> dict[str, Any]:
+        """What the weights of other modules, the optimizer and the scheduler were when the run began."""
+        return self._first
 
-    def __call__(self) -> None:
-        self._renewals.renew(self.resource)
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take them from a checkpoint."""
+        self._first = state
+
+    def setup(
+        self, model: torch.nn.Module, optimizer: Any, scheduler: Any = None, ranks: Agreement | None = None
+    ) -> None:
+        if hasattr(model, "set_requires_gradient_sync"):
+            raise UsageError(
+                "renew: `model` is sharded over ranks, of which no rank can reset its part",
+                "train each model in a run of its own, or replicated",
+            )
+        self._optimizers, self._ranks = optimizers_of(optimizer), ranks
+        self._schedulers = optimizers_of(scheduler) if scheduler is not None else ()
+        if not self._first:
+            self._first = copy.deepcopy(
+                {
+                    "model": {
+                        name: [tensor.detach() for tensor in _tensors_of(module)]
+                        for name, module in plainly_named(model.named_modules())
+                        if not hasattr(module, "reset_parameters")
+                    },
+                    "optimizers": [each.state_dict() for each in self._optimizers],
+                    "schedulers": [each.state_dict() for each in self._schedulers],
+                }
+            )
+
+    def __call__(self, model: torch.nn.Module) -> None:
+        with self._ranks.drawing_alike() if self._ranks is not None else contextlib.nullcontext():
+            for name, module in reversed(plainly_named(model.named_modules())):  # a model may set what its parts have
+                if name in self._first["model"]:
+                    with torch.no_grad():
+                        for tensor, first in zip(_tensors_of(module), self._first["model"][name], strict=True):
+                            tensor.copy_(first)
+                else:
+                    module.reset_parameters()
+        for optimizer, first in zip(self._optimizers, self._first["optimizers"], strict=True):
+            optimizer.zero_grad()
+            settings = first if self._schedulers else optimizer.state_dict()
+            optimizer.load_state_dict(copy.deepcopy({**first, "param_groups": settings["param_groups"]}))
+        for scheduler, first in zip(self._schedulers, self._first["schedulers"], strict=True):
+            scheduler.load_state_dict(copy.deepcopy(first))
+
+
+def _tensors_of(module: torch.nn.Module) -> list[torch.Tensor]:
+    """The parameters and buffers of a module itself."""
+    return [*module.parameters(recurse=False), *module.buffers(recurse=False)]

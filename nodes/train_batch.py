@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from graphtrain.plan.plan import PlanNode
     from graphtrain.program import resources
     from graphtrain.program.agreement import Agreement
-    from graphtrain.program.factories import Renewals
     from graphtrain.report.recorder import Recorder
 else:
     resources = lazy_import("graphtrain.program.resources")
@@ -52,9 +51,8 @@ class TrainBatch(CallsTrainingStep):
     Arguments:
         precision: "32-true" computes in the dtypes of the model and the batch. "bf16-mixed" computes matrix products in
             bfloat16, and "16-mixed" in float16, with torch's autocast around `training_step`; weights, gradients and
-            optimizer state stay in float32. "16-mixed" needs loss scaling, which the overlay `fp16` adds. "bf16-true"
-            and "64-true" convert the model, gradients, optimizer state and the floating-point tensors of the batch to
-            that dtype. Default: "32-true".
+            optimizer state stay in float32. "16-mixed" needs loss scaling, which the overlay `fp16` adds.
+            Default: "32-true".
         compile: True runs `training_step` and its backward pass through ``torch.compile``. The start takes seconds to
             minutes longer, and results differ in the last bits and in the random numbers, for example of dropout. The
             model itself, its parameter names and evaluation do not change. Every batch shape and every Python number in
@@ -117,7 +115,7 @@ class TrainBatch(CallsTrainingStep):
     counted: float = progress(0.0, restarts="gradients", in_digest=False)  # each rank has counted its own
 
     _optimizer: Any
-    _renewals: Renewals | None
+    _all_optimizers: Callable[[], list[Any]] | None
     _backward: Callable[[Any], None]  # among several ranks, it may begin to exchange gradients
 
     @staticmethod
@@ -139,12 +137,12 @@ class TrainBatch(CallsTrainingStep):
         metric_objects: Mapping[str, Any] | None = None,
         loss_scale: float | None = None,
         optimizer: Any = None,
-        renewals: Renewals | None = None,
+        run_optimizers: Callable[[], list[Any]] | None = None,
         ranks: Agreement | None = None,
         backward: Callable[[Any], None] | None = None,
     ) -> None:
         super().setup(recorder, device, metric_prefix, asks, metric_objects)
-        self._optimizer, self._renewals = optimizer, renewals
+        self._optimizer, self._all_optimizers = optimizer, run_optimizers
         self._backward = torch.Tensor.backward if backward is None else backward
         if optimizer is not None:
             usual = self._around
@@ -250,14 +248,13 @@ class TrainBatch(CallsTrainingStep):
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """A span in which parameters of other optimizers need no gradients."""
-        resources = self._renewals.current if self._renewals is not None else {}
-        optimizers = [value for value in resources.values() if isinstance(value, torch.optim.Optimizer)]
+        optimizers = self._all_optimizers() if self.only_own and self._all_optimizers is not None else []
         named = optimizers_of(self._optimizer)
         if self.turn is not None and not -len(named) <= self.turn < len(named):
             raise UsageError(f"turn: expected an index below {len(named)}, the number of optimizers, got {self.turn}")
         trained = named[: self.unfrozen] if self.turn is None else (named[self.turn],)
         own = {id(parameter) for parameter in parameters_of(trained)}
-        held = parameters_of([*named, *(optimizers if self.only_own else ())])
+        held = parameters_of([*named, *optimizers])
         others = [each for each in held if id(each) not in own and each.requires_grad]
         try:
             for parameter in others:

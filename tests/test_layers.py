@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 import itertools
 import re
 from collections.abc import Iterator, Mapping
@@ -12,8 +11,7 @@ from pathlib import Path
 import pytest
 
 import graphtrain
-from tests.shipped import KINDS, PROCEDURES, ROOT, module_of
-from tests.without import Removal, removable, removal
+from tests.shipped import KINDS, ROOT, module_of
 
 PACKAGE = Path(graphtrain.__file__).parent
 TESTS = Path(__file__).parent
@@ -48,61 +46,6 @@ LATE = {
         "report.recorded",
         "viz.render",
     ): "a trainer draws itself in a notebook; without one, a run imports nothing that draws",
-}
-
-PAGE = ("graphtrain/page", "graphtrain/command/pages.py", "tests/page")
-
-# Parts that can be deleted, each with the files that go and the words by which tests name it. The kinds and procedures
-# that `fit` and `evaluate` do not need are parts by their names. `make test-without NAME` tests what is left.
-WITHOUT = {
-    "viz": Removal(
-        ("viz", "graphtrain/viz", "tests/viz", "tests/gallery/page.py", *PAGE),
-        ("render", "to_dot", "to_mermaid", "show", "_repr_svg_", "picture", "mermaid", "dot", "svg", "report", "watch"),
-    ),
-    "page": Removal(PAGE, ("report", "watch", "demo")),
-    "proof": Removal(
-        (
-            "graphtrain/proof",
-            *(f"graphtrain/command/{name}.py" for name in ("prove", "replaying", "verify_cuts")),
-            "tests/proof",
-        ),
-        ("explain", "advance_explained", "trace", "--trace", "verify", "replay"),
-    ),
-    "display": Removal(
-        ("graphtrain/report/display", "tests/report/display"),
-        ("display", "display_for", "summary", "Panel", "panel", "terminal", "notebook"),
-    ),
-    "tensorboard": Removal(
-        ("graphtrain/report/tensorboard.py", "tests/report/test_tensorboard.py"),
-        ("TensorBoard", "tensorboard", "--tensorboard"),
-    ),
-    "lightning": Removal(
-        (
-            "graphtrain/adapters/lightning*.py",
-            *(f"tests/adapters/{name}.py" for name in ("modules", "peer", "rows", "test_lightning", "test_rows")),
-            *(f"tests/adapters/test_{name}.py" for name in ("command", "flags", "packages")),
-        ),
-        ("--lightning", "graphtrain.adapters.lightning", "lightning=", "lightning_flags"),
-    ),
-    "transformers": Removal(
-        ("graphtrain/adapters/transformers.py", "graphtrain/adapters/_train*.py", "tests/adapters/*.py"),
-        ("hugging-face",),
-    ),
-    "ranks": Removal(
-        ("graphtrain/ranks/launcher.py", "graphtrain/ranks/processes.py", "tests/ranks/processes.py"),
-        ("--processes", "torchrun", "launched", "RANK", "WORLD_SIZE"),
-    ),
-    "gallery": Removal(("graphs/gallery/*/", "tests/gallery"), tuple(PROCEDURES)),
-}
-
-# What a kind or a procedure takes along when it is deleted: the kinds, overlays and procedures that need it.
-TAKES = {
-    "discard": {"check_finite", "drop", "fp16", "unfreeze"},
-    "divide": {"scaled", "token_windows", "unfreeze"},
-    "ema": {"swa", "update_bn"},
-    "renew": {"active_learning", "kfold"},
-    "swa": {"update_bn"},
-    "unscale": {"fp16", "unfreeze"},
 }
 
 # What can be read, edited, checked and drawn without torch, whose import takes a second.
@@ -195,15 +138,6 @@ def imports_of_ours(tree: ast.AST) -> set[str]:
     return {name for name in exact if not any(other.startswith(f"{name}.") for other in exact)} | {
         name for name in exact if "." not in name
     }
-
-
-@functools.cache
-def imported_by(module: str) -> tuple[set[str], set[str]]:
-    """The modules of ours that a module imports when it is imported, and those that it imports later."""
-    statements = statements_at_import(MODULES[module])
-    imported = [imports_of_ours(each) for each in statements if isinstance(each, ast.Import | ast.ImportFrom)]
-    at_import = set[str]().union(*imported)
-    return at_import, imports_of_ours(MODULES[module]) - at_import
 
 
 def within(name: str, package: str) -> bool:
@@ -391,28 +325,6 @@ def test_nobody_makes_a_second_copy() -> None:
     for module, tree in MODULES.items():
         for name in imports(tree):
             assert name.partition(".")[0] not in LINKED, f"{module} imports {name}"
-
-
-# ---- what can be taken away
-
-
-@pytest.mark.second(30)
-@pytest.mark.full
-@pytest.mark.parametrize("name", removable(WITHOUT))
-def test_nothing_that_is_left_imports_a_part(name: str) -> None:
-    files = [file for pattern in removal(name, WITHOUT).files for file in ROOT.glob(pattern)]
-    assert files
-    gone = {module for module in MODULES if any(within(f"graphtrain.{module}", module_of(file)) for file in files)}
-    assert gone
-    for module in MODULES.keys() - gone - {*DOORS}:
-        imported, late = imported_by(module)
-        assert not (imported if name in WITHOUT else imported | late) & gone, module
-
-
-@pytest.mark.full
-def test_what_a_part_takes_along_is_listed() -> None:
-    takes = {name: {*removal(name, WITHOUT).takes} for name in removable(WITHOUT)}
-    assert {name: others for name, others in takes.items() if others} == TAKES
 
 
 # ---- what is never done

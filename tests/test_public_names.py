@@ -18,7 +18,6 @@ NAMES = (
     "Display",
     "Edge",
     "EditError",
-    "Factory",
     "Graph",
     "GraphError",
     "GraphtrainError",

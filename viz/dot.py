@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import math
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
 # other keeps its text centred in the boxes.
 FONT = "DejaVu Sans,Verdana,sans-serif"
 _ONE_OUTLINE = ("cylinder", "note", "folder")  # a second one would run through the name
-MOST_ROWS = 4  # of side trips; `fit` needs three
-WHOLE = "+picture"  # no node can have this key
 
 GRAPH = {
     "rankdir": "TB",
@@ -68,22 +65,13 @@ def to_dot(picture: Picture, *, arrow_ids: bool = False) -> str:
     from graphviz import Digraph, escape
 
     caption = {"label": _caption(picture.caption), "labelloc": "t"} if picture.caption else {}
-    label = {"label": _guard_table(picture.guards), "labelloc": "b"} if picture.guards else caption
-    digraph = Digraph(escape(picture.name), graph_attr={**GRAPH, **label}, node_attr=NODE, edge_attr=EDGE)
+    digraph = Digraph(escape(picture.name), graph_attr={**GRAPH, **caption}, node_attr=NODE, edge_attr=EDGE)
     touching = Counter(key for arrow in picture.arrows for key in (arrow.source, arrow.target))
-    if picture.guards:  # a drawing has one label: the one above belongs to an invisible frame
-        with digraph.subgraph(name=f"cluster_{WHOLE}") as inner:
-            inner.attr("graph", **{**caption, "peripheries": "0"})
-            _add_level(inner, picture, "", touching)
-    else:
-        _add_level(digraph, picture, "", touching)
-    rows = _rows(picture)
-    for tail in dict.fromkeys(tail for arrow, tail, _ in picture.ends() if arrow in rows):
-        digraph.node(tail, ordering="out")
+    _add_level(digraph, picture, "", touching)
     bodies = {box.key for box in picture.bodies}
     for number, (arrow, tail, head) in enumerate(picture.ends()):
         identity = {"id": f"arrow{number}"} if arrow_ids else {}
-        digraph.edge(tail, head, **identity, **_arrow_attributes(arrow, rows, bodies))
+        digraph.edge(tail, head, **identity, **_arrow_attributes(arrow, bodies))
     for upper, lower in _hidden_edges(picture):
         digraph.edge(upper, lower, **HIDDEN)
     return str(digraph.source)
@@ -160,40 +148,13 @@ def _caption(lines: tuple[str, ...]) -> str:
     return _table([*filter(None, rows), '<font point-size="4"> </font>'])
 
 
-def _guard_table(guards: tuple[tuple[str, str], ...]) -> str:
-    """The guards and their expressions, in two columns."""
-    cell = '<td align="left"><font point-size="10">{}</font></td>'
-    rows = (
-        f"<tr>{cell.format(f'<b>{html.escape(name)}</b>')}{cell.format(html.escape(text) or ' ')}</tr>"
-        for name, text in guards
-    )
-    return f'<<table border="0" cellborder="0" cellspacing="4" cellpadding="1">{"".join(rows)}</table>>'
-
-
 def _table(rows: list[str]) -> str:
     """An HTML-like label of centred lines."""
     cells = "".join(f"<tr><td>{row}</td></tr>" for row in rows)
     return f'<<table border="0" cellborder="0" cellspacing="0" cellpadding="1">{cells}</table>>'
 
 
-def _rows(picture: Picture) -> dict[Arrow, int]:
-    """The ranks of the side trips of a hub: several rows, or `decide` of `fit` would make one wide row.
-
-    A side trip is a node that leads only back or to the end.
-    """
-    leads_on = {arrow.source for arrow in picture.arrows if not arrow.back and not arrow.target.endswith(END_MARK)}
-    trips: dict[str, list[Arrow]] = {}
-    for arrow in picture.arrows:
-        if not (arrow.back or arrow.main or arrow.target in leads_on or arrow.target.endswith(END_MARK)):
-            trips.setdefault(arrow.source, []).append(arrow)
-    rows: dict[Arrow, int] = {}
-    for arrows in trips.values():
-        count = min(MOST_ROWS, math.ceil(len(arrows) / 2)) if len(arrows) > 2 else 1
-        rows |= {arrow: 1 + position % count for position, arrow in enumerate(arrows)}
-    return rows
-
-
-def _arrow_attributes(arrow: Arrow, rows: dict[Arrow, int], bodies: set[str]) -> dict[str, str]:
+def _arrow_attributes(arrow: Arrow, bodies: set[str]) -> dict[str, str]:
     from graphviz import escape
 
     attributes: dict[str, str] = {}
@@ -221,8 +182,4 @@ def _arrow_attributes(arrow: Arrow, rows: dict[Arrow, int], bodies: set[str]) ->
         attributes["weight"] = "1000"
     elif arrow.main:
         attributes["weight"] = "20"
-    if (
-        rows.get(arrow, 1) > 1 and arrow.target not in bodies
-    ):  # a body is long itself, and is better placed next to the rows
-        attributes["minlen"] = str(rows[arrow])
     return attributes

@@ -26,9 +26,6 @@ def to_mermaid(picture: Picture) -> str:
     lines += ["flowchart TB", *_level(picture, names, "", "  ")]
     lines += [f"  {names[tail]} {_line(arrow)} {names[head]}" for arrow, tail, head in picture.ends()]
     lines += [f"  {line}" for line in _styles(picture, names)]
-    if picture.guards:  # only unconnected parts can be below a flowchart
-        rows = "<br>".join(_escaped(f"{name} = {text}") for name, text in picture.guards)
-        lines.append(f'  guards["{rows}"]')
     return "\n".join(lines) + "\n"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from graphtrain.graph import Graph
-from graphtrain.graph.elements import END, Edge, Node, nodes_of
+from graphtrain.graph.elements import END, Edge, Node
 from graphtrain.graph.layers import Layers, overlays_text
 from graphtrain.graph.layers import node as node_key
 from graphtrain.graph.registry import family_of_node, kind_of_node
@@ -22,7 +22,6 @@ from graphtrain.viz.wording import (
     one_line,
     parameter_lines,
     runs_line,
-    seconds_line,
     tooltip,
 )
 
@@ -151,14 +150,12 @@ class Picture:
 
     Arguments:
         caption: lines above it.
-        guards: the rows of a table below it: the path of a guard, and its expression.
     """
 
     name: str
     boxes: tuple[Box, ...]
     arrows: tuple[Arrow, ...]
     caption: tuple[str, ...] = ()
-    guards: tuple[tuple[str, str], ...] = ()
 
     @property
     def bodies(self) -> tuple[Box, ...]:
@@ -186,16 +183,13 @@ def picture(
     graph: Graph,
     counts: Mapping[str, int] | None = None,
     position: str | None = None,
-    seconds: Mapping[str, float] | None = None,
     bypassed: Collection[str] = (),
-    guards: bool = False,
 ) -> Picture:
     """The contents of a picture of `graph`, from its declared edges alone; no kind is imported.
 
     Arguments:
         graph: the graph; it may have problems. Names that are used and not declared are drawn too.
-        counts, position, seconds, bypassed, guards: as in `render`. A node that is not in `counts` ran 0 times; of
-            `seconds` a node with a body has the sum over the body.
+        counts, position, bypassed: as in `render`. A node that is not in `counts` ran 0 times.
 
     >>> from graphtrain.graph import Graph
     >>> drawn = picture(Graph.load("evaluate"))
@@ -206,19 +200,16 @@ def picture(
     """
     whole = _level(graph, "")
     overlays = (one_line(f"with {overlays_text(graph.layers.names)}"),) if graph.layers.names else ()
-    heat = "how long it took" if seconds is not None else "how often a node ran" if counts is not None else ""
     legend = [NUMBERS] if any(arrow.number is not None for arrow in whole.arrows) else []  # what is not clear by itself
-    legend += [f"colour: {heat}"] if heat else []
-    if counts is not None and seconds is None and any("/" in path for path in counts):
-        legend[-1] += ", in a body at its latest visit"
+    if counts is not None:
+        latest = ", in a body at its latest visit" if any("/" in path for path in counts) else ""
+        legend.append(f"colour: how often a node ran{latest}")
     legend += ["bold outline: runs next"] if position is not None else []
     default = (f"optimizer {graph.optimizer}",) if graph.optimizer else ()
-    rows = tuple(_guard_rows(graph)) if guards else ()
     whole = replace(
         whole,
         boxes=tuple(sorted(whole.boxes, key=lambda box: box.is_body)),
         caption=(whole.name, *overlays, *default, *([" \N{MIDDLE DOT} ".join(legend)] if legend else ())),
-        guards=rows,
     )
     if position is not None:
         whole = whole.map_boxes(lambda box: replace(box, current=box.key == key_of(position.split("/"))))
@@ -229,13 +220,10 @@ def picture(
         def heated(box: Box) -> Box:
             count = runs.get(box.key, 0)
             if box.family == "nested":
-                return replace(box, runs=count)  # the heat is that of the boxes inside, or for seconds, their sum
+                return replace(box, runs=count)  # the heat is that of the boxes inside
             return replace(box, runs=count, heat=math.log1p(count) / math.log1p(most) if most > 0 else 0.0)
 
         whole = whole.map_boxes(heated)
-    if seconds is not None:
-        took = {key_of(path.split("/")): time for path, time in seconds.items()}
-        whole = whole.map_boxes(lambda box: _timed(box, took))
     keys = {key_of(path.split("/")) for path in bypassed}
     return whole.map_boxes(lambda box: _pale(box, keys))
 
@@ -249,29 +237,12 @@ def key_of(names: Iterable[str]) -> str:
     return "/".join(quote(name, safe="", errors="surrogatepass").replace("%", "+") or "+empty" for name in names)
 
 
-def _timed(box: Box, took: Mapping[str, float]) -> Box:
-    """A box with the time of its visits, including its body, and heat by its share of the total."""
-    total = sum(took.values())
-    own = [seconds for key, seconds in took.items() if key == box.key or key.startswith(f"{box.key}/")]
-    share = sum(own) / total if total > 0 else 0.0
-    heat = share / 2 if box.family == "nested" else share  # the background of a body is paler
-    return replace(box, lines=(*box.lines, seconds_line(sum(own), share)) if own else box.lines, heat=heat)
-
-
 def _pale(box: Box, bypassed: Collection[str]) -> Box:
     """A box that a run bypasses, or that is in one of those, is pale."""
     if not any(box.key == key or box.key.startswith(f"{key}/") for key in bypassed):
         return box
     lines = (*box.lines, "bypassed") if box.key in bypassed else box.lines
     return replace(box, lines=lines, mark="same", runs=None, heat=None)
-
-
-def _guard_rows(graph: Graph) -> Iterator[tuple[str, str]]:
-    """The guards of a graph, then those of its bodies, by their paths."""
-    bodies = {f"{path}/": node.body for path, node in nodes_of(graph).items() if node.body is not None}
-    for prefix, body in {"": graph, **bodies}.items():
-        for name, expression in body.guards.items():
-            yield one_line(f"{prefix}{name}", TITLE_LENGTH), one_line(expression, 3 * LINE_LENGTH)
 
 
 _ROLES = ("model", "optimizer", "training_step")
@@ -412,39 +383,17 @@ def _reversed_edges(graph: Graph, source: str) -> list[tuple[int, str]]:
 
 
 def returns(graph: Graph, back: frozenset[Place]) -> frozenset[Place]:
-    """The edges that a picture ends in the name of their target: those that return to a hub, and those past a body.
-
-    A hub is a node to which several nodes return by their only edge, which would become one bundle. An edge past a body
-    would run along its border.
+    """The edges that a picture ends in the name of their target, a hub, to which several lead back.
 
     >>> fit = Graph.load("fit")
     >>> {fit.edges[source][position].target for source, position in returns(fit, back_edges(fit))}
     {'decide'}
     """
     targets = {(source, position): graph.edges[source][position].target for source, position in back}
-    count = Counter(target for (source, _), target in targets.items() if len(graph.edges[source]) == 1)
+    count = Counter(targets.values())
     return frozenset(
-        (source, position)
-        for (source, position), target in targets.items()
-        if source != target and (count[target] >= FEWEST_RETURNS or _has_body_between(graph, back, target, source))
+        place for place, target in targets.items() if place[0] != target and count[target] >= FEWEST_RETURNS
     )
-
-
-def _has_body_between(graph: Graph, back: frozenset[Place], first: str, last: str) -> bool:
-    """True if a node with a body is on a path from one node to another, without back edges."""
-
-    def onward(source: str) -> set[str]:
-        found, waiting = {source}, [source]
-        while waiting:
-            current = waiting.pop()
-            edges = enumerate(graph.edges.get(current, ()))
-            new = {edge.target for position, edge in edges if (current, position) not in back} - found
-            found |= new
-            waiting += new
-        return found
-
-    bodies = {name for name, node in graph.nodes.items() if node.body is not None} - {first, last}
-    return any(last in onward(name) for name in onward(first) & bodies)
 
 
 def main_line(graph: Graph, back: frozenset[Place]) -> tuple[Place, ...]:

@@ -39,10 +39,7 @@ def render(
     path: str | Path,
     counts: Mapping[str, int] | None = None,
     position: str | None = None,
-    seconds: Mapping[str, float] | None = None,
     bypassed: Collection[str] = (),
-    *,
-    guards: bool = False,
 ) -> Path:
     """Draw a graph into a file, in the format that its suffix names; an existing file is overwritten.
 
@@ -65,7 +62,7 @@ def render(
             f"use a file name that ends in {', '.join(PICTURE_SUFFIXES)}"
             + ("; `graph.save` writes TOML" if path.suffix == ".toml" else ""),
         )
-    shown = {"counts": counts, "position": position, "seconds": seconds, "bypassed": bypassed, "guards": guards}
+    shown = {"counts": counts, "position": position, "bypassed": bypassed}
     content = drawing(graph, path.suffix.lower().removeprefix("."), **shown)
     try:
         write_output(path, content)

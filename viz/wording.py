@@ -106,14 +106,3 @@ def runs_line(runs: int | None) -> Iterator[str]:
     """
     if runs is not None:
         yield "1 run" if runs == 1 else f"{runs:,} runs"
-
-
-def seconds_line(seconds: float, share: float) -> str:
-    """How long the visits of a node took, and the share of all.
-
-    >>> seconds_line(0.00042, 0.0004), seconds_line(12.3456, 0.25), seconds_line(4.321, 1.0)
-    ('0.42 ms, 0 %', '12,346 ms, 25 %', '4,321 ms, 100 %')
-    """
-    milliseconds = 1000 * seconds
-    amount = f"{milliseconds:,.0f}" if milliseconds >= 100 else f"{milliseconds:.2g}"
-    return f"{amount} ms, {100 * share:.0f} %"

@@ -208,7 +208,7 @@ def check_flags(flags: Given) -> None:
     """
     for name, value in flags.items():
         if name not in FLAGS:
-            rows = "docs/coming-from-lightning.md has a row for each argument of Lightning 2.6"
+            rows = "docs/coming-from-lightning.md has the arguments of Lightning 2.6"
             raise UsageError(f"Lightning's Trainer has no argument `{name}`", suggestion(name, FLAGS) or rows)
         expected, is_expected = _EXPECTED.get(name, ("", lambda value: True))
         if value is not None and not is_expected(value):

@@ -18,9 +18,8 @@ from graphtrain.kind.trigger import ONCE, Trigger, known_units, unit_hint
 from graphtrain.language.syntax import field_of, is_expression
 from graphtrain.names import nearest, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
-from graphtrain.plan.preparation import made_resources, precisions
+from graphtrain.plan.preparation import made_resources
 from graphtrain.plan.scope import (
-    ResourceTarget,
     Scope,
     field_type,
     is_countable,
@@ -360,7 +359,7 @@ def check_start(plan: Plan, *, ranks: bool, supplied: Collection[str] | None) ->
     """
     resources = None if supplied is None else dict.fromkeys(supplied, True)
     try:
-        precisions(plan.graph, made_resources(plan.graph, resources), resources)
+        made_resources(plan.graph, resources)
     except UsageError as error:
         yield plan.main.problem("G119", "nodes", error.message, error.hint)
     alone: dict[object, PlanNode] = {}
@@ -370,10 +369,6 @@ def check_start(plan: Plan, *, ranks: bool, supplied: Collection[str] | None) ->
                 plan_node.kind.implementation.refuse_settings(plan_node, ranks=ranks)  # type: ignore[attr-defined]
         except UsageError as error:
             yield _refused(plan_node, error.message, error.hint)
-        name = plan_node.parameters.get(plan_node.kind.roles.renews if plan_node.kind else "", "")
-        if name and plan_node.scope.resolve(name) != ResourceTarget(name):
-            message = f"`{plan_node.path}` renews `{name}`, which means something else in its graph, and no resource"
-            yield _refused(plan_node, message, "name the resource as it is supplied")
         for name, at in _scheduled(plan_node, supplied):
             if (other := alone.setdefault((plan_node.scope.path, name, at), plan_node)) is not plan_node:
                 message = f"`{other.path}` and `{plan_node.path}` both step `{name}` at one time ({at})"

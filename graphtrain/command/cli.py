@@ -9,11 +9,10 @@ from typing import Any, TypeVar
 import click
 
 from graphtrain.command.failure import exit_on_failure
-from graphtrain.lazy import installed, part
+from graphtrain.lazy import imported
 from graphtrain.version import __version__
 
-# Every command, and the module of this package that declares it, which is imported when the command is used. The
-# commands of a module that was deleted are not listed.
+# Every command, and the module of this package that declares it, which is imported when the command is used.
 COMMANDS = {
     "run": "run",
     "check": "graphs",
@@ -55,12 +54,12 @@ class CommandLine(click.Group):
     """The commands of `COMMANDS`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of the commands whose module exists, in the order of the help."""
-        return [name for name in COMMANDS if self.get_command(ctx, name) is not None]
+        """The names of the commands, in the order of the help."""
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of a name, whose module is imported now."""
-        module = installed(f"{__package__}.{COMMANDS[cmd_name]}") if cmd_name in COMMANDS else None
+        module = imported(f"{__package__}.{COMMANDS[cmd_name]}") if cmd_name in COMMANDS else None
         return getattr(module, cmd_name, None)
 
 
@@ -97,9 +96,13 @@ def launched(processes: int | None) -> int | None:
     """Start this command in ``--processes`` processes; the exit code of all, or None to run it in this one.
 
     Raises:
-        UsageError: the number is not possible, or this copy of the package cannot start processes.
+        UsageError: the number is not possible.
     """
-    return part("launcher").launched(processes) if processes is not None else None
+    if processes is None:
+        return None
+    from graphtrain.ranks import launcher
+
+    return launcher.launched(processes)
 
 
 app = CommandLine(

@@ -16,7 +16,7 @@ from graphtrain.graph import Graph
 from graphtrain.graph.difference import Change
 from graphtrain.graph.registry import find_graph
 from graphtrain.graph.renaming import Renaming
-from graphtrain.lazy import part
+from graphtrain.lazy import imported
 from graphtrain.storage.named import graph_of, holds_a_graph, saved_manifest
 
 _STYLES = {"added": "green", "removed": "red", "changed": "yellow"}
@@ -65,7 +65,7 @@ def diff(
         signed = [(_SIGNS[how], *cells)[: len(columns)] for how, *cells in rows]
         printed.print(table(columns, signed, styles=[_STYLES[row[0]] for row in rows]))
     if output is not None:
-        click.echo(f"wrote {part('viz').render(difference, output)}")
+        click.echo(f"wrote {imported('graphtrain.viz.render').render(difference, output)}")
 
 
 def _read(source: str) -> tuple[Graph, Mapping[str, Any] | None]:

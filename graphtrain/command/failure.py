@@ -5,11 +5,10 @@ These are 0 done, 1 failed, 2 bad usage, 75 stopped and resumable.
 
 from __future__ import annotations
 
-import shlex
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import click
 
@@ -22,11 +21,10 @@ from graphtrain.errors import (
     RankStoppedError,
     UsageError,
 )
+from graphtrain.outcome import STOPPED as STOPPED
 from graphtrain.printable import printable
 from graphtrain.ranks import prints
 from graphtrain.trainer.debugging import users_frames
-from graphtrain.trainer.signals import STOPPED as STOPPED
-from graphtrain.trainer.signals import StoppedBeforeTrainingError, handle_until_exit
 
 FAILED = 1
 BAD_USAGE = 2
@@ -63,24 +61,3 @@ def exit_on_failure() -> Iterator[None]:
         if prints(f"{type(error).__name__}: {error}"):
             traceback.print_exception(error)
         sys.exit(FAILED)
-
-
-@contextmanager
-def stoppable(words: Sequence[str]) -> Iterator[None]:
-    """Handle signals until the process ends; inside the block, one before anything is trained ends it.
-
-    Arguments:
-        words: the command line.
-
-    Raises:
-        StoppedBeforeTrainingError: a signal came; it has been reported.
-    """
-    handle_until_exit()
-    try:
-        yield
-    except StoppedBeforeTrainingError as stopped:
-        line = f"stopped by {stopped.signal}: nothing was trained, nothing was saved; start again with: "
-        with suppress(OSError, ValueError):  # the terminal is gone
-            if prints("stopped before training"):
-                print(line + printable(shlex.join(words)), file=sys.stderr, flush=True)  # noqa: T201
-        raise

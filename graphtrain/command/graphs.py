@@ -35,7 +35,7 @@ from graphtrain.graph.sources import write_new
 from graphtrain.kind import Kind, Read
 from graphtrain.kind.parameter import REQUIRED, Parameter
 from graphtrain.kind.trigger import Trigger
-from graphtrain.lazy import part
+from graphtrain.lazy import imported
 from graphtrain.names import suggestion
 from graphtrain.printable import printable
 from graphtrain.report.run import Run
@@ -116,7 +116,7 @@ def render(
     drawn = load_graph(graph, overlays=overlay)
     counts, position = _counts(run_dir, drawn, graph) if run_dir is not None else (None, None)
     bypassed = _bypassed(run_dir) if run_dir is not None else ()
-    click.echo(f"wrote {part('viz').render(drawn, output, counts, position, bypassed=bypassed)}")
+    click.echo(f"wrote {imported('graphtrain.viz.render').render(drawn, output, counts, position, bypassed=bypassed)}")
 
 
 def _bypassed(run_dir: Path) -> list[str]:
@@ -189,7 +189,7 @@ def show(
     else:
         shown = load_graph(graph, overlays=overlay)
     if output is not None:
-        click.echo(f"wrote {part('viz').render(shown, output)}")
+        click.echo(f"wrote {imported('graphtrain.viz.render').render(shown, output)}")
         return
     if hooks:
         places = [[name, path[:-1], place.when] for name, path, place in hooks_of(shown)]
@@ -310,7 +310,6 @@ def _describe(kind: Kind) -> None:
         "bypassed without": [*kind.optional, *kind.idle_without],
         "step inputs": [*kind.step_inputs],
         "records under": [kind.roles.records or ""],
-        "renews": [kind.roles.renews or ""],
         "of several ranks": ["they synchronise in it"] if kind.synchronises else [],
         "also due by": [f"{field} (with {parameter})" for field, parameter in kind.extra_due_fields.items()],
         "drawn as": [kind.family],

@@ -13,7 +13,6 @@ import click
 from graphtrain.command.cli import command
 from graphtrain.command.listing import run_directories
 from graphtrain.errors import UsageError
-from graphtrain.lazy import part
 from graphtrain.printable import printable
 from graphtrain.storage.run_directory import STATUS_FILE
 
@@ -28,30 +27,31 @@ def report(run_dir: Sequence[Path], *, output: Path) -> None:
     """Write a page about runs into one file: for mail, for the appendix of a paper, for an issue.
 
     It shows the graph with counts and time at its nodes and edges, the metrics as curves, a slider over the past, and
-    of several runs what differs. It makes no request, and needs nothing but a browser.
+    of several runs the settings that differ. It makes no request, and needs nothing but a browser.
 
     Exit codes: 0 written, 2 there is no run.
     """
     if not run_dir:
         raise UsageError("no run is named", "graphtrain report RUN -o run.html")
-    part("page").report([_run(path) for path in run_dir], output)
+    from graphtrain.page import document
+
+    document.report([_run(path) for path in run_dir], output)
     click.echo(printable(f"wrote {output}"))
 
 
-@command("graphtrain watch runs/first", "graphtrain watch runs --port 0", "graphtrain watch my_fit.toml")
+@command("graphtrain watch runs/first", "graphtrain watch runs --port 0")
 @click.argument("target", nargs=-1)
 @click.option("--port", type=int, default=8321, show_default=True, help="The port; 0 takes one that is free.")
 @click.option("--host", multiple=True, metavar="NAME", help="Also accept this host name, as behind a reverse proxy.")
 def watch(target: Sequence[str], *, port: int = 8321, host: Sequence[str] = ()) -> None:
-    """Show runs, a folder of runs, or a graph file in a browser, as they change, until an interrupt.
+    """Show runs, or a folder of runs, in a browser, as they change, until an interrupt.
 
-    A graph file is drawn again whenever it is saved, with its problems. Run directories are only read, and the
-    processes that train know nothing of it. It listens on this machine only.
+    Run directories are only read, and the processes that train know nothing of it. It listens on this machine only.
 
     Exit codes: 0 ended, 2 there is nothing to show, or the port is in use.
     """
     if not target:
-        raise UsageError("nothing to show is named", "name run directories, a folder that holds some, or a graph file")
+        raise UsageError("nothing to show is named", "name run directories, or a folder that holds some")
     try:
         from graphtrain.page import server
     except ModuleNotFoundError as error:
@@ -69,14 +69,8 @@ def _watched(target: Sequence[str]) -> Watched:
     if len(paths) == 1 and paths[0].is_dir() and not (paths[0] / STATUS_FILE).exists():
         if not any(True for _ in run_directories(paths[0])):
             why = f"there is no run in `{paths[0]}`"
-            raise UsageError(why, "name a run directory, a folder that holds some, or a graph file")
+            raise UsageError(why, "name a run directory, or a folder that holds some")
         return Watched(folder=paths[0], runs_in=run_directories)
-    if len(paths) == 1 and paths[0].suffix == ".toml":
-        if not paths[0].is_file():
-            raise UsageError(
-                f"there is no file `{paths[0]}`", "graphtrain copy fit my_fit.toml writes one to begin with"
-            )
-        return Watched(graph=paths[0])
     return Watched(runs=[_run(path) for path in paths])
 
 

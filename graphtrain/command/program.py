@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from graphtrain.command.failure import stoppable
 from graphtrain.command.script import graph_of_module, is_importing
 from graphtrain.errors import UsageError
 
@@ -18,7 +17,7 @@ def main(setup: Callable[..., Any]) -> None:
 
     ``python train.py lr=1e-3 accumulate.every=4 --run-dir r`` trains, ``python train.py --help`` lists what can be set.
     Exits the process with the exit code of the command. Does nothing if the script is only imported, by a loader worker
-    or by ``graphtrain run``. From this call on SIGINT, SIGTERM, SIGUSR1 and SIGHUP are handled, until the process ends.
+    or by ``graphtrain run``.
 
     Arguments:
         setup: returns the resources as a mapping; Python, NumPy and torch are seeded before it is called. Its arguments
@@ -40,19 +39,18 @@ def main(setup: Callable[..., Any]) -> None:
             "write main(setup), without parentheses after setup",
         )
     words, file = _program()
-    with stoppable([*words, *sys.argv[1:]]):
-        from graphtrain.command.run import Script, program_command
+    from graphtrain.command.run import Script, program_command
 
-        name = getattr(setup, "__name__", "setup")
-        program = Script(
-            setup,
-            name,
-            file,
-            words,
-            [words[1] + (f":{name}" if name != "setup" else "")] if file is not None and words[1] != "-m" else [],
-            lambda: graph_of_module(sys.modules["__main__"], file.name if file is not None else "main"),
-        )
-        program_command(program)(prog_name=" ".join(words))
+    name = getattr(setup, "__name__", "setup")
+    program = Script(
+        setup,
+        name,
+        file,
+        words,
+        [words[1] + (f":{name}" if name != "setup" else "")] if file is not None and words[1] != "-m" else [],
+        lambda: graph_of_module(sys.modules["__main__"], file.name if file is not None else "main"),
+    )
+    program_command(program)(prog_name=" ".join(words))
 
 
 def _in_a_worker(setup: Callable[..., Any]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,10 +15,8 @@ from graphtrain.errors import UsageError
 from graphtrain.ranks.current import is_one_of_several
 
 # Options of `verify` that need another one.
-_OF_A_RUN, _OF_CUTS = (
-    ("last", "processes"),
-    (*("graph", "overlay", "until", "seed", "device", "deterministic", "cuts_seed", "keep", "as_json"),),
-)
+_OF_A_RUN = ("last", "processes")
+_OF_CUTS = ("graph", "overlay", "until", "seed", "device", "deterministic", "cuts_seed")
 
 
 @command(
@@ -43,8 +40,6 @@ _OF_A_RUN, _OF_CUTS = (
 @click.option("--device", help="Where to train. Default: auto.")
 @click.option("--deterministic", is_flag=True, help="Ask torch for deterministic kernels.")
 @click.option("--cuts-seed", type=int, help="Chooses the transitions. Default: a random number, which is printed.")
-@click.option("--keep", type=Path, metavar="FOLDER", help="A new folder for the runs of cuts that are not exact.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @adapter_options
 def verify(
     script: str = "",
@@ -61,8 +56,6 @@ def verify(
     device: str | None = None,
     deterministic: bool = False,
     cuts_seed: int | None = None,
-    keep: Path | None = None,
-    as_json: bool = False,
     **adapted: Any,
 ) -> int:
     """Prove that resuming is exact: for a run, with --run-dir; or for a script, with --cuts.
@@ -73,7 +66,7 @@ def verify(
 
     With --cuts, the script is trained once, and then again, cut at random transitions. Each cut is resumed in a new
     process to the same end, and compared with the run that was not cut: weights, optimizers, everything else that is
-    saved, and the file of metrics. How long that takes is printed once the script has been trained for the first time.
+    saved, and the file of metrics. The script is trained N + 2 times.
 
     NAME=VALUE sets an argument of setup; with --cuts also NODE.PARAM=VALUE a parameter of a node, as for run.
 
@@ -96,8 +89,8 @@ def verify(
 
     assert cuts is not None, "one of them is given"
     # The other words are those of `graphtrain run`.
-    words = without(sys.argv[2:], ["--cuts=", "--cuts-seed=", "--keep=", "--json"])
-    return verify_cuts(shlex.join(source.words), words, cuts, seed=cuts_seed, keep=keep, as_json=as_json)
+    words = without(sys.argv[2:], ["--cuts=", "--cuts-seed="])
+    return verify_cuts(words, cuts, cuts_seed)
 
 
 def _refuse_a_mixture(*, has_run: bool, has_cuts: bool) -> None:
@@ -108,10 +101,8 @@ def _refuse_a_mixture(*, has_run: bool, has_cuts: bool) -> None:
             "--run-dir RUN_DIR verifies a run, --cuts 20 the script, without a run",
         )
     mine, other, names = ("--run-dir", "--cuts", _OF_CUTS) if has_run else ("--cuts", "--run-dir", _OF_A_RUN)
-    context = click.get_current_context()
-    others = [parameter for parameter in context.command.params if parameter.name in names]
-    given = [option.opts[-1] for option in others if context.params[f"{option.name}"] not in (None, (), False)]
-    if given:
+    values = click.get_current_context().params
+    if given := [f"--{name.replace('_', '-')}" for name in names if values[name] not in (None, (), False)]:
         raise UsageError(f"{', '.join(given)}: only with {other}, not with {mine}", "see graphtrain verify --help")
 
 

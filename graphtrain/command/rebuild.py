@@ -20,7 +20,6 @@ from graphtrain.command.settings import (
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.registry import trains
-from graphtrain.program.factories import with_made
 from graphtrain.program.resources import resolve_device, without_unread
 from graphtrain.resume.environment import run_environment
 from graphtrain.storage.checkpoint import SavedCheckpoint
@@ -89,7 +88,7 @@ class TrainerFactory:
         resources, _ = without_unread(graph, made.resources)
         if from_the_beginning:
             init, only = (list(map(str, about.get(name) or ())) for name in ("init", "init_only"))
-            warm_start(with_made(resources), init, only)
+            warm_start(resources, init, only)
         about = {**about, "arguments": made.arguments, "given": sorted(self._given), "script": str(program.file)}
         if self.changes is None:
             environment_now = run_environment(

@@ -17,7 +17,6 @@ from graphtrain.command.output import console, counted, escaped, ignore, notify_
 from graphtrain.command.rebuild import TrainerFactory
 from graphtrain.command.run import ScriptOrClass
 from graphtrain.errors import UsageError
-from graphtrain.graph.elements import END
 from graphtrain.kind.trigger import Term
 from graphtrain.plain import is_scalar
 from graphtrain.printable import one_line, shorten
@@ -131,16 +130,13 @@ def _explanation(verdict: Verdict) -> str:
     if verdict.cause == "lost":
         field = one_line(verdict.comparison.differences[0].path)
         return (
-            f"Two more replays agree with this one and not with the run: what {field} depends on was not saved, or not "
+            f"Another replay agrees with this one and not with the run: what {field} depends on was not saved, or not "
             "restored. Give the object that holds it a state_dict and a load_state_dict, or make it progress of a node."
         )
-    if verdict.divergence:
-        return (
-            f"Two replays diverge after node {one_line(verdict.divergence)}: a kernel is not deterministic "
-            "(--deterministic asks torch for deterministic ones), or a value does not follow from a seed, such as "
-            "the time or os.urandom."
-        )
-    return "Replays differ from each other, but not in what was traced after each node, so the node is not known."
+    return (
+        "Two replays differ from each other: a kernel is not deterministic (--deterministic asks torch for "
+        "deterministic ones), or a value does not follow from a seed, such as the time or os.urandom."
+    )
 
 
 # ---- replay
@@ -178,36 +174,11 @@ def replay_to(
         columns = ["parameter", "shape", "gradient norm", "weight norm"]
         printed.print(table(columns, _parameters(replay), right=columns[1:]))
         if debug:
-            debugger = _Debugger(replay)
-            names = f"names here, as they are at each prompt: {', '.join(debugger.names)}"
-            printed.print(f"\n{escaped(names)}", soft_wrap=True)
-            debugger.run("pass", debugger.names)
+            names = {**replay.trainer.resources, **{name: slots[name] for name in slots if name.isidentifier()}}
+            names |= {"slots": slots, "gradients": replay.gradients, "trainer": replay.trainer, "torch": torch}
+            printed.print(f"\nnames here, as they are at this moment: {escaped(', '.join(names))}", soft_wrap=True)
+            pdb.Pdb(nosigint=True).run("pass", names)
         return 0
-
-
-class _Debugger(pdb.Pdb):
-    """A debugger at a moment of a replay. Slots and gradients are those of the moment of the prompt.
-
-    Attributes:
-        names: what can be named there.
-    """
-
-    def __init__(self, replay: Replay) -> None:
-        super().__init__(nosigint=True)
-        self._replay = replay
-        self.names: dict[str, Any] = dict(replay.trainer.resources)
-        self._refresh()
-        self.names |= {"torch": torch, "trainer": replay.trainer, "not_finite": replay.not_finite}
-
-    def precmd(self, line: str) -> str:
-        """Called before each command."""
-        self._refresh()
-        return super().precmd(line)
-
-    def _refresh(self) -> None:
-        if self._replay.trainer.position != END:
-            self.names |= self._replay.slots_in_scope()
-        self.names["gradients"] = self._replay.gradients
 
 
 def _replayed(

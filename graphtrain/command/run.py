@@ -84,7 +84,6 @@ class RunOptions:
     processes: int | None = None
     deterministic: bool = False
     tensorboard: bool = False
-    no_times: bool = False
     wandb: bool = False
     trace: bool = False
     quiet: bool = False
@@ -111,7 +110,6 @@ run_options = options(
     processes_option,
     click.option("--deterministic", is_flag=True, help="Ask torch for deterministic kernels."),
     click.option("--tensorboard", is_flag=True, help="Log to TensorBoard too."),
-    click.option("--no-times", is_flag=True, help="Do not count and time nodes (nodes.jsonl)."),
     click.option("--wandb", is_flag=True, help="Log to Weights and Biases too."),
     click.option("--trace", is_flag=True, help="Print each transition, and the guards it asked."),
     click.option("--quiet", is_flag=True, help="Print errors only."),

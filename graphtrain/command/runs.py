@@ -16,7 +16,7 @@ from graphtrain.command.failure import FAILED, STOPPED
 from graphtrain.command.listing import age, print_runs, run_directories
 from graphtrain.command.output import console, error_lines, notify, shown, shown_number
 from graphtrain.errors import UsageError
-from graphtrain.lazy import PARTS, installed
+from graphtrain.lazy import imported
 from graphtrain.printable import one_line
 from graphtrain.report.run import Run
 from graphtrain.report.snapshot import Snapshot
@@ -113,11 +113,10 @@ def _lines(run_dir: Path, status: dict[str, Any]) -> Iterator[str]:
 
 
 def _panel(snapshot: Snapshot) -> list[str]:
-    """The run as displays draw it; no line where they are not installed."""
+    """The run as displays draw it."""
     from rich.console import Console
 
-    if (panels := installed(PARTS["panel"])) is None:
-        return []
+    panels = imported("graphtrain.report.display.panel")
     terminal = console()
     width = terminal.width - 2 if terminal.is_terminal else _WIDTH_OF_A_PIPE
     drawing = Console(file=sys.stdout, width=width, highlight=False)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ from graphtrain.program.resources import SHARDED
 from graphtrain.program.whole_run import PlannedRun
 from graphtrain.ranks import current_ranks
 from graphtrain.state.random import seed_everything
-from graphtrain.state.weights import dtype_and_shape, fitting, load_weights, uncompiled, weights_of
+from graphtrain.state.weights import fitting, load_weights, uncompiled
 from graphtrain.storage.manifest import holds_a_checkpoint
 from graphtrain.storage.named import checkpoint_folder
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
@@ -136,16 +134,11 @@ def _load(resources: Mapping[str, Any], name: str, path: Path, only: Sequence[st
     modules = {key: module for key, module in resources.items() if isinstance(module, torch.nn.Module)}
     if name not in modules:
         raise UsageError(f"--init: there is no module `{name}`", suggestion(name, modules))
-    from graphtrain.storage.weight_files import open_weights  # which few runs need
+    from graphtrain.storage.weight_files import open_weights, weights_of_model  # which few runs need
 
     module, what = uncompiled(modules[name]), f"--init: `{path}` does not match `{name}`:"
     try:
-        if holds_a_checkpoint(path):
-            from graphtrain.storage.whole import model_in_place  # which few runs need
-
-            stored = model_in_place(path, name)
-        else:
-            stored = open_weights(path)
+        stored = weights_of_model(path, name) if holds_a_checkpoint(path) else open_weights(path)
         stored = {plain_name(key): tensor for key, tensor in stored.items()}
         count, names = len(stored), fitting(module, {key: each.like() for key, each in stored.items()}, only, what)
         stored = {key: stored[key] for key in names}
@@ -164,25 +157,3 @@ def _load(resources: Mapping[str, Any], name: str, path: Path, only: Sequence[st
     load_weights(module, saved, strict=False)  # strict except for the other names of tied parameters
     part = f"{len(saved)} of {count} tensors" if only else "the weights"
     return f"--init: `{name}` has {part} of {path}, unless the run continues from a checkpoint"
-
-
-def fingerprints(resources: Mapping[str, Any]) -> dict[str, str]:
-    """Module -> the beginning of a hash of a few elements of each of its tensors: other weights, another fingerprint.
-
-    >>> fingerprints({"model": torch.nn.Linear(2, 1), "lr": 0.1}).keys()
-    dict_keys(['model'])
-    """
-    return {name: _fingerprint(value) for name, value in resources.items() if isinstance(value, torch.nn.Module)}
-
-
-def _fingerprint(module: torch.nn.Module) -> str:
-    digest = hashlib.sha256()
-    with torch.no_grad():
-        for key, tensor in weights_of(uncompiled(module)).items():
-            digest.update(key.encode())
-            with suppress(Exception):  # a tensor of a class of its own, or one without values yet
-                digest.update(dtype_and_shape(tensor).encode())
-                flat = tensor.reshape(-1)
-                if number := flat.numel():
-                    digest.update(repr(flat[[0, number // 2, number - 1]].tolist()).encode())
-    return digest.hexdigest()[:16]

@@ -18,7 +18,7 @@ from graphtrain.command.failure import STOPPED
 from graphtrain.command.output import notify_once
 from graphtrain.command.run import RunOptions, Script, resume_command, without
 from graphtrain.command.script import load_graph
-from graphtrain.command.set_up import SetUp, fingerprints, named_weights, set_up, warm_start
+from graphtrain.command.set_up import SetUp, named_weights, set_up, warm_start
 from graphtrain.command.settings import renamings, setup_arguments, split_settings, with_parameters
 from graphtrain.data.loaders import RankLocal
 from graphtrain.data.samplers import length_of
@@ -26,11 +26,10 @@ from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.read_toml import overlay_name
 from graphtrain.graph.registry import kind_of_node
-from graphtrain.lazy import PARTS, installed, part
+from graphtrain.lazy import imported
 from graphtrain.names import quoted
 from graphtrain.outcome import Outcome
 from graphtrain.program.agreement import Agreement
-from graphtrain.program.factories import with_made
 from graphtrain.program.requests import Requests
 from graphtrain.program.resources import USUAL, resolve_device, without_unread
 from graphtrain.ranks import current_ranks, is_one_of_several, on_all_ranks
@@ -120,8 +119,7 @@ class _Training:
             made.resources, unread = without_unread(graph, made.resources)
             for line in unread:
                 report(line)
-        ready = with_made(made.resources)
-        loaded = warm_start(ready, options.init, options.init_only)
+        loaded = warm_start(made.resources, options.init, options.init_only)
         trainer: Callable[..., Trainer] = functools.partial(
             Trainer,
             device=options.device,
@@ -129,12 +127,11 @@ class _Training:
             display=None if options.quiet else display_for(report),
             notify=report,
             not_state=made.not_state,
-            times=not self._options.no_times,
             **made.resources,
         )
         if options.dry_run:
             return self._dry_run(trainer(graph.dry_run()), loaded)
-        about = self._about(made, sorted(arguments), fingerprints(ready))
+        about = self._about(made, sorted(arguments))
         stem = program.file.stem if program.file is not None and program.file.stem.isidentifier() else "run"
         with named_or_new_directory(options.run_dir, stem, Agreement(self._ranks, Requests()).lead) as run_dir:
             trained = trainer(graph, run_dir=run_dir, loggers=loggers, about=about)
@@ -179,7 +176,9 @@ class _Training:
                     "a logger is called as logger(metrics, step)",
                 )
         if self._options.tensorboard:
-            loggers.append(part("tensorboard").TensorBoard())
+            from graphtrain.report.tensorboard import TensorBoard
+
+            loggers.append(TensorBoard())
         if self._options.wandb:
             from graphtrain.report.wandb import WandB
 
@@ -195,7 +194,7 @@ class _Training:
                 f"{self._program.name} returns `{name}`, which is not a resource but a setting of the run", hint
             )
 
-    def _about(self, made: SetUp, given: list[str], weights: dict[str, str]) -> dict[str, Any]:
+    def _about(self, made: SetUp, given: list[str]) -> dict[str, Any]:
         """Facts that are saved with the run."""
         init = map(named_weights, self._options.init)  # `RUN/best` as the checkpoint that it is now
         return {
@@ -206,7 +205,6 @@ class _Training:
             "script": str(self._program.file or ""),
             "init": [f"{name}={path}" for name, path in init],
             "init_only": list(self._options.init_only),
-            "weights": weights,
         }
 
     # ---- the run
@@ -214,9 +212,8 @@ class _Training:
     def _train(self, trainer: Trainer, run_dir: Path, resume: str, loaded: list[str]) -> int:
         """Train, and report the outcome; the exit code."""
         options, report = self._options, self._report
-        display = installed(PARTS["display"])
-        if not options.quiet and not self._ranks.rank and display is not None:
-            display.introduce(trainer.summary(), report)
+        if not options.quiet and not self._ranks.rank:
+            imported("graphtrain.report.display.choose").introduce(trainer.summary(), report)
         for line in loaded:
             report(line)
         if options.run_dir is None:

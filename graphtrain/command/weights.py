@@ -15,10 +15,11 @@ from graphtrain.names import quoted, suggestion
 from graphtrain.storage.encoding import TYPES
 from graphtrain.storage.manifest import Manifest, read_manifest
 from graphtrain.storage.named import checkpoint_folder, newest_in
-from graphtrain.storage.pieces import Piece
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
 from graphtrain.storage.state_files import Sections
-from graphtrain.storage.whole import states_in_place, weights_in_place, write_weights
+from graphtrain.storage.weight_files import StoredTensor, stored_weights, write_weights
+
+Stored = Callable[[Any], StoredTensor | None]
 
 
 def export_weights(run: Path, path: Path, model: str | None, notify: Callable[[str], None]) -> str:
@@ -40,30 +41,26 @@ def export_weights(run: Path, path: Path, model: str | None, notify: Callable[[s
     if not folder.is_dir():
         raise UsageError(f"there is no run `{folder}`", "name a run directory, or a checkpoint in one")
     is_run = (folder / CHECKPOINTS_FOLDER).is_dir()
-    checkpoint, states = (
+    checkpoint, sections, stored = (
         newest_in(folder, _read, notify, finite_first=True) if is_run else _read(folder, read_manifest(folder))
     )
-    of_ranks = [_named_weights(checkpoint, sections, model) for sections in states]
-    for name, each in of_ranks[0].items():
-        if isinstance(each, torch.Tensor) and each.layout is not torch.strided:
-            raise UsageError(f"`{name}` is of {each.layout}, which no file of weights can hold", "make it dense")
-    tensors = weights_in_place(checkpoint, of_ranks)
+    tensors = _named_weights(checkpoint, sections, stored, model)
     other = next((name for name, tensor in tensors.items() if tensor.dtype not in TYPES), None)
     if other is not None:
         raise UsageError(f"`{other}` is of {tensors[other].dtype}, which no file of safetensors can hold")
     try:
-        write_weights(path, tensors, checkpoint)
+        write_weights(path, tensors)
     except OSError as error:
         raise UsageError(f"cannot write `{path}`: {error.strerror}") from None
     count = sum(math.prod(tensor.shape) for tensor in tensors.values())
     return f"wrote {path}: {len(tensors)} tensors, {count:,} numbers, of {checkpoint.name}"
 
 
-def _read(path: Path, manifest: Manifest) -> tuple[Path, list[Sections]]:
-    return path, states_in_place(path, manifest)
+def _read(path: Path, manifest: Manifest) -> tuple[Path, Sections, Stored]:
+    return path, *stored_weights(path, manifest)
 
 
-def _named_weights(path: Path, sections: Sections, model: str | None) -> dict[str, Any]:
+def _named_weights(path: Path, sections: Sections, stored: Stored, model: str | None) -> dict[str, StoredTensor]:
     """The tensors in the state of each model, by name, after the name of the model if there are several."""
     states = {name: sections["resources"].get(name, {}) for name in sections["modules"]}
     if not states:
@@ -72,9 +69,14 @@ def _named_weights(path: Path, sections: Sections, model: str | None) -> dict[st
         hint = suggestion(model, states) or f"there are: {quoted(states)}"
         raise UsageError(f"--model: the run has no model `{model}`", hint)
     chosen = [model] if model is not None else [*states]
-    return {
-        name if len(chosen) == 1 else f"{owner}.{name}": tensor
-        for owner in chosen
-        for name, tensor in states[owner].items()
-        if isinstance(tensor, torch.Tensor | Piece)
-    }
+    weights = {}
+    for owner in chosen:
+        for name, value in states[owner].items():
+            full_name = name if len(chosen) == 1 else f"{owner}.{name}"
+            if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
+                raise UsageError(
+                    f"`{full_name}` is of {value.layout}, which no file of weights can hold", "make it dense"
+                )
+            if (tensor := stored(value)) is not None:
+                weights[full_name] = tensor
+    return weights

@@ -12,15 +12,12 @@ from graphtrain.errors import UsageError
 from graphtrain.lazy import lazy_import
 
 if TYPE_CHECKING:
-    import numpy
     import torch
 
-    from graphtrain.state import content, contents
+    from graphtrain.state import content
 else:
     torch = lazy_import("torch")
     content = lazy_import("graphtrain.state.content")
-    contents = lazy_import("graphtrain.state.contents")
-    numpy = lazy_import("numpy")
 
 NESTS = frozenset({dict, list, tuple})
 _MOST_TRACED = 64 * 2**10
@@ -119,17 +116,6 @@ def _parts_of(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in names if hasattr(value, name)}
 
 
-def cast(batch: Any, dtype: torch.dtype) -> Any:
-    """The batch with every floating tensor of a type.
-
-    >>> [tensor.dtype for tensor in cast([torch.zeros(1), torch.zeros(1, dtype=torch.int64)], torch.float64)]
-    [torch.float64, torch.int64]
-    """
-    return mapped(
-        batch, lambda leaf: leaf.to(dtype) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf
-    )
-
-
 def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
     """Every tensor in a nest of tuples, lists, mappings and dataclasses, in order.
 
@@ -164,44 +150,32 @@ def tensors_held(batch: Any) -> Any:
     return parts if NESTS.isdisjoint(map(type, parts)) else tuple(map(tensors_held, parts))
 
 
-def traces(held: Any) -> Any:
-    """How to tell later what `tensors_held` gave: of a tensor or a plain value, how often it was changed, and a hash.
+def trace(held: Any) -> dict[str, Any]:
+    """A hash of the tensors in what `tensors_held` gave, and how often they were changed.
 
-    Nested as the batch is. None for what is not looked at: only tensors on the host are, without waiting for a device;
-    of more than 64 KiB a sample is hashed.
+    Those on the host are hashed, without other devices; of more than 64 KiB a sample.
 
-    >>> tensor = torch.zeros(2); before = traces((tensor, "a")); tensor += 1; after = traces((tensor, "a"))
-    >>> before[0]["version"], after[0]["version"], before[0]["hash"] == after[0]["hash"], before[1] == after[1]
-    (0, 1, False, True)
+    >>> tensor = torch.zeros(2); before = trace((tensor, "a")); tensor += 1; after = trace((tensor,))
+    >>> before["versions"], after["versions"], before["hash"] == after["hash"]
+    (0, 1, False)
     """
-    version = 0
-    if isinstance(held, torch.Tensor):
-        if held.device.type != "cpu" or held.is_inference() or held.layout is not torch.strided:
-            return None
-        if held.is_quantized or held.is_nested or not held.numel():
-            return None
-        version = held._version
-    elif isinstance(held, tuple) and not {*map(type, held)} <= contents.CONSTANTS:
-        return [traces(part) for part in held]
-    elif not isinstance(held, tuple) and type(held) not in contents.CONSTANTS:
-        return None
-    return {"version": version, "hash": bytes.fromhex(content.content_hash(held, most_bytes=_MOST_TRACED))[:8]}
+    tensors = list(_traced(held))
+    hashed = content.content_hash(tensors, most_bytes=_MOST_TRACED)[:16]
+    return {"versions": sum(tensor._version for tensor in tensors), "hash": hashed}
 
 
-def is_other(trace: Any, saved: Any) -> bool:
-    """True if a batch is not the one that was saved; of tensors that were changed since they were fetched, none knows.
+def _traced(held: Any) -> Iterator[torch.Tensor]:
+    if isinstance(held, tuple):
+        for part in held:
+            yield from _traced(part)
+    elif isinstance(held, torch.Tensor) and _is_plain(held):
+        yield held
 
-    >>> a, b, changed = {"version": 0, "hash": b"a"}, {"version": 0, "hash": b"b"}, {"version": 1, "hash": b"c"}
-    >>> is_other([a, b], [a, changed]), is_other([a, None], [b, b]), is_other([a], [a, a])
-    (False, True, True)
-    """
-    if trace is None or saved is None:
-        return False
-    if type(trace) is not type(saved) or len(trace) != len(saved):
-        return True
-    if isinstance(trace, list):
-        return any(map(is_other, trace, saved))
-    return bool(trace["version"] == saved["version"] and trace["hash"] != saved["hash"])
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """True for a tensor with values on the host."""
+    is_dense = tensor.layout is torch.strided and not (tensor.is_quantized or tensor.is_nested)
+    return is_dense and tensor.device.type == "cpu" and not tensor.is_inference()
 
 
 def is_on_host(batch: Any) -> bool:

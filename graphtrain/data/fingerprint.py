@@ -2,108 +2,58 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-import numpy
-import torch
-from torch.utils.data import DataLoader, Subset, TensorDataset
+from torch.utils.data import DataLoader
 
 from graphtrain.data.loader import Loader
 from graphtrain.data.loaders import own_data
 from graphtrain.data.samplers import samples_per_batch
-from graphtrain.state.content import content_hash
-
-# These types exactly: looking at a sample of them changes nothing. A class of the user may count its samples.
-_PLAIN = (list, tuple, torch.Tensor, numpy.ndarray, numpy.memmap)
-_INDICES = (list, tuple, range, torch.Tensor, numpy.ndarray)
 
 
 def fingerprint(data: Any) -> dict[str, Any]:
-    """The length of data, the settings of a loader, and a hash of a few samples where looking at them has no effect.
+    """The length of data; of a loader, its settings and the number of samples too.
 
-    Samples are looked at in lists, tuples, tensors, NumPy arrays, `TensorDataset` and `Subset` of those. Any other data
-    set may have a generator, a cursor or an open file, so only its length is read.
-
-    >>> fingerprint([torch.ones(2), torch.zeros(2)])["length"]
-    2
+    >>> fingerprint([1, 2])
+    {'length': 2}
     """
     data = own_data(data)
-    dataset: Any = getattr(data, "dataset", data) if isinstance(data, Loader | DataLoader) else data
-    facts: dict[str, Any] = {"length": _length(data), "samples": (length := _length(dataset)), "hash": ""}
-    if length and _is_plain(dataset):
-        with contextlib.suppress(Exception):  # an index beyond the data, or a tensor without bytes: the run raises it
-            samples = [dataset[index] for index in sorted({0, length // 2, length - 1})]
-            facts["hash"] = content_hash(samples)[:16]
-    return facts | {"settings": _settings(data)} if isinstance(data, Loader | DataLoader) else facts
+    is_loader = isinstance(data, Loader | DataLoader)
+    dataset: Any = getattr(data, "dataset", data) if is_loader else data
+    return {"length": _length(data), **(_settings(data, dataset) if is_loader else {})}
 
 
 def data_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What differs, in words.
 
-    >>> data_changes({"train_data": {"length": 3, "hash": "a"}}, {"train_data": {"length": 4, "hash": "b"}})
+    >>> data_changes({"train_data": {"length": 3}}, {"train_data": {"length": 4}})
     ['train_data (length 3 -> 4)']
-    >>> before, after = ({"d": {"length": 9, "settings": {"batch size": size}}} for size in (4, 8))
-    >>> data_changes(before, after)
-    ['d: batch size 8, was 4']
     """
     changes = []
     for name, after in now.items():
         before = saved.get(name, after)
-        lengths = [key for key in ("length", "samples") if before.get(key) != after.get(key)]
-        settings = _other_settings(before, after, matter=True)
-        if settings:
-            changes.append(f"{name}: {'; '.join(settings)}")
-        if "samples" in lengths or (lengths and not settings):  # a batch size changes the length too
-            changes.append(f"{name} ({lengths[0]} {before.get(lengths[0])} -> {after.get(lengths[0])})")
-        elif before.get("hash") and after.get("hash") and before["hash"] != after["hash"]:
-            changes.append(f"{name} (its samples)")
+        words = [f"{key} {before[key]} -> {after[key]}" for key in after if before.get(key, after[key]) != after[key]]
+        if words:
+            changes.append(f"{name} ({', '.join(words)})")
     return changes
 
 
-def data_asides(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What differs and changes no batch, in words: the number of workers of a `Loader`.
-
-    >>> before, after = ({"d": {"settings": {"loader": "Loader", "workers": count}}} for count in (0, 2))
-    >>> data_asides(before, after), data_changes(before, after)
-    (['d: workers 2, was 0, which changes no batch'], [])
-    """
-    differing = {name: _other_settings(saved.get(name, after), after, matter=False) for name, after in now.items()}
-    return [f"{name}: {', '.join(lines)}, which changes no batch" for name, lines in differing.items() if lines]
-
-
-def _other_settings(before: Mapping[str, Any], after: Mapping[str, Any], *, matter: bool) -> list[str]:
-    """The settings that differ, in words.
-
-    Arguments:
-        matter: True for those on which batches depend, False for the others.
-    """
-    saved, now = before.get("settings"), after.get("settings")
-    if not isinstance(saved, Mapping) or not isinstance(now, Mapping):
-        return []
-    return [
-        f"{name} {'none' if now[name] is None else now[name]}, was {'none' if saved[name] is None else saved[name]}"
-        for name in now
-        if name in saved
-        and saved[name] != now[name]
-        and matter is not (name == "workers" and saved.get("loader") == now.get("loader") == "Loader")
-    ]
-
-
-def _settings(loader: Any) -> dict[str, Any]:
+def _settings(loader: Any, dataset: Any) -> dict[str, Any]:
     """The settings of a loader on which its batches may depend."""
     order = loader.batch_sampler if samples_per_batch(loader) is None else loader.sampler
     kind = None if order is None else type(order).__name__
     is_shuffled = kind == "RandomSampler" if isinstance(loader, DataLoader) else loader.shuffle
     is_usual = kind in ("RandomSampler", "SequentialSampler", "_InfiniteConstantSampler")
     return {
+        "samples": _length(dataset),
         "loader": type(loader).__name__,
         "batch size": samples_per_batch(loader),
         "shuffle": is_shuffled,
         "sampler": None if isinstance(loader, DataLoader) and is_usual else kind,
         "drop_last": loader.drop_last,
-        "workers": loader.num_workers,
+        # Those of a `Loader` change no batch.
+        **({"workers": loader.num_workers} if isinstance(loader, DataLoader) else {}),
     }
 
 
@@ -112,14 +62,3 @@ def _length(data: Any) -> int | None:
         return len(data)
     except Exception:  # code of the user: if it is an error, the run will raise it
         return None
-
-
-def _is_plain(dataset: Any) -> bool:
-    """True where a sample can be looked at without any effect."""
-    while type(dataset) is Subset:
-        if type(dataset.indices) not in _INDICES:
-            return False
-        dataset = dataset.dataset
-    if type(dataset) is TensorDataset:
-        return all(type(tensor) is torch.Tensor for tensor in dataset.tensors)
-    return type(dataset) in _PLAIN

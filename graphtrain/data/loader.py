@@ -10,34 +10,27 @@ from __future__ import annotations
 import hashlib
 import itertools
 import operator
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
-from contextlib import ExitStack
+import types
+from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from typing import Any, final
 
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, get_worker_info
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
-from graphtrain.data.samplers import announce_epoch, generators_of, length_of
+from graphtrain.data.samplers import announce_epoch, generators_of, length_of, parts_within
 from graphtrain.data.workers import WorkerStart, iterate, shut_down
 from graphtrain.errors import DataError
-from graphtrain.state.baseline import Baseline
-from graphtrain.state.category import category_of
-from graphtrain.state.content import content_hash
-from graphtrain.state.drift import NO_DRIFT
+from graphtrain.state.category import category_of, is_users
 from graphtrain.state.generators import HOST, AnyGenerator, any_generator, generator_of
 from graphtrain.state.random import RandomAside, seed_all
-from graphtrain.state.reachable import Reachable
-from graphtrain.storage.state_files import state_digest
+from graphtrain.state.reachable import Reachable, names_in
 
 # Objects in which a generator may appear while data is fetched: those nearest to the data set.
 _MOST_WATCHED = 16
 
 # So many samples, or ten times the dataset, are surely enough for an epoch.
 _MOST_WITHOUT_LENGTH = 1_000_000
-
-# The room for what a worker reports.
-_MOST_BYTES = 512
 
 Job = tuple[int, int, int, Any]
 """What to load: the seed, the epoch and the number of a batch, and the indices of its samples."""
@@ -75,7 +68,7 @@ class Loader:
     """
 
     # Made when batches are drawn, whose order follows from the epoch alone; and what changes no batch.
-    _graphtrain_not_state = ("_inner", "_numbered", "_options", "_reports", "num_workers")
+    _graphtrain_not_state = ("_inner", "_numbered", "_options", "num_workers")
 
     def __init__(
         self,
@@ -125,7 +118,6 @@ class Loader:
         self._collate = collate_fn or (default_collate if batch_size is not None or batch_sampler is not None else None)
         self._numbered = _NumberedBatches()
         self._inner: DataLoader[Any] | None = None
-        self._reports: Reports | None = None
         self._options: dict[str, Any] = {
             "num_workers": num_workers,
             "pin_memory": pin_memory,
@@ -183,9 +175,7 @@ class Loader:
         """The batches of an epoch with these numbers, which are asked for as workers are free."""
         self._numbered.jobs = map(epoch.job, numbers)  # numbers may go on after their end, as in no generator
         if self._inner is None:
-            if self.num_workers and self._reports is None:
-                self._reports = Reports(self.num_workers)
-            fetch = _SeededFetch(self.dataset, self._collate, self._reports)
+            fetch = _SeededFetch(self.dataset, self._collate, in_workers=self.num_workers > 0)
             # A separate generator: the inner loader's base seed must not be drawn from the global one.
             self._inner = DataLoader(
                 fetch,
@@ -211,13 +201,23 @@ class Loader:
         return shut_down(batches, even_persistent=True)
 
     def unsaved(self) -> list[str]:
-        """What workers remember that batches depend on, and that nothing can save, as far as it is known."""
-        paths = self._reports.read() if self._reports is not None else []
-        names = (f": the global `{path}`" if ":" in path.partition("[")[0] else f".{path}" for path in paths)
+        """What the code of the data set changes in worker processes, whose memory is not saved, by its source text.
+
+        An attribute or a global that is None in this process is made there when it is first needed, such as an open
+        file, and is no memory.
+        """
+        if not self.num_workers:
+            return []
+        parts = [(f".dataset{path}", part) for path, part in parts_within(self.dataset)]
+        names = [
+            each if each.startswith(":") else f"{path}{each}"
+            for path, part in [*parts, (".collate_fn", self._collate)]
+            for each in _changed_by(part)
+        ]
         return [
-            f"{name} changes in worker processes, whose memory is not saved, and batches depend on it: use "
-            "num_workers=0, or derive it from the index"
-            for name in names
+            f"{name} changes in worker processes, whose memory is not saved: use num_workers=0, or derive it from the "
+            "index"
+            for name in dict.fromkeys(names)
         ]
 
     def _order(self, indices: torch.Tensor | None) -> tuple[Any, bool]:
@@ -297,34 +297,24 @@ class _NumberedBatches:
 
 
 class _SeededFetch(Dataset[Any]):
-    """Load and collate one batch under its own seed. In this process the generators are restored afterwards.
+    """Load and collate one batch under its own seed. In this process the generators are restored afterwards."""
 
-    Arguments:
-        reports: what workers report to; None in this process.
-    """
-
-    def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any] | None, reports: Reports | None) -> None:
+    def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any] | None, *, in_workers: bool) -> None:
         self._dataset = dataset
         self._collate = collate
-        self._reports = reports
+        self._in_workers = in_workers
         self._epoch = -1
         self._generators = Generators(())
-        self._memory: WorkerMemory | None = None
 
     def __getitem__(self, job: Job) -> Any:
         seed, epoch, number, indices = job
-        if self._reports is not None and self._memory is None:
-            self._memory = WorkerMemory({"dataset": self._dataset, "collate_fn": self._collate}, self._reports)
         if epoch != self._epoch:  # to look for generators anywhere takes long
             self._epoch, self._generators = epoch, Generators([self._dataset, self._collate])
         batch_seed = derived_seed(seed, epoch, number)
-        if self._memory is None:
-            with RandomAside([*HOST.values(), *self._generators.all()]):
-                return self._fetch(epoch, batch_seed, indices)
-        batch = self._fetch(epoch, batch_seed, indices)
-        if self._memory.is_due():
-            self._memory.compare(batch, lambda: self._fetch(epoch, batch_seed, indices), self._generators.identities())
-        return batch
+        if self._in_workers:
+            return self._fetch(epoch, batch_seed, indices)
+        with RandomAside([*HOST.values(), *self._generators.all()]):
+            return self._fetch(epoch, batch_seed, indices)
 
     def _fetch(self, epoch: int, seed: int, indices: Any) -> Any:
         announce_epoch(self._dataset, epoch)  # a persistent worker has its own copy
@@ -339,6 +329,28 @@ class _SeededFetch(Dataset[Any]):
         if self._collate is None:
             return self._dataset[indices]
         return self._collate([self._dataset[index] for index in indices])
+
+
+def functions_of(kind: type, method: str) -> Iterator[types.FunctionType]:
+    """A method of a class of the user's own, and the methods that it calls."""
+    waiting, seen = [method], set[str]()
+    while waiting:
+        function = getattr(kind, name := waiting.pop(), None)
+        if name not in seen and isinstance(function, types.FunctionType) and is_users(function.__module__):
+            yield function
+            waiting += names_in(function.__code__).attributes
+        seen.add(name)
+
+
+def _changed_by(part: Any) -> Iterator[str]:
+    """The attributes and globals that a data set, or a part of it, sets when it is used, and that were set before."""
+    methods = (function for name in ("__getitem__", "__call__") for function in functions_of(type(part), name))
+    for function in [part] if isinstance(part, types.FunctionType) else methods:
+        names = names_in(function.__code__)
+        yield from (f".{name}" for name in sorted(names.assigned) if getattr(part, name, None) is not None)
+        for name in sorted(names.assigned_variables):
+            if function.__globals__.get(name) is not None:
+                yield f": the global `{function.__module__}:{name}`"
 
 
 def _unchanged(batch: Any) -> Any:
@@ -399,7 +411,6 @@ class Generators:
     def _look(self) -> None:
         self._held = [tuple(attributes.values()) for attributes in self._attributes]
         held = [value for values in self._held for value in values if category_of(type(value)) == "generator"]
-        self._identities = {id(value) for value in (*self._values, *held)}
         distinct = {id(value): value for value in (*self._values, *held) if generator_of(value) is not None}
         self._all = list(map(any_generator, distinct.values()))
 
@@ -414,94 +425,3 @@ class Generators:
     def has_more(self) -> bool:
         """True if there are more of them than when `all` was called last."""
         return len(self._all) < len(self.all())
-
-    def identities(self) -> set[int]:
-        """The identity of each."""
-        return self._identities
-
-
-@final
-class Reports:
-    """Room for one text of each worker, in memory that the parent shares.
-
-    Arguments:
-        workers: how many there are.
-    """
-
-    def __init__(self, workers: int) -> None:
-        self._rows = torch.zeros(workers, _MOST_BYTES, dtype=torch.uint8)
-        self._is_written = torch.zeros(workers, dtype=torch.bool)
-        for shared in (self._rows, self._is_written):
-            shared.share_memory_()  # type: ignore[no-untyped-call]
-
-    def write(self, worker: int, text: str) -> None:
-        """Leave the text of a worker."""
-        content = bytearray(text.encode("utf-8", "replace")[:_MOST_BYTES])
-        self._rows[worker, : len(content)] = torch.frombuffer(content, dtype=torch.uint8)
-        self._is_written[worker] = True  # last: a text that is read is complete
-
-    def read(self) -> list[str]:
-        """The texts that there are, each once."""
-        rows = self._rows[self._is_written].tolist()
-        return list(dict.fromkeys(bytes(row).rstrip(b"\0").decode("utf-8", "ignore") for row in rows))
-
-
-@final
-class WorkerMemory:
-    """Finds out whether batches depend on what a worker process has come to remember: a counter, a generator, ...
-
-    A worker that is started again, as after a resume, remembers nothing. So now and then a batch is fetched a second
-    time, by what the data set held when the worker was started, and compared. A cache that changes no batch passes.
-
-    Arguments:
-        parts: name -> a data set, a function that collates.
-        reports: where it is reported, once.
-    """
-
-    def __init__(self, parts: Mapping[str, Any], reports: Reports) -> None:
-        roots = {name: part for name, part in parts.items() if part is not None}
-        self._baseline, self._roots = Baseline(roots, list(roots)), list(roots)
-        self._reports = reports
-        self._fetches = 0
-        self._is_over = False
-
-    def is_due(self) -> bool:
-        """Count a batch; True for the second, the fourth, the eighth, and so on."""
-        self._fetches += 1
-        return self._fetches > 1 and not self._fetches & (self._fetches - 1) and not self._is_over
-
-    def compare(self, batch: Any, fetch: Callable[[], Any], seeded: Collection[int]) -> None:
-        """Report it if `fetch` gives another batch with what the data set held at first.
-
-        Arguments:
-            seeded: the identities of generators that are seeded for every batch.
-        """
-        changed = self._changed(seeded)
-        if not changed:
-            return
-        with ExitStack() as stack:
-            for name in self._roots:
-                stack.enter_context(self._baseline.kept(name))
-            for name in self._roots:
-                self._baseline.restore(NO_DRIFT, name)
-            again = fetch()
-            changed_by_one = self._changed(seeded)
-        info = get_worker_info()
-        if info is not None and content_hash(batch) != content_hash(again):
-            self._is_over = True
-            remembered = [path for path, change in changed.items() if changed_by_one.get(path) != change]
-            self._reports.write(info.id, [*remembered, *changed][0])
-
-    def _changed(self, seeded: Collection[int]) -> dict[str, str]:
-        """The paths of what has changed, each with a hash of what it is now."""
-        hashes = {}
-        for name in self._roots:
-            for path, change in self._baseline.drift(name).section.items():
-                reached = self._baseline.reachable.by_path.get(path)
-                if reached is not None and id(reached.value) in seeded:
-                    continue
-                dot = "." if reached is not None else ""  # "module:" has the globals of a module
-                parts = {f"{path}{dot}{key}": part for key, part in change["set"].items()} if "set" in change else {}
-                for place, part in (parts or {path: change}).items():
-                    hashes[place] = state_digest({"reachable": {"part": part}})
-        return hashes

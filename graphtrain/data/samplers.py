@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy
@@ -55,16 +56,24 @@ def generators_of(data: Any) -> list[AnyGenerator]:
 def held_generators(data: Any) -> list[Any]:
     """The same, as the objects that they are."""
     held: dict[int, Any] = {}
-    waiting, seen = [data], set()
+    for _, part in parts_within(data):
+        values = (part, *getattr(part, "__dict__", {}).values())
+        held |= {id(value): value for value in values if generator_of(value) is not None}
+    return list(held.values())
+
+
+def parts_within(data: Any) -> Iterator[tuple[str, Any]]:
+    """Data with its samplers, transforms and data sets, at any depth: each once, with the path that leads to it."""
+    waiting, seen = [("", data)], set()
     while waiting:
-        part = own_data(waiting.pop(0))
+        path, part = waiting.pop(0)
+        part = own_data(part)
         if part is None or id(part) in seen:
             continue
         seen.add(id(part))
+        yield path, part
         attributes = getattr(part, "__dict__", {})
-        held |= {id(value): value for value in (part, *attributes.values()) if generator_of(value) is not None}
-        waiting += [attributes[name] for name in _PARTS if name in attributes]
-    return list(held.values())
+        waiting += [(f"{path}.{name}", attributes[name]) for name in _PARTS if name in attributes]
 
 
 def announce_epoch(data: Any, epoch: int) -> None:

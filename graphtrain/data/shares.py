@@ -1,20 +1,19 @@
 """The batches of a `Loader` that one of several ranks loads, and none of the others.
 
 Ranks go through an epoch in rounds. Which batch a rank gets in a round follows from the batches before and from the
-windows that they fill, so rounds are planned ahead, and workers load ahead by that plan. Where a round turns out
-otherwise, as where a window is stepped before it is full, the plan is made again from there.
+windows that they fill, so workers load ahead. Where a window is stepped before it is full, they start again from there.
 """
 
 from __future__ import annotations
 
-import weakref
-from collections import deque
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
 from graphtrain.data.loader import Loader, NumberedEpoch
 from graphtrain.data.source import Opened, Ordered
+from graphtrain.data.workers import shut_down
 from graphtrain.data.wrapped import Wrapped
 from graphtrain.kind.batch_limit import BatchLimit
 
@@ -117,8 +116,8 @@ def planned_rounds(first: int, end: int, world_size: int, windows: Sequence[Wind
 
 
 @final
-class Share:
-    """The batches of one epoch for one rank, loaded ahead.
+class Share(Iterator[Any]):
+    """The batches of one epoch for one rank; workers load them ahead, as long as rounds are as they were planned.
 
     Arguments:
         epoch: the epoch.
@@ -148,107 +147,39 @@ class Share:
     ) -> None:
         self.epoch, self.end, self.stands_in = epoch, end, stands_in
         self._rank, self._world_size, self._windows, self._loader = rank, world_size, windows, loader
-        self._due: deque[int] = deque()  # the numbers that are planned, and not asked for yet
-        self._asked: deque[int] = deque()  # those asked for, and not fetched yet,
-        self._stale = 0  # of which so many are of an older plan
-        self._early: deque[Any] = deque()  # the next batch, where it was fetched one round early
-        self._rounds: deque[tuple[int, int]] = deque()  # those planned whose time has not come
-        self._plan = planned_rounds(first, end, world_size, windows())
-        if again is not None:
-            self._due.append(again)
-        self._batches: Iterator[Any] | None = None
-        self._begin_loading()
-        self.redrawn = [self._fetch()] if again is not None else []
+        self._rounds, self._batches = self._loaded(first, [] if again is None else [again])
+        self.redrawn = [] if again is None else [next(self._batches)]
 
-    def __iter__(self) -> Iterator[int]:
+    def __iter__(self) -> Iterator[Any]:
         return self
 
-    def __next__(self) -> int:
-        """The number of the batch to load next, which is asked for as workers are free."""
-        while not self._due:
-            self._plan_round()
-        self._asked.append(self._due.popleft())
-        return self._asked[-1]
+    def __next__(self) -> Any:
+        """The batch of this rank in the round that was begun last, in which it has one."""
+        return next(self._batches)
 
-    def _plan_round(self) -> None:
-        first, size = next(self._plan)
-        self._rounds.append((first, size))
-        if self._rank < size:
-            self._due.append(first + self._rank)
-        elif self.stands_in:
-            self._due.append(first)
+    def _loaded(self, first: int, again: Sequence[int] = ()) -> tuple[Iterator[tuple[int, int]], Iterator[Any]]:
+        """The rounds from one on as they are planned, and the batches of this rank in them."""
+        rounds, ahead = itertools.tee(planned_rounds(first, self.end, self._world_size, self._windows()))
+        rank, stands_in = self._rank, self.stands_in
+        numbers = (first + rank * (rank < size) for first, size in ahead if rank < size or stands_in)
+        return rounds, self._loader.load(self.epoch, itertools.chain(again, numbers))
 
-    def begin_round(self, first: int, size: int) -> bool:
-        """Note the round that comes; False if another was planned, so that what was loaded ahead is of no use.
+    def begin_round(self, first: int, size: int) -> None:
+        """Begin a round; if another was planned, batches are loaded again from here.
 
         Arguments:
             first, size: the number of its first micro-batch, and how many it has.
         """
-        if not self._rounds:
-            self._plan_round()
-        if self._rounds.popleft() == (first, size):
-            return True
-        for planned in (self._rounds, self._due, self._early):
-            planned.clear()
-        self._stale = len(self._asked)
-        self._plan = planned_rounds(first, self.end, self._world_size, self._windows())
-        self._plan_round()
-        assert self._rounds.popleft() == (first, size), "the round follows from the windows of now"
-        return False
-
-    def fetch(self) -> Any:
-        """The batch of this rank in the round that was begun last, in which it has one."""
-        return self._early.popleft() if self._early else self._fetch()
-
-    def fetch_early(self) -> list[Any]:
-        """The batch of a later round, as it is planned, which `fetch` returns then; nothing if there is none."""
-        if self._early:
-            return []
-        try:
-            while not self._due and len(self._asked) == self._stale:
-                self._plan_round()
-        except StopIteration:
-            return []
-        self._early.append(self._fetch())
-        return [*self._early]
-
-    def _begin_loading(self) -> Iterator[Any]:
-        if self._batches is None:
-            self._batches = self._loader.load(self.epoch, _Numbers(weakref.ref(self)))
-        return self._batches
-
-    def _fetch(self) -> Any:
-        """The next batch that is planned; those of an older plan come first, and are dropped."""
-        while True:
-            batch = next(self._begin_loading(), self)
-            if batch is self:  # the older plan was at its end, and workers have ended
-                assert self._due, "another batch is planned"
-                self._batches = None
-                continue
-            self._asked.popleft()
-            if not self._stale:
-                return batch
-            self._stale -= 1
+        if next(self._rounds, None) != (first, size):
+            shut_down(self._batches)
+            self._rounds, self._batches = self._loaded(first)
+            planned = next(self._rounds)
+            assert planned == (first, size), "the round follows from the windows of now"
 
     def release(self) -> None:
-        """End the workers. What they were asked for is asked for again."""
-        if self._batches is not None and self._loader.release(self._batches):
-            self._due.extendleft(reversed([*self._asked][self._stale :]))
-            self._asked.clear()
-            self._stale, self._batches = 0, None
-
-
-@final
-class _Numbers(Iterator[int]):
-    """What a share asks for, held by its workers: not the share itself, which holds the loader that holds them."""
-
-    def __init__(self, share: weakref.ref[Share]) -> None:
-        self._share = share
-
-    def __next__(self) -> int:
-        share = self._share()
-        assert share is not None, "its batches are fetched by the share alone"
-        return next(share)
+        """End the workers; the next round starts them again."""
+        if self._loader.release(self._batches):
+            self._rounds = iter(())
 
 
 @final

@@ -14,7 +14,6 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
-import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any, Literal, NamedTuple, final
@@ -23,7 +22,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
 from graphtrain.data import NOTHING
-from graphtrain.data.loader import Loader, NumberedEpoch
+from graphtrain.data.loader import Loader, NumberedEpoch, functions_of
 from graphtrain.data.loaders import own_data
 from graphtrain.data.redrawing import Progress, Redrawn, ended_early
 from graphtrain.data.samplers import (
@@ -37,7 +36,6 @@ from graphtrain.data.samplers import (
 from graphtrain.data.stream import Stream
 from graphtrain.data.workers import iterate, shut_down
 from graphtrain.errors import DataError
-from graphtrain.state.category import is_users
 from graphtrain.state.content import content_hash
 from graphtrain.state.generators import HOST, with_generators, without_generators
 from graphtrain.state.random import RandomAside, capture_random, restore_random
@@ -117,10 +115,6 @@ class Source(ABC):
     def release(self, batches: Iterator[Any]) -> bool:
         """End the worker processes that load these batches; True if the epoch has to be reopened therefore."""
         return False
-
-    def unsaved(self) -> list[str]:
-        """What a save cannot hold of this data, as far as it is known: each says what about the data."""
-        return []
 
     def position(self) -> dict[str, Any]:
         """The position that the data itself reports; empty if it has none."""
@@ -220,20 +214,7 @@ def _starts_over(kind: type) -> bool:
     """True for a class of the user's own that begins an epoch in `__iter__`, where it, or a method that it calls, sets
     attributes: what those hold is known, so that the same epoch can begin again.
     """
-    function = getattr(kind, "__iter__", None)
-    if not isinstance(function, types.FunctionType) or not is_users(function.__module__):
-        return False
-    waiting, seen = [function.__code__], set()
-    while waiting:
-        code = waiting.pop()
-        names = names_in(code)
-        if names.assigned:
-            return True
-        seen.add(code)
-        methods = [getattr(kind, name, None) for name in names.attributes]
-        codes = [method.__code__ for method in methods if isinstance(method, types.FunctionType)]
-        waiting += [each for each in codes if each not in seen]
-    return False
+    return any(names_in(function.__code__).assigned for function in functions_of(kind, "__iter__"))
 
 
 def keeps_position(data: Any) -> bool:
@@ -361,9 +342,6 @@ class Ordered(Source):
         batches = self._data.load(self.numbered(epoch), itertools.count(first))
         self.redrawn = list(itertools.islice(batches, drawn - first))
         return batches
-
-    def unsaved(self) -> list[str]:
-        return self._data.unsaved()
 
     def release(self, batches: Iterator[Any]) -> bool:
         return self._data.release(batches)

@@ -211,9 +211,6 @@ class Together(Source):
         released = [self.sources[name].release(iterator) for name, iterator in batches.iterators.items()]
         return any(released)
 
-    def unsaved(self) -> list[str]:
-        return [f".{name}{line}" for name, source in self.sources.items() for line in source.unsaved()]
-
     def position(self) -> dict[str, Any]:
         return {"passes": dict(self.passes)}
 

@@ -38,9 +38,6 @@ class Wrapped(Source):
     def release(self, batches: Iterator[Any]) -> bool:
         return self._source.release(batches)
 
-    def unsaved(self) -> list[str]:
-        return self._source.unsaved()
-
     def position(self) -> dict[str, Any]:
         return self._source.position()
 

@@ -91,20 +91,15 @@ class Graph(Editable, Drawable):
     # Rooms above this one (checks, checkpoints, pictures) are imported where they are called.
 
     @classmethod
-    def load(cls, source: str | Path, *, contained: bool = False) -> Graph:
+    def load(cls, source: str | Path) -> Graph:
         """Read a graph: the name of a shipped or installed one, or the path of a TOML file.
 
         The path of a run directory or of a checkpoint, ``RUN/best`` and ``RUN/newest`` among them, reads the graph
         saved there; to run it, the caller has to declare its kinds.
 
-        Arguments:
-            contained: True refuses a graph that names files outside its own folder (the current folder for a graph
-                given by name), also through links: for services that read graphs of strangers. Default: it may name any
-                file by a relative path.
-
         Raises:
             GraphError: the text is not a graph; `problems` has every reason. Kinds and parameters are left to `check`.
-            UsageError: there is no such graph or file, it has more than 10,000 nodes, or it is not contained.
+            UsageError: there is no such graph or file.
             CheckpointError: the checkpoint is damaged.
 
         >>> Graph.load("fit").start
@@ -115,8 +110,8 @@ class Graph(Editable, Drawable):
             from graphtrain.storage.named import holds_a_graph, saved_graph
 
             if holds_a_graph(Path(source)):
-                return saved_graph(source, contained=contained)
-        return read_toml.read_graph(cls, source, contained=contained).sound(f"graph `{source}`")
+                return saved_graph(source)
+        return read_toml.read_graph(cls, source).sound(f"graph `{source}`")
 
     @classmethod
     def loads(cls, text: str, *, name: str = "text") -> Graph:
@@ -226,8 +221,6 @@ class Graph(Editable, Drawable):
         *,
         counts: Mapping[str, int] | None = None,
         position: str | None = None,
-        seconds: Mapping[str, float] | None = None,
-        guards: bool = False,
     ) -> Path:
         """Draw the graph into a file, with or without problems; an existing file is overwritten.
 
@@ -235,9 +228,6 @@ class Graph(Editable, Drawable):
             path: ends in ``.svg``, ``.png``, ``.pdf``, ``.dot`` (Graphviz) or ``.mmd`` (Mermaid).
             counts: path of a node -> how often it ran, for a heat picture. Default: no heat.
             position: path of the node that runs next, to be marked. Default: none.
-            seconds: path of a node -> how long its visits took, such as `Trainer.seconds_by_node`, for a heat picture
-                of the time. Default: none.
-            guards: True adds a table with the expressions of the guards below the picture. Default: False.
 
         Returns:
             The path of the file.
@@ -252,7 +242,7 @@ class Graph(Editable, Drawable):
         graphtrain.errors.UsageError: fit.jpeg: unknown format of a picture `.jpeg`
           hint: use a file name that ends in .svg, .png, .pdf, .dot, .mmd
         """
-        return self._drawn_into(path, counts=counts, position=position, seconds=seconds, guards=guards)
+        return self._drawn_into(path, counts=counts, position=position)
 
     @property
     def title(self) -> str:

@@ -17,7 +17,7 @@ from graphtrain.graph.elements import NESTED, Edge, Node, Place, Problem, slots_
 from graphtrain.graph.layers import Layers, layers_of
 from graphtrain.graph.overlay import Overlay, with_overlays
 from graphtrain.graph.registry import GRAPHS, OVERLAYS, find_graph
-from graphtrain.graph.sources import MAX_NESTING, GraphReading, TextSource, bounded
+from graphtrain.graph.sources import GraphReading, TextSource
 from graphtrain.kind.parameter import show_value
 from graphtrain.names import FOREIGN, suggestion
 from graphtrain.printable import one_line, shorten
@@ -170,12 +170,8 @@ class Reader:
         return slots
 
 
-def read_graph(make: type[Graph], source: str | Path, *, contained: bool = False) -> Draft:
-    """Read a shipped or installed graph by name, or a file by path.
-
-    Arguments:
-        make: the class of the graph.
-        contained: True refuses files outside its folder. Default: files may be anywhere.
+def read_graph(make: type[Graph], source: str | Path) -> Draft:
+    """Read a shipped or installed graph by name, or a file by path; `make` is the class of the graph.
 
     Raises:
         UsageError: there is no such graph or file, or it cannot be read.
@@ -185,29 +181,20 @@ def read_graph(make: type[Graph], source: str | Path, *, contained: bool = False
             f"expected a Graph, the name of one, or a path; got a {type(source).__name__}",
             'everything else is passed by name, as in Trainer("fit", model=model)',
         )
-    try:
-        folder = Path(source).parent.resolve() if contained else None
-    except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, circular links, a folder that is gone
-        raise UsageError(f"there is no folder of {shorten(repr(str(source)))}: {error}") from None
-    reading = GraphReading(make, folder)
-    with bounded():
-        graph = _read_source(source, TextSource(), reading)
+    reading = GraphReading(make)
+    graph = _read_source(source, TextSource(), reading)
     is_named = isinstance(source, str) and find_graph(source) is not None
     return Draft(graph if is_named else replace(graph, source=str(source)), reading.problems, reading.base)
 
 
-def read_overlays(graph: Graph, sources: Sequence[str | Path], *, contained: bool = False) -> Draft:
+def read_overlays(graph: Graph, sources: Sequence[str | Path]) -> Draft:
     """A graph with overlays, by name or by path, and the problems of those that do not compose.
-
-    Arguments:
-        contained: True refuses a file that names others outside its folder. Default: files may be anywhere.
 
     Raises:
         UsageError: there is no such overlay, or it is a graph.
     """
-    reading = GraphReading(type(graph), Path().resolve() if contained else None)
-    with bounded():
-        return Draft(_with_overlays(graph, sources, TextSource(), reading), reading.problems)
+    reading = GraphReading(type(graph))
+    return Draft(_with_overlays(graph, sources, TextSource(), reading), reading.problems)
 
 
 def overlay_name(make: type[Graph], source: str | Path) -> str:
@@ -216,17 +203,14 @@ def overlay_name(make: type[Graph], source: str | Path) -> str:
     Raises:
         UsageError: there is no such overlay, or it is a graph.
     """
-    with bounded():
-        return _read_overlay(source, TextSource(), GraphReading(make)).name
+    return _read_overlay(source, TextSource(), GraphReading(make)).name
 
 
 def read_text(make: type[Graph], text: str, name: str) -> Draft:
     """Read a graph from text; `name` stands for the file in messages."""
     reading = GraphReading(make)
-    with bounded():
-        return Draft(
-            _read_text(text.removeprefix("\ufeff"), TextSource(name, Path(), (name,)), reading), reading.problems
-        )
+    graph = _read_text(text.removeprefix("\ufeff"), TextSource(name, Path(), (name,)), reading)
+    return Draft(graph, reading.problems)
 
 
 def from_json(make: type[Graph], text: str) -> Graph:
@@ -237,9 +221,7 @@ def from_json(make: type[Graph], text: str) -> Graph:
     """
     reading = GraphReading(make)
     try:
-        data = decoded(json.loads(text))
-        with bounded():
-            graph = _read_table(data, Reader(TextSource(), reading, Lines("")), "")
+        graph = _read_table(decoded(json.loads(text)), Reader(TextSource(), reading, Lines("")), "")
         wrong = "; ".join(problem.message for problem in reading.problems)
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         wrong = repr(error)
@@ -249,7 +231,7 @@ def from_json(make: type[Graph], text: str) -> Graph:
 
 
 def _read_source(source: str | Path, named_in: TextSource, reading: GraphReading) -> Graph:
-    found, text = named_in.opened(source, GRAPHS, reading)
+    found, text = named_in.opened(source, GRAPHS)
     return _read_text(text, found, reading)
 
 
@@ -339,7 +321,6 @@ def _top_level(key: str) -> str:
 
 
 def _read_node(name: str, value: Any, reader: Reader) -> Node:
-    reader.reading.count_node()
     key = ("nodes", name)
     place = reader.place(*key)
     if not isinstance(value, dict):
@@ -369,9 +350,6 @@ def _read_node(name: str, value: Any, reader: Reader) -> Node:
 def _read_body(name: str, value: Any, reader: Reader) -> tuple[Graph | None, str | None]:
     key = ("nodes", name, "graph")
     if isinstance(value, dict):
-        if len(reader.section) >= 3 * MAX_NESTING:
-            reader.problem("G003", key, f"graphs nested more than {MAX_NESTING} levels deep")
-            return None, None
         return _read_table(value, replace(reader, section=(*reader.section, *key)), name), None
     if not isinstance(value, str) or not reader.source.file:
         reader.problem("G003", key, f"nodes.{name}.graph: expected a name, a path or a table, got {show_value(value)}")
@@ -478,8 +456,6 @@ def _read_edits(data: Mapping[str, Any], reader: Reader, overlay: str = "") -> I
         assert place is not None, "edits are in files"
         try:
             edit = edit_of(table, place, overlay)
-            if edit.verb in ("insert", "nest"):
-                reader.reading.count_node()
             inner = edit.arguments.get("graph")
             if isinstance(inner, dict):
                 inside = replace(reader, section=(*reader.section, *key, "graph"))
@@ -516,7 +492,7 @@ def _read_overlay(source: str | Path, named_in: TextSource, reading: GraphReadin
     Raises:
         UsageError: there is none with that name, or it is a graph.
     """
-    found, text = named_in.opened(source, OVERLAYS, reading)
+    found, text = named_in.opened(source, OVERLAYS)
     stem, place = Path(found.file).stem, Place(found.file)
     data = _tables(text, found, reading)
     if data is None:

@@ -1,10 +1,8 @@
-"""Files of graphs and overlays: names and paths, the limits of one reading, and how a new one is written."""
+"""Files of graphs and overlays: names and paths, and how a new one is written."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -19,24 +17,7 @@ from graphtrain.printable import shorten
 if TYPE_CHECKING:
     from graphtrain.graph.graph import Graph
 
-MAX_BYTES = 1 << 20
-MAX_NESTING = 20
-MAX_NODES = 10_000
-
 _FORMAT_LINE = re.compile(r"^\ufeff?[ \t]*format[ \t]*=", re.MULTILINE)
-
-
-class TooLargeError(Exception):
-    """A graph that is too large to be read: a few KB of files can contain each other endlessly."""
-
-
-@contextmanager
-def bounded() -> Iterator[None]:
-    """Report a graph that is too large once, from wherever it is found."""
-    try:
-        yield
-    except TooLargeError as error:
-        raise UsageError(str(error)) from None
 
 
 @dataclass
@@ -45,22 +26,13 @@ class GraphReading:
 
     Attributes:
         make: the class of the graphs.
-        folder: the folder that must contain the files. None: anywhere.
         problems: of all texts so far.
-        nodes: how many were read so far, each file counted as one more.
         base: the graph that the file extends; None if it extends none.
     """
 
     make: type[Graph]
-    folder: Path | None = None
     problems: list[Problem] = field(default_factory=list)
-    nodes: int = 0
     base: Graph | None = None
-
-    def count_node(self) -> None:
-        self.nodes += 1
-        if self.nodes > MAX_NODES:
-            raise TooLargeError(f"the graph has more than {MAX_NODES:,} nodes, with those of the graphs in it")
 
 
 @dataclass(frozen=True)
@@ -77,7 +49,7 @@ class TextSource:
     folder: Path | None = None
     chain: tuple[str, ...] = ()
 
-    def opened(self, source: str | Path, sort: Texts, reading: GraphReading) -> tuple[TextSource, str]:
+    def opened(self, source: str | Path, sort: Texts) -> tuple[TextSource, str]:
         """A graph or an overlay that is named here, and its text.
 
         Raises:
@@ -88,7 +60,7 @@ class TextSource:
             identity = f"<{sort.word} {source}>" if sort is OVERLAYS else f"<{source}>"
             found = TextSource(f"{source}.toml", Path(), (*self.chain, identity))
         else:
-            path, identity = self._found(source, sort, reading.folder)
+            path, identity = self._found(source, sort)
             found = TextSource(str(path), path.parent, (*self.chain, identity))
         if identity in self.chain:
             cycle = " -> ".join((*self.chain[self.chain.index(identity) :], identity))
@@ -96,9 +68,6 @@ class TextSource:
                 f"graphs that extend or contain each other in a cycle: {cycle}",
                 "let one of them extend or contain something else, such as a shipped graph",
             )
-        if len(self.chain) >= MAX_NESTING:
-            raise UsageError(f"graphs nested more than {MAX_NESTING} levels deep: {' -> '.join(self.chain)}")
-        reading.count_node()
         text = _file_text(shipped if shipped is not None else path)
         if (self.chain or sort is OVERLAYS) and not _FORMAT_LINE.search(text.partition("\n[")[0]):
             # Its text is not quoted: a graph of a stranger may name any file of this machine.
@@ -106,7 +75,7 @@ class TextSource:
             raise UsageError(f"`{source}` is not {expected}: there is no line `format = {FORMAT}` at its top")
         return found, text.removeprefix("\ufeff")  # the byte order mark of some editors
 
-    def _found(self, source: str | Path, sort: Texts, container: Path | None) -> tuple[Path, str]:
+    def _found(self, source: str | Path, sort: Texts) -> tuple[Path, str]:
         """The path of a file, and its target if it is a link."""
         path = Path(source)
         if self.folder is not None and path.is_absolute():
@@ -117,11 +86,6 @@ class TextSource:
         except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, circular links, no permission
             reason = getattr(error, "strerror", None) or str(error)
             raise UsageError(f"there is no {sort.word} {shorten(repr(str(source)))}: {reason}", sort.hint("")) from None
-        if container is not None and not target.is_relative_to(container):
-            raise UsageError(
-                f"`{source}` leads out of the folder `{container}`, which has to contain the graph",
-                "name a file in that folder, or a shipped graph",
-            )
         if isinstance(source, str) and path.suffix != ".toml" and (not exists or not source):
             hint = sort.hint(source)
             if sort is GRAPHS and OVERLAYS.find(source) is not None:
@@ -152,19 +116,11 @@ def write_new(path: Path, content: bytes) -> None:
 
 def _file_text(file: Path | Traversable) -> str:
     if not file.is_file():
-        kind = "a folder" if file.is_dir() else "not a regular file" if getattr(file, "exists", bool)() else "missing"
-        raise UsageError(f"cannot read the graph `{file}`: it is {kind}")
+        raise UsageError(f"cannot read the graph `{file}`: it is {'a folder' if file.is_dir() else 'missing'}")
     try:
-        with file.open("rb") as opened:
-            data = opened.read(MAX_BYTES + 1)
+        return file.read_text(encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot read the graph `{file}`: {error.strerror}") from None
-    if len(data) > MAX_BYTES:
-        raise UsageError(
-            f"the graph `{file}` is larger than 1 MiB", "a graph is a page of text; is this the right file?"
-        )
-    try:
-        return data.decode("utf-8")
     except UnicodeDecodeError as error:
         hint = "a graph is TOML text; is this the right file?"
         raise UsageError(f"the graph `{file}` is not UTF-8 text (byte {error.start})", hint) from None

@@ -132,13 +132,11 @@ class Roles:
 
     Attributes:
         records: the prefix of metrics: a parameter with the name of a slot that the kind writes.
-        renews: `resource` of a kind that reads `renewals`: the name of a resource that it makes again.
         keeps: `keep` of a kind with a step function: slots it returns that an epoch does not clear.
         monitor, mode: the name of a recorded metric, and whether small or large values are good.
     """
 
     records: str = ""
-    renews: str = ""
     keeps: str = ""
     monitor: str = ""
     mode: str = ""
@@ -205,10 +203,8 @@ class Kind:
         modes = [
             name for name, each in self.parameters.items() if Mode in (each.annotation, *get_args(each.annotation))
         ]
-        makes_again = any(read.name == "renewals" for read in self.setup_reads or ())
         return Roles(
             records=next((name for name in self.writes if name in self.parameters), ""),
-            renews="resource" if makes_again and "resource" in self.parameters else "",
             keeps="keep" if self.may_return_slots and "keep" in self.parameters else "",
             monitor=monitor,
             mode=modes[0] if monitor and modes else "",
@@ -295,12 +291,6 @@ class Kind:
         instance = self.implementation() if inspect.isclass(self.implementation) else FunctionRecord()
         self.reset(instance, whole=True)
         return instance
-
-    def restart(self, instance: Any) -> None:
-        """Reset its own progress to the defaults, except how often it ran and when it is due."""
-        for field in self.fields.values():
-            if field.stored and field.name not in ("runs", "fired"):
-                setattr(instance, field.name, copy.deepcopy(field.default))
 
     def reset(self, instance: Any, *, whole: bool = False) -> None:
         """Reset the progress of `instance` to the defaults; if `whole`, also fields declared with `stays`."""

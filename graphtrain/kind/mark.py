@@ -218,7 +218,7 @@ def _declare(
 
 
 def _fixed(parameters: Mapping[str, Parameter], declared: Mapping[str, Any]) -> set[str]:
-    """The parameters that are read before the node runs: its trigger, and what it records, renews or is due by."""
+    """The parameters that are read before the node runs: its trigger, and what it records or is due by."""
     triggers = {name for name, parameter in parameters.items() if is_trigger(parameter.annotation)}
     by_name = {name for name in declared["writes"] if name in parameters}  # under which metrics are recorded
     return {*triggers, *by_name, *declared["extra_due_fields"].values()}

@@ -10,7 +10,6 @@ import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from graphtrain.kind.trigger import Trigger
@@ -290,7 +289,4 @@ def known_mode(metric: str) -> Mode | None:
     return "max" if not _LARGE.isdisjoint(words) else None
 
 
-Precision = Literal["32-true", "64-true", "bf16-true", "bf16-mixed", "16-mixed"]
-
-# The types that `Trainer` gives models before they are trained; those of other precisions stay as they are.
-MODEL_DTYPES: Mapping[str, str] = MappingProxyType({"64-true": "float64", "bf16-true": "bfloat16"})
+Precision = Literal["32-true", "bf16-mixed", "16-mixed"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,10 +12,7 @@ from typing import Any
 import numpy
 
 from graphtrain.errors import GraphtrainError
-from graphtrain.graph import Graph
-from graphtrain.graph.elements import Problem, nodes_of
-from graphtrain.graph.read_toml import Draft
-from graphtrain.page.pictures import content_of, difference_of
+from graphtrain.page.pictures import content_of
 from graphtrain.printable import printable
 from graphtrain.report.run import Run, command_of, script_in, state_in_words, why
 from graphtrain.storage.run_directory import ACTIVE
@@ -30,40 +26,19 @@ _PLACES = ("step", "epoch")
 def content_of_runs(paths: Sequence[Path]) -> dict[str, Any]:
     """What a page shows of one run, or of several beside each other.
 
-    Returns:
-        ``runs``, each as `content_of_run` gives it; of several, in ``differences``, for every run but the first: the
-        first row in which it differs from the first one, and the picture of the difference of their graphs.
-
     Raises:
         UsageError: there is no run in a folder, or its files cannot be read.
     """
-    runs = [Run(path) for path in paths]
-    rows = [run.metrics for run in runs]
-    read = [_graph(run) for run in runs]
-    graphs = [graph for graph, _ in read]
-    contents = [content_of_run(run, own, *graph) for run, own, graph in zip(runs, rows, read, strict=True)]
-    differences = [
-        {
-            "row": _first_difference(rows[0], other),
-            "picture": difference_of(graphs[0], graph) if graphs[0] is not None and graph is not None else "",
-        }
-        for other, graph in zip(rows[1:], graphs[1:], strict=True)
-    ]
-    return {"runs": contents, "differences": differences}
+    return {"runs": [_content_of_run(Run(path)) for path in paths]}
 
 
-def content_of_run(
-    run: Run, rows: Sequence[Mapping[str, float]], graph: Graph | None, why_none: str = ""
-) -> dict[str, Any]:
-    """What a page shows of a run.
-
-    Arguments:
-        rows: its rows of metrics.
-        graph: its procedure, or None where it cannot be read.
-        why_none: the reason. Default: there is none.
-    """
-    status = run.status
-    drawn = None if graph is None else content_of(graph)
+def _content_of_run(run: Run) -> dict[str, Any]:
+    status, rows = run.status, run.metrics
+    drawn, why_none = None, ""
+    try:
+        drawn = content_of(run.graph)
+    except GraphtrainError as error:
+        why_none = str(error)
     counted = 1 + (2 * len(drawn["nodes"]) + len(drawn["edges"]) if drawn is not None else 0)
     starts, moments = run.activity.overview(max(2, min(MOST_TICKS, MOST_COUNTS // counted)))
     return {
@@ -86,17 +61,9 @@ def content_of_run(
         ],
         "graph": drawn,
         "graph_error": why_none,
-        "ticks": {"whole": _is_whole(run, starts), **_ticks(moments, rows, drawn or {"nodes": {}, "edges": {}})},
+        "ticks": _ticks(moments, rows, drawn or {"nodes": {}, "edges": {}}),
         "lines": [*_lines(run)],
     }
-
-
-def _graph(run: Run) -> tuple[Graph | None, str]:
-    """The graph of a run, or why there is none."""
-    try:
-        return run.graph, ""
-    except GraphtrainError as error:
-        return None, str(error)
 
 
 # ---- curves
@@ -154,14 +121,6 @@ def _short(value: float) -> float | None:
     return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
-def _first_difference(first: Sequence[Mapping[str, float]], second: Sequence[Mapping[str, float]]) -> int | None:
-    """The first row in which two runs differ; None where all rows that both have are equal."""
-    for number, (one, other) in enumerate(zip(first, second, strict=False)):
-        if repr(one) != repr(other):  # a NaN is equal to itself
-            return number
-    return None
-
-
 # ---- the slider
 
 
@@ -186,18 +145,7 @@ def _ticks(
         "seconds": [
             [_rounded(moment["seconds"].get(name, 0)) for name in names[0]] for moment in moments if "seconds" in moment
         ],
-        "waits": [
-            {name: _rounded(value) for name, value in moment["waits"].items()}
-            for moment in moments
-            if "waits" in moment
-        ],
     }
-
-
-def _is_whole(run: Run, starts: Sequence[Mapping[str, Any]]) -> bool:
-    """True if nodes were counted from the beginning of their progress on: not in a fork, nor after a loss."""
-    begun = [start["checkpoint"] for start in run.starts[:1]]
-    return begun == [None] and bool(starts) and starts[0]["event"] == "begun"
 
 
 def _rounded(value: float) -> float:
@@ -214,35 +162,3 @@ def _lines(run: Run) -> Iterator[dict[str, str]]:
     yield {"about": "why it ended, and what to do next", "line": f"graphtrain explain {path}"}
     yield {"about": "this moment again", "line": f"graphtrain replay {script} --run-dir {path} --to 'STEP steps'"}
     yield {"about": "a new run from its checkpoint", "line": f"graphtrain run {script} --fork {path} --run-dir {other}"}
-
-
-# ---- a graph file
-
-
-def content_of_graph(draft: Draft, problems: Sequence[Problem], last_sound: Graph | None) -> dict[str, Any]:
-    """What a page shows of a graph that is being edited.
-
-    Arguments:
-        draft: the graph as it was read.
-        problems: those of its text, or else of its checks.
-        last_sound: the last graph without errors that was read; None where there was none.
-    """
-    broken = any(problem.severity == "error" for problem in draft.problems)
-    graph = last_sound if broken else draft.graph
-    return {
-        "graph": None if graph is None else content_of(graph),
-        "is_stale": broken and graph is not None,
-        "problems": [
-            {**problem.as_plain(), "about": [*_about(problem, graph)] if graph is not None else []}
-            for problem in problems
-        ],
-        "difference": difference_of(draft.base, graph) if draft.base is not None and graph is not None else "",
-    }
-
-
-def _about(problem: Problem, graph: Graph | None) -> Iterator[str]:
-    """The paths of the nodes that a problem names."""
-    if graph is None:
-        return
-    names = {*problem.path, *re.findall(r"`([^`]+)`", f"{problem.message} {problem.where}"), *problem.where.split()}
-    yield from (path for path in nodes_of(graph) if path in names or path.rpartition("/")[2] in names)

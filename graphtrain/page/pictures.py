@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import functools
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from graphtrain.errors import GraphtrainError
 from graphtrain.graph import Graph
-from graphtrain.graph.difference import Difference
 from graphtrain.graph.elements import Node, nodes_of, settings_of
 from graphtrain.graph.registry import kind_of_node
-from graphtrain.viz.difference import difference_picture
 from graphtrain.viz.dot import to_dot
 from graphtrain.viz.picture import Picture, key_of, picture
 from graphtrain.viz.render import draw
 from graphtrain.viz.theme import DARK, FAMILIES, HEAT_LEVELS, LIGHT, MARKS, Scheme
-from graphtrain.viz.wording import kind_line, one_line, value_text
+from graphtrain.viz.wording import kind_line, one_line
 
-_OPERAND = re.compile(r"(?<![\w.\"'])[A-Za-z_]\w*(?:/[A-Za-z_]\w*)*\.[A-Za-z_]\w*")
 _SHAPES = ("path", "polygon", "polyline", "ellipse")
 
 
@@ -49,15 +45,6 @@ def content_of(graph: Graph) -> dict[str, Any]:
     except GraphtrainError as error:
         content["error"] = str(error)
     return content
-
-
-def difference_of(before: Graph, after: Graph) -> str:
-    """The picture of the difference of two graphs; empty where there is none, or where nothing can draw."""
-    difference = Difference.between(before, after)
-    try:
-        return _svg(difference_picture(difference)) if difference else ""
-    except GraphtrainError:
-        return ""
 
 
 def _drawn(name: str, drawn: Picture, graph: Graph) -> dict[str, Any]:
@@ -122,49 +109,11 @@ def _edges(graph: Graph, prefix: str = "") -> Iterator[tuple[str, dict[str, Any]
                     "guard": edge.when or "",
                     "expression": expression,
                     "order": order,
-                    "operands": dict(_operands(expression, graph, prefix)),
                 },
             )
     for name, node in graph.nodes.items():
         if node.body is not None:
             yield from _edges(node.body, f"{prefix}{name}/")
-
-
-def _operands(expression: str, graph: Graph, prefix: str) -> Iterator[tuple[str, str | dict[str, Any] | None]]:
-    """What an expression and the guards that it names read: a parameter's value, or what follows from counts.
-
-    The latter is the path of a node, and what each of its runs adds. None for what no count tells.
-    """
-    waiting, seen = [expression], {expression}
-    nodes = nodes_of(graph)
-    while waiting:
-        text = waiting.pop(0)
-        for operand in _OPERAND.findall(text):
-            name, _, field = operand.rpartition(".")
-            parameter = _parameter(nodes[name], field) if name in nodes else None
-            value = _counted(nodes[name], name, field) if name in nodes and not prefix else None
-            yield f"{prefix}{operand}", value if parameter is None else value_text(parameter)
-        named = [
-            graph.guards[word] for word in re.findall(r"[A-Za-z_]\w*", _OPERAND.sub("", text)) if word in graph.guards
-        ]
-        waiting += [other for other in named if other not in seen]
-        seen.update(named)
-
-
-def _counted(node: Node, path: str, name: str) -> dict[str, Any] | None:
-    """A field that grows alike with each run of a node; one in a body begins again, and so does a window."""
-    kind = kind_of_node(node) if "/" not in path else None
-    field = kind.fields.get(name) if kind is not None else None
-    adds = 1 if name == "runs" else field.adds if field is not None and field.default == 0 else None
-    return None if adds is None or kind is None else {"runs": path, "adds": adds}
-
-
-def _parameter(node: Node, name: str) -> Any:
-    kind = kind_of_node(node)
-    declared: Mapping[str, Any] = {} if kind is None else kind.parameters
-    if name not in declared or name in node.reads:
-        return None
-    return node.parameters.get(name, declared[name].default)
 
 
 def style() -> str:

@@ -8,7 +8,7 @@ import functools
 import math
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from graphtrain.checks import check_graph
 from graphtrain.errors import GraphtrainError, UsageError
-from graphtrain.graph import Graph
-from graphtrain.graph.read_toml import read_graph
-from graphtrain.page.content import content_of_graph, content_of_runs
+from graphtrain.page.content import content_of_runs
 from graphtrain.page.document import SCRIPTS, STYLES, asset, served
 from graphtrain.printable import printable
 from graphtrain.report.numbers import metric
@@ -41,20 +38,17 @@ _FILES = (STATUS_FILE, "metrics.jsonl", "nodes.jsonl", "starts.jsonl")
 
 @dataclass
 class Watched:
-    """What a server shows: runs, a folder of runs, or a graph file.
+    """What a server shows: runs, or a folder of runs.
 
     Arguments:
         runs: run directories that are shown beside each other. Default: none.
         folder: a folder whose runs are listed, each of which can be opened. Default: none.
         runs_in: the run directories in a folder.
-        graph: a graph file. Default: none.
     """
 
     runs: Sequence[Path] = ()
     folder: Path | None = None
     runs_in: Callable[[Path], Iterator[Path]] = lambda folder: iter(())
-    graph: Path | None = None
-    _sound: Graph | None = field(default=None, init=False)
 
     def content(self, names: Sequence[str]) -> dict[str, Any]:
         """What the page shows now.
@@ -65,16 +59,12 @@ class Watched:
         Raises:
             GraphtrainError: it cannot be read.
         """
-        if self.graph is not None:
-            return {"kind": "graph", "name": printable(str(self.graph)), **self._graph(self.graph)}
         if self.folder is not None and not names:
             return {"kind": "folder", "name": printable(str(self.folder)), "runs": [*self._listed(self.folder)]}
         return {"kind": "runs", **content_of_runs(self._chosen(names))}
 
     def signature(self, names: Sequence[str]) -> tuple[Any, ...]:
         """Differs from what it was when something that is shown was written, or the process of a run has ended."""
-        if self.graph is not None:
-            return tuple(map(_written, sorted(self.graph.parent.glob("*.toml"))))
         if self.folder is not None and not names:
             return tuple((run, _written(run / STATUS_FILE), _state(run)) for run in self.runs_in(self.folder))
         return tuple((_state(run), *(_written(run / name) for name in _FILES)) for run in self._chosen(names))
@@ -104,13 +94,6 @@ class Watched:
                         for name, value in snapshot.measured.items()
                     },
                 }
-
-    def _graph(self, path: Path) -> dict[str, Any]:
-        draft = read_graph(Graph, path)
-        problems = draft.problems or check_graph(draft.graph, all_kinds_known=False)
-        if not any(problem.severity == "error" for problem in draft.problems):
-            self._sound = draft.graph
-        return content_of_graph(draft, problems, self._sound)
 
 
 def _name(run: Path, folder: Path) -> str:

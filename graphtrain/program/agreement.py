@@ -9,11 +9,12 @@ error that names both.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import itertools
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
 
 import torch
@@ -34,6 +35,7 @@ from graphtrain.errors import (
 from graphtrain.program.requests import Requests
 from graphtrain.ranks import Failure, LostRankError, Ranks, Record
 from graphtrain.ranks.current import leave
+from graphtrain.state.random import RandomAside, global_generators, seed_everything
 from graphtrain.storage.decoding import unpack
 from graphtrain.storage.encoding import Tensors, pack
 
@@ -214,10 +216,13 @@ class Agreement:
         records = self.synchronise("gather", Record(payload_bytes=len(payload)))
         return [unpack(each, {}) for each in self._gather_payloads(payload, records)]
 
-    def seed(self) -> int:
-        """A seed that is the same on all ranks: that of rank 0; every other rank draws one too."""
-        drawn = int(torch.randint(2**62, ()))
-        return int(self.gather(drawn)[0])
+    @contextlib.contextmanager
+    def drawing_alike(self) -> Iterator[None]:
+        """A span in which all ranks draw the same random numbers, by a seed that rank 0 draws."""
+        seed = self.gather(int(torch.randint(2**62, ())))[0]
+        with RandomAside(global_generators()):
+            seed_everything(int(seed))
+            yield
 
     def begin(self, parameters: Sequence[torch.Tensor]) -> None:
         """Let the gradients of these parameters be summed within the pass that `backward` runs before `exchange`.

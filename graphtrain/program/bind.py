@@ -6,7 +6,7 @@ The result is data, which `program.table` compiles to calls.
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, final
@@ -20,8 +20,7 @@ from graphtrain.graph.elements import Node, Problem
 from graphtrain.graph.registry import trains
 from graphtrain.kind import Kind, Read
 from graphtrain.kind.trigger import RUN, Term, Trigger, exactly
-from graphtrain.language.syntax import field_of
-from graphtrain.names import FOREIGN, given_to_fit, quoted, suggestion
+from graphtrain.names import FOREIGN, quoted, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import (
     ExpressionTarget,
@@ -236,9 +235,6 @@ class Program:
         self.window_ranks = getattr(self.resources.get("ranks"), "world_size", 1)
         self.read_resources: set[str] = set()
         self._takes_no_step = False
-        self._batch_counters: dict[
-            str, ProgramNode
-        ] = {}  # input of a step function -> the node that could have declared it
         self.scopes: dict[str, ProgramGraph] = {}
         self.main = self._bind_graph(plan.main, None)
         self.training = [scope for scope in self.scopes.values() if scope.names.counts_training]
@@ -332,8 +328,6 @@ class Program:
             field_name = counted if name == "step" else counter.kind.step_inputs.get(name) if counter else None
             if counter is not None and field_name is not None:
                 return FieldTarget(counter.path, field_name)
-            if counter is not None:
-                self._batch_counters[name] = counter
         elif name == "step" and not counting:
             self._takes_no_step = True
         return node.scope.names.resolve(name)
@@ -372,16 +366,12 @@ class Program:
     def limits(self, limit: Trigger) -> list[Limit]:
         """The amounts at which a run stops, with their counters: one for each graph that may be meant.
 
-        A unit is that of the graph that trains, or else of the innermost enclosing one that counts it; a field is given
-        by its path. Counters in a bypassed body are left out.
+        A unit is that of the graph that trains, or else of the innermost enclosing one that counts it. Counters in a
+        bypassed body are left out.
         """
         limits: dict[tuple[str, Term], Limit] = {}
         for term in limit.terms:
             unit = term.base.unit
-            if (named := field_of(unit)) is not None:
-                if (owner := self.main.at(named[0])) is not None and not owner.bypassed:
-                    limits[owner.scope.prefix, term] = Limit(owner.scope, owner, named[1], term)
-                continue
             for scope in filter(None, (training.counting(unit) for training in self.training or [self.main])):
                 owner, field_name = scope.counter(unit)
                 if owner is not None:
@@ -433,12 +423,8 @@ class Program:
         unread = self._unread()
         for name, paths in sorted(self.missing.items()):
             hint = suggestion(name, {*supplied} - self.read_resources - {*(USUAL if name in USUAL else ())})
-            if another := next((other for other in unread if f"resource `{name}`" in FOREIGN.get(other, "")), None):
-                hint = f"you gave `{another}`; its name here is `{name}`"
-            elif "did you mean" not in hint:
+            if "did you mean" not in hint:
                 hint = f"supply it: Trainer(..., {name}=...), or let `setup` return it"
-                if counter := self._batch_counters.get(name):
-                    hint += f"; or let `{counter.kind.name}`, which counts batches, declare it in its `step_inputs`"
             unread = [other for other in unread if f"`{other}`" not in hint]  # a misspelt name is one problem
             readers = sorted(paths)
             where = f"{self.graph.name}: nodes.{readers[0]}"
@@ -447,9 +433,7 @@ class Program:
         for name in unread:
             if name in given and (name in FOREIGN or not may_be_unread(self.resources[name])):
                 hint = suggestion(name, self._readable())
-                if setting := given_to_fit(name, self.resources[name]):
-                    hint = f"a setting of the graph: {setting}"
-                elif name not in FOREIGN and "did you mean" not in hint:
+                if name not in FOREIGN and "did you mean" not in hint:
                     hint = "leave it out, or insert a node that reads it"
                 problems.append(Problem("G302", "error", self.graph.name, f"nothing reads a resource `{name}`", hint))
         problems += self._never_written()
@@ -536,40 +520,31 @@ class Program:
         return any(node.kind.observer and node.kind.may_record_rows for node in self.timed_nodes)
 
     def timed(self) -> list[str]:
-        """Lines about triggers, guards and expressions that read time and that the training depends on."""
-        lines = []
-        read: dict[str, list[Target]] = {}
-        for scope in {node.scope.prefix: node.scope.names for node in self.nodes}.values():
-            for name, guard in used_guards(scope).items():
-                read[f"the guard `{scope.path}{name}`"] = list(scope.read_in(guard))
+        """A line about what reads wall-clock time and decides about the training; none if nothing does."""
         goes_back = any(node.is_set_up_with("history") for node in self.nodes)
-        for node in self.nodes:
-            if node.bypassed or (node.kind.observer and not (goes_back and node.is_set_up_with("checkpoints"))):
-                continue
-            trigger = node.plan_node.trigger
-            terms = [term for trigger in node.plan_node.triggers for term in self.terms(node, trigger)]
-            if any(not owner.kind.fields[counted].in_digest for owner, counted, _ in terms):
-                start = f", from {node.plan_node.start}" if node.plan_node.start is not None else ""
-                lines.append(
-                    f"`{node.path}` fires by the clock ({trigger}{start}): what is trained depends on it, "
-                    "so a resume is exact only between its firings"
-                )
-            for _, target in (*node.plan_node.visit_reads, *node.plan_node.setup_reads):
-                if isinstance(target, ExpressionTarget):
-                    read[f"`{target.name}`"] = [target]
-        for thing, targets in read.items():
-            if timed := list(dict.fromkeys(self._timed_fields(targets))):
-                lines.append(
-                    f"{thing} reads the clock ({quoted(timed)}): what is trained depends on it, "
-                    "so a resume is exact only while its value is the same"
-                )
-        return lines
+        timed = [
+            f"`{node.path}`"
+            for node in self.timed_nodes
+            if not node.kind.observer or (goes_back and node.is_set_up_with("checkpoints"))
+        ]
+        read = {
+            f"the guard `{scope.prefix}{name}`": [*scope.names.read_in(guard)]
+            for scope in self.scopes.values()
+            for name, guard in used_guards(scope.names).items()
+        }
+        expressions = [
+            target for node in self.nodes if not node.bypassed for target in node.plan_node.expressions.values()
+        ]
+        read |= {f"`{target.name}`": [target] for target in expressions}
+        timed += [name for name, targets in read.items() if any(map(self._is_timed, targets))]
+        rest = "what is trained depends on the clock, so a resume is exact only while it decides the same there"
+        return [f"{', '.join(timed)}: {rest}"] if timed else []
 
-    def _timed_fields(self, targets: Iterable[Target]) -> Iterator[str]:
-        """The fields among some targets that no digest has, such as seconds."""
-        for leaf in [leaf for target in targets for leaf in leaves(target)]:
-            owner = self.by_path.get(leaf.node) if isinstance(leaf, FieldTarget) else None
-            if owner is not None and isinstance(leaf, FieldTarget):
-                declared, counter = owner.kind.fields.get(leaf.field), owner.kind.counter(leaf.field)
-                if declared is not None and not declared.in_digest and counter is None:
-                    yield f"{leaf.node}.{leaf.field}"
+    def _is_timed(self, target: Target) -> bool:
+        """True for what reads a field that no digest has, such as seconds."""
+        fields = [leaf for leaf in leaves(target) if isinstance(leaf, FieldTarget) and leaf.node in self.by_path]
+        kinds = [(self.by_path[leaf.node].kind, leaf.field) for leaf in fields]
+        return any(
+            name in kind.fields and not kind.fields[name].in_digest and kind.counter(name) is None
+            for kind, name in kinds
+        )

@@ -6,13 +6,8 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any, NamedTuple, final
 
-from graphtrain.errors import UsageError
-from graphtrain.graph import Graph
-from graphtrain.graph.renaming import Renaming
 from graphtrain.kind.fields import EpochFields, Field
 from graphtrain.kind.trigger import Term, Trigger, decimal, exactly
-from graphtrain.language.syntax import field_of
-from graphtrain.plan.scope import FieldTarget, Scope, leaves
 from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 from graphtrain.program.rounds import is_fetching
 from graphtrain.report.values import ROW_POSITION
@@ -49,9 +44,6 @@ class RunClock:
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        reads = [target for plan_node in program.plan.nodes for _, target in plan_node.reads]
-        self._read = {leaf for target in reads for leaf in leaves(target) if isinstance(leaf, FieldTarget)}
-        self._planned_passes: dict[str, int | None] = {}
         self._outer_clocks = {scope: _outer_clocks(scope) for scope in program.training}
         self.columns: tuple[str, ...] = tuple(
             dict.fromkeys(name for clocks in self._outer_clocks.values() for name in clocks)
@@ -135,27 +127,6 @@ class RunClock:
         owner, field = scope.counter("epoch_batches") if scope is not None else (None, "")
         return _target(owner, field) or None if owner is not None else None
 
-    def epochs_move(self) -> bool:
-        """Whether the epoch changes on the scale of the run: not where 500 steps are made of a billion batches.
-
-        Of several ends, the first counts. Of data of unknown length it does once the first epoch is complete, or if the
-        run is to end after epochs.
-        """
-        epochs = self.count("epochs")
-        ends = [term.base for term in _ends(self._scope)]
-        if epochs is None or epochs >= _LEAST_EPOCHS:
-            return epochs is not None
-        length = self.epoch_length()
-        if length is None:  # or the data is not opened yet
-            return not self.count("batches") or any(end.unit == "epochs" for end in ends)
-        in_a_step = max((length for *_, length in _windows(self._scope)), default=1) or 1
-        in_a_unit = {"steps": in_a_step, "batches": 1, "epochs": length}
-        counted = [(end.amount * in_a_unit[end.unit], end.unit) for end in ends if end.unit in in_a_unit]
-        batches, unit = min(counted, default=(None, ""))
-        if batches is None:
-            return length <= _MOST_BATCHES
-        return unit == "epochs" or batches >= length * _LEAST_EPOCHS
-
     def window(self) -> tuple[int, int] | None:
         """Backward passes in the open window and how many it will have (0: not known); None if none is open."""
         return next(((passes, length) for _, _, passes, length in _windows(self._scope) if passes), None)
@@ -172,59 +143,6 @@ class RunClock:
                 return Evaluation(names[0], batch, batches or None)
         return None
 
-    def evaluations_run(self, position: int) -> dict[str, float]:
-        """How often each evaluation that is a separate activity has run, by its name.
-
-        The one that contains the node at a position counts by its progress, if known.
-        """
-        now = self.evaluation(position)
-        share = now.batch / now.batches if now is not None and now.batches else 0.0
-        inside = {scope.prefix for scope in self._program.nodes[position].scope.around()}
-        return {
-            outer.node.name: outer.instance.runs + (min(share, 1.0) if f"{outer.path}/" in inside else 0.0)
-            for outer in self._evaluating()
-        }
-
-    def evaluations_planned(self, name: str) -> int | None:
-        """How often an evaluation runs in the whole run; None if not known."""
-        if name not in self._planned_passes:
-            path = next(outer.path for outer in self._evaluating() if outer.node.name == name)
-            try:
-                self._planned_passes[name] = self._program.whole_run.visits(path)
-            except UsageError:
-                self._planned_passes[name] = None
-        return self._planned_passes[name]
-
-    def _evaluating(self) -> Iterator[ProgramNode]:
-        """The nodes with the outermost bodies that do not train."""
-        for scope in self._program.scopes.values():
-            if scope.outer is not None and scope.activity is not None and scope.outer.scope.activity is None:
-                yield scope.outer
-
-    def mixed_windows(self, former: Graph, renaming: Renaming) -> list[str]:
-        """One line for every open window whose length is not that of the graph that began it."""
-        lines = []
-        for program_node, field, passes, length in _windows(self._scope):
-            found = Scope(former).inside(renaming.former(program_node.path) or "")
-            target = program_node.kind.parameters.get(field.target or "")
-            if found is None or target is None:
-                continue
-            node = found[1]
-            if target.name in {**node.reads, **program_node.node.reads}:
-                continue  # an expression, whose value in the former graph is not known
-            before, now = node.parameters.get(target.name, target.default), program_node.parameters[target.name]
-            is_kept = field.window is not None and length == before
-            if (
-                passes
-                and before != now
-                and not (is_kept and FieldTarget(program_node.path, target.name) not in self._read)
-            ):
-                lines.append(
-                    f"a window of `{program_node.path}` is open: {passes} of its backward passes were made for a "
-                    f"window of {before}, the rest are made for one of {now}, so this one step weighs them unequally"
-                )
-        return lines
-
     def done(self, trigger: Trigger) -> dict[Term, float]:
         """The reached share of each amount at which a run stops, for those that are counted now."""
         limits = [limit for limit in self._program.limits(trigger) if limit.term.base.amount]
@@ -232,7 +150,7 @@ class RunClock:
         return {
             limit.term: min(1.0, float(exactly(getattr(limit.owner.instance, limit.field)) / limit.term.base.amount))
             for limit in limits
-            if limit.scope in around or field_of(limit.term.unit) is not None
+            if limit.scope in around
         }
 
     def ends_done(self) -> dict[Term, float]:
@@ -240,29 +158,16 @@ class RunClock:
         counts = {term: self._program.main.count(term.base.unit) for term in self.ends if term.base.amount}
         return {term: min(1.0, float(now / term.base.amount)) for term, now in counts.items() if now is not None}
 
-    def cut_window(self) -> str | None:
-        """One line if the last window of the run was stepped short, other than by the end of an epoch."""
-        epochs = self._program.main.count("epochs")
-        for node, field, _, length in _windows(self._program.main):
-            size = getattr(node.instance, field.last) if field.last else 0
-            if 0 < size < length and epochs is not None and epochs.denominator != 1:
-                return (
-                    f"the previous end cut a window of `{node.path}` short ({size} of {length}): what follows is not "
-                    "bitwise what a run with this ending from the start would have done"
-                )
-        return None
-
     def describe(self) -> str:
         """The position in words: ``step 12, epoch 1.50, batch 5/10, window 2/4``, after ``fold 2`` of a graph around.
 
         Of a graph that counts none of these, the units that it counts: ``4 batches, 8 samples``.
         """
-        epochs_move = self.epochs_move()
         parts = [f"{name} {_text(exactly(value))}" for name, value in self.outer_counts().items()]
         for unit, word in (("steps", "step"), ("epochs", "epoch"), ("epoch_batches", "batch")):
-            if (value := self.count(unit)) is not None and (epochs_move or unit != "epochs"):
+            if (value := self.count(unit)) is not None:
                 text = _text(value)
-                if unit == "epoch_batches" and epochs_move and (length := self.epoch_length()) is not None:
+                if unit == "epoch_batches" and (length := self.epoch_length()) is not None:
                     text += f"/{length}"
                 parts.append(f"{word} {text}")
         if (window := self.window()) is not None:

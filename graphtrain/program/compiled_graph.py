@@ -12,18 +12,17 @@ from graphtrain.errors import GraphError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.canonical import saved_json, structural_hash
 from graphtrain.graph.renaming import Renaming
-from graphtrain.kind import DECLARED, Read
+from graphtrain.kind import Read
 from graphtrain.kind.fields import EpochFields
 from graphtrain.kind.trigger import Trigger
-from graphtrain.names import quoted, suggestion
+from graphtrain.names import suggestion
 from graphtrain.plan.flow import Flow
 from graphtrain.plan.plan import Plan
-from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, Target, leaves, slots_of
+from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, Target, leaves
 from graphtrain.plan.slots import SavePoints, Slots
 from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 from graphtrain.program.cells import Cells
 from graphtrain.program.clock import RunClock
-from graphtrain.program.factories import Renewals
 from graphtrain.program.horizon import refuse_schedules
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import Requests
@@ -100,27 +99,6 @@ class Liveness:
                 return name, self._points.reader_after(name, node.path, ended=ended)
         return None
 
-    def why(self, slots: Collection[str], position: int) -> Iterator[str]:
-        """The readers of slots, and the graph throughout which one of them is alive, in words."""
-        path, nodes = self._program.nodes[position].path, self._program.nodes
-        needed = [slot for slot in slots if slot in self._points.needed(path)]
-        if readers := dict.fromkeys(self._points.reader_after(slot, path) for slot in needed):
-            yield f"read later by {quoted(readers)}"
-        for scope in nodes[position].scope.around():
-            inside = [node for node in nodes if node.path.startswith(scope.prefix) and not node.bypassed]
-            if all(set(slots) & self.names(node.index) for node in inside):
-                whole = f"`{scope.outer.path}`" if scope.outer else f"the graph `{self._program.graph.name}`"
-                yield f"{'alive' if len(slots) == 1 else 'one of them is alive'} at every node of {whole}"
-                return
-
-    def reader_of_data(self, slot: str) -> str:
-        """The path of a node that uses the value of a slot as its data; empty if none does."""
-        for node in self._program.nodes:
-            for read, target in node.plan_node.setup_reads:
-                if read.takes_written and slot in slots_of([target]):
-                    return node.path
-        return ""
-
 
 @final
 class CompiledGraph:
@@ -133,16 +111,13 @@ class CompiledGraph:
         former, renaming: the graph that this one replaces, and its renamed nodes.
         given: the names of the resources that are new. Default: all.
         made: the resources made by nodes, each with the name of its source. Default: none.
-        counts_edges: as of `Compiler`. Default: True.
 
     Raises:
         GraphError: a resource that the graph reads is missing, or a new one is not read.
-        UsageError: two nodes rank checkpoints differently; a scheduler is stepped at the wrong time; or a node renews a
-            resource that is not a `Factory`.
+        UsageError: two nodes rank checkpoints differently; or a scheduler is stepped at the wrong time.
 
     Attributes:
         retentions: which checkpoints stay, by the nodes that say so.
-        renewing: resource -> the path of a node that makes it again.
         kept: the nodes that kept their object from the former graph.
         returning, saving: the paths of the nodes that may request a return to a checkpoint, and a checkpoint.
     """
@@ -159,8 +134,6 @@ class CompiledGraph:
         renaming: Renaming | None = None,
         given: Collection[str] | None = None,
         made: Mapping[str, str] = MappingProxyType({}),
-        *,
-        counts_edges: bool = True,
     ) -> None:
         self.graph = graph
         plan, ranks = Plan(graph), prepared.get("ranks")
@@ -173,12 +146,10 @@ class CompiledGraph:
             assert renaming is not None, "they come together"
             self.kept = _keep_instances(self.program, former.program, renaming)
         triggers, visits = Triggers(self.program), Visits(self.program, Cells(self.program))
-        self.compiler = Compiler(visits, triggers, lambda: requests.post("ended"), watch, counts_edges=counts_edges)
+        self.compiler = Compiler(visits, triggers, lambda: requests.post("ended"), watch)
         # From here on all reads are known, also those of users' step functions.
         if problems := self.program.problems(resources, resources if given is None else given):
             raise GraphError(problems, f"graph `{graph.name}`")
-        self.renewing: dict[str, str] = {}
-        self._refuse_renewals(resources)
         refuse_schedules(self.program)
         self.run_clock = RunClock(self.program)
         self.state = StatefulObjects(self.program, resources, recorder, made)
@@ -203,23 +174,6 @@ class CompiledGraph:
     def saved_graph(self) -> tuple[str, str]:
         """The graph as checkpoints store it, and its hash: a twentieth of a small save, if made for each."""
         return saved_json(self.graph), structural_hash(self.graph)
-
-    def _refuse_renewals(self, resources: Mapping[str, Any]) -> None:
-        renewals: Renewals | None = self.program.resources.get("renewals")
-        for node in self.program.nodes:
-            if node.kind.roles.renews and not node.bypassed and renewals is not None:
-                name = node.parameters[node.kind.roles.renews]
-                renewals.refuse(node.path, name, resources)
-                self.renewing |= dict.fromkeys(renewals.renewed_with([name]), node.path)
-
-    def outdated_kinds(self) -> list[str]:
-        """A line for each node whose kind was declared again since, as in a notebook cell that is run again."""
-        return [
-            f"`{node.path}` is of the kind `{node.node.use}` as it was before it was declared again; "
-            f'to take the new one: graph.replace("{node.node.name}", {node.node.use})'
-            for node in self.program.nodes
-            if node.node.kind is not None and DECLARED.get(node.node.use, node.node.kind) is not node.node.kind
-        ]
 
     def wrapped(self, aspect: Aspect) -> list[Transition]:
         """The transitions with one more aspect around them, outside all others."""
@@ -268,33 +222,9 @@ class CompiledGraph:
 
     def has_recorded_all(self, scope: ProgramGraph) -> bool:
         """True if every node of a graph that may record metrics has run in this process."""
-        return all(self._has_run(node) for node in scope.nodes.values() if _may_record(node))
-
-    def may_record(self, name: str, trained: Collection[str], scope: ProgramGraph) -> bool:
-        """False if it is known that no node of a graph will record a metric which none has recorded so far.
-
-        That is known once every evaluation has run, if all others record only means of the training, and `lr`: kinds
-        that declare the names for these by `row_prefixes`.
-
-        Arguments:
-            trained: the values whose means the training gathers. While it has gathered none, nothing is known.
-        """
-        if not trained:
-            return True
-        for node in filter(_may_record, scope.nodes.values()):
-            if node.body is not None and (node.body.activity is None or not self._has_run(node)):
-                return True
-        others = [node for node in scope.nodes.values() if node.kind.may_record_rows and not node.bypassed]
-        prefixes = [getattr(node.kind.implementation, "row_prefixes", None) for node in others if node.body is None]
-        known = [prefix for declared in prefixes if declared is not None for prefix in declared]
-        return (
-            None in prefixes
-            or name.partition("/")[0] == "lr"
-            or any(name == prefix + metric for prefix in known for metric in trained)
+        return all(
+            node.instance.runs > self._runs_before.get(node, 0) for node in scope.nodes.values() if _may_record(node)
         )
-
-    def _has_run(self, node: ProgramNode) -> bool:
-        return bool(node.instance.runs > self._runs_before.get(node, 0))
 
     # ---- beginning and resuming
 
@@ -341,25 +271,6 @@ class CompiledGraph:
         limits = self.program.limits(limit) if limit is not None else []
         refuse_fractions((name, each.term, each.owner, each.field) for each in limits if each.owner.scope in around)
 
-    def clear_windows(self) -> None:
-        """Note that the gradients of windows are gone if no parameter of their optimizers has any."""
-        for node in self.program.nodes:
-            gone = {
-                declared.name: declared.default
-                for declared in node.kind.fields.values()
-                if declared.counts is not None or declared.with_gradients
-            }
-            optimizers = [self.program.resources.get(name) for name in node.plan_node.optimizers if gone]
-            if gone and not node.bypassed and not any(map(_has_gradients, optimizers)):
-                node.fields.update(gone)
-
-    def restart_makers(self, made: Collection[str]) -> None:
-        """Restart the counts of nodes whose resources were made again: a new average is empty."""
-        for node in self.program.nodes:
-            targets = [node.scope.names.read_by(node.node, slot) for slot in node.kind.makes]
-            if not node.bypassed and any(leaf in targets for leaf in map(ResourceTarget, made)):
-                node.kind.restart(node.instance)
-
     def at_end(self) -> None:
         """Run what nodes do at the end of the run; a second call does nothing."""
         for act in self.compiler.at_end:
@@ -395,12 +306,6 @@ class CompiledGraph:
         for scope in self.program.nodes[position].scope.around():
             self.compiler.enter(scope, reset=False, ready=self.kept)
         self._runs_before = {node: node.instance.runs for node in self.program.nodes if _may_record(node)}
-
-
-def _has_gradients(optimizer: Any) -> bool:
-    """True unless it is known that no parameter of an optimizer has a gradient."""
-    groups = getattr(optimizer, "param_groups", None)
-    return groups is None or any(parameter.grad is not None for group in groups for parameter in group["params"])
 
 
 def _may_record(node: ProgramNode) -> bool:

@@ -14,6 +14,12 @@ from graphtrain.program.cells import Cells
 from graphtrain.program.rounds import Act, Rounds, then
 
 
+def counters_of(program: Program) -> list[tuple[ProgramNode, Field]]:
+    """The nodes that count windows, with the field that counts, the same on all ranks; it is 0 between two windows."""
+    nodes = [node for node in program.nodes if not node.bypassed]
+    return [(node, field) for node in nodes for field in node.kind.fields.values() if field.counts is not None]
+
+
 class Report:
     """The report of a node's last visit about its backward pass."""
 
@@ -41,11 +47,11 @@ class GradientWindows:
 
     def __init__(self, program: Program, cells: Cells, rounds: Rounds | None = None) -> None:
         self._program, self._cells, self._rounds = program, cells, rounds
-        declared = [(node, field) for node in program.nodes for field in node.kind.fields.values()]
-        self.counters = [(node, field) for node, field in declared if field.counts is not None and not node.bypassed]
+        self.counters = counters_of(program)
         self._with_gradients = [
             (node, field)
-            for node, field in declared
+            for node in program.nodes
+            for field in node.kind.fields.values()
             if field.with_gradients and (node.path, field.name) in program.plan.fields_read
         ]
         self.reports: dict[int, Report] = {}

@@ -11,9 +11,9 @@ from graphtrain.storage.run_directory import Retention
 
 # stop: a signal arrived. save: a checkpoint is requested. written: one was written,
 # or failed. reached: the amount given as `until` is reached. breakpoint: the node given as `before` is next. pause: of
-# a replay, or after a single transition. recorded: a row of metrics was recorded. renewed: a resource was made again.
+# a replay, or after a single transition. recorded: a row of metrics was recorded.
 # return: return to a checkpoint. ended: an edge led to the end.
-Request = Literal["stop", "save", "written", "reached", "breakpoint", "pause", "recorded", "renewed", "return", "ended"]
+Request = Literal["stop", "save", "written", "reached", "breakpoint", "pause", "recorded", "return", "ended"]
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,13 @@ class Return:
 
 
 class Saves:
-    """The state of the checkpoints of a run; this class is for a run that makes none."""
+    """The state of the checkpoints of a run; this class is for a run that makes none.
 
-    @property
-    def returns(self) -> int:
-        """How often the run has returned to one."""
-        return 0
+    Attributes:
+        returns: how often the run has returned to one.
+    """
+
+    returns = 0
 
     def is_writing(self) -> bool:
         """True while this process writes one."""

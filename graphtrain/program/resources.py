@@ -14,10 +14,8 @@ from graphtrain.graph import Graph
 from graphtrain.kind import Read
 from graphtrain.kind.declaration import Ask
 from graphtrain.kind.parameter import REQUIRED
-from graphtrain.names import FOREIGN, nearest, quoted, suggestion
-from graphtrain.plan.plan import Plan
-from graphtrain.plan.scope import Scope, reads_of, resources_of
-from graphtrain.program.factories import Factory, factory_needs, with_made
+from graphtrain.names import FOREIGN, quoted, suggestion
+from graphtrain.plan.scope import Scope, reads_of
 from graphtrain.report.values import described
 from graphtrain.state.generators import generator_of
 from graphtrain.state.reachable import keeps_state
@@ -36,7 +34,7 @@ PROVIDED = (
     "notify",
     "ranks",
     "recorder",
-    "renewals",
+    "run_optimizers",
     "running_seconds",
     "saving",
     "seed",
@@ -123,12 +121,9 @@ class StepOutputs:
         for name, index in self.indices.items():
             if name not in result:
                 returned = quoted(map(str, result)) or "nothing"
-                close = nearest(name, map(str, result))
                 raise UsageError(
                     f"`{self.node}` writes `{name}`, which `{self.name}` did not return; it returned {returned}",
-                    f"did you mean `{close}`?"
-                    if close
-                    else f"return it, or take it out of the writes of `{self.node}`",
+                    f"return it, or take it out of the writes of `{self.node}`",
                 )
             self.slots[index] = without_graph(result[name])
         return {name: value for name, value in result.items() if name not in self.indices}
@@ -302,13 +297,12 @@ def resources_read(graph: Graph, resources: Mapping[str, Any]) -> set[str]:
         resources: with step functions wrapped.
     """
     functions = [value for value in resources.values() if isinstance(value, StepCall)]
-    needs = [*factory_needs(resources), *(read.name for function in functions for read in function.extra_inputs)]
-    return reads_of(graph) | {*needs}
+    return reads_of(graph) | {read.name for function in functions for read in function.extra_inputs}
 
 
 def may_be_unread(value: Any) -> bool:
     """True if a resource may be supplied although nothing reads it: None, or an object with state to be saved."""
-    return value is None or isinstance(value, Factory) or keeps_state(value) or generator_of(value) is not None
+    return value is None or keeps_state(value) or generator_of(value) is not None
 
 
 def unread_line(name: str, readable: Collection[str]) -> str:
@@ -321,19 +315,10 @@ def unread_line(name: str, readable: Collection[str]) -> str:
 def without_unread(graph: Graph, resources: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Resources that serve several graphs, without those that this one does not read; and a line for each of those.
 
-    Resources usual for every graph stay, and so do objects whose state is saved, and what may be a misspelt name of a
-    resource that the graph lacks.
+    Resources usual for every graph stay, and so do objects whose state is saved.
     """
-    prepared = with_step_functions(with_made(resources))
-    readable = resources_read(graph, prepared) | factory_needs(resources) | set(USUAL)
-    nodes = Plan(graph).nodes
-    reads = [pair for node in nodes for pair in (*node.reads, *node.setup_reads)]
-    lacking = {name for read, target in reads if read.required for name in resources_of([target])}
-    lacking -= {*PROVIDED, *prepared} | {name for node in nodes for name in resources_of(node.optional)}
-    kept = {
-        name: value
-        for name, value in resources.items()
-        if name in readable or may_be_unread(value) or nearest(name, lacking)
-    }
+    prepared = with_step_functions(resources)
+    readable = resources_read(graph, prepared) | set(USUAL)
+    kept = {name: value for name, value in resources.items() if name in readable or may_be_unread(value)}
     readable -= set(PROVIDED) | Scope(graph).written
     return kept, [unread_line(name, readable) for name in resources if name not in kept]

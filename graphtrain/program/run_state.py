@@ -16,6 +16,7 @@ import torch
 from graphtrain.errors import CheckpointError
 from graphtrain.names import plainly_named, quoted
 from graphtrain.program.bind import ProgramNode
+from graphtrain.program.rounds import is_fetching
 from graphtrain.state.drift import OTHER_SUBMODULES
 from graphtrain.state.generators import generator_of, without_generators
 from graphtrain.state.objects import MISFITS
@@ -192,13 +193,16 @@ def _restore_progress(run: StatefulObjects, saved: Section, exempt: Exemptions) 
         stored = stored_fields(node)
         taken = [name for name in stored if name in values]
         if is_replaced:
-            taken = [name for name in taken if _is_alike(getattr(node.instance, name), values[name])]
+            taken = [name for name in taken if _is_alike(getattr(node.instance, name), run.decoded(values[name]))]
         for name in taken:
-            setattr(node.instance, name, values[name])
+            setattr(node.instance, name, run.decoded(values[name]))
         if node.kind.keeps_state:
             stored = [*stored, "state"]
             if "state" in values and not is_replaced:
-                node.instance.load_state_dict(values["state"])
+                state = values["state"]
+                if is_fetching(node):
+                    state = {name: run.decoded(value) for name, value in state.items()}
+                node.instance.load_state_dict(state)
                 node.check_fields()
                 taken.append("state")
         yield from (f"{node.path}.{name} left out" for name in sorted(set(values) - set(taken)))
@@ -240,24 +244,10 @@ def _capture_slots(run: StatefulObjects, alive: set[int]) -> Section:
     return {run.program.slot_names[index]: run.program.slots[index] for index in sorted(alive)}
 
 
-def _capture_renewed(run: StatefulObjects, alive: set[int]) -> Section:
-    drifts = {name: renewed.listed.drift(states=run.states) for name, renewed in run.renewed.items()}
-    run.unknown_of_renewed = [line for drift in drifts.values() for line in drift.unknown]
-    return {
-        name: {"random": renewed.random, "setup": renewed.setup, "reachable": drifts[name].section}
-        for name, renewed in run.renewed.items()
-    }
-
-
-def _restore_renewed(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
-    for name, renewed in run.renewed.items():
-        renewed.listed.restore(saved[name]["reachable"])
-
-
 def _restore_slots(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
     for name, value in saved.items():
         if name in run.program.slot_names:
-            run.program.slots[run.program.slot_index(name)] = value
+            run.program.slots[run.program.slot_index(name)] = run.decoded(value)
 
 
 def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
@@ -271,7 +261,6 @@ def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
             for further in run.further
             for path in further.drift().section
         ],
-        *run.unknown_of_renewed,
         # Parts that a module lost or gained are reported once, by its parameters.
         *[line for line in drift.unknown if not (lost and OTHER_SUBMODULES in line)],
         *run.data_state.unsaved,
@@ -282,7 +271,8 @@ def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
 
 def _restore_reachable(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
     if run.baseline is not None:
-        run.reader = run.baseline.restore(saved, left=run.data_state.left)
+        run.baseline.restore(saved, left=run.data_state.left, reader=run.reader)
+    run.reader = None
     run.objects.part_gradients(run.gradients)
     run.gradients = {}
 
@@ -326,8 +316,6 @@ class RunState:
         progress: the fields of each node, by path.
         slots: the values between nodes that are alive.
         metrics: running means; the rows are in a file of their own.
-        renewed: for the resources that were made again, by name: the random state that made them, and their changes
-            since.
         reachable: the changes since set-up of all reachable state that nothing else saves.
         random: the generators of the process, and those in data.
     """
@@ -350,7 +338,6 @@ class RunState:
             lambda run, alive: run.recorder.state_dict(), lambda run, saved, exempt: run.recorder.load_state_dict(saved)
         ),
     ]
-    renewed: Annotated[Section, Handler(_capture_renewed, _restore_renewed)]
     reachable: Annotated[Section, Handler(_capture_reachable, _restore_reachable)]
     random: Annotated[Section, Handler(_capture_generators, _restore_generators)]
 
@@ -369,11 +356,11 @@ SECTIONS: Mapping[str, Handler] = {
 }
 # The sections that another graph takes over in memory; resources and means stay the same objects.
 OF_NODES = ("progress", "slots", "random")
-_RARE = ("renewed", "reachable")
+_RARE = ("reachable",)
 # Sections that are not in the digest where rows are recorded by wall-clock time.
 OF_TIMED_ROWS = ("metrics",)
 # Restored once nodes are set up, which calls code of the data, and draws random numbers.
-AFTER_SETUP = ("reachable", "renewed", "random")
+AFTER_SETUP = ("reachable", "random")
 
 
 def stored_fields(node: ProgramNode) -> list[str]:

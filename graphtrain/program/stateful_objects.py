@@ -15,10 +15,8 @@ from graphtrain.data.samplers import held_generators
 from graphtrain.data.source import keeps_position, parts_beside_position
 from graphtrain.data.state import DataState
 from graphtrain.errors import CheckpointError, UsageError
-from graphtrain.graph.renaming import Renaming
 from graphtrain.names import suggestion
 from graphtrain.program.bind import Program, ProgramNode
-from graphtrain.program.factories import Renewals, Renewed
 from graphtrain.program.rounds import is_fetching
 from graphtrain.program.run_state import (
     AFTER_SETUP,
@@ -29,10 +27,8 @@ from graphtrain.program.run_state import (
     Section,
     add_groups,
     essential_progress,
-    stored_fields,
 )
 from graphtrain.report.recorder import Recorder
-from graphtrain.state.aliases import aliases_of, share
 from graphtrain.state.baseline import Baseline
 from graphtrain.state.category import is_users
 from graphtrain.state.codec import StateReader, StateWriter, parts_in, shown_path
@@ -42,7 +38,7 @@ from graphtrain.state.drift import NO_DRIFT, Drift
 from graphtrain.state.objects import SavedObjects
 from graphtrain.state.reachable import is_within, keeps_state
 from graphtrain.state.weights import uncompiled
-from graphtrain.storage.encoding import UnsaveableError
+from graphtrain.storage.encoding import Packed, UnsaveableError
 from graphtrain.storage.sharing import MustBeEqual
 from graphtrain.storage.state_files import state_digest
 
@@ -59,9 +55,18 @@ def of_rank(node: ProgramNode) -> tuple[str, ...]:
     return declared
 
 
+def _in_transit(node: ProgramNode) -> list[str]:
+    """The fields of a node's progress that may share objects with others: not what the engine keeps of triggers."""
+    of_engine = ("fired", *_OF_DATA)
+    return [
+        name
+        for name, field in node.kind.fields.items()
+        if field.stored and field.in_digest and not field.with_gradients and name not in of_engine
+    ]
+
+
 _EVERYTHING = Exemptions()
 _NO_COPIES: Mapping[str, str] = MappingProxyType({})
-_NOT_RENEWED: Mapping[str, Renewed] = MappingProxyType({})
 
 
 @final
@@ -79,8 +84,6 @@ class StatefulObjects:
         baseline: what was reachable when the run began; None before.
         further: the state reachable from objects that `rewire` supplied, of which only a `state_dict` is saved.
         unknown: a line for everything that the last capture could not describe.
-        renewed: the resources that were made again since the run began, by name.
-        factory_changes: a line for each difference between what a `Factory` makes now and for the saved run.
     """
 
     def __init__(
@@ -108,15 +111,11 @@ class StatefulObjects:
         self.parameters: dict[str, list[str]] = {}  # of each optimizer, by groups
         self.saved_optimizers: Section = {}  # while a state is restored
         self.gradients: dict[str, Any] = {}  # by module, while a state is restored
-        self.aliases: dict[str, list[list[Any]]] = {}  # the sharing of values in transit at the last capture
         self.writer: StateWriter | None = None  # while a state is captured
         self.reader: StateReader | None = None  # while a state is restored
         self.data_content: DataContent | None = None  # None before the run has begun
         self.changed: frozenset[str] = frozenset()  # the paths that the last capture has described
         self.further: list[Baseline] = []
-        self.unknown_of_renewed: list[str] = []
-        self.renewed: Mapping[str, Renewed] = {}
-        self.factory_changes: list[str] = []
 
     def begin(self, left_out: Collection[str] = (), run: Any = None) -> None:
         """List what is reachable, before anything has changed.
@@ -128,15 +127,11 @@ class StatefulObjects:
         Raises:
             UsageError: nothing is reachable under one of them.
         """
-        renewals = self.program.resources.get("renewals")
-        factories = renewals.factories.items() if isinstance(renewals, Renewals) else ()
-        # Before what they make, since the contents of a function are not replaced with it.
-        roots: dict[str, Any] = {f"factory {name}": factory.function for name, factory in factories}
         given = {name: value for name, value in by_name(self.resources, self.program.drawn) if value is not None}
         data, covered = self._data(given)
         drawn = {id(given[name]) for name in data}
         # Data that is supplied under another name too is followed as data.
-        roots |= {name: value for name, value in given.items() if name in data or id(value) not in drawn}
+        roots = {name: value for name, value in given.items() if name in data or id(value) not in drawn}
         for node in self.program.nodes:
             implementation = node.kind.implementation
             if is_users(implementation.__module__):
@@ -177,17 +172,13 @@ class StatefulObjects:
                     kept.append(name)
         return data, kept
 
-    def track(
-        self, baseline: Baseline, former: StatefulObjects | None = None, renewed: Mapping[str, Renewed] = _NOT_RENEWED
-    ) -> None:
+    def track(self, baseline: Baseline, former: StatefulObjects | None = None) -> None:
         """Save the differences from a baseline, and the objects with a `state_dict` that it lists.
 
         Arguments:
             former: those of the run so far, whose set-up is kept. Default: everything is set up now.
-            renewed: the resources that were made again since the run began, sources first. Default: none.
         """
         self.baseline = self.data_state.baseline = baseline
-        self.renewed = renewed
         reached = baseline.reachable.by_path
         # `rewire` has replaced some objects since the run began.
         supplied_again = {
@@ -195,8 +186,7 @@ class StatefulObjects:
             for name, value in self.resources.items()
             if name in reached and reached[name].value is not value and keeps_state(reached[name].value)
         }
-        baseline.replace({name: each.value for name, each in renewed.items()} | supplied_again)
-        self._list_renewed(baseline)
+        baseline.replace(supplied_again)
         objects = self.objects
         for path in filter(baseline.is_left_out, [*objects.stateful]):
             objects.drop(path)
@@ -205,25 +195,10 @@ class StatefulObjects:
             is_left = baseline.is_left_out(path) or baseline.is_replaced(path)
             if id(value) not in known and not is_left:
                 objects.add(path, value)
-        for each in renewed.values():
-            for path, value in each.listed.stateful.items():
-                if id(value) not in known and not baseline.is_left_out(path):
-                    objects.add(path, value)
         self.data_state.objects = frozenset(map(id, objects.stateful.values()))
         objects.note_forms(former.objects if former is not None else None)
         if former is not None:
             self._track_further(baseline, former)
-
-    def _list_renewed(self, baseline: Baseline) -> None:
-        """Note the present state that is reachable only from each resource that was made again."""
-        by_id = baseline.reachable.by_id
-        elsewhere = {identity for identity, reached in by_id.items() if not baseline.is_replaced(reached.path)}
-        elsewhere |= {id(value) for value in self.generators.values()}
-        for name, renewed in self.renewed.items():
-            if renewed.baseline is None:
-                roots = {name: renewed.value}
-                renewed.baseline = Baseline(roots, elsewhere=elsewhere, left_out=baseline.left_out, with_code=False)
-            elsewhere |= renewed.baseline.reachable.by_id.keys()
 
     def _track_further(self, baseline: Baseline, former: StatefulObjects) -> None:
         """Note objects supplied since the run began, of which only the `state_dict` is saved."""
@@ -231,7 +206,7 @@ class StatefulObjects:
         further = {
             name: value
             for name, value in by_name(self.resources, self.program.drawn)
-            if value is not None and listed.find(value) is None and id(value) not in known and name not in self.renewed
+            if value is not None and listed.find(value) is None and id(value) not in known
         }
         self.further = former.further
         if further:
@@ -265,17 +240,10 @@ class StatefulObjects:
 
     def path_of(self, parameter: torch.Tensor) -> str:
         """The path of a parameter when the run began; empty if it was not reachable."""
-        for baseline in self._baselines():
-            reached = baseline.reachable.find(parameter)
-            if reached is not None and not baseline.is_replaced(reached.path):
-                return reached.path
-        return ""
-
-    def _baselines(self) -> Iterator[Baseline]:
-        """All recorded state that was reachable when it was made."""
-        if self.baseline is not None:
-            yield self.baseline
-            yield from (renewed.listed for renewed in self.renewed.values())
+        if self.baseline is None:
+            return ""
+        reached = self.baseline.reachable.find(parameter)
+        return "" if reached is None or self.baseline.is_replaced(reached.path) else reached.path
 
     def parameter_at(self, path: str) -> torch.Tensor:
         """The parameter at that path.
@@ -283,10 +251,9 @@ class StatefulObjects:
         Raises:
             CheckpointError: there is none.
         """
-        baselines = [baseline for baseline in self._baselines() if not baseline.is_replaced(path)]
-        reached = next(
-            (baseline.reachable.by_path[path] for baseline in baselines if path in baseline.reachable.by_path), None
-        )
+        baseline = self.baseline
+        known = baseline.reachable.by_path if baseline is not None and not baseline.is_replaced(path) else {}
+        reached = known.get(path)
         if reached is None or not isinstance(reached.value, torch.Tensor):
             raise CheckpointError(
                 f"the parameter `{path}` of a group that was added during training does not exist now",
@@ -296,8 +263,8 @@ class StatefulObjects:
 
     def not_restored(self) -> list[str]:
         """A line for everything that was saved and no longer has a place, or has changed."""
-        missing = [line for baseline in self._baselines() for line in baseline.not_restored]
-        return [*self.factory_changes, *missing, *self.data_state.not_as_before()]
+        missing = self.baseline.not_restored if self.baseline is not None else ()
+        return [*missing, *self.data_state.not_as_before()]
 
     def drift(self, states: Mapping[str, Any] | None = None) -> Drift:
         """The changes since the run began that nothing else saves; `states` as for `Baseline.drift`."""
@@ -311,71 +278,68 @@ class StatefulObjects:
                     raise UnsaveableError(
                         f"the slot `{name}`",
                         f"nothing is known that could make its {type(value).__qualname__} again",
-                        "supply it as a resource; one that a node makes again is a `Factory`, and the node a `renew`",
+                        "supply it as a resource, which the node changes in place",
                     )
-        captured = {name: SECTIONS[name].capture(self, alive) for name in sections}
+        # Values in transit refer to what has changed.
+        needed = {*sections, "reachable"} if "resources" in sections else {*sections}
+        captured = {name: SECTIONS[name].capture(self, alive) for name in SECTIONS if name in needed}
         if "slots" in captured and self.writer is not None:
-            self._note_aliases(captured, self.writer)
+            self._encode_in_transit(captured, self.writer)
         self.writer = None
         return RunState.of(captured)
 
-    def _note_aliases(self, captured: Mapping[str, Section], writer: StateWriter) -> None:
-        """Note the sharing of values in transit: those of slots, and those that nodes keep for a later visit."""
-        kept = _kept_by_nodes(captured.get("progress", {}))
-        if not captured["slots"] and not kept:
-            self.aliases = {}
-            return
-        others = (
-            (f"{name}.state_dict(){''.join(f'[{key!r}]' for key in keys)}", part)
-            for name, state in captured.get("resources", {}).items()
-            if name not in self.objects.modules and name not in self.objects.optimizers
-            for keys, part in parts_in(state)
+    def _encode_in_transit(self, captured: dict[str, Section], writer: StateWriter) -> None:
+        """Encode the values of slots, and those that nodes keep, by references to the objects that others have."""
+        further = self.objects.stateful.keys() - self.objects.modules.keys() - self.objects.optimizers.keys()
+        others = {
+            f"{name}.state_dict(){''.join(f'[{key!r}]' for key in keys)}": part
+            for name in sorted(further)
+            for keys, part in parts_in(captured.get("resources", {}).get(name))
             if isinstance(part, torch.Tensor | numpy.ndarray)
-        )
-        # Data loads its position itself.
-        positions = [f"{node.path}.state" for node in self.program.nodes if node.kind.keeps_state]
-        aliases = aliases_of({**kept, **captured["slots"]}, writer, others, quiet=positions)
-        self.aliases = aliases.places
-        self.unknown += aliases.unknown
+        }
+        progress = {path: dict(fields) for path, fields in captured["progress"].items()}
+        slots = dict(captured["slots"])
+        in_transit = {
+            path.format(name): (table, name)
+            for path, table, names in self._tables(progress, slots)
+            for name in names
+            if type(table.get(name)) not in CONSTANTS
+        }
+        encoded = writer.pack_in_transit({path: table[name] for path, (table, name) in in_transit.items()}, others)
+        for path, (table, name) in in_transit.items():
+            table[name] = encoded[path]
+        captured |= {"progress": progress, "slots": slots}
+        self.unknown = list(dict.fromkeys([*self.unknown, *writer.lost_memory()]))
 
-    def share(self, aliases: Any, progress: Section, renaming: Renaming) -> list[str]:
-        """Restore the sharing of values in transit noted in `aliases`.
-
-        Arguments:
-            progress: the progress that nodes were restored from, whose very containers they hold.
-            renaming: that of the names in `aliases`.
-
-        Returns:
-            A line for everything that is no longer shared.
-        """
-        if self.reader is None:
-            return []
-        indices = {name: self.program.slot_index(name) for name in self.program.slot_names}
-        values = {name: self.program.slots[index] for name, index in indices.items()}
-        kept = _kept_by_nodes(progress)
-
-        def name_now(name: str) -> str:
-            path, _, field = name.rpartition(".")
-            return f"{renaming.path(path)}.{field}" if path else renaming.slot(name)
-
-        lost = share(values := {**kept, **values}, aliases, self.reader, name_now)
-        for name, index in indices.items():
-            self.program.slots[index] = values[name]
+    def _tables(
+        self, progress: Mapping[str, dict[str, Any]], slots: dict[str, Any]
+    ) -> Iterator[tuple[str, dict[str, Any], Collection[str]]]:
+        """The tables with values in transit: the form of their paths, the table, and the names of the values."""
         for node in self.program.nodes:
-            for name in stored_fields(node):
-                place = f"{node.path}.{name}"
-                if place in kept and getattr(node.instance, name) is kept[place]:
-                    setattr(node.instance, name, values[place])
-        self.reader = None
-        return lost
+            fields = progress.get(node.path, {})
+            yield f"{node.path}.{{}}", fields, _in_transit(node)
+            # The rest of its state is the position of the data, which has that itself.
+            if is_fetching(node) and "state" in fields:
+                fields["state"] = dict(fields["state"])
+                yield f"{node.path}.state.{{}}", fields["state"], ["ahead"]
+        yield "slots[{!r}]", slots, slots.keys()
+
+    def decoded(self, value: Any) -> Any:
+        """A value in transit.
+
+        Raises:
+            CheckpointError: it refers to something that does not exist.
+        """
+        if not isinstance(value, Packed):
+            return value
+        assert self.reader is not None, "values are encoded by references to what a baseline lists"
+        return self.reader.unpack(value)
 
     def essential_parts(self, state: RunState) -> dict[str, Section]:
         """For sections of which the continuation depends only on a part: that part."""
         parts: dict[str, Section] = {"progress": essential_progress(self, state.progress)}
         if self.program.records_by_time:
             parts |= {name: {} for name in OF_TIMED_ROWS}
-        if state.renewed:
-            parts["renewed"] = {name: {"reachable": entry["reachable"]} for name, entry in state.renewed.items()}
         # The difference of a form depends on the set-up; the form itself is that of the tensors.
         if any("forms" in entry for entry in state.modules.values()):
             parts["modules"] = {
@@ -396,25 +360,39 @@ class StatefulObjects:
             {node.path: (*_OF_DATA, *of_rank(node)) if is_fetching(node) else of_rank(node) for node in nodes},
         )
 
-    def essential(self, state: RunState) -> dict[str, Section]:
-        """All that a continuation depends on: this is what a digest covers, and `verify` compares."""
-        return {**state.sections(), **self.essential_parts(state)}
+    def essential(self, state: RunState, *, in_transit: bool = True) -> dict[str, Section]:
+        """All that a continuation depends on: this is what a digest covers, and `verify` compares.
+
+        Arguments:
+            in_transit: False to leave out values in transit. Default: with them.
+        """
+        essential = {**state.sections(), **self.essential_parts(state)}
+        if not in_transit:
+            progress = {path: dict(fields) for path, fields in essential["progress"].items()}
+            for _, table, names in self._tables(progress, {}):
+                for name in [name for name in names if type(table.get(name)) not in CONSTANTS]:
+                    del table[name]
+            essential |= {"progress": progress, "slots": {}}
+        return essential
 
     def digest(
         self,
         alive: set[int],
         sections: Collection[str] = tuple(SECTIONS),
         reachable: Section | None = None,
+        *,
+        in_transit: bool = True,
     ) -> str:
         """A digest of all that the continuation depends on.
 
         Arguments:
             reachable: used for the section of this name. Default: the present one.
+            in_transit: as for `essential`.
         """
         state = self.capture(alive, sections)
         if reachable is not None:
             state = dataclasses.replace(state, reachable=reachable)
-        essential = self.essential(state)
+        essential = self.essential(state, in_transit=in_transit)
         return state_digest({name: essential[name] for name in sections if name in essential})
 
     def differs_from(self, saved: Section) -> list[str]:
@@ -436,6 +414,9 @@ class StatefulObjects:
         Raises:
             CheckpointError: a resource has changed its shape, or is missing.
         """
+        if self.baseline is not None and "resources" in sections:
+            encoded = {"reachable": state.reachable, "progress": state.progress, "slots": state.slots}
+            self.reader = self.baseline.reader(encoded)
         self.objects.reshape(state.modules, state.resources, exempt.fresh)
         self.saved_optimizers = state.optimizers
         add_groups(self, state.optimizers)
@@ -450,16 +431,6 @@ class StatefulObjects:
         """Restore the state that setting up nodes may have changed."""
         for name in sections:
             SECTIONS[name].restore(self, getattr(state, name), Exemptions())
-
-
-def _kept_by_nodes(progress: Section) -> dict[str, Any]:
-    """The values in nodes that can be changed in place, by node and field."""
-    return {
-        f"{path}.{name}": value
-        for path, fields in progress.items()
-        for name, value in fields.items()
-        if type(value) not in CONSTANTS
-    }
 
 
 def _text_of(part: Any) -> str:

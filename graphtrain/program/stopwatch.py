@@ -126,33 +126,6 @@ class Stopwatch:
                     around, since = self._inside
                     self._inside = (around, since + seconds)
 
-    @contextmanager
-    def paused(self, activity: str | None = None) -> Iterator[None]:
-        """A block of code whose time is not counted, such as a session of a debugger.
-
-        Arguments:
-            activity: that of the timed visit around the block. Default: there is none.
-
-        >>> now = [0.0]
-        >>> watch = Stopwatch(lambda time: None, clock=lambda: now[0])
-        >>> watch.start()
-        >>> with watch.paused():
-        ...     now[0] = 60.0
-        >>> now[0] = 61.0; watch.stop(); watch.seconds()
-        {'train': 1.0}
-        """
-        start = self.now()
-        try:
-            yield
-        finally:
-            pause = self.now() - start
-            if self._since is not None:
-                self._since += pause
-            if self._inside is not None:
-                self._inside = (self._inside[0], self._inside[1] + pause)
-            elif activity:
-                self.spent[activity] = self.spent.get(activity, 0.0) - pause  # which the visit will add
-
     def seconds(self) -> dict[str, float]:
         """Seconds by activity until now, including training: every moment is counted once."""
         now = self.now()

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, final
+from collections.abc import Collection, Iterator, Sequence
+from typing import final
 
 from graphtrain.errors import GuardError
 from graphtrain.language.closures import never
-from graphtrain.language.syntax import Name, walk
 from graphtrain.plan.plan import Exit
 from graphtrain.plan.scope import outputs_of
 from graphtrain.program.bind import ProgramGraph, ProgramNode
@@ -32,13 +31,11 @@ class Compiler:
         ended: called when the outermost graph ends.
         watch: times the transitions.
         closed: edges that are never taken. Default: none.
-        counts_edges: False for transitions that do not count the edges taken. Default: True.
 
     Attributes:
         transitions: position -> run the node, return the next position.
         exits: position -> choose the exit edge, once the node has run.
         counts: how often each counter was counted by these transitions: an edge, or a node that runs only when due.
-            Those of edges stay 0 without `counts_edges`.
         counters: position -> the counters of the edges of the node, in order.
         due_counters: position -> the counter of the node, if it runs only when due; all others run once for each edge.
         at_end: called when the run has ended, for nodes of the outermost graph that act then.
@@ -51,13 +48,11 @@ class Compiler:
         ended: Act,
         watch: Stopwatch,
         closed: Collection[Exit] = (),
-        *,
-        counts_edges: bool = True,
     ) -> None:
         self.visits, self.cells, self.triggers = visits, visits.cells, triggers
         self._program = program = visits.program
         self._slots = program.slots
-        self._ended, self._watch, self._closed, self._counts_edges = ended, watch, closed, counts_edges
+        self._ended, self._watch, self._closed = ended, watch, closed
         numbers = itertools.count()
         self.counters = [[next(numbers) for _ in node.plan_node.exits] for node in program.nodes]
         due = [node.index for node in program.nodes if isinstance(node.trigger, Every)]
@@ -101,8 +96,6 @@ class Compiler:
             return visit_if_due
         if (target := self._only_target(node)) is not None:
             position, (counter,) = self.position(target), self.counters[node.index]
-            if not self._counts_edges:
-                return _going_on(act, fields, position)
 
             def visit_and_go_on() -> int:
                 act()
@@ -254,9 +247,6 @@ class Compiler:
             if guard is not never
         ]
         refuse_guard, counts = functools.partial(self._refuse_guard, node, guards), self.counts
-        if not self._counts_edges:
-            ways = [(guard, position, call) for guard, _, position, call in choices]
-            return _leaving(ways, last_position, last_call, refuse_guard)
         if len(choices) == 1 and choices[0][3] is None and last_call is None:
             only_guard, only_counter, only_position, _ = choices[0]
 
@@ -313,7 +303,7 @@ class Compiler:
                 if way.guard is None or self.cells.compiled(node.scope, way.guard)():
                     return target, f"{node.path} -> {edge}"
             except Exception as error:
-                raise self._guard_error(node, way.when or "", error) from None
+                raise _guard_error(node, way.when or "", error) from None
         raise AssertionError("the last edge is always taken")
 
     def _refuse_guard(self, node: ProgramNode, guards: Sequence[tuple[str, Due]], error: Exception) -> None:
@@ -326,59 +316,8 @@ class Compiler:
                 if guard():
                     break
             except Exception:
-                raise self._guard_error(node, name, error) from None
-
-    def _guard_error(self, node: ProgramNode, name: str, error: Exception) -> GuardError:
-        """The error of a guard, or of another that it names, if that raises the same error by itself."""
-        scope, guards = node.scope, node.scope.graph.guards
-        for part in walk(scope.names.parse(guards[name])):
-            if isinstance(part, Name) and part.name in guards:
-                try:
-                    self.cells.compiled(scope, scope.names.guards[part.name])()
-                except Exception as inner:
-                    if str(inner) == str(error):
-                        return self._guard_error(node, part.name, error)
-        return GuardError(node.path, name, guards[name], error)
+                raise _guard_error(node, name, error) from None
 
 
-# ---- the same as above without counts, which cost 0.03 us a transition: a run that is not counted pays nothing
-
-
-def _going_on(act: Act, fields: dict[str, Any], position: int) -> Transition:
-    def visit_and_go_on() -> int:
-        act()
-        fields["runs"] += 1
-        return position
-
-    return visit_and_go_on
-
-
-def _leaving(
-    ways: Sequence[tuple[Due, int, Transition | None]],
-    last_position: int,
-    last_call: Transition | None,
-    refuse_guard: Callable[[Exception], None],
-) -> Transition:
-    if len(ways) == 1 and ways[0][2] is None and last_call is None:
-        only_guard, only_position, _ = ways[0]
-
-        def leave_one_of_two() -> int:
-            try:
-                return only_position if only_guard() else last_position
-            except Exception as error:
-                refuse_guard(error)
-                raise
-
-        return leave_one_of_two
-
-    def leave() -> int:
-        try:
-            for guard, position, call in ways:
-                if guard():
-                    return position if call is None else call()
-        except Exception as error:
-            refuse_guard(error)
-            raise
-        return last_position if last_call is None else last_call()
-
-    return leave
+def _guard_error(node: ProgramNode, name: str, error: Exception) -> GuardError:
+    return GuardError(node.path, name, node.scope.graph.guards[name], error)

@@ -20,7 +20,7 @@ from graphtrain.storage.run_directory import METRICS_FILE
 
 # In this order the first difference is the likely cause, such as a lost counter, and the rest follows from it.
 _SECTIONS = (
-    *("progress", "random", "reachable", "renewed", "slots"),
+    *("progress", "random", "reachable", "slots"),
     *("modules", "resources", "optimizers", "gradients", "metrics"),
 )
 

@@ -10,25 +10,26 @@ import json
 import os
 import random
 import shutil
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, final
 
 from graphtrain.errors import UsageError
 from graphtrain.kind.trigger import Trigger
 from graphtrain.outcome import Outcome
-from graphtrain.plain import is_equal, is_scalar
+from graphtrain.plain import is_equal
 from graphtrain.printable import shorten
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Transition
 from graphtrain.program.run_state import OF_TIMED_ROWS
-from graphtrain.proof.comparison import StateComparison, StateDifference, compare
+from graphtrain.proof.comparison import StateDifference, compare
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.manifest import checkpoint_paths
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, METRICS_FILE
 from graphtrain.storage.run_files import LOCK_FILE
+from graphtrain.storage.state_files import Sections
 from graphtrain.trainer.breakpoints import at_limit, parse_amount, with_breakpoints
 from graphtrain.trainer.trainer import Trainer
 
@@ -65,19 +66,17 @@ class TrainedRun:
 
     Attributes:
         transitions: their number.
-        seconds: their time, without the start of the process.
-        progress: node -> the fields that the continuation depends on, `fired` with its units: no clocks, no observers.
+        progress: node -> the fields that the continuation depends on: no clocks, no observers.
         notes: the reasons why two such runs differ, one sentence each.
         has_timed_rows: True if rows of metrics are recorded by wall-clock time.
         cuts: its cuts.
     """
 
     transitions: int
-    seconds: float
-    progress: Mapping[str, Mapping[str, Sequence[str] | None]]
+    progress: Mapping[str, Sequence[str]]
     notes: Sequence[str] = ()
     has_timed_rows: bool = False
-    cuts: Sequence[Cut] = field(default_factory=tuple)
+    cuts: Sequence[Cut] = ()
 
     def to_json(self) -> str:
         """As text, for another process."""
@@ -104,7 +103,7 @@ class CutTraining:
     def __init__(self, run_dir: Path, transitions: Sequence[int], folder: Path, until: str | None = None) -> None:
         self._run_dir, self._folder, self._until = run_dir, folder, until
         self._remaining = sorted(transitions, reverse=True)
-        self._count, self._start_time = 0, 0.0
+        self._count = 0
         self._is_asked = False
         self._cuts: list[Cut] = []
 
@@ -112,22 +111,16 @@ class CutTraining:
         """Train; returns the outcome and the facts about the run.
 
         Raises:
-            UsageError: the run ends at a position that is not a save point, or at an amount of wall-clock time.
+            UsageError: the run ends at a position that is not a save point.
         """
         outcome = trainer.run_to(self._transitions)
-        compiled, loop = self._compiled, self._loop
-        seconds, program = time.monotonic() - self._start_time, compiled.program
-        state = compiled.state.capture(compiled.alive(loop.position, loop.ended))
-        essential = {"progress": compiled.state.essential_parts(state)["progress"]}
-        progress = {
-            path: {name: sorted(value) if name == "fired" else None for name, value in fields.items()}
-            for path, fields in essential["progress"].items()
-        }
-        facts = tuple(program.timed()), program.records_by_time, tuple(self._cuts)
-        trained = TrainedRun(self._count, seconds, progress, *facts)
-        has_saved = checkpoint_paths(self._run_dir / CHECKPOINTS_FOLDER)
-        saved = _progress(newest_checkpoint(self._run_dir), trained) if has_saved else {}
-        if compare({"progress": saved}, essential).differences:
+        compiled = self._compiled
+        state = compiled.state.capture(set())  # progress is compared, not what is in transit
+        essential = compiled.state.essential_parts(state)["progress"]
+        program, names = compiled.program, {path: [*fields] for path, fields in essential.items()}
+        trained = TrainedRun(self._count, names, tuple(program.timed()), program.records_by_time, tuple(self._cuts))
+        saved = checkpoint_paths(self._run_dir / CHECKPOINTS_FOLDER)
+        if not saved or _progress(read_checkpoint(saved[-1]).sections, trained) != _progress(state.sections(), trained):
             raise UsageError(
                 f"the run stops before the node `{trainer.position}`, which is not a save point, so that nothing can "
                 "be compared there",
@@ -138,9 +131,6 @@ class CutTraining:
     def _transitions(self, compiled: CompiledGraph, loop: Loop) -> list[Transition]:
         self._compiled, self._loop = compiled, loop
         limit = parse_amount(self._until, compiled.graph) if self._until is not None else Trigger("never")
-        _refuse_wall_clock(limit, compiled)
-        compiled.refuse_fractions("until", limit, loop.position)
-        self._start_time = self._start_time or time.monotonic()  # called again where a resource was renewed
         transitions = with_breakpoints(compiled.compiler.transitions, at_limit(compiled, limit), loop.requests)
         return [self._counted(transition) for transition in transitions]
 
@@ -170,21 +160,11 @@ class CutTraining:
         copy_run(self._run_dir, self._folder / self._cuts[-1].name)
 
 
-def _refuse_wall_clock(limit: Trigger, compiled: CompiledGraph) -> None:
-    for counted in compiled.program.limits(limit):
-        if not counted.owner.kind.fields[counted.field].in_digest:
-            raise UsageError(
-                f"--until: `{counted.term.unit}` are wall-clock time, at which no two runs are at the same place",
-                "use batches, steps or epochs",
-            )
-
-
 def copy_run(source: Path, target: Path) -> None:
     """Copy a run directory without its lock. Checkpoints, which are never changed, are linked where possible."""
-    checkpoints = source / CHECKPOINTS_FOLDER
 
     def copy_file(file: str, copied: str) -> None:
-        if Path(file).is_relative_to(checkpoints):
+        if Path(file).is_relative_to(source / CHECKPOINTS_FOLDER):
             try:
                 os.link(file, copied)
             except OSError:
@@ -193,25 +173,8 @@ def copy_run(source: Path, target: Path) -> None:
                 return
         shutil.copy2(file, copied)
 
-    shutil.copytree(
-        source, target, symlinks=True, ignore=shutil.ignore_patterns(LOCK_FILE, ".*.tmp"), copy_function=copy_file
-    )
-
-
-def newest_checkpoint(run_dir: Path) -> Checkpoint:
-    """The newest checkpoint of a run.
-
-    Raises:
-        UsageError: there is none.
-        CheckpointError: it is damaged.
-    """
-    paths = checkpoint_paths(run_dir / CHECKPOINTS_FOLDER)
-    if not paths:
-        raise UsageError(f"`{run_dir}` holds no checkpoint")
-    return read_checkpoint(paths[-1])
-
-
-# ---- the choice of cuts, and the time they take
+    ignored = shutil.ignore_patterns(LOCK_FILE, ".*.tmp")
+    shutil.copytree(source, target, symlinks=True, ignore=ignored, copy_function=copy_file)
 
 
 def sampled_transitions(transitions: int, number: int, seed: int) -> list[int]:
@@ -226,25 +189,11 @@ def sampled_transitions(transitions: int, number: int, seed: int) -> list[int]:
     return sorted(random.Random(seed).sample(places, min(number, len(places))))  # noqa: S311 - no secret
 
 
-def expected_seconds(whole: float, training: float, transitions: int, cuts: Sequence[int]) -> float:
-    """The time to resume from each cut to the end, one after the other.
-
-    Arguments:
-        whole: seconds that a process took to train once.
-        training: those of them without its start.
-
-    >>> expected_seconds(5.0, 3.0, 100, [50, 100])
-    5.5
-    """
-    start = whole - training
-    return sum(start + training * (1 - cut / transitions) for cut in cuts)
-
-
 # ---- the comparison
 
 
-def compare_runs(expected: Path, actual: Path, run: TrainedRun) -> StateComparison:
-    """Compare the ends of two runs: the state, the facts of the manifest, the digest, and the file of metrics.
+def compare_runs(expected: Path, actual: Path, run: TrainedRun) -> list[StateDifference]:
+    """How the ends of two runs differ: in the state, the facts of the manifest, and the file of metrics.
 
     Arguments:
         run: the one in `expected`.
@@ -253,35 +202,38 @@ def compare_runs(expected: Path, actual: Path, run: TrainedRun) -> StateComparis
         UsageError: one of them has no checkpoint.
         CheckpointError: the last one of them is damaged.
     """
-    before, now = newest_checkpoint(expected), newest_checkpoint(actual)
-    comparison = compare(_comparable(before, run), _comparable(now, run))
+    before, now = _newest_checkpoint(expected), _newest_checkpoint(actual)
+    differences: list[StateDifference] = []
+    if before.digest != now.digest:
+        differences += compare(_comparable(before, run), _comparable(now, run)).differences
+        differences = differences or [StateDifference("digest", f"{before.digest[:16]} -> {now.digest[:16]}")]
     for name in _FACTS_OF_THE_END:
         values = getattr(before.manifest, name), getattr(now.manifest, name)
         if not is_equal(*values) and not (name == "metrics" and run.has_timed_rows):
-            comparison.differences.append(StateDifference(name, " -> ".join(shorten(repr(value)) for value in values)))
-    rows = () if run.has_timed_rows else (_metrics(path) for path in (expected, actual))
-    if rows and (row := first_different_row(*rows)):
-        comparison.differences.append(row)
-    comparison.check(before.manifest.digest, now.manifest.digest)
-    return comparison
+            differences.append(StateDifference(name, " -> ".join(shorten(repr(value)) for value in values)))
+    if not run.has_timed_rows and (row := first_different_row(_metrics(expected), _metrics(actual))):
+        differences.append(row)
+    return differences
+
+
+def _newest_checkpoint(run_dir: Path) -> Checkpoint:
+    paths = checkpoint_paths(run_dir / CHECKPOINTS_FOLDER)
+    if not paths:
+        raise UsageError(f"`{run_dir}` holds no checkpoint")
+    return read_checkpoint(paths[-1])
 
 
 def _comparable(checkpoint: Checkpoint, run: TrainedRun) -> dict[str, Any]:
     """The fields that the continuation depends on."""
-    sections = {**checkpoint.sections, "progress": _progress(checkpoint, run)}
-    if run.has_timed_rows:
-        return {name: part for name, part in sections.items() if name not in OF_TIMED_ROWS}
-    return sections
+    sections = {**checkpoint.sections, "progress": _progress(checkpoint.sections, run)}
+    left_out = OF_TIMED_ROWS if run.has_timed_rows else ()
+    return {name: part for name, part in sections.items() if name not in left_out}
 
 
-def _progress(checkpoint: Checkpoint, run: TrainedRun) -> dict[str, Any]:
+def _progress(sections: Sections, run: TrainedRun) -> dict[str, dict[str, Any]]:
     return {
-        path: {
-            name: saved[name] if units is None else {unit: saved[name][unit] for unit in saved[name] if unit in units}
-            for name, units in run.progress[path].items()
-            if name in saved
-        }
-        for path, saved in checkpoint.sections["progress"].items()
+        path: {name: value for name, value in saved.items() if name in run.progress[path]}
+        for path, saved in sections["progress"].items()
         if path in run.progress
     }
 
@@ -295,24 +247,15 @@ def first_different_row(expected: bytes, actual: bytes) -> StateDifference | Non
     """The first row of metrics that differs between two files; None if they are equal.
 
     >>> print(first_different_row(b'{"step": 1, "loss": 0.5}\\n', b'{"step": 1, "loss": 0.25}\\n'))
-    metrics.jsonl, row 1: at step 1 loss 0.5 -> 0.25
+    metrics.jsonl, row 1: loss 0.5 -> 0.25
     >>> print(first_different_row(b'{"step": 1}\\n{"step": 2}\\n', b'{"step": 1}\\n'))
-    metrics.jsonl, row 2: is missing now
+    metrics.jsonl, row 2: step 2 -> none
     """
-    if expected == actual:
-        return None
-    before, now = expected.splitlines(), actual.splitlines()
-    number = next((n for n, rows in enumerate(zip(before, now, strict=False)) if rows[0] != rows[1]), None)
-    if number is None:
-        number = min(len(before), len(now))
-        how = "is missing now" if len(now) == number else "was not there"
-    else:
-        how = _different_values(json.loads(before[number]), json.loads(now[number]))
-    return StateDifference(f"{METRICS_FILE}, row {number + 1}", how)
-
-
-def _different_values(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    names = [name for name in dict.fromkeys([*before, *now]) if before.get(name) != now.get(name)]
-    step = before.get("step")
-    place = f"at step {step} " if is_scalar(step) and "step" not in names else ""
-    return place + ", ".join(f"{name} {before.get(name, 'none')} -> {now.get(name, 'none')}" for name in names)
+    rows = zip_longest(expected.splitlines(), actual.splitlines(), fillvalue=b"{}")
+    for number, lines in enumerate(rows, start=1):
+        if lines[0] != lines[1]:
+            before, now = map(json.loads, lines)
+            names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+            changes = [f"{name} {before.get(name, 'none')} -> {now.get(name, 'none')}" for name in names]
+            return StateDifference(f"{METRICS_FILE}, row {number}", ", ".join(changes))
+    return None

@@ -78,16 +78,6 @@ class Replay:
         program = self.compiled.program
         return {name: program.slots[program.slot_index(name)] for name in program.slot_names}
 
-    def slots_in_scope(self) -> dict[str, Any]:
-        """The slots visible to the next node, by name: those of its graph hide those of enclosing graphs."""
-        scope = self.compiled.program.by_path[self.trainer.position].scope
-        return {
-            path.removeprefix(graph.prefix): value
-            for graph in scope.around()
-            for path, value in self.slots.items()
-            if path.startswith(graph.prefix) and "/" not in path.removeprefix(graph.prefix)
-        }
-
     @property
     def parameters(self) -> dict[str, torch.nn.Parameter]:
         """Every parameter by its name, prefixed by its module if there are several."""
@@ -104,12 +94,6 @@ class Replay:
     def gradients(self) -> dict[str, torch.Tensor]:
         """The present gradients of parameters, by the same names."""
         return {name: parameter.grad for name, parameter in self.parameters.items() if parameter.grad is not None}
-
-    def not_finite(self) -> dict[str, int]:
-        """How many values of a parameter or gradient are infinite or NaN, by its name; without those that have none."""
-        named = {**self.parameters, **{f"{name}.grad": gradient for name, gradient in self.gradients.items()}}
-        counts = {name: int((~tensor.detach().isfinite()).sum()) for name, tensor in named.items()}
-        return {name: count for name, count in counts.items() if count}
 
 
 def _clearing_slots(compiled: CompiledGraph, transitions: list[Transition]) -> list[Transition]:
@@ -146,11 +130,6 @@ def parse_moment(text: str, graph: Graph) -> Term:
     '48211 steps'
     """
     example = "--to '48211 steps'"
-    if text.strip().lower() in ("nan", "inf"):
-        raise UsageError(
-            f'--to: "{text}" is not an amount',
-            "a run with --overlay check_finite names the batch, and prints the command that replays it",
-        )
     terms = parse_amount(text, graph, "--to", example).terms
     if len(terms) != 1:
         raise UsageError(f'--to: "{text}" is not an amount', f"as in {example}")

@@ -35,9 +35,6 @@ from graphtrain.storage.state_files import state_digest
 from graphtrain.trainer.breakpoints import Breakpoint, with_breakpoints
 from graphtrain.trainer.trainer import Trainer
 
-# A node and the digest of the state after it, for every transition of a replay.
-_Digests = list[tuple[int, str]]
-
 _MUCH_MEMORY = 64 << 20
 _SPARE_RUNS = 100
 
@@ -51,7 +48,6 @@ class Verdict:
         batches: batches trained.
         notes: remarks about the comparison, one sentence each.
         cause: why it differs: `lost` state, or `unrepeatable`; empty if nothing differs, or if it failed.
-        divergence: the first node after which two replays disagree, and when; empty if not known.
         failure: why the span could not be replayed; empty if it could.
     """
 
@@ -61,7 +57,6 @@ class Verdict:
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
     cause: Literal["", "lost", "unrepeatable"] = ""
-    divergence: str = ""
     failure: str = ""
 
     @property
@@ -83,7 +78,7 @@ class Verifier:
         self._goal: Checkpoint | None = None  # of the last span; the next one may begin with it
 
     def verify(self, segment: Segment) -> Verdict:
-        """Replay a span; if it differs from the run, replay it twice more to find the cause."""
+        """Replay a span; if it differs from the run, replay it once more to find the cause."""
         try:
             ranks = current_ranks()
             goal = read_checkpoint(segment.goal.path, rank=ranks.rank, world_size=ranks.world_size)
@@ -97,22 +92,15 @@ class Verifier:
         first = self._replay(segment, goal)
         if first.failure or first.is_equal:
             return first
-        # Hashing the state after every node is slow, so the first replay, which is mostly equal, does not.
-        digests: _Digests = []
-        verdicts = [first, self._replay(segment, goal, digests), self._replay(segment, goal, [], digests)]
-        for verdict in verdicts:
-            if verdict.failure:
-                return verdict
-            if verdict.divergence:
-                return replace(first, cause="unrepeatable", divergence=verdict.divergence)
-        outcomes = {tuple(map(str, verdict.comparison.differences)) for verdict in verdicts}
-        return replace(first, cause="lost" if len(outcomes) == 1 else "unrepeatable")
+        second = self._replay(segment, goal)
+        if second.failure:
+            return second
+        before, now = ([*map(str, verdict.comparison.differences)] for verdict in (first, second))
+        return replace(first, cause="lost" if before == now else "unrepeatable")
 
-    def _replay(
-        self, segment: Segment, goal: Checkpoint, digests: _Digests | None = None, expected: _Digests | None = None
-    ) -> Verdict:
+    def _replay(self, segment: Segment, goal: Checkpoint) -> Verdict:
         trainer = self._make(segment)
-        reexecution = _Reexecution(goal, trainer.gather, digests, expected)
+        reexecution = _Reexecution(goal, trainer.gather)
         try:
             trainer.run_to(reexecution.begin, "auto" if segment.start is None else segment.start.path, self._read)
             verdict = reexecution.result(segment)
@@ -136,20 +124,10 @@ class _Reexecution:
 
     Arguments:
         gather: returns the values of all ranks, in the order of ranks.
-        digests: takes a digest after every transition, which is slow. Default: none is made.
-        expected: the digests of an earlier replay; the replay of one process stops where they diverge.
     """
 
-    def __init__(
-        self,
-        goal: Checkpoint,
-        gather: Callable[[Any], list[Any]],
-        digests: _Digests | None = None,
-        expected: _Digests | None = None,
-    ) -> None:
-        self._goal, self._gather, self._digests = goal, gather, digests
-        self._expected_digests = iter(expected) if expected is not None else None
-        self._divergence: tuple[int, str] | None = None  # the number of transitions, and the last node
+    def __init__(self, goal: Checkpoint, gather: Callable[[Any], list[Any]]) -> None:
+        self._goal, self._gather = goal, gather
         self._start_time: float | None = None
         self._goal_path = goal.manifest.position
         self._goal_ended = goal.manifest.ended
@@ -163,7 +141,7 @@ class _Reexecution:
             from graphtrain.resume.sharded import assembled  # which few runs need
 
             self._goal = assembled(self._goal, compiled.state.objects.modules.values())
-        if self._start_time is None:  # called again where a resource was renewed
+        if self._start_time is None:  # called again where the run was rewired
             self._start_time, self._batches = time.monotonic(), 0
         self._goal_index = compiled.locate(self._goal_path, self._goal.sections["slots"], self._goal_ended)
         self._expected = self._essential(self._goal.sections)
@@ -186,10 +164,7 @@ class _Reexecution:
         transitions = [*compiled.compiler.transitions]
         for node, field_name in self._batch_counters():
             transitions[node.index] = self._tallied(transitions[node.index], node.instance, field_name)
-        transitions = with_breakpoints(transitions, breakpoints, loop.requests)
-        if self._digests is None:
-            return transitions
-        return [self._traced(self._digests, index, transition) for index, transition in enumerate(transitions)]
+        return with_breakpoints(transitions, breakpoints, loop.requests)
 
     def result(self, segment: Segment) -> Verdict:
         """The comparison, once the run has stopped."""
@@ -213,9 +188,7 @@ class _Reexecution:
             notes.append("means of metrics are not compared, because wall-clock time decides when a row is logged")
         if comparison.differences:
             notes += self._compiled.program.timed()
-        divergences = [tuple(each) for each in self._gather(self._divergence) if each is not None]
-        _, divergence = min(divergences, default=(0, ""))
-        return Verdict(segment, comparison, int(self._batches), seconds, tuple(notes), divergence=divergence)
+        return Verdict(segment, comparison, int(self._batches), seconds, tuple(notes))
 
     # ---- the place
 
@@ -293,22 +266,6 @@ class _Reexecution:
             raise UsageError(
                 f"the checkpoint has no progress of the node {error}: setup supplies other resources now"
             ) from None
-
-    def _traced(self, digests: _Digests, index: int, transition: Transition) -> Transition:
-        """The transition with a digest after it. No breakpoint, since it needs the position that follows."""
-        compiled, requests, expected = self._compiled, self._loop.requests, self._expected_digests
-
-        def run_and_hash() -> int:
-            position = transition()
-            digest = index, compiled.state.digest(compiled.alive(position, "ended" in requests))
-            digests.append(digest)
-            if expected is not None and next(expected, None) != digest and self._divergence is None:
-                self._divergence = len(digests), f"`{compiled.path(index)}` ({compiled.run_clock.describe()})"
-                if current_ranks().world_size == 1:  # the others may not have diverged, and wait for this one
-                    requests.post("pause")
-            return position
-
-        return run_and_hash
 
 
 def _of_all_ranks(comparison: StateComparison, gather: Callable[[Any], list[Any]]) -> StateComparison:

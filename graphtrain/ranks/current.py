@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from typing import final
 
 from graphtrain.errors import GraphtrainError, RankFailedError, RanksError
-from graphtrain.lazy import part
 from graphtrain.outcome import STOPPED
 from graphtrain.ranks.ranks import FAILURE, Alone, LostRankError, Ranks
 
@@ -40,7 +39,9 @@ def current_ranks() -> Ranks:
         return used
     if _of_process is None:
         if is_one_of_several():
-            _of_process = part("processes").Processes.join()
+            from graphtrain.ranks.processes import Processes
+
+            _of_process = Processes.join()
         else:
             _of_process = Alone()
     return _of_process

@@ -38,18 +38,16 @@ def local_of(tensor: Any) -> torch.Tensor:
     return local
 
 
-def divided_of(tensor: Any) -> tuple[int | None, ...]:
-    """For each dimension of the mesh, the dimension of the tensor that is divided along it; None for replicas.
+def divided_dimension(tensor: Any) -> int | None:
+    """The dimension of a tensor that is divided along the last dimension of its mesh; None where each rank has it all.
 
     Raises:
         ValueError: it is divided in another way.
     """
-    divided: list[int | None] = []
-    for placement in tensor.placements:
-        if type(placement) not in (Shard, Replicate):
-            raise ValueError(f"it is divided among ranks as {placement}; of a sharded tensor only Shard is known")
-        divided.append(placement.dim if isinstance(placement, Shard) else None)
-    return tuple(divided)
+    *others, last = tensor.placements
+    if type(last) not in (Shard, Replicate) or any(type(placement) is not Replicate for placement in others):
+        raise ValueError(f"it is divided among ranks as {tensor.placements}; only Shard along one dimension is known")
+    return last.dim if isinstance(last, Shard) else None
 
 
 def mesh_shape(tensor: Any) -> tuple[int, ...]:
@@ -58,17 +56,18 @@ def mesh_shape(tensor: Any) -> tuple[int, ...]:
 
 
 def whole_of_part(
-    values: torch.Tensor, like: Any, shape: Sequence[int], stride: Sequence[int], divided: Sequence[int | None]
+    values: torch.Tensor, like: Any, shape: Sequence[int], stride: Sequence[int], dimension: int | None
 ) -> torch.Tensor:
     """A sharded tensor of which this rank has these values.
 
     Arguments:
         like: a sharded tensor, on whose mesh it is.
         shape, stride: of the whole.
-        divided: as `divided_of` has it.
+        dimension: as `divided_dimension` has it.
     """
-    placements: list[Placement] = [Replicate() if dimension is None else Shard(dimension) for dimension in divided]
     mesh: DeviceMesh = like.device_mesh
+    last: Placement = Replicate() if dimension is None else Shard(dimension)
+    placements: list[Placement] = [*[Replicate()] * (mesh.ndim - 1), last]
     local = values.to(like.to_local().device)
     whole: torch.Tensor = DTensor.from_local(
         local, mesh, placements, run_check=False, shape=torch.Size(shape), stride=tuple(stride)
@@ -89,7 +88,7 @@ def refuse_meshes(name: str, tensor: Any, world_size: int) -> None:
             "shard it over all of them: fully_shard(module, mesh=run.mesh), in a setup(run)",
         )
     try:
-        divided_of(tensor)
+        divided_dimension(tensor)
     except ValueError as error:
         raise UsageError(f"`{name}`: {error}", "shard it by fully_shard(module, mesh=run.mesh) alone") from None
 
@@ -122,16 +121,14 @@ def whole_norms(tensors: Sequence[torch.Tensor], norm_type: float) -> torch.Tens
         locals_of = [local_of(tensor) if is_sharded(tensor) else tensor.detach() for tensor in tensors]
         device = locals_of[0].device
         norms = torch.stack([_norm(local, norm_type).to(device) for local in locals_of])
-        groups: dict[tuple[Any, int], list[int]] = {}
+        groups: dict[Any, list[int]] = {}
         for number, tensor in enumerate(tensors):
-            if isinstance(tensor, DTensor):
-                for dimension, divided in enumerate(divided_of(tensor)):
-                    if divided is not None:
-                        groups.setdefault((tensor.device_mesh, dimension), []).append(number)
-        for (mesh, dimension), numbers in groups.items():
-            passed = norms[numbers]
-            gathered = [torch.empty_like(passed) for _ in range(mesh.size(dimension))]
-            dist.all_gather(gathered, passed, group=mesh.get_group(dimension))
+            if isinstance(tensor, DTensor) and divided_dimension(tensor) is not None:
+                groups.setdefault(tensor.device_mesh, []).append(number)
+        for mesh, numbers in groups.items():
+            passed, last = norms[numbers], mesh.ndim - 1
+            gathered = [torch.empty_like(passed) for _ in range(mesh.size(last))]
+            dist.all_gather(gathered, passed, group=mesh.get_group(last))
             norms[numbers] = torch.linalg.vector_norm(torch.stack(gathered), norm_type, dim=0)
     return norms
 

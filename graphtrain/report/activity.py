@@ -10,8 +10,6 @@ from typing import Any, final
 from graphtrain.graph.renaming import renamed_path
 from graphtrain.storage.run_directory import NODES_FILE, MetricsFile
 
-_WAITS = ("data", "saves")
-
 
 @final
 class RunActivity:
@@ -19,10 +17,10 @@ class RunActivity:
 
     Each is a dictionary: ``time`` in Unix seconds; ``rows``, how many rows of metrics there were; ``runs``, how often
     each node had run, by its path; ``taken``, how often each edge was taken, by ``"accumulate -> decide"``, which is
-    the path of a node and an `Edge` that leaves it; ``seconds`` of nodes that were timed, estimated; and ``waits``,
-    the seconds for data and for saves. Totals go on where a run was resumed or rewired, also those of nodes that were
-    renamed in ``rewire(graph, rename=...)`` or on a resume. They never fall, but for the edge to the end of a run that
-    goes on. Those of nodes in a body are over all times that it ran.
+    the path of a node and an `Edge` that leaves it; and ``seconds`` of nodes that were timed, estimated. Totals go on
+    where a run was resumed or rewired, also those of nodes that were renamed in ``rewire(graph, rename=...)`` or on a
+    resume. They never fall, but for the edge to the end of a run that goes on. Those of nodes in a body are over all
+    times that it ran.
 
     It is empty where nothing was counted. One pass over a million lines takes some ten seconds.
 
@@ -36,7 +34,7 @@ class RunActivity:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "nodes.jsonl").write_text(
     ...         '{"event":"begun","time":1.0,"rows":0,"nodes":{"a":[0,1]},"edges":{"a -> a if x":[0],"a -> b":[1]}}\\n'
-    ...         '{"time":1.5,"rows":1,"counts":[0,2],"milliseconds":[0,40],"data":5}\\n'
+    ...         '{"time":1.5,"rows":1,"counts":[0,2],"milliseconds":[0,40]}\\n'
     ...     )
     ...     last = RunActivity(Path(folder)).at(-1)
     ...     last["runs"], last["taken"], last["seconds"]
@@ -109,7 +107,6 @@ class _Totals:
         self._runs: dict[str, int] = {}
         self._taken: dict[str, int] = {}
         self._milliseconds: dict[str, int] = {}
-        self._waits = dict.fromkeys(_WAITS, 0)
         # What the lines after the last header add up to, by numbers, and what these stand for.
         self._counts: Counter[int] = Counter()
         self._times: list[int] = []
@@ -135,8 +132,6 @@ class _Totals:
         for own, numbers in ((self._counts, line["counts"]), (self._times, line.get("milliseconds", ()))):
             for number, more in zip(numbers[::2], numbers[1::2], strict=True):
                 own[number] += int(more)
-        for name in _WAITS:
-            self._waits[name] += int(line.get(name, 0))
         return line
 
     def _rename(self, names: Mapping[str, str]) -> None:
@@ -178,7 +173,6 @@ class _Totals:
             "runs": runs,
             "taken": taken,
             "seconds": {name: took / 1000 for name, took in milliseconds.items()},
-            "waits": {name: took / 1000 for name, took in self._waits.items()},
         }
 
 

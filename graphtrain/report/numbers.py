@@ -35,19 +35,6 @@ def counted(value: float) -> str:
     return f"{value:.0f}" if value == int(value) else f"{value:.2f}"
 
 
-def about(seconds: float) -> str:
-    """A time that is estimated, in one unit.
-
-    >>> about(0.4), about(7.2), about(47), about(70), about(200), about(5000), about(200_000)
-    ('1 s', '8 s', '50 s', '1 min', '3 min', '83 min', '56 h')
-    """
-    if seconds <= 10:
-        return f"{max(1, math.ceil(seconds))} s"
-    if seconds < 60:
-        return f"{math.ceil(seconds / 10) * 10} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.0f} h"
-
-
 def scaled(value: float) -> str:
     """A number of three digits with the prefix of its thousands.
 

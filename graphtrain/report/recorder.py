@@ -238,14 +238,6 @@ class Recorder:
         """Drop all running means; nodes that are set up again recreate theirs."""
         self._means = {}
 
-    def gathered(self, name: str) -> set[str]:
-        """The names in the running means called `name`, of any horizon."""
-        means = self._means.get(name)
-        if means is None:
-            return set()
-        means.settle()
-        return {metric for sums in means._sums.values() for metric in sums}
-
     @property
     def place(self) -> Place:
         """The place of a row recorded now, as for `place_of`."""

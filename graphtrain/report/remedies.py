@@ -2,31 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
-
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import nodes_of
-
-
-def remedy(loss: str, step: int, graph: Graph) -> str:
-    """What leads to the batch with which a loss of a row is no longer finite; empty if the graph reports that itself.
-
-    Arguments:
-        loss: its name, as in "val/loss".
-        step: that of the row.
-
-    >>> remedy("loss", 50, Graph.load("fit"))
-    '--overlay check_finite names the batch'
-    >>> remedy("loss", 50, Graph.load("fit").overlay("check_finite"))
-    ''
-    >>> remedy("val/loss", 50, Graph.load("fit"))
-    "graphtrain replay SCRIPT --run-dir RUN --to '50 steps' --node validate/eval_batch --pdb stops in that validation"
-    """
-    if options := replay_of_validation(loss, step, graph):
-        return f"graphtrain replay SCRIPT --run-dir RUN {shlex.join(options)} stops in that validation"
-    if not lacks_a_check(graph):
-        return ""
-    return "--overlay check_finite names the batch"
 
 
 def lacks_a_check(graph: Graph) -> bool:

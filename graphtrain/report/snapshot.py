@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from graphtrain.plain import json_value
@@ -108,14 +108,12 @@ class Snapshot:
 
     @staticmethod
     def from_plain(mapping: Mapping[str, Any]) -> Snapshot:
-        """A snapshot from the data of `as_plain`, or from any other: entries that do not fit are left out.
+        """A snapshot from the data of `as_plain`; entries that are missing or have another form are left out.
 
-        At most the last 200 entries of a mapping are taken, and 200 characters of a text (1,000 of `texts`).
-
-        >>> Snapshot.from_plain({"state": "running", "step": "many", "metrics": {"loss": "nan"}, "x": 1}).metrics
+        >>> Snapshot.from_plain({"state": "running", "metrics": {"loss": "nan"}, "step": "many", "x": 1}).metrics
         {'loss': nan}
         """
-        values = {entry.name: _read(entry, mapping.get(entry.name)) for entry in fields(Snapshot)}
+        values = {entry.name: _read(str(entry.type), mapping.get(entry.name)) for entry in fields(Snapshot)}
         known = {name: value for name, value in values.items() if value is not None}
         return Snapshot(**{**dict.fromkeys(("state", "graph", "position"), _UNKNOWN), **known})
 
@@ -145,51 +143,22 @@ class Display(ABC):
 
 _UNKNOWN = "?"
 MOST_OF_A_TEXT = 1000  # characters
-_MOST_ENTRIES = 200
-_MOST_CHARACTERS = 200
-_NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
-def _number(value: Any) -> float | None:
-    """A number of JSON, or the name of one it does not have."""
-    if isinstance(value, str):
-        return _NOT_FINITE.get(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
+def _read(declared: str, value: Any) -> Any:
+    """A JSON value as the declared type of a field; None if it is not one."""
+    try:
+        match declared.removesuffix(" | None"), value:
+            case "str", str():
+                return value
+            case (("int" | "float"), int() | float()) if math.isfinite(value):
+                return value
+            case (("tuple[str, ...]" | "tuple[int, int]"), list()):
+                return tuple(value)
+            case "Mapping[str, str]", Mapping():
+                return {name: str(text) for name, text in value.items()}
+            case "Mapping[str, float]", Mapping():  # "nan" and "inf" are texts in JSON
+                return {name: float(each) if isinstance(each, str) else each + 0 for name, each in value.items()}
+    except (TypeError, ValueError, OverflowError):
         return None
-    return value if abs(value) < 1e300 or isinstance(value, float) else None
-
-
-def _amount(value: Any) -> float | None:
-    number = _number(value)
-    return number if number is not None and math.isfinite(number) and number >= 0 else None
-
-
-def _whole(value: Any) -> int | None:
-    number = _amount(value)
-    return int(number) if number is not None and number == int(number) else None
-
-
-def _read(entry: Field[Any], value: Any) -> Any:
-    """A JSON value as the declared type of a field; None if it does not fit."""
-    match str(entry.type).removesuffix(" | None"), value:
-        case "str", str():
-            return value[:_MOST_CHARACTERS]
-        case "int", _:
-            return _whole(value)
-        case "float", _:
-            number = _amount(value)
-            return min(number, 1.0) if number is not None and entry.name in ("done", "until_done") else number
-        case "tuple[str, ...]", list() | tuple():
-            return tuple(text[:_MOST_CHARACTERS] for text in value[:_MOST_ENTRIES] if isinstance(text, str))
-        case "tuple[int, int]", [done, whole]:
-            window = _whole(done), _whole(whole)
-            return None if None in window else window
-        case "Mapping[str, str]", Mapping():
-            texts = [(name, text) for name, text in value.items() if isinstance(text, str)][-_MOST_ENTRIES:]
-            return {str(name)[:_MOST_CHARACTERS]: text[:MOST_OF_A_TEXT] for name, text in texts}
-        case "Mapping[str, float]", Mapping():
-            read = _number if entry.name == "metrics" else _amount
-            entries = [*value.items()][-_MOST_ENTRIES:]
-            numbers = {str(name)[:_MOST_CHARACTERS]: read(inner) for name, inner in entries}
-            return {name: number for name, number in numbers.items() if number is not None}
     return None

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import struct
 import textwrap
 import time
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, final
 
-import torch
-
 from graphtrain.errors import GraphtrainError, UsageError
 from graphtrain.plain import json_value
-from graphtrain.report.logger import Beginning, Histogram, Image, RunLogger, Shown, Text
-
-_COLOR_TYPES = {1: 0, 3: 2}  # of a PNG: grey, and colours
+from graphtrain.report.logger import Beginning, Histogram, RunLogger, Shown, Text
 
 
 @final
@@ -94,7 +88,8 @@ class TensorBoard(RunLogger):
             elif isinstance(value, Histogram):
                 self.writer.add_histogram(name, value.values, step)
             else:
-                self.writer.file_writer.add_summary(_image_summary(name, png_of(value)), step)
+                form = "HW" if value.pixels.ndim == 2 else "CHW"
+                self.writer.add_image(name, value.pixels, step, dataformats=form)
 
     @contextmanager
     def _opened(self, what: str) -> Iterator[None]:
@@ -143,10 +138,12 @@ class TensorBoard(RunLogger):
             time.sleep(1 - time.time() % 1)
 
     def _describe(self, beginning: Beginning, step: int) -> None:
-        self.writer.add_text("hyper_parameters", _table(beginning.hyper_parameters), step)
+        named = (f"{name} = {json_value(value)}" for name, value in beginning.hyper_parameters.items())
+        texts = {"hyper_parameters": "\n".join(named)}
         with suppress(GraphtrainError):  # a parameter that TOML cannot express
-            toml = beginning.graph.to_toml()
-            self.writer.add_text("graph", textwrap.indent(toml, "    ", lambda line: True), step)
+            texts["graph"] = beginning.graph.to_toml()
+        for name, text in texts.items():  # as a block of code in Markdown
+            self.writer.add_text(name, textwrap.indent(text, "    ", lambda line: True), step)
 
 
 @contextmanager
@@ -164,65 +161,3 @@ def _event_files(folder: Path) -> set[str]:
 
 def _second(name: str) -> int:
     return int(name.partition("tfevents.")[2].partition(".")[0])
-
-
-def _table(values: Mapping[str, Any]) -> str:
-    """Names and values as a Markdown table.
-
-    >>> print(_table({"optimizer.lr": 0.1, "a|b": "c"}))
-    | name | value |
-    | --- | --- |
-    | optimizer.lr | 0.1 |
-    | a&#124;b | c |
-    """
-    rows = [("name", "value"), ("---", "---"), *((name, json_value(value)) for name, value in values.items())]
-    return "\n".join(f"| {_cell(name)} | {_cell(value)} |" for name, value in rows)
-
-
-def _cell(value: Any) -> str:
-    return " ".join(str(value).replace("|", "&#124;").split())
-
-
-def _image_summary(tag: str, png: bytes) -> Any:
-    """A PNG as it is; `add_image` takes pixels, so the PNG would be decoded and encoded again."""
-    from tensorboard.compat.proto.summary_pb2 import Summary
-
-    width, height = (int.from_bytes(png[start : start + 4], "big") for start in (16, 20))  # in the PNG header
-    image = Summary.Image(encoded_image_string=png, width=width, height=height, colorspace=4)
-    return Summary(value=[Summary.Value(tag=tag, image=image)])
-
-
-def png_of(image: Image) -> bytes:
-    """An image as the bytes of a PNG, without another library.
-
-    >>> png_of(Image(torch.zeros(2, 3)))[:4]
-    b'\\x89PNG'
-
-    Raises:
-        UsageError: its pixels do not have such a shape or type.
-    """
-    pixels = image.pixels
-    if isinstance(pixels, torch.Tensor) and pixels.ndim == 2:
-        pixels = pixels[None]
-    if (
-        not isinstance(pixels, torch.Tensor)
-        or pixels.ndim != 3
-        or len(pixels) not in _COLOR_TYPES
-        or not pixels.numel()
-    ):
-        received = f"shape {tuple(pixels.shape)}" if isinstance(pixels, torch.Tensor) else f"a {type(pixels).__name__}"
-        raise UsageError(
-            f"Image: expected a tensor of shape (height, width), or with 1 or 3 channels first, got {received}",
-            "colours come first: pixels.permute(2, 0, 1)",
-        )
-    if pixels.is_floating_point():
-        pixels = (pixels.detach().float().nan_to_num(0.0).clamp(0, 1) * 255).round()
-    channels, height, width = pixels.shape
-    rows = pixels.detach().cpu().clamp(0, 255).to(torch.uint8).permute(1, 2, 0).reshape(height, width * channels)
-    # Each row begins with the number of its filter: none.
-    content = torch.cat([torch.zeros(height, 1, dtype=torch.uint8), rows], 1).numpy().tobytes()
-    header = struct.pack(">IIBBBBB", width, height, 8, _COLOR_TYPES[channels], 0, 0, 0)
-    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(content)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in parts
-    )

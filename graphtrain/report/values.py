@@ -109,18 +109,6 @@ def check_names(names: Iterable[str], source: str) -> None:
             raise UsageError(f"{source} `{name}`, which every row of metrics has already", "choose another name")
 
 
-def loss_that_is_not_finite(row: Mapping[str, float]) -> str:
-    """The name of the first loss of a row that is infinite or NaN; empty if there is none.
-
-    >>> loss_that_is_not_finite({"loss": 0.5, "val/loss": float("nan"), "ratio": float("inf")})
-    'val/loss'
-    """
-    for name, value in row.items():
-        if name.rpartition("/")[2] == "loss" and not math.isfinite(value):
-            return name
-    return ""
-
-
 def not_finite_since(rows: Iterable[Mapping[str, float]]) -> str:
     """Which losses are not finite in the latest row that has them, and since when, in words; empty if all are.
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy
 import torch
 
-from graphtrain.data.fingerprint import data_asides, data_changes, fingerprint
+from graphtrain.data.fingerprint import data_changes, fingerprint
 from graphtrain.data.loaders import by_name, is_data
 from graphtrain.names import plainly_named, quoted
 from graphtrain.printable import one_line
@@ -32,7 +32,7 @@ class RunEnvironment:
     Attributes:
         environment: library versions, machine, threads, numeric flags and the seed.
         about: plain data about the start of the run: the `command`, the `arguments` of its `setup` and which of them
-            were `given`, fingerprints of the `weights` that it returned, ...
+            were `given`, ...
     """
 
     origin: Provenance
@@ -71,10 +71,6 @@ class RunEnvironment:
             *([f"seed {seeds[0]} -> {seeds[1]}"] if seeds[0] is not None and seeds[0] != seeds[1] else []),
         ]
 
-    def asides(self, saved: Manifest) -> str:
-        """The changes since that make no difference, in words; empty if there are none."""
-        return "; ".join(one_line(line, _MOST_CHARACTERS) for line in data_asides(saved.data, dict(self.data)))
-
     def changed_arguments(self, saved: Manifest) -> list[str]:
         """The arguments of `setup` that differ from those of a manifest, in words."""
         return argument_changes(saved.about, all_utf8(self.about))
@@ -83,14 +79,6 @@ class RunEnvironment:
         """The names of the data that differ from those of a manifest."""
         now = self.as_plain()["data"]
         return [name for name in now if data_changes(saved.data, {name: now[name]})]
-
-    def changes_of_weights(self, saved: Manifest) -> list[str]:
-        """The models that are set up with other weights than then, if both are known, in words.
-
-        A run that trains them further does not depend on these: a resume loads the saved weights.
-        """
-        before, now = (about.get("weights") or {} for about in (saved.about, self.about))
-        return [f"the weights of `{name}`" for name in now if before.get(name, now[name]) != now[name]]
 
     def compared(self, saved: Manifest, others: Sequence[str] = (), lost: Sequence[str] = ()) -> str:
         """Whether a resume from a manifest is exact, in words: ``code, data, threads unchanged: exact``.
@@ -113,7 +101,7 @@ class RunEnvironment:
         was_compared = {
             "code": code_changes(saved.origin, now["origin"]) is not None,
             "arguments": bool(saved.about.get("arguments")),
-            "data": any(facts[key] not in (None, "") for facts in data for key in ("length", "samples", "hash")),
+            "data": any(facts.get(key) is not None for facts in data for key in ("length", "samples")),
             "versions, threads": bool(saved.environment),
         }
         unchanged = ", ".join(name for name, compared in was_compared.items() if compared)

@@ -1,7 +1,6 @@
 """What must be equal on all ranks: graph, settings, versions, data and weights; compared before anything trains.
 
-Ranks compare one hash first. Only if it differs do they compare everything line by line, and the error names the first
-line that differs.
+Ranks compare one hash first. Only if it differs do they gather all lines, and the error names the first that differs.
 """
 
 from __future__ import annotations
@@ -9,15 +8,9 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
-import time
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch.nn.parameter import is_lazy
 
@@ -29,21 +22,11 @@ from graphtrain.program.agreement import Agreement
 from graphtrain.ranks import Record
 from graphtrain.resume.hyper_parameters import encoded
 from graphtrain.state.content import content_hash
-from graphtrain.storage.regular import temporary_name
-from graphtrain.storage.run_directory import readable_failure
-from graphtrain.storage.run_files import RunFiles
 from graphtrain.version import __version__
 
-# A file written by another host is visible within this time, or the folder is not the same.
-_VISIBLE_SECONDS = 5.0
-# How many elements of a tensor that differs are searched for the first difference.
-_MOST_ELEMENTS = 65_536
+_WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
 
-_WRAPPERS = ("DistributedDataParallel", "DataParallel")
-_FORMER = "FullyShardedDataParallel"
-
-_COMMAND = "start all ranks with the same command, script and files"
-_VERSION = "use one environment on all hosts"
+_COMMAND = "start all ranks with the same command, script, environment and files"
 _DATA = "give all ranks the same data: each of them takes its own batches of it"
 _WEIGHTS = (
     "make the model from the same seed on all ranks; a command seeds Python, NumPy and torch before setup() is called, "
@@ -76,68 +59,47 @@ def require_equal(
     """
     if agreement.world_size == 1:
         return
-    tensors = dict(_tensors(resources, with_buffers=begins))
+    versions = {"the version of graphtrain": __version__, "the version of torch": str(torch.__version__)}
     lines_of_graph = {f"the graph, line {n}": line for n, line in enumerate(graph.to_toml().splitlines(), 1)}
-    groups: list[tuple[str, Lines]] = [
-        (_VERSION, {"the version of graphtrain": __version__, "the version of torch": str(torch.__version__)}),
-        (_COMMAND, {"the name of the graph": graph.name, **lines_of_graph}),
-        (_COMMAND, {**_flat(settings), **_flat(hyper_parameters)}),
-        (_DATA, dict(_lines_of_data(resources))),
-        (_WEIGHTS, _hashes(tensors)),
-    ]
-    of_ranks = _where_different(agreement, [lines for _, lines in groups])
-    for (hint, _), lines in zip(groups, zip(*of_ranks, strict=True), strict=True) if of_ranks else ():
-        if (name := _first_difference(lines)) is None:
-            continue
-        values = ["nothing" if (value := of_rank.get(name)) is None else repr(value) for of_rank in lines]
-        if hint == _WEIGHTS:
-            name, values = _first_weight(agreement, name, tensors)
-        raise UsageError(f"ranks differ in {name}: {_by_rank(values)}", hint)
-
-
-def _where_different(agreement: Agreement, value: Any) -> list[Any]:
-    """The plain data that each rank passes, if it is not the same on all ranks; empty if it is."""
-    digest = hashlib.blake2b(json.dumps(value).encode(), digest_size=8).digest()
-    records = agreement.synchronise("start", Record(digest=digest))
-    are_equal = all(record.digest == digest for record in records)
-    return [] if are_equal else agreement.gather(value)
+    data, weights = dict(_lines_of_data(resources)), _hashes(resources, with_buffers=begins)
+    lines = {**versions, "the name of the graph": graph.name, **lines_of_graph, **_flat(settings)}
+    different = _first_difference(agreement, {**lines, **_flat(hyper_parameters), **data, **weights})
+    if different:
+        name = different.partition(": ")[0]
+        raise UsageError(
+            f"ranks differ in {different}", _DATA if name in data else _WEIGHTS if name in weights else _COMMAND
+        )
 
 
 def require_equal_weights(agreement: Agreement, resources: Mapping[str, Any]) -> None:
     """Compare the parameters of all ranks, when a run begins and ends.
 
     Raises:
-        RanksDivergedError: they differ; raised on all ranks, with the first element that differs.
+        RanksDivergedError: they differ; raised on all ranks.
     """
     if agreement.world_size == 1:
         return
-    tensors = dict(_tensors(resources, with_buffers=False))
-    name = _first_difference(_where_different(agreement, _hashes(tensors)))
-    if name is None:
-        return
-    name, values = _first_weight(agreement, name, tensors)
-    raise RanksDivergedError(
-        f"ranks differ in {name}: {_by_rank(values)}",
-        "code that changes weights must do the same on all ranks: it must not draw random numbers or read the batch "
-        "of one rank",
-    )
+    if different := _first_difference(agreement, _hashes(resources, with_buffers=False)):
+        raise RanksDivergedError(
+            f"ranks differ in {different}",
+            "code that changes weights must do the same on all ranks: it must not draw random numbers or read the "
+            "batch of one rank",
+        )
 
 
-def _first_weight(agreement: Agreement, name: str, tensors: Mapping[str, torch.Tensor]) -> tuple[str, list[str]]:
-    """The name of the first difference in a tensor, and its value on each rank."""
-    content, tensor = None, tensors.get(name.strip("`"))
-    if tensor is not None and not _is_sharded(tensor):
-        elements = list(map(repr, tensor.detach().reshape(-1)[:_MOST_ELEMENTS].tolist()))
-        content = [str(tensor.dtype).removeprefix("torch."), list(tensor.shape), elements]
-    of_ranks = agreement.gather(content)
-    forms = ["nothing" if each is None else f"{each[0]} {each[1]}" for each in of_ranks]
-    if len(set(forms)) > 1:
-        return name, forms
-    for number, values in enumerate(zip(*(each[2] for each in of_ranks), strict=True)):
-        if len(set(values)) > 1:
-            index = [int(place) for place in np.unravel_index(number, of_ranks[0][1])]
-            return f"`{name.strip('`')}{index or ''}`", list(values)
-    return name, [f"other values after the first {_MOST_ELEMENTS}"] * len(of_ranks)
+def _first_difference(agreement: Agreement, lines: Lines) -> str:
+    """The first line that is not the same on all ranks, with every value and its ranks; empty if all are."""
+    digest = hashlib.blake2b(json.dumps(lines).encode(), digest_size=8).digest()
+    if all(record.digest == digest for record in agreement.synchronise("start", Record(digest=digest))):
+        return ""
+    of_ranks = agreement.gather(lines)
+    for name in dict.fromkeys(name for lines in of_ranks for name in lines):
+        ranks: dict[str, list[str]] = {}
+        for rank, of_rank in enumerate(of_ranks):
+            ranks.setdefault(repr(of_rank[name]) if name in of_rank else "nothing", []).append(str(rank))
+        if len(ranks) > 1:
+            return f"{name}: " + "; ".join(f"{value} on rank {', '.join(which)}" for value, which in ranks.items())
+    return ""
 
 
 def _tensors(resources: Mapping[str, Any], *, with_buffers: bool = True) -> Iterator[tuple[str, torch.Tensor]]:
@@ -149,15 +111,17 @@ def _tensors(resources: Mapping[str, Any], *, with_buffers: bool = True) -> Iter
                 yield f"{resource}.{name}", tensor
 
 
-def _hashes(tensors: Mapping[str, torch.Tensor]) -> Lines:
-    """The name of each tensor in backticks -> a hash of its bytes; the form of a sharded one, whose parts differ."""
-    whole = {f"`{name}`": tensor.detach() for name, tensor in tensors.items()}
-    return {
-        name: f"sharded: {tensor.dtype} {tuple(tensor.shape)} {tensor.placements}"  # type: ignore[attr-defined]
-        if _is_sharded(tensor)
-        else content_hash(tensor, most_bytes=tensor.nbytes)
-        for name, tensor in whole.items()
-    }
+def _hashes(resources: Mapping[str, Any], *, with_buffers: bool) -> Lines:
+    """The form of each tensor and a hash of its bytes, by its name; of a sharded one, whose parts differ, the form."""
+    lines = {}
+    for name, tensor in _tensors(resources, with_buffers=with_buffers):
+        value = f"{tensor.dtype} {list(tensor.shape)} ".removeprefix("torch.")
+        if _is_sharded(tensor):
+            value += f"sharded {tensor.placements}"  # type: ignore[attr-defined]
+        else:
+            value += content_hash(tensor.detach(), most_bytes=tensor.nbytes)[:8]
+        lines[f"`{name}`"] = value
+    return lines
 
 
 def _is_sharded(tensor: torch.Tensor) -> bool:
@@ -177,11 +141,7 @@ def _lines_of_data(resources: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield f"whether `{name}` is rank_local", is_local
         if is_local:
             continue
-        facts = fingerprint(data)
-        yield f"the length of `{name}`", facts["length"]
-        yield f"the samples of `{name}`", facts["samples"]
-        yield from ((f"the {setting} of `{name}`", value) for setting, value in facts.get("settings", {}).items())
-        yield f"the hash of a few samples of `{name}`", facts["hash"]
+        yield from ((f"the {fact} of `{name}`", value) for fact, value in fingerprint(data).items())
 
 
 def _flat(values: Mapping[str, Any], outer: str = "") -> Lines:
@@ -193,61 +153,6 @@ def _flat(values: Mapping[str, Any], outer: str = "") -> Lines:
         else:
             lines[f"`{path}`"] = encoded(value)
     return lines
-
-
-def _first_difference(of_ranks: Sequence[Lines]) -> str | None:
-    names = dict.fromkeys(name for lines in of_ranks for name in lines)
-    return next((name for name in names if len({repr(lines.get(name)) for lines in of_ranks}) > 1), None)
-
-
-def _by_rank(values: Sequence[str]) -> str:
-    """Every value with the ranks that have it.
-
-    >>> _by_rank(["3", "4", "3"])
-    '3 on rank 0, 2; 4 on rank 1'
-    """
-    ranks: dict[str, list[str]] = {}
-    for rank, value in enumerate(values):
-        ranks.setdefault(value, []).append(str(rank))
-    return "; ".join(f"{value} on rank {', '.join(numbers)}" for value, numbers in ranks.items())
-
-
-def require_one_folder(agreement: Agreement, run_files: RunFiles) -> None:
-    """Check that all ranks see the run directory that rank 0 writes.
-
-    Raises:
-        UsageError: a rank does not; raised on all ranks.
-    """
-    if agreement.world_size == 1:
-        return
-    probe = temporary_name(run_files.folder / uuid.uuid4().hex)
-
-    def write_probe() -> str:
-        with readable_failure(probe):
-            probe.touch()
-        return probe.name
-
-    name = agreement.lead(write_probe)
-    seen = agreement.gather(_is_visible(run_files.folder, name))
-    agreement.lead(lambda: probe.unlink(missing_ok=True))
-    if not all(seen):
-        ranks = ", ".join(str(rank) for rank, sees in enumerate(seen) if not sees)
-        raise UsageError(
-            f"the run directory `{run_files.path}` of rank 0 is not the one of rank {ranks}",
-            "name a folder on a file system that all hosts share, by its absolute path",
-        )
-
-
-def _is_visible(folder: Path, name: str) -> bool:
-    """True if this rank sees a file in a folder, which on a shared file system may take a moment."""
-    deadline = time.monotonic() + _VISIBLE_SECONDS
-    while True:
-        with suppress(OSError):
-            if name in os.listdir(folder):
-                return True
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
 
 
 def prepare_models(agreement: Agreement, resources: Mapping[str, Any]) -> None:
@@ -273,19 +178,12 @@ def prepare_models(agreement: Agreement, resources: Mapping[str, Any]) -> None:
             agreement.sharded, agreement.mesh = True, mesh_shape(tensor)
     for name, module in resources.items():
         for part in module.modules() if isinstance(module, torch.nn.Module) else ():
-            kinds = [kind.__name__ for kind in type(part).__mro__]
-            wrapper = next((kind for kind in kinds if kind in _WRAPPERS), None)
+            wrapper = next((kind.__name__ for kind in type(part).__mro__ if kind.__name__ in _WRAPPERS), None)
             if wrapper is not None:
                 raise UsageError(
-                    f"`{name}` is wrapped in {wrapper}, which would exchange gradients in every backward pass and in "
-                    "an order that a resume cannot repeat",
-                    "supply the plain model: gradients are exchanged at the node `exchange`, once a window",
-                )
-            if _FORMER in kinds:
-                raise UsageError(
-                    f"`{name}` is wrapped in {_FORMER}, whose state no other number of ranks can read",
-                    "in a setup(run), write `for layer in model.layers: fully_shard(layer, mesh=run.mesh)` and then "
-                    "`fully_shard(model, mesh=run.mesh)`, from torch.distributed.fsdp",
+                    f"`{name}` is wrapped in {wrapper}, which exchanges gradients in an order that no resume repeats",
+                    "supply the plain model: gradients are exchanged at the node `exchange`, once a window; or shard "
+                    "it with `fully_shard(model, mesh=run.mesh)` from torch.distributed.fsdp, in a setup(run)",
                 )
         if agreement.sharded and isinstance(module, torch.optim.LBFGS):
             raise UsageError(

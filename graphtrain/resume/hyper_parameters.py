@@ -1,33 +1,29 @@
 """The hyper-parameters that a run was set up with, compared with those of a resume: no difference is ignored silently.
 
-Loading the state of optimizers and schedulers also loads their old hyper-parameters, over the new ones that the script
-has set. So what they were set up with is saved before any step, and the user decides about a difference. A checkpoint
-holds two things: what was set up last, and what is in force since the user decided. A value that equals either is not a
-difference, so the original command and the command with the decision can both be repeated.
+Loading the state of optimizers and schedules also loads their old hyper-parameters, over the new ones that the script
+has set. So what they were set up with is saved, and the user decides about a difference. A checkpoint holds what was
+set up last, and what is in force since the user decided; a value that equals one of these, or the one in the saved
+state, is not a difference.
 """
 
 from __future__ import annotations
 
 import copy
-import inspect
-import types
 import warnings
-import weakref
-import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, final
 
 import torch
 from torch.amp.grad_scaler import GradScaler
-from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, ReduceLROnPlateau, SequentialLR
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from graphtrain.errors import UsageError
 from graphtrain.kind.parameter import show_value
 from graphtrain.names import suggestion
 from graphtrain.plain import is_equal
 from graphtrain.printable import one_line
+from graphtrain.state.content import content_hash
 
 CLASS = "class"
 FUNCTIONS = "lr_lambdas"
@@ -41,19 +37,13 @@ _MOVING = frozenset(
         *("best", "num_bad_epochs", "cooldown_counter"),  # plateaus
     }
 )
-_MOVING_IN_SCALERS = frozenset({"scale", "_growth_tracker"})
+_MOVING_IN_SCALERS = ("scale", "_growth_tracker")
 
-# What the constructors of schedules write into a group; their steps write the rate and the momentum alone.
-_WRITTEN_BY_SCHEDULES = ("initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum")
+# The rate of a group, and what schedules write into it. One that sets the momentum leaves the second of the betas.
+_RATES = frozenset({"lr", "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "betas[1]"})
 
-# Limits of what counts as a setting. The state of a resource may be large, and is read whenever a trainer is made.
 _MOST_ENTRIES = 64
-_MOST_FIELDS = 1024
-_MOST_CHARACTERS = 4096
-_DEEPEST = 4
-
 _SAMPLED_STEPS = (0, 1, 10, 100, 1000, 10000)
-_NO_SETTING = object()
 
 Values = Mapping[str, Mapping[str, Any]]
 """Resource -> field -> value, as a manifest holds them."""
@@ -83,6 +73,11 @@ class HyperParameterChange:
     def field(self) -> str:
         return self.name.partition(".")[2]
 
+    @property
+    def cannot_be_kept(self) -> bool:
+        """True if no checkpoint holds the saved value: an object of another class, or the functions of a schedule."""
+        return self.field.rpartition(".")[2] in (CLASS, FUNCTIONS)
+
     def __str__(self) -> str:
         if self.field == CLASS and _ABSENT[CLASS] in (self.saved, self.now):
             new = self.saved == _ABSENT[CLASS]
@@ -93,13 +88,11 @@ class HyperParameterChange:
 
 @final
 class HyperParameters:
-    """The hyper-parameters of optimizers, schedulers and other resources with a `state_dict`, before any step.
-
-    For objects that an earlier HyperParameters has seen, they are those of that time, even if they were trained since.
+    """The hyper-parameters of optimizers, schedules and other resources with a `state_dict`, before any step.
 
     Arguments:
         stateful: by name; modules only by name, because their state is what is trained.
-        former: those of the run so far, in force for the same resources. Default: all resources are new.
+        former: those of the run so far, for the same objects. Default: all are new.
 
     Attributes:
         made: what was set up, by resource and field.
@@ -111,31 +104,28 @@ class HyperParameters:
     """
 
     def __init__(self, stateful: Mapping[str, Any], former: HyperParameters | None = None) -> None:
-        self._resources = {
-            name: resource for name, resource in stateful.items() if not isinstance(resource, torch.nn.Module)
-        }
-        self._fresh: dict[str, _SetUp] = {}
+        self._resources = {name: each for name, each in stateful.items() if not isinstance(each, torch.nn.Module)}
+        self._fresh: dict[str, dict[str, Any]] = {}
         self.made: dict[str, dict[str, Any]] = {name: {} for name in stateful}
         self.values: dict[str, dict[str, Any]] = {name: {} for name in stateful}
-        for resource in self._resources.values():
-            if isinstance(resource, LRScheduler) and _first_seen(resource) is None:
-                _note_new_schedule(resource.optimizer)
         for name, resource in self._resources.items():
-            in_force: dict[str, Any] = {}
             if former is not None and former._resources.get(name) is resource:
-                fresh, in_force = former._fresh[name], former.values[name]
+                self._fresh[name], self.made[name] = former._fresh[name], former.made[name]
+                self.values[name] = former.values[name]
             else:
-                fresh = _first_seen(resource) or _remember(resource, _SetUp.of(resource))
-            self._fresh[name] = fresh
-            self.made[name] = fresh.values
-            self.values[name] = {**fresh.values, **in_force}
+                self._fresh[name] = _state_of(resource)
+                self.made[name] = {CLASS: type(resource).__name__, **_settings_in(self._fresh[name], resource)}
+                self.values[name] = self.made[name]
 
-    def differences(self, saved: Values | None, in_force: Values | None = None) -> list[HyperParameterChange]:
-        """The hyper-parameters that equal neither the set-up of the saved run nor what was in force, by name.
+    def differences(
+        self, saved: Values | None, in_force: Values | None = None, states: Mapping[str, Any] | None = None
+    ) -> list[HyperParameterChange]:
+        """The hyper-parameters that equal none of those of the saved run, by name.
 
         Arguments:
             saved: what was set up then. None: unknown, so nothing differs.
             in_force: what was in force then. Default: the same.
+            states: the saved `state_dict`s, by resource. Default: unknown.
 
         >>> def made(rate):
         ...     return HyperParameters({"optimizer": torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=rate)})
@@ -151,357 +141,196 @@ class HyperParameters:
                 names = before.get(CLASS, "there"), now.get(CLASS, "there")
                 changes.append(HyperParameterChange(f"{name}.{CLASS}", *names))
                 continue
-            kept = {**before, **(in_force or {}).get(name, {})}
-            others = self._fresh[name].others if name in self._fresh else ()
-            for field in dict.fromkeys([*before, *now]):
-                change = HyperParameterChange(f"{name}.{field}", kept.get(field), now.get(field))
-                is_same = is_equal(before.get(field), change.now) or is_equal(change.saved, change.now)
-                if is_same or field in others:
-                    continue
-                value = before[field] if field in before else now[field]
-                if (field in before and field in now) or not _is_default(self._resources.get(name), field, value):
-                    changes.append(change)
+            kept, resource = {**before, **(in_force or {}).get(name, {})}, self._resources.get(name)
+            held = self._held(states, name)
+            # Another version of PyTorch may have added a field; groups get other fields only from the user.
+            usual = {*resource.defaults, *_RATES} if isinstance(resource, torch.optim.Optimizer) else {*before, *now}
+            changes += [
+                HyperParameterChange(f"{name}.{field}", kept.get(field), now.get(field))
+                for field in dict.fromkeys([*before, *now])
+                if not any(is_equal(each.get(field), now.get(field)) for each in (before, kept))
+                if field not in held or not is_equal(held[field], now.get(field))
+                if (field in before and field in now) or field not in usual or field.endswith(f".{CLASS}")
+            ]
         return changes
 
-    def chosen(self, names: Iterable[str], saved: Values | None, in_force: Values | None = None) -> set[str]:
-        """The fields that the user's names cover: ``"optimizer"`` all that differ, ``"optimizer.lr"`` this one.
+    def _held(self, states: Mapping[str, Any] | None, name: str) -> dict[str, Any]:
+        """The settings in the saved state of a resource, without the functions, which no state holds."""
+        state = (states or {}).get(name)
+        return _settings_in(_plain(state, self._resources.get(name))) if isinstance(state, Mapping) else {}
 
+    def chosen(self, names: Iterable[str], changes: Iterable[HyperParameterChange]) -> set[str]:
+        """The fields that the user's names cover: ``"optimizer"`` all of them, ``"optimizer.lr"`` this one.
+
+        The rates of an optimizer and the settings of its schedules are taken together: a schedule restarts with both.
         For a tuple of optimizers, these names apply to each, and ``"optimizer[0]"`` is the first.
 
         Raises:
             UsageError: a name is not that of a hyper-parameter.
         """
-        before = saved or {}
-        known = {name: {*before.get(name, {}), *self.made.get(name, {})} - {CLASS} for name in {*before, *self.made}}
-        given, names = [name.strip() for name in names], []
-        for name in given:
+        known = {name: {f"{name}.{field}" for field in fields if field != CLASS} for name, fields in self.made.items()}
+        for change in changes:
+            known.setdefault(change.resource, set()).add(change.name)
+        taken: set[str] = set()
+        for name in map(str.strip, names):
             resource, dot, field = name.partition(".")
-            items = [item for item in known if item == resource or item.startswith(f"{resource}[")]
-            covered = [f"{item}{dot}{field}" for item in items if not dot or field in known[item]]
-            if not covered:
-                everything = [*known, *(f"{resource}.{field}" for resource in known for field in known[resource])]
+            owners = [owner for owner in known if owner == resource or owner.startswith(f"{resource}[")]
+            fields = {each for owner in owners for each in known[owner] if not dot or each == f"{owner}.{field}"}
+            if not owners or (dot and not fields):
+                everything = [*known, *(each for owner in known for each in known[owner])]
                 raise UsageError(f"from_setup: there is no `{name}`", suggestion(name, everything))
-            names += covered
-        changes = [*self.differences(saved, in_force), *self.differences(in_force)]
-        # A resource of another class is taken as a whole: its fields are not those of the saved one.
-        replaced = {change.resource for change in changes if change.field == CLASS}
-        single = {name for name in names if "." in name and name.partition(".")[0] not in replaced}
-        return {change.name for change in changes if change.resource in names} | single
+            taken |= fields
+        for name in self._resources:
+            schedules = self._schedules_of(name)
+            together = {each for schedule in schedules for each in known[schedule]}
+            together |= {each for each in known[name] if schedules and each.rpartition(".")[2] in _RATES}
+            taken |= together if taken & together else set()
+        return taken
 
-    def in_use(self, names: Iterable[str]) -> dict[str, Any]:
-        """The present values of hyper-parameters, which training may have changed, by their names."""
-        values: dict[str, Any] = {}
-        for name in names:
-            resource, field = self._resources.get(name.partition(".")[0]), name.partition(".")[2]
-            if resource is not None:
-                states = getattr(resource, "param_groups", None) or [resource.state_dict()]
-                values[name] = encoded([state.get(field) for state in states])
-        return values
+    def taken(self, chosen: Iterable[str], states: Mapping[str, Any]) -> list[str]:
+        """Those of the chosen fields whose value in the saved state is another one."""
+        held = {f"{name}.{field}": value for name in self.made for field, value in self._held(states, name).items()}
+        made = {f"{name}.{field}": value for name in self.made for field, value in self.made[name].items()}
+        return sorted(name for name in chosen if name in held and not is_equal(held[name], made.get(name)))
 
-    def cannot_keep(self, change: HyperParameterChange) -> bool:
-        """True if no checkpoint holds the saved value: an object of another class, or the functions of a schedule."""
-        if change.field not in (FUNCTIONS, INNER):
-            return change.field == CLASS
-        if change.field == INNER and _fields_in(change.saved) != _fields_in(change.now):
-            return True
-        saved, now = (_samples_in({change.field: value}) for value in (change.saved, change.now))
-        if is_equal(saved, now):
-            return False
-        # The attributes of callable objects are saved; plain functions are not.
-        functions = _functions(self._resources.get(change.resource))
-        return any(isinstance(function, types.FunctionType | partial) for function in functions)
-
-    def apply(self, chosen: set[str], in_force: Values | None = None) -> list[str]:
+    def apply(self, chosen: set[str], in_force: Values | None = None) -> None:
         """Replace loaded hyper-parameters by the chosen ones, as set up now.
 
         If the rate of an optimizer or one of its schedules was chosen, its schedules restart and are stepped as often
         as before: the rate becomes what it would be if the new values had always applied.
 
-        Returns:
-            Notes for the user.
-
         Raises:
-            UsageError: a scheduler was stepped before any trainer was made with it.
+            UsageError: a schedule cannot restart.
         """
-        kept = in_force or {}
-        # Counted before any field is taken: the inner schedules of a sequence are one field, counters included. The
-        # steps of a plateau cannot be replayed: they need past metrics.
-        steps = {
-            name: _steps_of(resource.state_dict())
-            for name, resource in self._resources.items()
-            if isinstance(resource, LRScheduler) and not isinstance(resource, ReduceLROnPlateau)
-        }
         for name, resource in self._resources.items():
-            fields = _fields_of(name, chosen)
+            fields, fresh = _fields_of(name, chosen) - {CLASS}, self._fresh[name]
             if isinstance(resource, torch.optim.Optimizer):
-                # An optimizer of another class is as set up now, but an earlier trainer may have changed its rate.
-                self._take_groups(name, resource, {"lr", *_WRITTEN_BY_SCHEDULES} if CLASS in fields else fields)
-            elif name in steps and CLASS in fields:
-                steps[name] = 0
-                self._take_fields(name, resource, {*self._fresh[name].state})
-            else:
-                self._take_fields(name, resource, fields - {CLASS})
-        # Replayed after that, with the settings of all: one schedule may follow the rate that another has set.
-        notes = []
-        for name, optimizer in self._resources.items():
-            if isinstance(optimizer, torch.optim.Optimizer):
-                self._replay(name, steps, chosen, kept.get(name, {}).get("lr"))
-                notes += [
-                    f"`{other}` sets the rate from its next step on"
-                    for other, resource in self._resources.items()
-                    if not isinstance(resource, LRScheduler) and getattr(resource, "optimizer", None) is optimizer
-                    if f"{name}.lr" in chosen or _fields_of(other, chosen)
-                ]
+                schedules = [each for each in self._schedules_of(name) if _fields_of(each, chosen)]
+                fields |= _RATES if schedules else {"initial_lr"} if "lr" in fields else set()
+                # Groups that were added during training are not among those that were set up.
+                for group, made in zip(resource.param_groups, fresh.get("param_groups", ()), strict=False):
+                    moved = {"momentum", "betas"} & made.keys() if schedules and "max_momentum" in made else set()
+                    for field in fields | moved:
+                        _set(group, field, made)
+                self._restart(schedules)
+            elif fields and not _restarts(resource):
+                state = resource.state_dict()
+                resource.load_state_dict({**state, **{field: fresh[field] for field in fields & fresh.keys()}})
         for name, made in self.made.items():
             fields = _fields_of(name, chosen)
+            others = {} if CLASS in fields else (in_force or {}).get(name, {})
             # Functions are always those of now: no checkpoint holds others.
-            others = {} if CLASS in fields else kept.get(name, {})
             self.values[name] = made | {f: value for f, value in others.items() if f not in {CLASS, FUNCTIONS, *fields}}
-        return notes
 
-    def _take_groups(self, name: str, optimizer: torch.optim.Optimizer, fields: set[str]) -> None:
-        # Groups that were added during training are not among those that were set up.
-        for group, fresh in zip(optimizer.param_groups, self._fresh[name].state["param_groups"], strict=False):
-            for field in sorted(fields - {"lr", "initial_lr", "params", CLASS}):
-                if field in fresh:
-                    _set_rate(group, field, fresh[field])
-                else:
-                    group.pop(field, None)
-            for field in {"lr", "initial_lr"} & group.keys() if "lr" in fields else ():
-                _set_rate(group, field, fresh.get("initial_lr", fresh["lr"]))
+    def _schedules_of(self, name: str) -> list[str]:
+        """The schedules of an optimizer that can restart."""
+        return [
+            other
+            for other, each in self._resources.items()
+            if _restarts(each) and each.optimizer is self._resources[name]
+        ]
 
-    def _take_fields(self, name: str, resource: Any, fields: set[str]) -> None:
-        if not fields:
-            return
-        fresh, loaded = self._fresh[name].state, resource.state_dict()
-        state = {field: value for field, value in loaded.items() if field not in fields or field in fresh}
-        taken = {field: value for field, value in fresh.items() if field in fields}
-        if isinstance(resource, LRScheduler):
-            _load_exactly(resource, {**state, **copy.deepcopy(taken)})
-        else:
-            resource.load_state_dict({**state, **{field: _merged(loaded.get(field), taken[field]) for field in taken}})
-
-    def _replay(self, name: str, steps: Mapping[str, int], chosen: set[str], rate_in_force: Any) -> None:
-        """Replay the schedules of an optimizer, if its rate or one of them was chosen.
-
-        They restart with the `initial_lr` of each group and are stepped as often as before, at 2 us a step: only some
-        schedules can compute the rate of a given step.
-        """
-        optimizer, fields = self._resources[name], _fields_of(name, chosen)
-        schedules = {other: self._resources[other] for other in steps if self._resources[other].optimizer is optimizer}
-        is_chosen = fields & {"lr", CLASS, *_WRITTEN_BY_SCHEDULES} or any(
-            _fields_of(each, chosen) for each in schedules
-        )
-        if not schedules or not is_chosen:
-            return
-        for other in schedules:
-            if _steps_of(self._fresh[other].state) > 0:
+    def _restart(self, names: Iterable[str]) -> None:
+        """Restart the schedules of an optimizer, and step them as often as before, at 2 us a step."""
+        schedules = {name: self._resources[name] for name in names}
+        steps = {name: _steps_of(schedule.state_dict()) for name, schedule in schedules.items()}
+        for name, schedule in schedules.items():
+            if not self._fresh[name] or _steps_of(self._fresh[name]) > 0:
                 raise UsageError(
-                    f"`{other}` was stepped before any Trainer was made with it: what it began with is not known",
-                    "make a new scheduler, and a new Trainer with it",
+                    f"`{name}` was stepped before its Trainer was made: what it began with is not known",
+                    "make a new optimizer and a new scheduler, and a new Trainer with them",
                 )
-        fresh_groups = self._fresh[name].state["param_groups"]
-        for number, (group, fresh) in enumerate(zip(optimizer.param_groups, fresh_groups, strict=True)):
-            # A group saved without a schedule does not hold the initial rate; the manifest does.
-            first = rate_in_force[number : number + 1] if isinstance(rate_in_force, list) else [rate_in_force]
-            is_known = "lr" not in fields and all(isinstance(rate, int | float) for rate in first or [None])
-            group.setdefault("initial_lr", float(first[0]) if is_known else copy.deepcopy(group["lr"]))
-            for field in _WRITTEN_BY_SCHEDULES:
-                if field in fresh:
-                    group.setdefault(field, copy.deepcopy(fresh[field]))
-            _set_rate(group, "lr", group["initial_lr"])
-        most = max(steps[other] for other in schedules)
+            schedule.load_state_dict(copy.deepcopy(self._fresh[name]))
+        most = max(steps.values(), default=0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch warns of a step before the optimizer's first
-            for scheduler in schedules.values():
-                _construct_again(scheduler)
             for step in range(most):
-                for other, scheduler in schedules.items():
-                    count = steps[other]
+                for name, schedule in schedules.items():
+                    count = steps[name]
                     if (step + 1) * count // most > step * count // most:  # one may count epochs, another steps
-                        scheduler.step()
+                        schedule.step()
 
 
 def _fields_of(resource: str, chosen: set[str]) -> set[str]:
     return {name.partition(".")[2] for name in chosen if name.partition(".")[0] == resource}
 
 
-def _functions(scheduler: Any) -> Iterator[Any]:
-    """The functions of a scheduler and of those within it."""
-    yield from getattr(scheduler, FUNCTIONS, None) or ()
-    for inner in getattr(scheduler, INNER, None) or ():
-        yield from _functions(inner)
-
-
-def _fields_in(values: Any) -> list[Any]:
-    """The names of the fields of each schedule in a list of them: other ones for one of another class."""
-    schedules = values if isinstance(values, list) else ()
-    return [[sorted(fields), _fields_in(fields.get(INNER))] for fields in schedules]
-
-
-def _samples_in(values: Any) -> list[Any]:
-    """The samples of these functions in saved values."""
-    if not isinstance(values, Mapping):
-        return []
-    inner = values.get(INNER)
-    samples = [values[FUNCTIONS]] if FUNCTIONS in values else []
-    return samples + [sample for fields in (inner if isinstance(inner, list) else ()) for sample in _samples_in(fields)]
-
-
-def _merged(loaded: Any, fresh: Any) -> Any:
-    """`fresh` merged into `loaded`: only plain entries of the set-up are known, the others stay as loaded."""
-    if isinstance(loaded, Mapping) and isinstance(fresh, Mapping):
-        return {**loaded, **{key: _merged(loaded.get(key), entry) for key, entry in fresh.items()}}
-    return copy.deepcopy(fresh)
-
-
-def _construct_again(scheduler: Any) -> None:
-    """Repeat the end of a schedule's constructor: base rates from `initial_lr`, counters to zero, the first rate.
-
-    Only the constructors of PyTorch's base classes are called, which have no settings, so the loaded ones stay. That of
-    a sequence undoes what the constructors of its schedules did to the rate.
-    """
-    if isinstance(scheduler, SequentialLR | ChainedScheduler):
-        for inner in scheduler._schedulers:
-            _construct_again(inner)
-    if isinstance(scheduler, SequentialLR):
-        SequentialLR.__init__(scheduler, scheduler.optimizer, scheduler._schedulers, scheduler._milestones)
-    elif isinstance(scheduler, ChainedScheduler):
-        ChainedScheduler.__init__(scheduler, scheduler._schedulers, scheduler.optimizer)
-    else:
-        LRScheduler.__init__(scheduler, scheduler.optimizer)
-
-
-def _load_exactly(scheduler: LRScheduler, state: dict[str, Any]) -> None:
-    """Load a state and remove everything else: `load_state_dict` leaves the fields of another class where they are."""
-    for field in scheduler.state_dict().keys() - state.keys():
-        vars(scheduler).pop(field, None)
-    for inner, inner_state in zip(getattr(scheduler, INNER, ()), state.get(INNER, ()), strict=False):
-        _load_exactly(inner, inner_state)
-    scheduler.load_state_dict(state)
+def _restarts(resource: Any) -> bool:
+    """True for a schedule, except a plateau: its steps need the metrics of the past."""
+    return isinstance(resource, LRScheduler) and not isinstance(resource, ReduceLROnPlateau)
 
 
 def _steps_of(state: Mapping[str, Any]) -> int:
-    """How often a scheduler with this state was stepped; a chain has no counter, but its schedulers do."""
+    """How often a schedule with this state was stepped; a chain has no counter, but its schedules do."""
     inner = state.get(INNER) or [{}]
     return int(state["last_epoch"] if "last_epoch" in state else inner[0].get("last_epoch", 0))
 
 
-def _set_rate(group: dict[str, Any], field: str, value: Any) -> None:
-    """Set a rate; a tensor is changed in place, since a CUDA graph or a compiled step may hold it."""
+def _set(group: dict[str, Any], field: str, made: Mapping[str, Any]) -> None:
+    """Set a field as it was set up; a tensor in place, since a CUDA graph or a compiled step may hold it."""
+    value = made.get(field)
     if isinstance(group.get(field), torch.Tensor) and isinstance(value, torch.Tensor | int | float):
         group[field].fill_(float(value))
-    else:
+    elif field in made:
         group[field] = copy.deepcopy(value)
+    else:
+        group.pop(field, None)
 
 
-# ---- what one resource was set up with
-
-
-@dataclass(frozen=True)
-class _SetUp:
-    """What a resource was set up with.
-
-    Attributes:
-        values: hyper-parameters as a manifest holds them, and the name of the class under ``"class"``.
-        state: the same in the form of its `state_dict`; for an optimizer the groups, without parameters.
-        others: fields of the state that are not settings, such as tensors.
-    """
-
-    values: dict[str, Any]
-    state: dict[str, Any]
-    others: frozenset[str] = frozenset()
-
-    @classmethod
-    def of(cls, resource: Any) -> _SetUp:
-        """What a resource is set up with now.
-
-        >>> _SetUp.of(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)).values["lr"]
-        0.5
-        """
-        if isinstance(resource, torch.optim.Optimizer):
-            groups = [
-                {key: copy.deepcopy(value) for key, value in group.items() if key not in ("params", "param_names")}
-                for group in resource.param_groups
-            ]
-            return cls.of_groups(resource, groups)
-        name = {CLASS: type(resource).__name__}
-        try:
-            state = resource.state_dict()
-            if not isinstance(state, Mapping):
-                return cls(name, {})
-            if isinstance(resource, LRScheduler):
-                state = {key: copied for key, value in state.items() if (copied := _copy(value)) is not _NO_SETTING}
-                return cls(name | _values_of_schedule(resource, state), state)
-            moving = _MOVING_IN_SCALERS if isinstance(resource, GradScaler) else ()
-            fields = state.items() if len(state) <= _MOST_FIELDS else ()
-            settings = {key: _copy_of_settings(value) for key, value in fields if key not in moving}
-            settings = {key: value for key, value in settings.items() if value is not _NO_SETTING}
-            others = frozenset(str(key) for key in state if key not in settings)
-            return cls(name | {str(key): encoded(value) for key, value in settings.items()}, settings, others)
-        except Exception:  # a state that cannot be read is not compared; saving it reports why
-            return cls(name, {})
-
-    @classmethod
-    def of_groups(cls, optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> _SetUp:
-        """What an optimizer with these groups is set up with: one value where all groups agree, else a list."""
-        # A schedule with a warm-up changes `lr` when it is constructed; `initial_lr` is what the person has set.
-        settings = [{**group, "lr": group.get("initial_lr", group.get("lr"))} for group in groups]
-        values: dict[str, Any] = {CLASS: type(optimizer).__name__}
-        for field in dict.fromkeys(field for group in settings for field in group if field != "initial_lr"):
-            of_all = [encoded(group.get(field)) for group in settings]
-            values[field] = of_all[0] if all(is_equal(value, of_all[0]) for value in of_all) else of_all
-        return cls(values, {"param_groups": groups})
-
-
-# By the `id` of a resource, from the first trainer made with it until the resource is freed. It has to be process-wide:
-# training changes rates and momenta, so a second Trainer over the same objects (a notebook cell that is run again) can
-# no longer read from them what was set up. Nothing ties it to the first Trainer, and a mark on the objects would be
-# saved: all attributes of a scheduler are.
-_SEEN: dict[int, _SetUp] = {}
-
-
-def _first_seen(resource: Any) -> _SetUp | None:
-    """What a resource was set up with when a trainer was first made with it; None if none was."""
-    known = _SEEN.get(id(resource))
-    if known is None or not isinstance(resource, torch.optim.Optimizer):
-        return known
-    group_was_added = len(known.state["param_groups"]) != len(resource.param_groups)
-    return None if group_was_added else known
-
-
-def _remember(resource: Any, settings: _SetUp) -> _SetUp:
-    """Keep what a resource was set up with for as long as it lives."""
+def _state_of(resource: Any) -> dict[str, Any]:
+    """A copy of what may be settings in the state of a resource: of an optimizer its groups, of others plain values."""
     try:
-        if id(resource) not in _SEEN:
-            weakref.finalize(resource, _SEEN.pop, id(resource), None).atexit = False
-        _SEEN[id(resource)] = settings
-    except TypeError:  # a class with slots that cannot be referenced weakly: its `id` may come to mean another object
-        pass
+        if isinstance(resource, torch.optim.Optimizer):
+            names = ("params", "param_names")
+            groups = [{key: each for key, each in group.items() if key not in names} for group in resource.param_groups]
+            return {"param_groups": copy.deepcopy(groups)}
+        return copy.deepcopy(_plain(resource.state_dict(), resource))
+    except Exception:  # a state that cannot be read is not compared; saving it reports why
+        return {}
+
+
+def _plain(state: Mapping[str, Any], resource: Any) -> dict[str, Any]:
+    """What may be settings in a state: all of it in that of an optimizer or a schedule, else plain values."""
+    if isinstance(resource, torch.optim.Optimizer | LRScheduler):
+        return dict(state)
+    moving = _MOVING_IN_SCALERS if isinstance(resource, GradScaler) else ()
+    plain = (type(None), bool, int, float, str)
+    return {key: each for key, each in state.items() if key not in moving and isinstance(each, plain)}
+
+
+def _settings_in(state: Mapping[str, Any], resource: Any = None) -> dict[str, Any]:
+    """The settings in a state, as a manifest holds them; of groups one value where all agree, else a list.
+
+    Arguments:
+        resource: whose state it is, for the functions of a schedule. Default: these are left out.
+    """
+    if isinstance(state.get("param_groups"), list):
+        groups = [_settings_of_group(group) for group in state["param_groups"]]
+        of_all = {field: [group.get(field) for group in groups] for group in groups for field in group}
+        return {
+            field: values[0] if all(is_equal(value, values[0]) for value in values) else values
+            for field, values in of_all.items()
+        }
+    settings = {str(key): encoded(value) for key, value in state.items() if key not in (*_MOVING, FUNCTIONS, INNER)}
+    for number, inner_state in enumerate(state.get(INNER, ())):
+        inner = getattr(resource, INNER)[number] if resource is not None else None
+        fields = {CLASS: type(inner).__name__} if inner is not None else {}
+        fields |= _settings_in(inner_state, inner)
+        settings |= {f"{INNER}[{number}].{field}": value for field, value in fields.items()}
+    if isinstance(functions := getattr(resource, FUNCTIONS, None), list):
+        held = [encoded(attributes) for attributes in state.get(FUNCTIONS) or () if attributes]  # of callable objects
+        settings[FUNCTIONS] = [*map(_samples, functions), *held]
     return settings
 
 
-def _note_new_schedule(optimizer: torch.optim.Optimizer) -> None:
-    """Add what the constructor of a new schedule has written into the groups of an optimizer seen before it."""
-    if (known := _first_seen(optimizer)) is not None:
-        groups = [
-            {**fresh, **{field: copy.deepcopy(group[field]) for field in _WRITTEN_BY_SCHEDULES if field in group}}
-            for fresh, group in zip(known.state["param_groups"], optimizer.param_groups, strict=True)
-        ]
-        _remember(optimizer, _SetUp.of_groups(optimizer, groups))
-
-
-def _is_default(resource: Any, field: str, value: Any) -> bool:
-    """True if a field has its default value, so that another version of PyTorch may not have it."""
-    if not isinstance(resource, torch.optim.Optimizer | LRScheduler):
-        return False
-    if isinstance(resource, LRScheduler) and field.startswith("_"):
-        return True
-    parameter = inspect.signature(type(resource).__init__).parameters.get(field)
-    if parameter is not None:
-        return parameter.default is not parameter.empty and is_equal(encoded(parameter.default), value)
-    defaults = getattr(resource, "defaults", {})
-    return field in defaults and is_equal(encoded(defaults[field]), value)
+def _settings_of_group(group: Mapping[str, Any]) -> dict[str, Any]:
+    settings = {**group, "lr": group.get("initial_lr", group.get("lr"))}
+    if "max_momentum" in group:  # then a schedule sets the momentum
+        settings.pop("momentum", None)
+        if "betas" in settings:
+            settings["betas[1]"] = settings.pop("betas")[1]
+    names = ("params", "param_names", "initial_lr")
+    return {field: encoded(value) for field, value in settings.items() if field not in names}
 
 
 def encoded(value: Any) -> Any:
@@ -519,28 +348,12 @@ def encoded(value: Any) -> Any:
             return encoded(value.tolist()) if value.numel() <= _MOST_ENTRIES else f"a tensor of {tuple(value.shape)}"
         case Mapping():
             return {str(key): encoded(entry) for key, entry in value.items()}
-        case set() | frozenset():
-            return _bounded(sorted(map(encoded, value), key=lambda entry: (type(entry).__name__, repr(entry))))
-        case list() | tuple():
-            return _bounded([encoded(entry) for entry in value])
-    return encoded(value.item()) if _is_numpy_scalar(value) else f"a {type(value).__name__}"
-
-
-def _bounded(values: list[Any]) -> Any:
-    if len(values) <= _MOST_ENTRIES:
-        return values
-    return f"{len(values)} values with checksum {zlib.crc32(repr(values).encode()):08x}"
-
-
-def _values_of_schedule(scheduler: Any, state: Mapping[str, Any]) -> dict[str, Any]:
-    values = {str(key): encoded(value) for key, value in state.items() if key not in (*_MOVING, INNER)}
-    if isinstance(functions := getattr(scheduler, FUNCTIONS, None), list):
-        held = [attributes for attributes in values.get(FUNCTIONS) or () if attributes]  # of callable objects
-        values[FUNCTIONS] = [*map(_samples, functions), *held]
-    if INNER in state:
-        inner = zip(getattr(scheduler, INNER), state[INNER], strict=True)
-        values[INNER] = [_values_of_schedule(*pair) for pair in inner]
-    return values
+        case list() | tuple() | set() | frozenset():
+            entries = [encoded(entry) for entry in value]
+            entries = sorted(entries, key=repr) if isinstance(value, set | frozenset) else entries
+            return entries if len(entries) <= _MOST_ENTRIES else f"{len(entries)} values: {content_hash(entries)[:8]}"
+    is_number = hasattr(value, "item") and getattr(value, "size", 0) == 1
+    return encoded(value.item()) if is_number else f"a {type(value).__name__}"
 
 
 def _samples(function: Any) -> list[float | None]:
@@ -548,45 +361,8 @@ def _samples(function: Any) -> list[float | None]:
 
     def at(step: int) -> float | None:
         try:
-            value, repeated = float(function(step)), float(function(step))
+            return float(function(step))
         except Exception:  # it may not be defined for this step
             return None
-        return value if is_equal(value, repeated) else None
 
     return [at(step) for step in _SAMPLED_STEPS]
-
-
-def _copy(value: Any) -> Any:
-    try:
-        return copy.deepcopy(value)
-    except Exception:  # a lock, or what holds one
-        return _NO_SETTING
-
-
-def _copy_of_settings(value: Any, depth: int = 1) -> Any:
-    """A copy of a plain, small value, or of the plain, small entries of a mapping; else `_NO_SETTING`.
-
-    A state may be large and may not be copyable, so nothing else is copied or inspected.
-    """
-    if value is None or isinstance(value, bool | int | float) or _is_numpy_scalar(value):
-        return value
-    if isinstance(value, str):
-        return value if len(value) <= _MOST_CHARACTERS else _NO_SETTING
-    if (
-        not isinstance(value, Mapping | list | tuple | set | frozenset)
-        or len(value) > _MOST_ENTRIES
-        or depth > _DEEPEST
-    ):
-        return _NO_SETTING
-    if isinstance(value, Mapping):
-        entries = {key: _copy_of_settings(entry, depth + 1) for key, entry in value.items()}
-        settings = {key: entry for key, entry in entries.items() if entry is not _NO_SETTING}
-        return settings if settings or not value else _NO_SETTING
-    copied = [_copy_of_settings(entry, depth + 1) for entry in value]
-    if any(entry is _NO_SETTING for entry in copied):
-        return _NO_SETTING
-    return copied if isinstance(value, list) else tuple(copied) if isinstance(value, tuple) else set(copied)
-
-
-def _is_numpy_scalar(value: Any) -> bool:
-    return type(value).__module__ == "numpy" and getattr(value, "shape", None) == () and hasattr(value, "item")

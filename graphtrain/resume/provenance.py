@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 _PACKAGE = Path(__file__).parent.parent
-_MOST_BYTES = 1 << 20
+_MOST_CHARACTERS = 1 << 20
 _SECONDS = 10  # timeout of git: a repository may be on a disk that does not answer
-_INSTALLS = f"{os.sep}site-packages{os.sep}"
-# A diff that can be applied, whatever the user has configured.
-_DIFF = ["diff", "--no-ext-diff", "--no-textconv", "--no-color", "--src-prefix=a/", "--dst-prefix=b/", "HEAD"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +23,7 @@ class Provenance:
     Attributes:
         code: file, relative to the folder of the script -> the beginning of its hash (SHA-256, hexadecimal).
         revision: the git commit it was checked out from; empty without one.
-        difference: uncommitted changes as a unified diff: of tracked files, and loaded files unknown to git.
+        difference: uncommitted changes to tracked files, as `git diff HEAD` shows them.
         script: the file that is the program; empty if none is.
     """
 
@@ -65,15 +60,14 @@ def provenance(script: Path | None = None) -> Provenance:
         folder = program.resolve().parent if program is not None else Path.cwd().resolve()
     except FileNotFoundError:  # the current folder is gone, so relative paths are unknown
         return Provenance()
-    top = os.fsdecode(_git(folder, "rev-parse", "--show-toplevel")).rstrip("\n")
-    project = Path(top) if top else folder
-    files = _loaded_files(project, program)
+    top = _git(folder, "rev-parse", "--show-toplevel").rstrip("\n")
     # Relative to the script, so that a copy of the project has the same names, in a repository or not.
-    code = {utf8(os.path.relpath(file, folder)): _digest(file.read_bytes()) for file in files}
-    revision = _git(project, "rev-parse", "HEAD").decode(errors="replace").strip() if top else ""
+    files = {utf8(os.path.relpath(file, folder)): file for file in _loaded_files(Path(top) if top else folder, program)}
+    code = {name: _digest(file.read_bytes()) for name, file in sorted(files.items())}
+    difference = _git(folder, "diff", "--no-ext-diff", "--no-color", "HEAD") if top else ""
     name = utf8(program.resolve().name) if program is not None else ""
-    difference = _difference(project, [str(file.relative_to(project)) for file in files], revision)
-    return Provenance(code, revision, difference, name if name in code else "")
+    revision = _git(folder, "rev-parse", "HEAD").strip() if top else ""
+    return Provenance(code, revision, difference[:_MOST_CHARACTERS], name if name in code else "")
 
 
 def code_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str] | None:
@@ -100,66 +94,36 @@ def code_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str] 
     return changes
 
 
-def _loaded_files(project: Path, program: Path | None) -> list[Path]:
+def _loaded_files(project: Path, program: Path | None) -> set[Path]:
     """The Python files of the project that are loaded; installed packages are identified by their version instead."""
-    # Filtered as text first: resolving the paths of all that torch imports takes 0.25 s, even if the environment is a
-    # folder of the project.
-    folders = (f"{project}{os.sep}", f"{os.path.abspath(program.parent)}{os.sep}" if program is not None else "\0")
+    folders = [project, *([Path(os.path.abspath(program.parent))] if program is not None else [])]
+    # Compared as text: resolving the paths of all that torch imports takes 0.25 s.
+    inside = tuple(f"{folder}{os.sep}" for folder in folders)
+    paths = [Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve(), _PACKAGE]
+    installed = tuple(f"{path}{os.sep}" for path in paths if path != project)
     names = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]
-    local = [name for name in names if name.endswith(".py") and name.startswith(folders) and _INSTALLS not in name]
-    files = {Path(name).resolve() for name in local} | ({program.resolve()} if program is not None else set())
-    installed = {Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve(), _PACKAGE} - {project}
-    return sorted(
-        file
-        for file in files
-        if file.is_relative_to(project) and file.is_file()
-        if _INSTALLS not in str(file) and not any(file.is_relative_to(folder) for folder in installed)
-    )
+    local = [Path(name) for name in names if name.endswith(".py") and name.startswith(inside)]
+    loaded = {file.resolve() for file in local if "site-packages" not in file.parts}
+    loaded = {file for file in loaded if not str(file).startswith(installed)}
+    files = loaded | ({program.resolve()} if program is not None else set())
+    return {file for file in files if file.is_relative_to(project) and file.is_file()}
 
 
-def _difference(project: Path, names: Sequence[str], revision: str) -> str:
-    """Uncommitted changes, the loaded files first; cut at the end if they are too long."""
-    literally = [f":(literal){name}" for name in names]  # a name may look like a pattern
-    tracked = _git(project, "ls-files", "-z", "--", *literally) if revision and names else b""
-    unknown = set(names) - set(os.fsdecode(tracked).split("\0"))
-    difference = b"".join(_as_new(project, name) for name in names if name in unknown)
-    if revision:
-        others = [f":(exclude,literal){name}" for name in names]
-        difference = (_git(project, *_DIFF, "--", *literally) if names else b"") + difference
-        difference += _git(project, *_DIFF, "--", ".", *others)
-    if len(difference) <= _MOST_BYTES:
-        return difference.decode(errors="replace")
-    whole_lines = difference[:_MOST_BYTES].rpartition(b"\n")[0].decode(errors="replace")
-    return f"{whole_lines}\n# cut here: the difference is longer than {_MOST_BYTES} bytes\n"
-
-
-def _as_new(project: Path, name: str) -> bytes:
-    with (project / name).open("rb") as file:
-        lines = file.read(_MOST_BYTES + 1).decode(errors="replace").splitlines(keepends=True)
-    return "".join(difflib.unified_diff([], lines, "/dev/null", f"b/{utf8(name)}")).encode()
-
-
-def _git(folder: Path, *words: str) -> bytes:
-    """The beginning of the output of git in a folder; empty without git, a repository, or an answer.
-
-    It prints to a file: the diff of a large tracked file may not fit in memory.
-    """
+def _git(folder: Path, *words: str) -> str:
+    """The output of git in a folder; empty without git, a repository, or an answer."""
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_PAGER": "cat"}
     try:
-        with tempfile.TemporaryFile() as output:
-            subprocess.run(  # noqa: S603 - the words are ours, and no shell reads them
-                ["git", "-C", str(folder), *words],  # noqa: S607 - the git that the person uses
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.DEVNULL,
-                env=environment,
-                timeout=_SECONDS,
-                check=True,
-            )
-            output.seek(0)
-            return output.read(_MOST_BYTES + 1)
-    except (OSError, subprocess.SubprocessError):  # a full disk too
-        return b""
+        done = subprocess.run(  # noqa: S603 - the words are ours, and no shell reads them
+            ["git", "-C", str(folder), *words],  # noqa: S607 - the git that the person uses
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=environment,
+            timeout=_SECONDS,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.decode(errors="replace")
 
 
 def _digest(content: bytes) -> str:

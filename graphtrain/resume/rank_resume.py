@@ -1,16 +1,15 @@
 """Resuming with several ranks: all take the checkpoint that rank 0 chooses; and what changes with their number.
 
 With as many ranks as have written a checkpoint, each gets its own state back, bit for bit. With another number, all get
-the state that the ranks had in common. Gradients that were not summed yet and running means are summed in the order of
+the state that the ranks had in common, which they have between two windows. Running means are summed in the order of
 ranks, for rank 0. Random generators are seeded from the seed, the micro-batches so far, and the rank. Any other state
 of single ranks, such as the buffers of a batch norm, is taken from rank 0.
 """
 
 from __future__ import annotations
 
-import functools
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
@@ -21,9 +20,10 @@ from graphtrain.data.loader import derived_seed
 from graphtrain.errors import CheckpointError, GraphtrainError
 from graphtrain.graph.renaming import Renaming
 from graphtrain.kind.fields import IDLE, ROUND
-from graphtrain.names import plainly_named, quoted
+from graphtrain.names import quoted
 from graphtrain.program.bind import ProgramNode
 from graphtrain.program.compiled_graph import CompiledGraph
+from graphtrain.program.gradient_windows import counters_of
 from graphtrain.program.rounds import is_fetching, slots_of_rounds
 from graphtrain.program.run_state import SECTIONS
 from graphtrain.program.stateful_objects import of_rank
@@ -40,7 +40,6 @@ from graphtrain.storage.run_files import RunFiles
 from graphtrain.storage.state_files import Sections
 
 _SHOWN = 3
-_SUMMED = (torch.Tensor, type(None))  # the gradients that a rank has, and others may have too
 
 
 # ---- choosing
@@ -77,7 +76,7 @@ def _chosen(
     read: Callable[[Path, Manifest | None], Checkpoint],
 ) -> Checkpoint | None:
     """The checkpoint that rank 0 chooses, among those that all ranks can read."""
-    agreement, ranks = saves.agreement, saves.ranks
+    agreement = saves.agreement
 
     def read_by_all(path: Path, manifest: Manifest | None) -> Checkpoint:
         agreement.gather({"try": str(path)})
@@ -86,14 +85,9 @@ def _chosen(
         except CheckpointError as error:
             agreement.gather(error.message)
             raise
-        of_ranks = agreement.gather(_sums(checkpoint, ranks))
-        for rank, sums in enumerate(of_ranks):
-            if isinstance(sums, str):  # a problem
-                raise CheckpointError(f"rank {rank}: {sums}")
-        if of_ranks[0]:
-            from graphtrain.storage.resharded import compare_sums  # which few checkpoints need
-
-            compare_sums(checkpoint.path, checkpoint.manifest, of_ranks)
+        for rank, wrong in enumerate(agreement.gather("")):
+            if wrong:
+                raise CheckpointError(f"rank {rank}: {wrong}")
         return checkpoint
 
     problem, checkpoint = None, None
@@ -141,16 +135,7 @@ def _followed(
         except CheckpointError as error:
             agreement.gather(error.message)
         else:
-            agreement.gather(_sums(checkpoint, saves.ranks))
-
-
-def _sums(checkpoint: Checkpoint, ranks: Ranks) -> dict[str, dict[str, str]]:
-    """What a rank contributes to the digests by which pieces are compared that it has not read by whole files."""
-    if not checkpoint.manifest.sharded or checkpoint.ranks == ranks.world_size:
-        return {}
-    from graphtrain.storage.resharded import sums_of_pieces  # which few checkpoints need
-
-    return sums_of_pieces(checkpoint.sections, ranks.rank)
+            agreement.gather("")
 
 
 # ---- another number of ranks
@@ -167,7 +152,7 @@ def resized(
 
     Raises:
         UsageError: `rename` names no node.
-        CheckpointError: more batches are in use than there are ranks.
+        CheckpointError: it was made in the middle of a window, or more batches are in use than there are ranks.
     """
     renaming = GraphChange.of(checkpoint, compiled.graph, rename).renaming
     return _Resized(checkpoint, compiled, renaming, ranks.rank, ranks.world_size).checkpoint(seed)
@@ -192,7 +177,8 @@ class _Resized:
 
     def checkpoint(self, seed: int) -> tuple[Checkpoint, str]:
         """The checkpoint, and what changes, in words."""
-        first, exchanged = self._checkpoint.sections, self._exchanged()
+        self._refuse_an_open_window()
+        first = self._checkpoint.sections
         with RandomAside(global_generators()):
             fetching = [self._former(node) for node in self._nodes if is_fetching(node)]
             batches = sum(int(first["progress"].get(path, {}).get("batches", 0)) for path in fetching)
@@ -200,97 +186,42 @@ class _Resized:
             drawn = capture_random()
         sections = {
             **first,
-            "gradients": self._gradients(exchanged),
-            "progress": self._progress(exchanged),
+            "progress": self._progress(),
             "slots": self._slots(),
             "metrics": self._means(),
             "random": {**first["random"], **drawn},
         }
-        facts = ["other random numbers", *self._of_rank_0()]
-        held = [each for gradients in sections["gradients"].values() for each in gradients.values()]
-        if any(type(each) in _SUMMED for each in held) and not exchanged:
-            facts.append("gradients of the open window are summed")
+        facts = ", ".join(["other random numbers", *self._of_rank_0()])
         resized = replace(self._checkpoint, sections=sections)
-        return resized, f"{_ranks(self._world_size)} instead of {self._before} ({', '.join(facts)})"
+        return resized, f"{_ranks(self._world_size)} instead of {self._before} ({facts})"
 
     def _former(self, node: ProgramNode) -> str:
         """The path that a node was saved under."""
         return self._renaming.former(node.path) or node.path
 
-    def _exchanged(self) -> set[str]:
-        """The optimizers whose gradients were summed over ranks already.
+    def _refuse_an_open_window(self) -> None:
+        """Raise if gradients are accumulated of which each rank has a part.
 
-        One process sums none; then it follows from the position, whether they are stepped or summed next.
+        Raises:
+            CheckpointError: they are.
         """
-        exchanged, progress = set(), self._checkpoint.sections["progress"]
-        for name in self._exchanging():
-            saved = [(progress.get(self._former(node)), field) for node, field in self._exchanged_fields(name)]
-            flags = [fields.get(field) for fields, field in saved if fields is not None]
-            if any(flags) if self._before > 1 and flags else self._is_behind_exchange(name):
-                exchanged.add(name)
-        return exchanged
+        progress, gradients = self._checkpoint.sections["progress"], self._checkpoint.sections["gradients"]
+        counters = counters_of(self._compiled.program)
+        counted = [progress.get(self._former(node), {}).get(field.name) for node, field in counters]
+        held = [gradient for of_module in gradients.values() for gradient in of_module.values()]
+        is_open = any(counted) if counted else any(gradient is not None for gradient in held)
+        if is_open:
+            raise CheckpointError(
+                f"{self._checkpoint.path} was made in the middle of a window by {_ranks(self._before)}, and there "
+                f"{'is' if self._world_size == 1 else 'are'} {_ranks(self._world_size)} now",
+                f"resume with {_ranks(self._before)}, until there is a checkpoint between two windows, as the node "
+                "`checkpoint` and a signal to several ranks make them",
+            )
 
-    def _exchanging(self) -> set[str]:
-        """The optimizers whose gradients some node sums over ranks."""
-        actions = [action for node in self._nodes for action in node.plan_node.actions]
-        return {name for action in actions if action.effect == "exchange" for name in action.optimizers}
+    def _progress(self) -> dict[str, Mapping[str, Any]]:
+        """That of rank 0; only the last round depends on the ranks, and fields of single ranks are kept on rank 0.
 
-    def _exchanged_fields(self, optimizer: str) -> list[tuple[ProgramNode, str]]:
-        """The nodes that count the windows of an optimizer, with the field that is true once ranks have summed."""
-        return [
-            (node, field.exchanged)
-            for node in self._nodes
-            for field in node.kind.fields.values()
-            if field.exchanged is not None and optimizer in node.plan_node.optimizers
-        ]
-
-    def _is_behind_exchange(self, optimizer: str) -> bool:
-        """True if the gradients that an optimizer has at the position are stepped before they are summed."""
-        path = self._renaming.path(self._checkpoint.manifest.position)
-        waiting = list(self._compiled.liveness.flow.entries.get(path, ())[:1])
-        seen = set(waiting)
-        while waiting:
-            point = waiting.pop()
-            actions = point.plan_node.actions if point.plan_node is not None else ()
-            effects = [action.effect for action in actions if optimizer in action.optimizers]
-            if "step" in effects and "exchange" not in effects:
-                return True
-            if "exchange" not in effects and "zero_grad" not in effects:
-                following = [arrow.target for arrow in point.arrows if arrow.target not in seen]
-                seen.update(following)
-                waiting += following
-        return False
-
-    def _gradients(self, exchanged: set[str]) -> dict[str, dict[str, torch.Tensor]]:
-        """The gradients that were summed over ranks, on every rank; the sum of all others on rank 0."""
-        optimizers = [self._compiled.program.resources.get(name) for name in exchanged]
-        summed = {
-            id(parameter)
-            for optimizer in optimizers
-            if isinstance(optimizer, torch.optim.Optimizer)
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-        }
-        modules, of_ranks = self._compiled.state.objects.modules, [each["gradients"] for each in self._states.values()]
-        gradients: dict[str, dict[str, torch.Tensor]] = {}
-        for name, of_first in of_ranks[0].items():
-            parameters = dict(plainly_named(modules[name].named_parameters())) if name in modules else {}
-            of_module = gradients[name] = {}
-            for path in dict.fromkeys(path for each in of_ranks for path in each.get(name, {})):
-                # Every backward pass has added up those of a sharded parameter.
-                if type(of_first.get(path)) not in _SUMMED or (path in parameters and id(parameters[path]) in summed):
-                    if path in of_first:
-                        of_module[path] = of_first[path]
-                elif self._rank == 0:
-                    parts = [each.get(name, {}).get(path) for each in of_ranks]
-                    of_module[path] = _sum([part for part in parts if part is not None])
-        return gradients
-
-    def _progress(self, exchanged: set[str]) -> dict[str, Mapping[str, Any]]:
-        """That of rank 0; only whether gradients were summed, and the last round, depend on the ranks.
-
-        Fields that belong to gradients are summed for rank 0; fields of single ranks are kept on rank 0 alone. Nodes
-        that only several ranks need, such as `exchange`, have no progress in one process.
+        Nodes that only several ranks need, such as `exchange`, have no progress in one process.
         """
         rank, states = self._rank, self._states
         of_ranks = [node for node in self._nodes if "ranks" in node.kind.optional and not node.bypassed]
@@ -313,13 +244,6 @@ class _Resized:
                 fields[IDLE] = rank in states and states[rank]["progress"].get(path, {}).get(IDLE, False)
             for name in of_rank(node) if rank else ():
                 fields.pop(name, None)
-            for field in [field for field in node.kind.fields.values() if field.with_gradients]:
-                parts = [state["progress"][path].get(field.name, field.default) for state in states.values()]
-                fields[field.name] = sum(parts[1:], parts[0]) if rank == 0 else field.default
-        for name in self._exchanging():
-            for node, exchanged_field in self._exchanged_fields(name):
-                if (path := self._former(node)) in changed:
-                    changed[path][exchanged_field] = self._world_size > 1 and name in exchanged
         return dict(changed)
 
     def _slots(self) -> dict[str, Any]:
@@ -338,9 +262,7 @@ class _Resized:
                     f"resume with {batches} processes or more, or from a checkpoint that was made between two batches",
                 )
             # A rank without a batch runs a sharded model with the first of the round.
-            stands_in = (
-                bool(self._checkpoint.manifest.sharded) and self._renaming.slot(name) in source.plan_node.own_writes
-            )
+            stands_in = self._checkpoint.manifest.sharded and self._renaming.slot(name) in source.plan_node.own_writes
             if self._rank < batches or not stands_in:
                 slots[name] = self._states[self._rank]["slots"].get(name) if self._rank < batches else None
         return slots
@@ -371,7 +293,3 @@ class _Resized:
         drift = ["what has changed since `setup`"] if manifest.own_drift else []
         taken = [*([quoted(buffers, _SHOWN)] if buffers else []), *drift]
         return [f"{' and '.join(taken)} of rank 0"] if taken else []
-
-
-def _sum(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    return functools.reduce(torch.add, parts)

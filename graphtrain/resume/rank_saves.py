@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.manifest import OWN_FACTS, Manifest
 from graphtrain.storage.rank_files import Slim, manifest_of, write_files
 from graphtrain.storage.run_files import Written
-from graphtrain.storage.sharing import MustBeEqual, Sharing, differences, differing
+from graphtrain.storage.sharing import MustBeEqual, Sharing, differences
 from graphtrain.storage.state_files import Digests, StagedState
 
 _SLICE_SECONDS = 0.5
@@ -225,36 +225,18 @@ class RankSave:
         """Write this rank's files, once all ranks know what they have in common."""
         state = self._staged
         summaries = [Digests(**digests) for digests in self._gather("summary", state.summary.as_plain())]
-        files = differing([summary.files for summary in summaries])
-        leaves: list[Mapping[str, Mapping[str, str]]] = [{} for _ in summaries]
-        if files:
-            leaves = self._gather("leaves", state.leaves(files))
-        essential: list[Mapping[str, bytes]] = [{} for _ in summaries]
-        if paths := differing([summary.essential for summary in summaries]):
-            essential = self._gather(
-                "essential", {path: part for path, part in state.essential.items() if path in paths}
-            )
-        compared: Sequence[Mapping[str, Mapping[str, str]]] = leaves
-        if state.pieces:  # each rank has its own
-            compared = [
-                {
-                    file: {name: text for name, text in named.items() if name not in state.pieces.get(file, ())}
-                    for file, named in of_rank.items()
-                }
-                for of_rank in leaves
-            ]
-        if lines := [*differences(self._required, summaries, compared, essential)]:
+        if lines := [*differences(self._required, summaries, state.pieces)]:
             shown = "; ".join(lines[:_MOST_DIFFERENCES])
             more = f"; and {len(lines) - _MOST_DIFFERENCES} more" if len(lines) > _MOST_DIFFERENCES else ""
             raise RanksDivergedError(
                 f"{shown}{more}",
                 "it must be the same on all ranks: do not change it on one rank only",
             )
-        sharing = Sharing.of(state, summaries, leaves)
+        sharing = Sharing.of(state, summaries)
         written = write_files(folder, self._ranks.rank, state, sharing, self._slim)
         self._files = {"files": written, "own": {name: getattr(self._facts, name) for name in OWN_FACTS}}
         if state.pieces:
-            self._files |= {"sums": state.sums(self._ranks.rank), "not_finite": state.weight_that_is_not_finite}
+            self._files["not_finite"] = state.weight_that_is_not_finite
         self._publish("files", self._files)
         return state, sharing, summaries
 
@@ -269,7 +251,7 @@ class RankSave:
 
     def _give_up(self, reason: str) -> None:
         """Publish a failure wherever the others may wait for this rank."""
-        for topic in ("folder", "summary", "leaves", "essential", "files"):
+        for topic in ("folder", "summary", "files"):
             if topic not in self._published:
                 with suppress(LostRankError):
                     message = zlib.compress(msgpack.packb({"failed": reason}), 1)

@@ -13,13 +13,11 @@ from graphtrain.graph import Graph
 from graphtrain.graph.difference import Difference
 from graphtrain.graph.elements import nodes_of
 from graphtrain.graph.renaming import Renaming, lost_position_hint
-from graphtrain.plain import is_equal
 from graphtrain.plan.preparation import made_resources
 from graphtrain.printable import one_line, shorten
 from graphtrain.program.compiled_graph import CompiledGraph
-from graphtrain.program.factories import refuse_other_types
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
-from graphtrain.resume.hyper_parameters import CLASS, HyperParameterChange, HyperParameters
+from graphtrain.resume.hyper_parameters import CLASS, HyperParameterChange
 from graphtrain.state.codec import MALFORMED
 from graphtrain.state.data_content import ComparedData
 from graphtrain.state.modules import NO_RESUME
@@ -28,15 +26,13 @@ from graphtrain.state.reachable import is_within
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.named import graph_of
-from graphtrain.storage.run_directory import STATUS_SECONDS
 from graphtrain.storage.state_files import state_digest
 
 if TYPE_CHECKING:
     from graphtrain.resume.session import Session
 
 _MOST_CHARACTERS = 200
-_MOST_IN_A_LINE = 4  # differences; more are listed below it
-_MOST_BELOW = 30
+_MOST_IN_A_LINE = 8  # differences of the graph
 
 
 @dataclass(frozen=True)
@@ -49,13 +45,11 @@ class GraphChange:
     Attributes:
         former: the saved graph.
         difference: from the saved graph, renamed, to the present one.
-        already: hints about renamings that the saved graph already has.
     """
 
     former: Graph
     renaming: Renaming
     difference: Difference
-    already: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, now: Graph, rename: Mapping[str, str]) -> GraphChange:
@@ -68,10 +62,9 @@ class GraphChange:
         former = graph_of(checkpoint.path, checkpoint.manifest)
         paths = set(nodes_of(former))
         # If the command of a resume is repeated, the run was already saved with the renamed graph.
-        done = {old: new for old, new in rename.items() if old not in paths and new in paths}
-        renaming = Renaming({old: new for old, new in rename.items() if old not in done}, former, now)
-        already = tuple(f"rename: the saved graph has `{new}` already, and no `{old}`" for old, new in done.items())
-        return cls(former, renaming, renaming.graph(former).diff(now), already)
+        names = {old: new for old, new in rename.items() if old in paths or new not in paths}
+        renaming = Renaming(names, former, now)
+        return cls(former, renaming, renaming.graph(former).diff(now))
 
     @property
     def replaced(self) -> list[str]:
@@ -79,11 +72,12 @@ class GraphChange:
         return [change.path.partition(".")[0] for change in self.difference.changes if change.what == "kind"]
 
     def words(self) -> list[str]:
-        """The differences for the line that reports a resume, or their number."""
+        """The differences, for the line that reports a resume."""
         renamed = [f"node {old} renamed {new}" for old, new in self.renaming.names.items()]
-        listed = self._listed()
-        is_long = len(listed) > _MOST_IN_A_LINE
-        return renamed + ([f"the graph ({len(listed)} differences, below)"] if is_long else listed)
+        changes = [str(change) for change in self.difference.changes if change.independent and change.matters]
+        more = len(changes) - _MOST_IN_A_LINE
+        listed = changes[:_MOST_IN_A_LINE]
+        return renamed + listed + ([f"{more} more differences of the graph: graphtrain diff"] if more > 0 else [])
 
     def aside(self) -> str:
         """The differences of a graph that does the same; empty if one of them matters."""
@@ -91,17 +85,6 @@ class GraphChange:
             return ""
         shown = [str(change) for change in self.difference.changes]
         return f"in the graph only {', '.join(shown)}" if shown else ""
-
-    def below(self) -> tuple[str, ...]:
-        """The differences, a line each, if they are too many for one; and hints."""
-        listed = self._listed()
-        lines = [f"  {change}" for change in listed[:_MOST_BELOW]] if len(listed) > _MOST_IN_A_LINE else []
-        if len(listed) > _MOST_BELOW:
-            lines.append(f"  and {len(listed) - _MOST_BELOW} more: graphtrain diff RUN_DIR GRAPH")
-        return (*self.already, *lines)
-
-    def _listed(self) -> list[str]:
-        return [str(change) for change in self.difference.changes if change.independent and change.matters]
 
 
 def capture(run: Session) -> tuple[RunState, Manifest]:
@@ -123,7 +106,6 @@ def capture(run: Session) -> tuple[RunState, Manifest]:
         metrics=compiled.state.recorder.recorded_now(),
         seconds=run.watch.seconds(),
         unknown=compiled.state.unknown,
-        aliases=compiled.state.aliases,
         not_state=sorted(compiled.state.left_out),
         hyper_parameters=run.hyper_parameters.made,
         hyper_parameters_in_force=run.hyper_parameters.values,
@@ -182,7 +164,6 @@ class Restored:
         changes: of the graph, and of hyper-parameters with the decisions; in words.
         lost: state that differs from what was saved, in words.
         aside: the differences of the graph that change nothing, in words; empty for none.
-        below: lines that are reported after that.
         is_as_saved: True if the state is that of the checkpoint, bit for bit, so that it can be saved again.
         sampled: the data of which a sample was compared, in words; empty where all of it was.
     """
@@ -192,7 +173,6 @@ class Restored:
     changes: list[str]
     lost: list[str]
     aside: str = ""
-    below: tuple[str, ...] = ()
     is_as_saved: bool = False
     sampled: str = ""
 
@@ -222,8 +202,7 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
     random, of_devices = fitted_random(state.random)
     resized = ", ".join(filter(None, (resized, of_devices)))
     state = replace(state, progress={**state.progress, **options.kept}, random=random)
-    refuse_other_types(change.former, compiled.graph, compiled.program.resources, state.resources)
-    decisions = _Decisions.of(run, manifest, options)
+    decisions = _Decisions.of(run, checkpoint, options)
 
     # Those that few runs need are written only where they hold something. They are in the order of `RunState`: nodes
     # are set up from what is restored, and may draw random numbers while they are, so the generators come after them.
@@ -234,21 +213,21 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
     if state.reachable:
         changed = {path: part for path, part in state.reachable.items() if not is_within(path, copies)}
         state = replace(state, reachable=changed)
-    not_restored, not_shared, compared = _put_back(checkpoint, run, state, change, position, sections, fresh)
+    not_restored, compared = _put_back(checkpoint, run, state, change, position, sections, fresh)
     # Before the hyper-parameters are applied: those taken from `setup` are not what was saved.
     before, now = {*manifest.not_state}, {*compiled.state.left_out}
     left_out = [f"not_state: {'+' if path in now else '-'} {path}" for path in sorted(before ^ now)]
-    lost = [*compiled.state.not_restored(), *([] if left_out else not_shared), *compared.changed]
+    lost = [*compiled.state.not_restored(), *compared.changed]
     lost = lost or ([] if left_out else compiled.state.differs_from(state.reachable))
     # What was not saved is lost, as the line of the resume says: another module, for instance.
     parts = (fresh, not_restored, left_out, manifest.unknown, change.renaming.names, change.difference.matters)
     if is_whole := not any(parts):
         _expect_digest(checkpoint, compiled, state, position, sections, is_as_written=not (resized or options.kept))
-    taken, notes = decisions.apply(hyper_parameters)
+    hyper_parameters.apply(decisions.chosen, manifest.in_force)
     run.loop.position, run.loop.ended = position, manifest.ended
     left = sorted(set(state.progress) - set(compiled.program.by_path))
     return Restored(
-        bool(decisions.differences or taken or change.renaming.names),
+        bool(decisions.differences or decisions.taken or change.renaming.names),
         change.difference.matters,
         [
             *change.words(),
@@ -256,17 +235,11 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
             *(f"{name} left out" for name in sorted(copies)),
             *left_out,
             *not_restored,
-            *decisions.words(taken),
-            *notes,
+            *decisions.words(),
             *([resized] if resized else []),
         ],
         lost,
         change.aside(),
-        (
-            *change.below(),
-            *decisions.passing(compiled.renewing),
-            *compiled.run_clock.mixed_windows(change.former, change.renaming),
-        ),
         is_as_saved=is_whole and not (decisions.chosen or lost or resized or options.kept),
         sampled=compared.sampled,
     )
@@ -280,8 +253,8 @@ def _put_back(
     position: int,
     sections: Collection[str],
     fresh: Collection[str],
-) -> tuple[list[str], list[str], ComparedData]:
-    """Restore a state; returns what was not restored, what is shared differently, and how data compares.
+) -> tuple[list[str], ComparedData]:
+    """Restore a state; returns what was not restored, and how data compares.
 
     Arguments:
         fresh: the resources that stay as they are set up.
@@ -292,7 +265,6 @@ def _put_back(
     compiled.resume_at(position, change.renaming.path(manifest.clock_of))
     with _named_failure(checkpoint):
         compiled.state.restore_after_setup(state)
-        not_shared = compiled.state.share(manifest.aliases, state.progress, change.renaming)
         data = run.environment.changed_data(manifest) if run.environment is not None else []
         content = compiled.state.data_content
         compared = (
@@ -300,7 +272,7 @@ def _put_back(
             if content is not None
             else ComparedData()
         )
-    return not_restored, not_shared, compared
+    return not_restored, compared
 
 
 def difference_error(
@@ -340,24 +312,27 @@ class _Decisions:
     Attributes:
         differences: between the two.
         chosen: the names of those that are taken.
-        in_force: the values with which the run was saved.
+        taken: those among them that do not differ from what was set up, but from the saved state.
     """
 
     differences: Sequence[HyperParameterChange]
     chosen: set[str]
-    in_force: Any
+    taken: Sequence[str] = ()
 
     @classmethod
-    def of(cls, run: Session, manifest: Manifest, options: ResumeOptions) -> _Decisions:
+    def of(cls, run: Session, checkpoint: Checkpoint, options: ResumeOptions) -> _Decisions:
         """What the user has decided.
 
         Raises:
             UsageError: a difference is undecided, or a saved value cannot be used.
         """
-        now, environment = run.hyper_parameters, run.environment
-        saved, in_force = manifest.hyper_parameters, manifest.in_force
-        decisions = cls(now.differences(saved, in_force), now.chosen(options.from_setup, saved, in_force), in_force)
-        not_saved = [difference for difference in decisions.undecided if now.cannot_keep(difference)]
+        now, environment, manifest = run.hyper_parameters, run.environment, checkpoint.manifest
+        states = checkpoint.sections["resources"]
+        differences = now.differences(manifest.hyper_parameters, manifest.in_force, states)
+        chosen = now.chosen(options.from_setup, differences)
+        taken = set(now.taken(chosen, states)) - {difference.name for difference in differences}
+        decisions = cls(differences, chosen, sorted(taken))
+        not_saved = [difference for difference in decisions.undecided if difference.cannot_be_kept]
         if decisions.undecided and not options.from_saved:
             arguments = environment.changed_arguments(manifest) if environment is not None else ()
             raise difference_error(decisions.undecided, arguments, are_saved=not not_saved, ended=manifest.ended)
@@ -370,37 +345,11 @@ class _Decisions:
     def undecided(self) -> list[HyperParameterChange]:
         return [difference for difference in self.differences if difference.name not in self.chosen]
 
-    def apply(self, hyper_parameters: HyperParameters) -> tuple[list[str], list[str]]:
-        """Take the chosen values.
-
-        Returns:
-            The names of those that do not differ from what was set up, and whose values in use have changed: where a
-            command is repeated, they were taken before, and none has. And notes for the user.
-        """
-        names = sorted(self.chosen - {difference.name for difference in self.differences})
-        before = hyper_parameters.in_use(names)
-        notes = hyper_parameters.apply(self.chosen, self.in_force)
-        after = hyper_parameters.in_use(names)
-        return [name for name in before if not is_equal(before[name], after[name])], notes
-
-    def words(self, taken: Iterable[str]) -> list[str]:
-        """What was decided.
-
-        Arguments:
-            taken: as `apply` returns them.
-        """
+    def words(self) -> list[str]:
+        """What was decided."""
         return [
             *(f"{each} ({'taken' if each.name in self.chosen else 'kept as saved'})" for each in self.differences),
-            *(f"{name} (taken)" for name in taken),
-        ]
-
-    def passing(self, renewing: Mapping[str, str]) -> list[str]:
-        """A line for each that holds only until a node (resource -> path) makes its resource again."""
-        return [
-            f"{each.name} is kept as saved until `{renewing[each.resource]}` makes `{each.resource}` again, as it is "
-            f"set up now; --from-setup {each.name} takes the new value at once"
-            for each in self.undecided
-            if each.resource in renewing
+            *(f"{name} (taken)" for name in self.taken),
         ]
 
 
@@ -440,36 +389,30 @@ def _named_failure(checkpoint: Checkpoint) -> Iterator[None]:
         raise CheckpointError(f"{checkpoint.path}: its state cannot be restored ({reason})") from error
 
 
-def repeated(trained: tuple[int, float], status: Mapping[str, Any], nested: Mapping[str, Any] | None = None) -> str:
+def repeated(batches: int, status: Mapping[str, Any], nested: Mapping[str, Any] | None = None) -> str:
     """What was trained after the checkpoint and is lost, as far as the last status shows.
 
     Arguments:
+        batches: the number that the checkpoint has trained.
         nested: identifies the training of a body, as in `RunClock.nested`: each has its own counts.
 
-    >>> repeated((100, 7.5), {"trained": [140, 48.2]}), repeated((140, 48.2), {"trained": [140, 48.2]})
-    ('repeating 40 batches, 41 s', 'repeating nothing')
-    >>> repeated((100, 7.5), {"trained": [140, 48.2], "state": "running"})
-    'repeating 40 batches, 41 s, and up to 2 s more'
-    >>> repeated((3, 7.5), {"trained": [140, 48.2], "clocks": {"fold": 2}}, nested={"clocks": {"fold": 1}})
+    >>> repeated(100, {"trained": [140, 48.2]}), repeated(140, {"trained": [140, 48.2]})
+    ('repeating 40 batches', 'repeating nothing')
+    >>> repeated(100, {"trained": [140, 48.2], "state": "running"})
+    'repeating about 40 batches'
+    >>> repeated(3, {"trained": [140, 48.2], "clocks": {"fold": 2}}, nested={"clocks": {"fold": 1}})
     'repeating what came after it'
     """
     nested = nested or {}
     if any(status.get(name) != nested[name] for name in {"clock_of", "clocks"} & nested.keys()):
         return "repeating what came after it"
     try:
-        batches, seconds = status["trained"]
-        lost, lost_seconds = int(batches) - trained[0], float(seconds) - trained[1]
+        lost = max(int(status["trained"][0]) - batches, 0)
     except (KeyError, TypeError, ValueError):
         return ""
-    known = f"{_counted(lost)}, {max(lost_seconds, 0):.0f} s" if lost > 0 else ""
     if status.get("state") in ("running", "stopping"):  # killed, so it may have trained until its next status
-        further = f"up to {STATUS_SECONDS:.0f} s"
-        return f"repeating {known}, and {further} more" if known else f"repeating {further}"
-    return f"repeating {known or 'nothing'}"
-
-
-def _counted(batches: int) -> str:
-    return f"{batches} {'batch' if batches == 1 else 'batches'}"
+        return f"repeating about {lost} batches"
+    return f"repeating {lost} {'batch' if lost == 1 else 'batches'}" if lost else "repeating nothing"
 
 
 def _expect_digest(
@@ -482,10 +425,11 @@ def _expect_digest(
     is_as_written: bool,
 ) -> None:
     """Raise unless the loaded state equals the saved one, bit for bit."""
-    is_same_graph = checkpoint.manifest.graph_hash == compiled.saved_graph[1]
-    saved = checkpoint.digest if is_as_written and is_same_graph else state_digest(compiled.state.essential(state))
+    # Values in transit are encoded with the names that slots and nodes had.
+    is_whole = is_as_written and checkpoint.manifest.graph_hash == compiled.saved_graph[1]
+    saved = checkpoint.digest if is_whole else state_digest(compiled.state.essential(state, in_transit=False))
     alive = compiled.alive(position, checkpoint.manifest.ended)
-    digest = compiled.state.digest(alive, sections, state.reachable)
+    digest = compiled.state.digest(alive, sections, state.reachable, in_transit=is_whole)
     if digest != saved:
         raise CheckpointError(
             f"{checkpoint.path}: the state loaded is not the state saved (digest {digest[:12]}, not {saved[:12]})",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, final
 from graphtrain.errors import CheckpointError, SaveFailedError
 from graphtrain.names import plainly_named, quoted
 from graphtrain.printable import Notices
+from graphtrain.program.gradient_windows import counters_of
 from graphtrain.program.requests import SavePolicy, Saves
 from graphtrain.resume.rank_saves import RankSave, RankSaves
 from graphtrain.resume.restore import capture
@@ -20,7 +21,7 @@ from graphtrain.state.modules import NO_RESUME
 from graphtrain.storage.background import Background
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.encoding import UnsaveableError
-from graphtrain.storage.manifest import OWN, Lineage, Manifest
+from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.rank_files import Slim
 from graphtrain.storage.run_files import RunFiles, Written
 from graphtrain.storage.state_files import StagedState, split
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
 
 # After this many transitions without a save point, a message says what prevents one.
 _PATIENCE = 100
-_DATA_IN_A_SLOT = (
-    "write a list of batches to it; or supply the data as a resource, and write the numbers of its samples (`indices`)"
-)
 
 # A slot that cannot be saved in this many transitions never can be.
 _MOST_ATTEMPTS = 10_000
@@ -72,7 +70,8 @@ class CheckpointWriter(Saves):
     Attributes:
         refusal: why the position tried last was not a save point.
         way_out: what to do about it, if that is known.
-        lineage: the checkpoints that the run can go back to; none has weights that are not finite.
+        saved: node -> the last checkpoint that it requested and that the run can go back to: its weights are finite.
+        returns: how often the run has gone back.
     """
 
     def __init__(
@@ -94,9 +93,10 @@ class CheckpointWriter(Saves):
         self._written_moment: Mapping[str, Fraction] = {}  # of the checkpoint that is being written
         self._policy = SavePolicy()
         self._attempts = 0
-        self._passed = 0  # positions at which a batch was alive, while something waited
+        self._passed = 0  # positions inside a window or a batch, while something waited
         self.refusal = self.way_out = ""
-        self.lineage = Lineage()
+        self.saved: dict[str, str] = {}
+        self.returns = 0
         self._askers: frozenset[str] = frozenset()  # for the checkpoint that is being written
 
     def check(self) -> None:
@@ -120,25 +120,21 @@ class CheckpointWriter(Saves):
         """Note that the run was changed: the newest checkpoint is kept as a way back, and no save replaces it."""
         self._newest = None
 
-    @property
-    def returns(self) -> int:
-        """How often the run has gone back to a checkpoint."""
-        return self.lineage.returns
-
     def saved_by(self) -> frozenset[str]:
         """The paths of the nodes that requested a checkpoint that the run can go back to, or that is being written."""
-        return self._askers.union(self.lineage.saved)
+        return self._askers.union(self.saved)
 
     def comes_later(self) -> bool:
-        """True if a batch is alive, and a position without one follows, at which any number of ranks can resume.
+        """True in the middle of a window or of a batch, after which any number of ranks can resume.
 
         False after too long a wait, and if every position of the graph has a batch.
         """
         if self._ranks.are_one:
             return False
         compiled, loop = self._run.compiled, self._run.loop
-        is_alive = compiled.liveness.has_batch(loop.position, loop.ended)
-        self._passed = self._passed + 1 if is_alive else 0
+        is_open = any(node.fields[field.name] for node, field in counters_of(compiled.program))
+        is_inside = is_open or compiled.liveness.has_batch(loop.position, loop.ended)
+        self._passed = self._passed + 1 if is_inside else 0
         return 0 < self._passed <= _PATIENCE and compiled.liveness.comes_between_batches()
 
     def save(self, policy: SavePolicy, values: Mapping[str, float | None], askers: frozenset[str]) -> bool:
@@ -173,14 +169,6 @@ class CheckpointWriter(Saves):
             reason = error.message.removeprefix(f"slots[{slot!r}] cannot be saved: ")
             again = "write it again before it is read, so that it is not alive there"
             self.way_out = f"{error.hint}; or {again}" if error.hint else ""
-            if error.path.startswith("the slot "):  # an object that may be made again: what to do is known at once
-                what_to_do = f"; {error.hint}" if error.hint else ""
-                self._notices.once(f"no checkpoint can be made here: {error.message}{what_to_do}")
-            elif error.path == f"slots[{slot!r}]" and (reader := compiled.liveness.reader_of_data(slot)):
-                held = type(compiled.program.slots[compiled.program.slot_index(slot)]).__name__
-                reason = f"the slot `{slot}`, which `{reader}` reads as its data, holds a {held}, which cannot be saved"
-                self.way_out = _DATA_IN_A_SLOT
-                self._notices.once(f"no checkpoint can be made here: {reason}; {_DATA_IN_A_SLOT}")
             return self._refuse([slot], reason)
         self._attempts = 0
         return True
@@ -269,7 +257,7 @@ class CheckpointWriter(Saves):
         self._was_written = True
         _report(written.manifest.unknown, self._notices)
         if not written.manifest.not_finite:
-            self.lineage = self.lineage.with_saved(written.path.name, self._askers)
+            self.saved |= dict.fromkeys(sorted(self._askers), written.path.name)
         self._askers = frozenset()
         assert self._run_files is not None, "something was written"
         self._run_files.saved(written)
@@ -297,11 +285,12 @@ class CheckpointWriter(Saves):
         moment, newest, replaced = self._run.moment, self._newest, None
         if newest is not None and moment and moment == newest.moment:
             replaced, facts = newest.path, replace(facts, replaces=newest.first_number)
-        compiled, retentions, before = self._run.compiled, self._requests.retentions, self.lineage
+        compiled, retentions, before = self._run.compiled, self._requests.retentions, dict(self.saved)
         if compiled.returning:
-            self._askers = askers.union(self.lineage.savers_of(replaced.name) if replaced is not None else ())
-            lineage = self.lineage.with_saved(OWN, self._askers)
-            facts = replace(facts, saved_by=lineage.saved, returns=lineage.returns)
+            former = replaced.name if replaced is not None else ""
+            self._askers = askers.union(path for path, name in before.items() if name == former)
+            # The name of this checkpoint is not known yet.
+            facts = replace(facts, saved_by={**before, **dict.fromkeys(sorted(self._askers), "")}, returns=self.returns)
         slim: Slim | None = None
         if self._policy.slim:
             frozen = {  # by the names that they have in the file of their module
@@ -315,14 +304,13 @@ class CheckpointWriter(Saves):
             slim = Slim(frozen, newest.path.name if newest is not None else "")
         part = self._ranks.save(staged, compiled.state.must_be_equal, run_files.checkpoints, slim)
         # After the copy, while training continues: what changes meanwhile is reported too, one save too early.
-        state = compiled.state
-        compare = state.data_content.comparison(state.changed) if state.data_content is not None else None
+        data_content, changed_paths = compiled.state.data_content, compiled.state.changed
 
         def write_part() -> Written:
-            content, changed = compare() if compare is not None else ({}, [])
+            content, changed = data_content.hashed(changed_paths) if data_content is not None else ({}, [])
             known = replace(facts, data_content=content, unknown=[*facts.unknown, *changed])
             if compiled.returning and staged.weight_that_is_not_finite:
-                known = replace(known, saved_by=before.saved)
+                known = replace(known, saved_by=before)
 
             def write(write_folder: WriteFolder) -> Written:
                 if problem is not None:
@@ -361,14 +349,10 @@ class CheckpointWriter(Saves):
         self.refusal = f"alive: {alive}; {quoted(slots)}: {reason}"
         self._attempts += 1
         if self._attempts == _PATIENCE:
-            line = "; ".join(
-                [
-                    f"no save point in {_PATIENCE} transitions: {quoted(slots)} cannot be saved ({reason})",
-                    *compiled.liveness.why(slots, loop.position),
-                    "training on to the next save point",
-                ]
+            self._notices.once(
+                f"no save point in {_PATIENCE} transitions: {quoted(slots)} cannot be saved ({reason}); training on to "
+                "the next save point"
             )
-            self._notices.once(line)
         if self._attempts >= _MOST_ATTEMPTS:
             raise CheckpointError(f"no save point was reached in {_MOST_ATTEMPTS} transitions; alive: {alive}", reason)
         return False

@@ -17,7 +17,7 @@ from graphtrain.plan.preparation import made_resources
 from graphtrain.printable import Notices
 from graphtrain.program.agreement import Agreement, RunOfRank
 from graphtrain.program.compiled_graph import CompiledGraph
-from graphtrain.program.factories import Renewals, Renewed, unlike_sources, with_copies
+from graphtrain.program.copies import unlike_sources, with_copies
 from graphtrain.program.loop import Loop
 from graphtrain.program.requests import Requests, SavePolicy
 from graphtrain.program.resources import SHARDED, prepare, prepare_further, resolve_device
@@ -31,15 +31,8 @@ from graphtrain.resume.equal_ranks import prepare_models, require_equal
 from graphtrain.resume.hyper_parameters import HyperParameters
 from graphtrain.resume.rank_resume import resized
 from graphtrain.resume.restore import GraphChange, Restored, ResumeOptions, placed, restore
-from graphtrain.resume.setup_change import differing, setup_hashes, unexplained
-from graphtrain.state.random import (
-    RandomAside,
-    global_generators,
-    restore_random,
-    seed_everything,
-    seed_given,
-    seed_the_rest,
-)
+from graphtrain.resume.setup_change import setup_hashes
+from graphtrain.state.random import restore_random, seed_everything, seed_given, seed_the_rest
 from graphtrain.storage.checkpoint import Checkpoint
 
 
@@ -47,18 +40,16 @@ from graphtrain.storage.checkpoint import Checkpoint
 class Session(RunOfRank):
     """A graph bound to resources, with a position in it.
 
-    It starts by `begin`, or enters the state of a checkpoint by `enter`; it continues with another graph by `rewire`,
-    and with resources that were made again by `renew`.
+    It starts by `begin`, or enters the state of a checkpoint by `enter`; it continues with another graph by `rewire`.
 
     Arguments:
         graph: a checked graph.
-        resources: what nodes read, by name, factories among them.
+        resources: what nodes read, by name.
         ranks: this process among the others, or alone.
         seed, device, deterministic, about, not_state: as `Trainer` has them.
         saving: True if checkpoints will be made.
         notices: messages for the user.
         tick: called with the time by timed transitions, when it is due.
-        counts_edges: as of `Compiler`. Default: True.
 
     Raises:
         GraphError, UsageError: as for `CompiledGraph`, and for resources that ranks cannot train.
@@ -88,7 +79,6 @@ class Session(RunOfRank):
         saving: bool,
         notices: Notices,
         tick: Callable[[float], None],
-        counts_edges: bool = True,
     ) -> None:
         if deterministic:
             torch.use_deterministic_algorithms(True)
@@ -97,11 +87,9 @@ class Session(RunOfRank):
         self.requests = Requests(agrees=ranks.world_size > 1)
         self.world = Agreement(ranks, self.requests)
         several = self.world if ranks.world_size > 1 else None
-        self._renewals = Renewals(resources, self.requests, several)
-        self._made = made_resources(graph, self._renewals.current)
-        self.resources = with_copies(graph, self._renewals.current, self._made)
-        self._first_made = {name: self.resources[name] for name in (*self._renewals.factories, *self._made)}
-        self._takes_seed, self._counts_edges = seed is None, counts_edges
+        self._made = made_resources(graph, resources)
+        self.resources = with_copies(resources, self._made)
+        self._takes_seed = seed is None
         own_seed = seed if seed is not None else seed_given() or 0
         self.seed: int = self.world.gather(own_seed)[0] if seed is None else own_seed
         # Ranks with the same seed, which equal models require, would draw the same dropout masks.
@@ -123,7 +111,7 @@ class Session(RunOfRank):
             "device": self.device,
             "history": None,  # each node is given its own
             "recorder": self.recorder,
-            "renewals": self._renewals,
+            "run_optimizers": self._optimizers,
             "running_seconds": self.world.seconds,
             "saving": saving,
             "notify": notices.once,
@@ -138,7 +126,6 @@ class Session(RunOfRank):
     def _compile(
         self, graph: Graph, resources: Mapping[str, Any], prepared: Mapping[str, Any], *former: Any, **more: Any
     ) -> CompiledGraph:
-        more["counts_edges"] = self._counts_edges
         compiled = CompiledGraph(graph, resources, prepared, self.requests, self.recorder, self.watch, *former, **more)
         if self.world.sharded:
             refuse_own_backward(compiled.program)
@@ -188,6 +175,9 @@ class Session(RunOfRank):
     def path_of(self, position: int) -> str:
         """The path of a node by its number."""
         return self.compiled.path(position)
+
+    def _optimizers(self) -> list[torch.optim.Optimizer]:
+        return [value for value in self.resources.values() if isinstance(value, torch.optim.Optimizer)]
 
     def buffers(self) -> dict[str, torch.Tensor]:
         """The buffers of all modules, by their paths."""
@@ -242,18 +232,16 @@ class Session(RunOfRank):
         """
         if again:
             self._compile_again()
-        self._renew_as(checkpoint.sections.get("renewed", {}))
         for line in self.compiled.program.begun_with(checkpoint.manifest.window_ranks):
             self.notices.once(line)
         fitting, resizing, world = checkpoint, "", self.world
         if checkpoint.ranks != world.world_size:
             fitting, resizing = resized(checkpoint, self.compiled, world.ranks, self.seed, options.rename)
         if checkpoint.manifest.sharded or world.mesh:
-            from graphtrain.resume.sharded import fitted  # which few runs need
+            from graphtrain.resume.sharded import assembled  # which few runs need
 
-            resources = {**self.resources, **self.compiled.state.objects.modules}
-            fitting, otherwise = fitted(fitting, checkpoint, resources, world)
-            resizing = ", ".join(filter(None, (resizing, otherwise)))
+            fitting = assembled(fitting, self.compiled.state.objects.modules.values())
+            resizing = ", ".join(filter(None, (resizing, "" if world.mesh else "models that are not sharded now")))
         return restore(fitting, self, options, resizing)
 
     def _compile_again(self) -> None:
@@ -263,10 +251,10 @@ class Session(RunOfRank):
         prepared = {**self._prepared, "saving": True}  # data that cannot be reopened exactly is refused
         self.compiled = self._compile(self.graph, self.resources, prepared, made=self._made)
         if former.baseline is not None:
-            self.compiled.state.track(former.baseline, former, former.renewed)
+            self.compiled.state.track(former.baseline, former)
 
     def rewire(self, graph: Graph, rename: Mapping[str, str], resources: Mapping[str, Any], *, moves: bool) -> None:
-        """Continue with another graph, and with additional or replaced resources.
+        """Continue with another graph, and with additional or replaced resources; if that raises, nothing changes.
 
         Arguments:
             moves: True if the state of nodes moves to the graph; False if the run has not begun.
@@ -274,96 +262,18 @@ class Session(RunOfRank):
         Raises:
             UsageError: the graph does not have the position of the run; or `rename` names no node.
         """
-        renewals = self._renewals.with_others(resources, self.resources)
-        resources = {name: renewals.current[name] for name in resources}
         all_resources = {**self.resources, **resources}
         newly_made = made_resources(graph, all_resources)
-        kept = self.resources.keys() - resources.keys()
-        all_resources = with_copies(graph, all_resources, newly_made, kept, self._made)
+        all_resources = with_copies(all_resources, newly_made)
         for line in unlike_sources(graph, all_resources, resources):
             self.notices.once(line)
         resources = {**resources, **{name: all_resources[name] for name in newly_made}}
-        renewed = {name: value for name, value in self.compiled.state.renewed.items() if name not in resources}
-        made = self._made | newly_made
-        self._replace(graph, Renaming(rename, self.graph, graph), resources, renewals, made, renewed, moves=moves)
-        first = {**self._first_made, **resources}
-        self._first_made = {name: first[name] for name in (*renewals.factories, *made)}
-
-    def renew(self) -> None:
-        """Continue with the resources that a node has made again."""
-        renewed = self._renewals.take()
-        self._put_renewed(renewed, self.compiled.state.renewed, self.resources, moves=True)
-        self.compiled.clear_windows()
-        self.compiled.restart_makers({name for name, source in self._made.items() if source in renewed})
-
-    def _renew_as(self, saved: Mapping[str, Any]) -> None:
-        """Make again the resources that the saved run had made again; all others are as at the start.
-
-        Raises:
-            CheckpointError: one of them is not a `Factory` now.
-        """
-        if not saved and not self.compiled.state.renewed:
-            return
-        first = {**self.resources, **self._first_made}
-        resources, again = dict(first), {}
-        with RandomAside(global_generators()):
-            for name in [name for name in saved if name not in self._made]:
-                again[name] = self._renewals.make_as(name, saved[name]["random"], resources)
-                resources[name] = again[name].value
-        self._put_renewed(again, {}, first, moves=False)
-        state = self.compiled.state
-        for name, renewed in state.renewed.items():
-            paths = differing(saved.get(name, {}).get("setup", {}), renewed.setup)
-            state.factory_changes += unexplained(paths, f"the Factory of `{name}`")
-
-    def _put_renewed(
-        self, again: Mapping[str, Renewed], before: Mapping[str, Renewed], resources: Mapping[str, Any], *, moves: bool
-    ) -> None:
-        """Replace resources by those that were made again, and by copies of these.
-
-        Arguments:
-            before: those that were made again earlier.
-            resources: all others.
-            moves: as for `_replace`.
-        """
-        values = {name: renewed.value for name, renewed in again.items()}
-        made = {name: source for name, source in self._made.items() if source in again}
-        copies = with_copies(self.graph, {**resources, **values}, made, earlier=self._made)
-        again = {**again, **{name: Renewed({}, copies[name]) for name in made}}
-        now = {name: copies[name] for name in self._first_made}
-        given = {name: value for name, value in now.items() if value is not self.resources[name]}
-        renewed = {**{name: value for name, value in before.items() if name not in again}, **again}
-        renaming = Renaming({}, self.graph, self.graph)
-        self._replace(self.graph, renaming, given, self._renewals, self._made, renewed, moves=moves)
-        for each in again.values():
-            each.setup = setup_hashes(each.listed)
-
-    def _replace(
-        self,
-        graph: Graph,
-        renaming: Renaming,
-        resources: Mapping[str, Any],
-        renewals: Renewals,
-        made: Mapping[str, str],
-        renewed: Mapping[str, Renewed],
-        *,
-        moves: bool,
-    ) -> None:
-        """Compile a graph with replaced resources, and continue with it; if that raises, nothing changes.
-
-        Arguments:
-            resources: additional ones, or replacements.
-            made: the resources that are copies, each with its source.
-            renewed: the resources that were made again since the run began.
-            moves: True if the state of nodes moves to the graph; False if they are set up later.
-        """
-        all_resources = {**self.resources, **resources}
+        made, renaming = self._made | newly_made, Renaming(rename, self.graph, graph)
         former, policy, environment = self.compiled, self.requests.policy, self.environment
         # The state of nodes moves to the other graph in memory; resources are the same objects.
         state = former.state.capture(former.written(), OF_NODES if moves else ("random",))
         try:
             prepared = prepare_further(self._prepared, all_resources, resources, self.device)
-            prepared["renewals"] = renewals
             if environment is not None:  # before the data is opened: inspecting it may draw from its generator
                 environment = environment.with_resources(self.resources, all_resources)
             older = former if moves else None
@@ -379,7 +289,7 @@ class Session(RunOfRank):
                 prepare_models(self.world, resources)
             require_equal(self.world, graph, resources, {}, hyper_parameters.values, begins=False)
             if former.state.baseline is not None:
-                compiled.state.track(former.state.baseline, former.state, renewed)
+                compiled.state.track(former.state.baseline, former.state)
         except BaseException:
             self.requests.policy = policy  # which the `setup` of a `checkpoint` may have changed
             raise
@@ -387,8 +297,7 @@ class Session(RunOfRank):
             former.state.restore_after_setup(state, ("random",))
         self.requests.retentions = compiled.retentions
         self.resources, self._prepared, self.environment = all_resources, prepared, environment
-        self._renewals, self._made = renewals, dict(made)
-        renewals.current = all_resources
+        self._made = made
         self.compiled, self.loop.position, self.hyper_parameters = compiled, position, hyper_parameters
 
     def _move(self, state: RunState, former: CompiledGraph, compiled: CompiledGraph, renaming: Renaming) -> int:
@@ -406,6 +315,4 @@ class Session(RunOfRank):
         compiled.state.restore(replace(state, progress=progress), Exemptions(replaced=change.replaced), OF_NODES)
         former.release(compiled.kept)  # before the new ones open the same data
         compiled.resume_at(position, renaming.path(former.program.clocked.prefix.rstrip("/")))
-        for line in compiled.run_clock.mixed_windows(former.graph, renaming):
-            self.notices(line)
         return position

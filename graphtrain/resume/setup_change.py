@@ -6,8 +6,6 @@ contents of tensors, arrays and others that are saved only if they change, or no
 
 from __future__ import annotations
 
-import tempfile
-import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
@@ -24,11 +22,6 @@ from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY, Reached, is_with
 
 _MOST = 3
 
-# A reading of the clock can only be recognized by its value: `setup` runs before our code, may read the clock in C, and
-# keeps a plain number. So Unix seconds from an hour before this import, which a launcher may have passed on, until now
-# count as a time. Hardly any other number lies there. What this misses: a seed drawn from the clock counts as a time
-# too, and milliseconds or an earlier hour do not.
-_EARLIEST_TIME = time.time() - 3600
 _ATTRIBUTES = ("module", "optimizer", "object", "function", "class")
 
 
@@ -133,16 +126,9 @@ def unexplained(paths: Collection[str], maker: str = "`setup`") -> list[str]:
 
 
 def _text(value: Any, baseline: Baseline) -> str:
-    """A value as text that is the same in every process with the same set-up: without places and times."""
+    """A value as text that is the same in every process with the same set-up: without addresses."""
     if not is_value(value):
         path = baseline.reachable.path_of(value)
         return content_hash(value) if path is None else path.rpartition(":")[2]  # without the name of the script
-    if type(value) in (int, float):
-        if _EARLIEST_TIME < value <= time.time():
-            return "a time"
-        if type(value) is int and value in baseline.reachable.by_id:
-            return f"the identity of {baseline.reachable.by_id[value].path}"
-    if isinstance(value, str) and tempfile.gettempdir() in value:
-        return "a temporary file"
     text = repr(value)
     return text if " at 0x" not in text else ""

@@ -71,22 +71,30 @@ class Baseline(InitialState):
         known = {path: state for path, state in (states or {}).items() if isinstance(state, Mapping)}
         return DriftFinder(self, known, restored, self._redrawn).drift(data)
 
-    def restore(self, section: Mapping[str, Any], data: str | None = None, left: Collection[str] = ()) -> StateReader:
+    def reader(self, sections: Mapping[str, Any]) -> StateReader:
+        """Finds or makes the objects of encoded values, which may be anywhere in these sections."""
+        return StateReader(self.reachable, self.stateful, sections)
+
+    def restore(
+        self,
+        section: Mapping[str, Any],
+        data: str | None = None,
+        left: Collection[str] = (),
+        reader: StateReader | None = None,
+    ) -> None:
         """Restore the uncovered state to the baseline, and apply a drift.
 
         Arguments:
             section: that of a `Drift`.
             data: the name to which the drift was restricted.
             left: the names of data that stays as it is.
-
-        Returns:
-            The reader that has found or made the objects of the drift.
+            reader: finds or makes the objects of the drift. Default: a new one.
 
         Raises:
             CheckpointError: something that had changed no longer exists, or cannot be made.
         """
         with _naming("the state outside the resources"):
-            changed, reader = dict(section), StateReader(self.reachable, self.stateful, section)
+            changed, reader = dict(section), reader or self.reader(section)
         self.note_hooks()
         self._back_to_the_beginning(data, {id(reached.value) for name in left for reached in self._of_data[name]})
         for path, change in changed.items():
@@ -103,7 +111,6 @@ class Baseline(InitialState):
         self.marks |= {id(reached.value): mark_of(reached) for reached in marked}
         if data is None:
             self._restored = dict(section)
-        return reader
 
     def _without_left_out(self, path: str, change: Mapping[str, Any]) -> Mapping[str, Any]:
         if not isinstance(change.get("set"), Mapping):

@@ -1,7 +1,8 @@
 """Values with references: encoded as plain data, and decoded in another process.
 
 An object reachable from the roots is referred to by its path, a tensor in a `state_dict` by its place there, and a
-repeated object by its number. So two places that held one object hold one again. Memory that only overlaps is reported.
+repeated object by its number. So two places that held one object hold one again. A tensor or an array in the memory of
+such an object is a view of it again; other memory that is shared is reported.
 
 Decoded data may come from a stranger. Nothing is imported and nothing is called: classes and functions are those
 defined in modules of the user that are already imported; objects are their attributes.
@@ -11,28 +12,37 @@ from __future__ import annotations
 
 import collections
 import enum
+import functools
 import sys
 import types
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, final
 
 import numpy
 import torch
-from torch.nn.utils.rnn import PackedSequence
 
 from graphtrain.errors import CheckpointError
 from graphtrain.names import plainly_named
-from graphtrain.state.category import category_of, is_constant, is_users
+from graphtrain.state.category import Category, category_of, is_constant, is_users
 from graphtrain.state.contents import CONSTANTS, FORMS, replaced
 from graphtrain.state.generators import any_generator, kind_of_generator, new_generator
 from graphtrain.state.graphs import keeps_graph
-from graphtrain.state.memory import Spans, lie_of, overlapping, owner_of
+from graphtrain.state.memory import MemoryIndex, overlapping, owner_of, span_of, view_of, viewed
 from graphtrain.state.reachable import REMEDY, Reachable, Reached
 from graphtrain.storage.decoding import Decoder
-from graphtrain.storage.encoding import FACTORIES, Found, Instance, Memo, Packed, Tensors, UnsaveableError, pack
+from graphtrain.storage.encoding import (
+    DTYPES,
+    FACTORIES,
+    Found,
+    Instance,
+    Memo,
+    Packed,
+    Tensors,
+    UnsaveableError,
+    advice,
+    pack,
+)
 
 MOST_BYTES = 256 * 2**20
 _SHARES = "shares memory with {}, which a resume cannot restore: clone it"
@@ -45,26 +55,6 @@ CHANGED_IN_PLACE = frozenset({"tensor", "array", "list", "mapping", "deque", "se
 # Errors from a description that no `StateWriter` has made.
 MALFORMED = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
 
-TUPLES_OF_TORCH: Mapping[str, Any] = {
-    kind.__qualname__: kind for kind in (PackedSequence, *torch.return_types.all_return_types)
-}
-
-
-@dataclass(frozen=True)
-class Owner:
-    """A tensor or an array whose memory may be shared.
-
-    Attributes:
-        reference: the reference to it.
-        path: for messages.
-        is_as_set_up: True if `setup` made it, with all that shares its memory.
-    """
-
-    value: Any
-    reference: list[Any]
-    path: str
-    is_as_set_up: bool
-
 
 @final
 class StateWriter:
@@ -72,17 +62,21 @@ class StateWriter:
 
     Attributes:
         graphs: the first paths of tensors that keep a graph in addition to their values.
+        is_in_transit: True while a value between nodes is encoded.
     """
 
     def __init__(
         self, reachable: Reachable, stateful: Mapping[str, Any], is_left_out: Callable[[str], bool] | None = None
     ) -> None:
         self.graphs: list[str] = []
+        self.is_in_transit = False
         self._reachable, self._stateful, self._is_left_out = reachable, stateful, is_left_out
         self._memo = Memo()
-        self._new: dict[str, list[tuple[str, Any]]] = {}  # part -> path and value of new tensors and arrays
-        self._places: dict[int, tuple[Any, ...]] | None = None
+        # part -> path and value of new tensors and arrays, and what else is in their memory
+        self._new: dict[str, list[tuple[str, Any, Any]]] = {}
+        self._places: dict[bool, dict[int, tuple[Any, ...]]] = {}
         self._by_memory: dict[tuple[Any, ...], torch.Tensor] = {}  # new tensors
+        self._others: dict[str, Any] = {}  # tensors and arrays to which nothing can refer
         self._bytes, self._part = 0, ""
 
     def pack(self, value: Any, path: str, part: str = "") -> Packed:
@@ -95,19 +89,34 @@ class StateWriter:
         Raises:
             UnknownStateError: it, or something in it, cannot be encoded.
         """
-        part = part or path
+        try:
+            return self._packed(value, path, part or path)
+        except UnsaveableError as error:
+            raise UnknownStateError(error.path, error.message.removeprefix(error.path).strip()) from None
+
+    def pack_in_transit(self, values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Packed]:
+        """Values between nodes, by path, of any size; encoded after all else, to whose objects they may refer.
+
+        Arguments:
+            others: path -> tensor or array that is saved elsewhere, to which nothing can refer.
+
+        Raises:
+            UnsaveableError: one, or something in it, cannot be encoded.
+        """
+        self.is_in_transit, self._others = True, dict(others)
+        return {path: self._packed(value, path, path) for path, value in values.items()}
+
+    def _packed(self, value: Any, path: str, part: str) -> Packed:
         tensors, bytes_before = Tensors(part), self._bytes
         self._memo.begin(part)
         self._part, self._new[part] = part, []
         try:
             data = pack(value, path, tensors, self._memo, with_gradients=True, describer=self)
-        except (UnsaveableError, UnknownStateError) as error:
+        except (UnsaveableError, UnknownStateError):
             self._memo.forget()
             self._bytes = bytes_before
             del self._new[part]
-            if isinstance(error, UnknownStateError):
-                raise
-            raise UnknownStateError(error.path, error.message.removeprefix(error.path).strip()) from None
+            raise
         return Packed(part, data, tensors.named)
 
     @contextmanager
@@ -124,6 +133,8 @@ class StateWriter:
         Raises:
             UnknownStateError: there are too many.
         """
+        if self.is_in_transit:
+            return
         if self._bytes + size > MOST_BYTES:
             raise UnknownStateError(path, f"is beyond the {MOST_BYTES >> 20} MiB that are saved without a `state_dict`")
         self._bytes += size
@@ -139,20 +150,41 @@ class StateWriter:
         """The form of a value for the encoder; None for plain data.
 
         Raises:
-            UnknownStateError: it cannot be encoded.
+            UnknownStateError: it cannot be encoded; an `UnsaveableError` if it is in transit.
         """
+        try:
+            return self._reference(value, category_of(type(value))) or self._description(value, path)
+        except UnknownStateError as error:
+            if self.is_in_transit:
+                raise UnsaveableError(path, f"it {error.what}", advice(value)) from None
+            raise
+
+    def _reference(self, value: Any, category: Category) -> Found | None:
+        """The form of an object that exists; None for a new one."""
+        if category == "value" or (category in ("tuple", "set") and is_constant(value)):
+            return None  # equal ones may be one object, or two
+        reached, place = self._reachable.find(value), None
+        if not self.is_in_transit:
+            return Found(("at", reached.path)) if reached is not None else None
+        # By its place first: loading may fill another object than the one that training has bound there.
+        if reached is not None and reached.is_covered:
+            place = self._place_of(value)
+        elif reached is None and category in CHANGED_IN_PLACE - {"tensor", "array"}:
+            place = self._place_of(value, of_objects=True)
+        if place is not None:
+            return Found(("in", *place))
+        return Found(("at", reached.path)) if reached is not None and not self._leaves_out(reached) else None
+
+    def _description(self, value: Any, path: str) -> Found | Instance | None:
+        """The form of a new value."""
         kind, category = type(value), category_of(type(value))
-        if category == "value":
-            return self._value(value, path)
-        is_fixed = category in ("tuple", "set") and is_constant(value)  # equal ones may be one object, or two
-        if not is_fixed and (reached := self._reachable.find(value)) is not None:
-            return Found(("at", reached.path))
         match category:
+            case "value":
+                return self._value(value, path)
             case "tensor":
                 return self._tensor(value, path)
             case "array" if is_plain_array(value):
-                self._note_new(value, value.nbytes, path)
-                return None
+                return self._in_memory(value, value.nbytes, path)
             case "tuple":
                 return _tuple(value, path)
             case "set" if kind in _NEW:
@@ -176,14 +208,14 @@ class StateWriter:
                 return Instance(
                     ("object", *name_of(kind, path)), dict(zip(*FORMS["object"].contents(value), strict=True))
                 )
-            case "skipped" if kind is weakref.ref and (target := value()) is not None:
-                return Found(("weak reference", target))
             case "iterator":
                 what = f"is an iterator ({kind.__name__}), whose position is not saved"
                 raise UnknownStateError(path, f"{what}: {REMEDY}")
             case "method":
                 name = f"`{value.__func__.__name__}`"
                 raise UnknownStateError(path, f"is the method {name}, which is not saved: keep the object, or its name")
+        if self.is_in_transit:
+            return None  # which the encoder refuses, with what to save instead
         raise UnknownStateError(path, f"is a new {kind.__qualname__}, which cannot be saved: {REMEDY}")
 
     def _value(self, value: Any, path: str) -> Found | None:
@@ -191,52 +223,112 @@ class StateWriter:
             if value.name not in type(value).__members__:
                 raise UnknownStateError(path, f"is a combination of flags, {value!r}, which is not saved: {REMEDY}")
             return Found(("member", *name_of(type(value), path, is_enum=True), value.name))
-        if type(value) is int and value in self._reachable.by_id:  # an `id`, as a key
-            return Found(("id", self._reachable.by_id[value].path))
+        if type(value) is int and value in self._reachable.by_id:
+            raise UnknownStateError(path, "is the `id` of an object, which a resume does not keep: use a name")
         return None
 
     def _tensor(self, tensor: torch.Tensor, path: str) -> Found | Instance | None:
-        if self._places is None:
-            self._places = {id(value): place for place, value in places(self._stateful)}
-        # An object with a `state_dict` may be encoded at this moment.
-        if (place := self._places.get(id(tensor))) is not None and place[1] != "attribute":
-            return Found(("in", *place))
         if not is_saveable(tensor):
+            if self.is_in_transit and type(tensor).__name__ != "DTensor":
+                return None  # which the encoder refuses
             raise UnknownStateError(path, f"is a new {type(tensor).__qualname__} ({tensor.layout}), which is not saved")
         # With its graph it could not be saved; code that keeps one, as old weight_norm does, computes it again.
         self.note_graph(tensor, path)
-        if (lie := lie_of(tensor)) is not None and not (tensor.is_leaf and tensor.requires_grad):
-            memory = lie, tensor.dtype, tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg()
+        if (span := span_of(tensor)) is not None and not (tensor.is_leaf and tensor.requires_grad):
+            memory = span, tensor.dtype, tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg()
             if (same := self._by_memory.get(memory)) is not None and self._memo.place(same) is not None:
                 return Instance(("detached", same), {})  # a loss that is kept, and its value that is logged
             self._by_memory[memory] = tensor
-        self._note_new(tensor, tensor.numel() * tensor.element_size(), path)
+        return self._in_memory(tensor, tensor.numel() * tensor.element_size(), path)
+
+    def _in_memory(self, value: Any, size: int, path: str) -> Found | Instance | None:
+        """The form of a tensor or an array that is not listed: its place, or a view; None for its values."""
+        near = self._known.sharing(value)
+        if self.is_in_transit:
+            near += self._known_in_transit.sharing(value)
+        if any(each is value for each in near) and (place := self._place_of(value)) is not None:
+            return Found(("in", *place))
+        kind = "tensor" if isinstance(value, torch.Tensor) else "array"
+        for owner in near if kind == "array" or not value.requires_grad else ():
+            is_referred_to = owner is not value and not any(owner is other for other in self._others.values())
+            view = view_of(value, owner, beyond=self._reachable.find(owner) is not None) if is_referred_to else None
+            if view is not None:
+                return Instance(("view", kind, owner, *view), {})
+        self.count(size, path)
+        self._new[self._part].append((path, value, near[0] if near else None))
         return None
 
-    def _note_new(self, value: Any, size: int, path: str) -> None:
-        self.count(size, path)
-        self._new[self._part].append((path, value))
+    def _place_of(self, value: Any, *, of_objects: bool = False) -> tuple[Any, ...] | None:
+        """The place of what an object with a `state_dict` has; None for anything else.
+
+        Arguments:
+            of_objects: True to look only into objects other than modules and optimizers.
+        """
+        if of_objects not in self._places:
+            held = places(self._objects if of_objects else self._stateful)
+            self._places[of_objects] = {id(value): place for place, value in held}
+        place = self._places[of_objects].get(id(value))
+        # An object with a `state_dict` may be encoded at this moment.
+        if place is None or (place[1] == "attribute" and not self.is_in_transit):
+            return None
+        return place if all(map(is_constant, place)) else None
+
+    @property
+    def _objects(self) -> dict[str, Any]:
+        """The objects with a `state_dict` other than modules and optimizers."""
+        return {path: value for path, value in self._stateful.items() if category_of(type(value)) == "object"}
+
+    @functools.cached_property
+    def _known(self) -> MemoryIndex:
+        """The tensors and arrays that are listed, or that modules and optimizers have."""
+        listed = [each for each in self._reachable.by_path.values() if not self._leaves_out(each)]
+        tensors = [each.value for each in listed if each.category == "tensor"]
+        arrays = [each.value for each in listed if each.category == "array"]
+        held: list[torch.Tensor] = []
+        for value in self._stateful.values():
+            if isinstance(value, torch.nn.Module):
+                held += _tensors_of(value)
+            elif isinstance(value, torch.optim.Optimizer):
+                parts = [part for state in value.state.values() for part in state.values()]
+                parts += [part for group in value.param_groups for part in group.values() if type(part) is not list]
+                held += [part for part in parts if isinstance(part, torch.Tensor)]
+                others = [part for part in parts if type(part) not in CONSTANTS and not isinstance(part, torch.Tensor)]
+                inner = [part for each in others for _, part in parts_in(each)]
+                held += [part for part in inner if isinstance(part, torch.Tensor)]
+        unlisted = [value for value in held if id(value) not in self._reachable.by_id]
+        # Read-only memory may be shared.
+        return MemoryIndex([*tensors, *unlisted], [each for each in arrays if owner_of(each).flags.writeable])
+
+    @functools.cached_property
+    def _known_in_transit(self) -> MemoryIndex:
+        """The tensors and arrays that other objects with a `state_dict` have or save."""
+        held = [*(value for _, value in places(self._objects)), *self._others.values()]
+        tensors = [value for value in held if isinstance(value, torch.Tensor)]
+        return MemoryIndex(tensors, [value for value in held if isinstance(value, numpy.ndarray)])
 
     def lost_memory(self) -> list[str]:
         """A line for each new tensor and array whose sharing of memory a resume cannot restore."""
-        pairs: list[tuple[str, str]] = []
-        for path, value in self._stateful.items():
-            if isinstance(value, torch.optim.Optimizer) and value.state:
-                pairs += self._shared_states(path, value)
-        new = {path: value for each in self._new.values() for path, value in each}
-        lies = {path: lie for path, value in new.items() if (lie := lie_of(value)) is not None}
-        if lies:
-            owners = [
-                (owner.path, lie)
-                for owner in self.owners(Spans(new[path] for path in lies), with_new=False)
-                if (lie := lie_of(owner.value)) is not None
-            ]
-            pairs += [(path, other) for path, lie in lies.items() for other, of in owners if lie.overlaps(of)]
-            pairs += [(other, first) for first, *others in overlapping(lies) for other in others]
-        return [str(UnknownStateError(path, _SHARES.format(shown_path(other)))) for path, other in dict(pairs).items()]
+        new = {path: (value, near) for each in self._new.values() for path, value, near in each}
+        pairs = [(path, self._shown(near)) for path, (_, near) in new.items() if near is not None]
+        spans = {path: span for path, (value, _) in new.items() if (span := span_of(value)) is not None}
+        pairs += [(other, first) for first, *others in overlapping(spans) for other in others]
+        return _lines_about_memory(pairs)
+
+    def _shown(self, value: Any) -> str:
+        """The path of a known tensor or array, for messages."""
+        if (reached := self._reachable.find(value)) is not None:
+            return reached.path
+        paths = {id(other): path for path, other in self._others.items()}
+        paths |= {id(held): shown_place(place) for place, held in places(self._stateful)}
+        return paths[id(value)]
+
+    def shared_states(self) -> list[str]:
+        """A line for each state of an optimizer that training has made in the memory of something else."""
+        optimizers = {path: value for path, value in self._stateful.items() if isinstance(value, torch.optim.Optimizer)}
+        pairs = [pair for path, value in optimizers.items() if value.state for pair in self._shared_states(path, value)]
+        return _lines_about_memory(pairs)
 
     def _shared_states(self, path: str, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, str]]:
-        """The paths of the state of an optimizer that training has made in the memory of something else."""
         made, by_id = self._reachable.made_states, self._reachable.by_id
         parts: dict[int, tuple[tuple[Any, ...], torch.Tensor]] = {}
         has_views = False
@@ -248,84 +340,25 @@ class StateWriter:
                     if (reached := by_id.get(id(part)) or by_id.get(id(base))) is not None:
                         yield shown_place((path, "state", number, name)), reached.path
         if has_views:
-            lies = {shown_place(place): lie for place, part in parts.values() if (lie := lie_of(part)) is not None}
-            yield from ((other, first) for first, *others in overlapping(lies) for other in others)
-
-    # ---- possible sharing of values in transit
-
-    def identity(self, value: Any) -> list[Any] | None:
-        """The reference to this very object; None if it is not known."""
-        if (reached := self._reachable.find(value)) is not None:
-            return None if self._leaves_out(reached) else ["at", reached.path]
-        place = self._memo.place(value)
-        return ["new", *place] if place is not None else None
-
-    def containers(self) -> Iterator[tuple[tuple[Any, ...], Any]]:
-        """The contents of objects with a `state_dict`, with their places."""
-        objects = {path: held for path, held in self._stateful.items() if category_of(type(held)) == "object"}
-        yield from ((place, part) for place, part in places(objects) if all(map(is_plain_key, place)))
-
-    def large(self) -> Iterator[Reached]:
-        """The containers of data that were too large to be examined."""
-        for reached in self._reachable.by_path.values():
-            if not reached.is_entered and reached.category != "set" and not self._leaves_out(reached):
-                yield reached
-
-    def owners(self, spans: Spans, *, with_new: bool = True) -> Iterator[Owner]:
-        """All state that is saved or set up again and may have a byte in some spans of memory.
-
-        First what was set up, then what is new, then the contents of a `state_dict`.
-        """
-        listed = self._reachable.by_path.values()
-        for category in ("tensor", "array"):
-            reached = [each for each in listed if each.category == category and not self._leaves_out(each)]
-            if category == "array":  # read-only memory may be shared
-                reached = [each for each in reached if owner_of(each.value).flags.writeable]
-            for number in spans.met_by([each.value for each in reached]):
-                each = reached[number]
-                yield Owner(each.value, ["at", each.path], each.path, is_as_set_up=True)
-        new = [pair for pairs in self._new.values() for pair in pairs] if with_new else []
-        for number in spans.met_by([value for _, value in new]):
-            path, value = new[number]
-            if (reference := self.identity(value)) is not None:
-                yield Owner(value, reference, path, is_as_set_up=False)
-        if not spans.met_by(self._unlisted()):  # finding their places takes a hundred times as long
-            return
-        held = [each for each in places(self._stateful) if isinstance(each[1], torch.Tensor | numpy.ndarray)]
-        for number in spans.met_by([value for _, value in held]):
-            place, value = held[number]
-            if all(map(is_plain_key, place)) and (with_new or place[1] != "attribute"):
-                yield Owner(value, ["place", list(place)], shown_place(place), is_as_set_up=False)
-
-    def _unlisted(self) -> list[Any]:
-        """The tensors and arrays of `places`, except those that are reachable."""
-        unlisted: list[Any] = []
-        for value in self._stateful.values():
-            if isinstance(value, torch.nn.Module):
-                for module in value.modules():
-                    unlisted += [tensor for tensor in module._buffers.values() if tensor is not None]
-                    parameters = [parameter for parameter in module._parameters.values() if parameter is not None]
-                    unlisted += parameters
-                    unlisted += [grad for parameter in parameters if (grad := parameter.grad) is not None]
-            elif isinstance(value, torch.optim.Optimizer):
-                held = [part for state in value.state.values() for part in state.values()]
-                held += [part for group in value.param_groups for part in group.values() if type(part) is not list]
-                unlisted += [part for part in held if isinstance(part, torch.Tensor)]
-                further = [part for part in held if type(part) not in CONSTANTS and not isinstance(part, torch.Tensor)]
-                unlisted += [part for each in further for _, part in parts_in(each)]
-            elif category_of(type(value)) == "object":
-                unlisted += [part for _, part in places({"": value})]
-        by_id = self._reachable.by_id
-        kinds = (torch.Tensor, numpy.ndarray)
-        return [value for value in unlisted if id(value) not in by_id and isinstance(value, kinds)]
+            spans = {shown_place(place): span for place, part in parts.values() if (span := span_of(part)) is not None}
+            yield from ((other, first) for first, *others in overlapping(spans) for other in others)
 
     def _leaves_out(self, reached: Reached) -> bool:
         return self._is_left_out is not None and self._is_left_out(reached.path)
 
 
-def is_plain_key(key: Any) -> bool:
-    """True for a key that a manifest can have."""
-    return (type(key) is int and abs(key) < 2**63) or (type(key) is str and key.isprintable())
+def _lines_about_memory(pairs: Sequence[tuple[str, str]]) -> list[str]:
+    return [str(UnknownStateError(path, _SHARES.format(shown_path(other)))) for path, other in dict(pairs).items()]
+
+
+def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
+    for inner in module.modules():
+        yield from (tensor for tensor in inner._buffers.values() if tensor is not None)
+        for parameter in inner._parameters.values():
+            if parameter is not None:
+                yield parameter
+                if parameter.grad is not None:
+                    yield parameter.grad
 
 
 def shown_place(place: tuple[Any, ...]) -> str:
@@ -347,8 +380,6 @@ def _tuple(value: tuple[Any, ...], path: str) -> Found | None:
     kind = type(value)
     if kind in (tuple, torch.Size):
         return None
-    if kind in TUPLES_OF_TORCH.values():
-        return Found(("tuple of torch", kind.__qualname__, tuple(value)))
     if kind.__mro__[1] is tuple and hasattr(value, "_fields") and is_users(kind.__module__):
         return Found(("named tuple", *name_of(kind, path), tuple(value)))
     raise UnknownStateError(path, f"is a {kind.__qualname__}, a tuple of another class: {REMEDY}")
@@ -381,10 +412,6 @@ class StateReader:
             self._values[packed.part] = self._decoder.unpack_part(packed)
         return self._values[packed.part]
 
-    def look_again(self) -> None:
-        """Index the present contents of objects with a `state_dict`."""
-        self._places = None
-
     def at(self, path: str) -> Any:
         """The object at a path."""
         if path not in self._reachable.by_path:
@@ -416,13 +443,8 @@ class StateReader:
         match by:
             case ["at", str(path)]:
                 return self.at(path)
-            case ["id", str(path)]:
-                return id(self.at(path))
             case ["in", *place]:
                 return self.in_state(tuple(place))
-            case ["tuple of torch", str(name), tuple(members)] if name in TUPLES_OF_TORCH:
-                kind = TUPLES_OF_TORCH[name]
-                return kind(*members) if kind is PackedSequence else kind(members)
             case ["named tuple", str(module), str(name), tuple(members)]:
                 kind = found_by_name(module, name)
                 fields = getattr(kind, "_fields", ())
@@ -436,8 +458,6 @@ class StateReader:
                     return kind.__members__[member]
             case ["built-in", str(name)] if name in FACTORIES:
                 return FACTORIES[name]
-            case ["weak reference", target]:
-                return weakref.ref(target)
         raise CheckpointError(f"a value described as {str(by)[:100]} cannot be made")
 
     def make(self, by: Sequence[Any]) -> Any:
@@ -447,6 +467,8 @@ class StateReader:
                 return new_generator(kind)
             case ["detached", torch.Tensor() as same]:
                 return same.detach()
+            case ["view", str(kind), torch.Tensor() | numpy.ndarray() as owner, str(dtype), *geometry]:
+                return viewed(owner, DTYPES[dtype] if kind == "tensor" else dtype, *geometry)
             case ["namespace"]:
                 return types.SimpleNamespace()
             case ["object", str(module), str(name)]:
@@ -480,6 +502,7 @@ class UnknownStateError(Exception):
 
     def __init__(self, path: str, what: str) -> None:
         super().__init__(f"{shown_path(path)} {what}")
+        self.what = what
 
 
 def shown_path(path: str) -> str:

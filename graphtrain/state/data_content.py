@@ -1,22 +1,19 @@
-"""The contents of data that no checkpoint holds, compared whole: with the start of the run, and with a checkpoint."""
+"""The contents of data that no checkpoint holds, hashed with each and compared by a resume."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
 from graphtrain.state.baseline import Baseline
 from graphtrain.state.codec import shown_path
 from graphtrain.state.content import ContentHash, content_hash
-from graphtrain.state.reachable import REMEDY, Reached
+from graphtrain.state.reachable import Reached
 
 Contents = dict[str, dict[str, Any]]
 """By the name of data: `parts`, path -> hash; the `bytes` of them; `is_whole`, False if a sample was compared."""
 
-# To compare more would delay the start, by up to 0.1 s; then only a resume tells that data was changed.
-_MOST_ITEMS_AT_START = 20_000
-_MOST_BYTES_AT_START = 256 * 2**20
 _MOST_PARTS = 1_000
 _OTHER = (
     "holds other values than when it was saved: training changed them in place, or `setup` makes others; "
@@ -39,12 +36,10 @@ class ComparedData:
 
 @final
 class DataContent:
-    """The contents of the data of a run; only a resume detects changes of data too large to compare at the start."""
+    """The contents of the data of a run."""
 
     def __init__(self, baseline: Baseline) -> None:
         self._baseline, self._path_of = baseline, baseline.reachable.path_of
-        at_start = self._now((), ContentHash(self._path_of, _MOST_BYTES_AT_START, _MOST_ITEMS_AT_START))
-        self._at_start = {name: content for name, content in at_start.items() if content["is_whole"]}
 
     def _now(self, changed: Collection[str], content: ContentHash) -> Contents:
         contents: Contents = {}
@@ -60,23 +55,16 @@ class DataContent:
             contents[name] = {"parts": parts, "bytes": content.bytes - before, "is_whole": content.is_whole}
         return contents
 
-    def comparison(self, changed: Collection[str]) -> Callable[[], tuple[Contents, list[str]]]:
-        """A function, for another thread, that compares the contents of data with those at the start.
-
-        It returns the contents, and a line for each change that is not saved.
+    def hashed(self, changed: Collection[str]) -> tuple[Contents, list[str]]:
+        """The contents of data, and a line for each that cannot be hashed; called in another thread than the run's.
 
         Arguments:
             changed: the saved paths.
         """
-
-        def compare() -> tuple[Contents, list[str]]:
-            try:
-                now = self._now(changed, ContentHash(self._path_of, pauses=True))
-            except RuntimeError:  # for instance, a dictionary has changed its size
-                return {}, [f"{name} was changed while it was compared" for name in self._baseline.listed_data()]
-            return now, list(map(self._in_place, _differing(self._at_start, now)))
-
-        return compare
+        try:
+            return self._now(changed, ContentHash(self._path_of, pauses=True)), []
+        except RuntimeError:  # for instance, a dictionary has changed its size
+            return {}, [f"{name} was changed while it was hashed" for name in self._baseline.listed_data()]
 
     def compared(
         self, saved: Mapping[str, Any], unknown: Collection[str], changed: Collection[str], but: Collection[str]
@@ -101,14 +89,6 @@ class DataContent:
         sampled = [name for name in now if name in saved and not (saved[name]["is_whole"] and now[name]["is_whole"])]
         sizes = ", ".join(f"{name} ({_shown_size(now[name]['bytes'])})" for name in sampled)
         return ComparedData(lines, f"{sizes} compared by sample" if sampled else "")
-
-    def _in_place(self, path: str) -> str:
-        """A line about data that has changed and is not saved."""
-        reached = self._baseline.reachable.by_path.get(path)
-        what = "has changed in place"
-        if reached is not None and reached.length:
-            what = f"has {reached.length:,} items, some of which have changed in place"
-        return f"{shown_path(path)} {what}, and is not saved: change copies, or {REMEDY}"
 
 
 def _is_compared(reached: Reached) -> bool:

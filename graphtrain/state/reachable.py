@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import dis
-import enum
 import functools
 import io
 import sys
@@ -22,7 +21,6 @@ import torch
 from torch.utils.data import DataLoader
 
 from graphtrain.state.category import (
-    HEAP_TYPE,
     NOT_STATE,
     OF_A_RUN,
     STANDS_FOR,
@@ -60,9 +58,6 @@ _MODULES_WITH_HOOKS = (torch.nn.Module.__module__, torch.optim.Optimizer.__modul
 _CONTAINERS = frozenset({"list", "tuple", "deque", "set", "mapping"})
 _PLAIN_CONTAINERS = (*CONTAINERS, collections.defaultdict, collections.Counter)
 _LOADER = frozenset({"_iterator", "_IterableDataset_len_called", "_DataLoader__multiprocessing_context"})
-
-# Functions that take the name of a variable, an attribute or a module as text.
-_BY_TEXT = frozenset({"getattr", "setattr", "globals", "vars", "__dict__", "import_module", "__import__", "modules"})
 
 # Attributes that the compiler gives to tensors and functions.
 OF_THE_COMPILER = ("_dynamo", "_torchdynamo")
@@ -149,7 +144,6 @@ class Reachable:
         self.bounds: dict[str, str] = {}
         self._waiting: collections.deque[Reached] = collections.deque()
         self._unlisted: list[Reached] = []  # containers whose items are not listed by being in them
-        self._names_of_namespaces: dict[int, str] = {}
         self._kinds: set[type] = set()
         self._entered = 0  # covered objects do not count: something else saves them
         for name, value in roots.items():
@@ -205,15 +199,12 @@ class Reachable:
             self._add(path, module, is_covered, is_data, depth, is_kept)
             path, is_covered = f"{path}<compiled>", True
         category = category_of(type(value))
-        if category == "value" and isinstance(value, enum.Enum):  # whose members may have attributes
-            value, category, is_covered = type(value), "class", False
-            path = f"{value.__module__}:{value.__qualname__}"
         if (known := self.by_id.get(id(value))) is not None:
             known.is_shared |= known.is_data and not is_data
             return
         if category in ("value", "skipped"):
             return
-        if category == "class" and not (self._with_code and (is_users(value.__module__) or _is_made_by_exec(value))):
+        if category == "class" and not (self._with_code and is_users(value.__module__)):
             return
         self._entered += not (is_covered or is_kept)
         if self._entered > MOST_OBJECTS:
@@ -320,7 +311,7 @@ class Reachable:
     def _in_function(self, function: Any, path: str) -> Iterator[Child]:
         yield f"{path}.__wrapped__", getattr(function, "__wrapped__", None), False
         namespace = function.__globals__
-        is_of_users = is_users(namespace.get("__name__")) or is_of_exec(namespace.get("__name__"))
+        is_of_users = is_users(namespace.get("__name__"))
         # A decorator from a library holds the user's function in its closure.
         if not is_of_users and not is_users(function.__module__):
             return
@@ -329,30 +320,16 @@ class Reachable:
         yield f"{path}.__dict__", function.__dict__, False
         if is_of_users and self._with_code:
             names = names_in(function.__code__)
-            attributes = names.attributes
-            if "getattr" in names.variables:
-                attributes |= _functions_of_modules(namespace, names.variables)
-            yield from self._in_namespace(namespace, names.variables, attributes, set(), f"{path}.__globals__")
+            yield from self._in_namespace(namespace, names.variables, names.attributes, set())
             for imported in names.imported:
                 if (module := _imported(imported, namespace)) is not None:
-                    yield from self._in_namespace(vars(module), attributes, attributes, set())
+                    yield from self._in_namespace(vars(module), names.attributes, names.attributes, set())
 
     def _in_namespace(
-        self,
-        namespace: dict[str, Any],
-        names: frozenset[str],
-        attributes: frozenset[str],
-        seen: set[str],
-        path: str = "",
+        self, namespace: dict[str, Any], names: frozenset[str], attributes: frozenset[str], seen: set[str]
     ) -> Iterator[Child]:
-        """Globals of a module of the user, and those of other such modules that are read through it.
-
-        Arguments:
-            path: the name for globals of no module, as of code that `exec` ran. Default: there are none.
-        """
+        """Globals of a module of the user, and those of other such modules that are read through it."""
         module = namespace.get("__name__", "")
-        if path and namespace is not vars(sys.modules.get(module, sys)):
-            module = self._names_of_namespaces.setdefault(id(namespace), path)
         seen.add(module)
         self.globals.setdefault(module, (namespace, set()))[1].update(names)
         for name in sorted(names & namespace.keys()):
@@ -479,10 +456,6 @@ def shown_key(key: Any) -> str:
 def _in_class(kind: type) -> Iterator[Child]:
     """The functions of a class of the user, including those behind properties."""
     path = f"{kind.__module__}:{kind.__qualname__}"
-    if isinstance(kind, enum.EnumMeta):
-        members: Mapping[str, Any] = kind.__members__
-        for name, member in members.items():
-            yield f"{path}.{name}.__dict__", getattr(member, "__dict__", None), False
     for name, part in vars(kind).items():
         match part:
             case property():
@@ -525,9 +498,6 @@ def names_in(code: types.CodeType) -> Names:
     imported = [name for op, name in pairs if op == "IMPORT_NAME"]
     assigned = {name for op, name in pairs if op == "STORE_ATTR"}
     assigned_variables = {name for op, name in pairs if op in ("STORE_GLOBAL", "DELETE_GLOBAL")}
-    texts = {text for text in code.co_consts if isinstance(text, str) and text.replace(".", "_").isidentifier()}
-    if (variables | attributes) & _BY_TEXT:
-        variables, attributes, imported = variables | texts, attributes | texts, [*imported, *sorted(texts)]
     inner = [names_in(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
     return Names(
         frozenset(variables).union(*(names.variables for names in inner)),
@@ -551,18 +521,6 @@ def calls_seek(kind: type) -> bool:
     return False
 
 
-def _functions_of_modules(namespace: Mapping[str, Any], names: frozenset[str]) -> frozenset[str]:
-    """The attributes that `getattr` may read from modules of the user: their functions and classes."""
-    modules = [namespace.get(name) for name in names]
-    return frozenset(
-        name
-        for module in modules
-        if isinstance(module, types.ModuleType) and is_users(module.__name__)
-        for name, part in vars(module).items()
-        if category_of(type(part)) in ("function", "class")
-    )
-
-
 def _imported(name: str, namespace: Mapping[str, Any]) -> types.ModuleType | None:
     """The module of the user named by an `import` within a function, if it is already imported."""
     package = str(namespace.get("__package__") or "")
@@ -573,18 +531,5 @@ def _imported(name: str, namespace: Mapping[str, Any]) -> types.ModuleType | Non
     return None
 
 
-def is_of_exec(module_name: str | None) -> bool:
-    """True for the module name of code that `exec` ran with globals that do not name one."""
-    return module_name in (None, "builtins")
-
-
-def _is_made_by_exec(value: Any) -> bool:
-    is_made_in_python = isinstance(value, types.FunctionType) or (
-        isinstance(value, type) and bool(value.__flags__ & HEAP_TYPE)
-    )
-    return is_made_in_python and is_of_exec(getattr(value, "__module__", None))
-
-
 def _is_of_a_library(value: Any) -> bool:
-    is_of_users = is_users(getattr(value, "__module__", None)) or _is_made_by_exec(value)
-    return category_of(type(value)) in ("function", "class") and not is_of_users
+    return category_of(type(value)) in ("function", "class") and not is_users(getattr(value, "__module__", None))

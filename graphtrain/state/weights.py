@@ -17,7 +17,7 @@ import torch
 from graphtrain.errors import UsageError
 from graphtrain.names import plain_name, quoted
 from graphtrain.state.content import content_hash
-from graphtrain.state.memory import lie_of, overlapping
+from graphtrain.state.memory import overlapping, span_of
 
 _MOST_PROBLEMS = 10
 _MOST_PATTERNS = 8
@@ -84,7 +84,7 @@ def fitting(module: torch.nn.Module, saved: Mapping[str, Any], only: Sequence[st
     tensors = {key: value for key, value in state_dict.items() if isinstance(value, torch.Tensor)}
     names = [key for key in {**tensors, **saved} if not only or any(fnmatch.fnmatchcase(key, each) for each in only)]
     saved = {key: saved[key] for key in saved if key in names}
-    places = {key: lie.start for key, each in tensors.items() if (lie := lie_of(local_part(each)))}
+    places = {key: span.start for key, each in tensors.items() if (span := span_of(local_part(each)))}
     loaded = {places[key] for key in saved if key in places}
     missing = [key for key in names if key not in saved and places.get(key) not in loaded]
     problems = {
@@ -132,9 +132,9 @@ def _matches(saved: Any, expected: torch.Tensor) -> bool:
 def _lost(state: Mapping[str, Any], saved: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The saved tensors that loading would overwrite by others, because they share memory in the module."""
     tensors = {key: local_part(each) for key, each in state.items() if isinstance(each, torch.Tensor)}
-    lies = {key: lie for key in tensors if key in saved and (lie := lie_of(tensors[key])) and lie.start}
-    for shared in overlapping(lies):
-        keys = [key for key in lies if key in shared and _matches(saved[key], state[key])]  # in the order of loading
+    spans = {key: span for key in tensors if key in saved and (span := span_of(tensors[key])) and span.start}
+    for shared in overlapping(spans):
+        keys = [key for key in spans if key in shared and _matches(saved[key], state[key])]  # in the order of loading
         values = {key: local_part(saved[key]) for key in keys if not saved[key].is_meta}
         copies = copy.deepcopy({key: tensors[key] for key in values})  # which share memory as well
         for key, tensor in copies.items():

@@ -19,7 +19,7 @@ import torch
 from graphtrain.errors import CheckpointError, GraphtrainError
 from graphtrain.names import quoted
 from graphtrain.storage.background import uncollected
-from graphtrain.storage.manifest import MANIFEST_FILE, OWN_FACTS, Lineage, Manifest
+from graphtrain.storage.manifest import MANIFEST_FILE, OWN_FACTS, Manifest
 from graphtrain.storage.manifest import read_manifest as read_manifest
 from graphtrain.storage.rank_files import Slim, manifest_of, read_state, write_file, write_files
 from graphtrain.storage.regular import temporary_name
@@ -95,7 +95,7 @@ class SavedCheckpoint:
     @property
     def returns(self) -> int:
         """How often the run had returned to an earlier checkpoint."""
-        return Lineage.of(self.manifest, self.path.name).returns
+        return self.manifest.returns
 
     @property
     def trained(self) -> tuple[int, float]:
@@ -147,9 +147,7 @@ def write_checkpoint(path: Path, state: StagedState, facts: Manifest, slim: Slim
 
     def write(folder: Path) -> Manifest:
         sharing = Sharing.alone(state, slim.frozen if slim is not None else ())
-        report: dict[str, Any] = {"files": write_files(folder, 0, state, sharing, slim)}
-        if state.pieces:
-            report["sums"] = state.sums(0)
+        report = {"files": write_files(folder, 0, state, sharing, slim)}
         return manifest_of(facts, state, sharing, [], [report], slim)
 
     return write_folder(path, write, state.given_up)

@@ -238,7 +238,13 @@ class Packed:
 
 
 class Describer(Protocol):
-    """Describes what is more than plain data."""
+    """Describes what is more than plain data.
+
+    Attributes:
+        is_in_transit: True to refuse tensors that are part of a graph.
+    """
+
+    is_in_transit: bool
 
     def describe(self, value: Any, path: str) -> Found | Instance | None:
         """How a value is looked up or created again; None if it is encoded as it is."""
@@ -377,7 +383,7 @@ class _Encoder:
                 return self._stored(tensor, name)
             if tensor.grad_fn is None and not self._with_gradients:
                 return _tag(Code.PLACED, [self._stored(tensor.detach(), name), None, True])
-        if tensor.grad_fn is not None and self._describer is None:
+        if tensor.grad_fn is not None and (self._describer is None or self._describer.is_in_transit):
             raise UnsaveableError(path, "it is a tensor that is part of an autograd graph", "save `tensor.detach()`")
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
             if type(tensor).__name__ == "DTensor":
@@ -426,7 +432,7 @@ class _Encoder:
         if len(self._tensors.named) > count:
             self._tensors.pieces = self._tensors.pieces or {}
             self._tensors.pieces[next(reversed(self._tensors.named))] = sharding
-        parts = [list(part) for part in (sharding.shape, sharding.stride, sharding.divided, sharding.mesh)]
+        parts = [list(sharding.shape), list(sharding.stride), sharding.dimension, list(sharding.mesh)]
         return _tag(Code.PIECE, [encoded, *parts, tensor.requires_grad])
 
     def _values(self, tensor: torch.Tensor, name: str) -> Any:
@@ -479,10 +485,10 @@ def _is_unicode(text: str) -> bool:
 
 def _unsaveable(value: Any, path: str) -> UnsaveableError:
     kind = type(value)
-    return UnsaveableError(path, f"a {kind.__module__}.{kind.__qualname__} cannot be encoded", _advice(value))
+    return UnsaveableError(path, f"a {kind.__module__}.{kind.__qualname__} cannot be encoded", advice(value))
 
 
-def _advice(value: Any) -> str:
+def advice(value: Any) -> str:
     """What to save instead of a value that cannot be encoded."""
     if isinstance(value, enum.Enum):
         return "save `member.name`, or `member.value`"

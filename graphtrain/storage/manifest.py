@@ -7,8 +7,8 @@ import errno
 import hashlib
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar, final
 
@@ -17,13 +17,13 @@ import msgpack
 from graphtrain.errors import CheckpointError, LaterFormatError
 from graphtrain.printable import one_line
 from graphtrain.storage.background import largest_first
-from graphtrain.storage.regular import HashedReader
+from graphtrain.storage.regular import checksum_of_file
 
 T = TypeVar("T")
 
 FORMAT = 1
 MANIFEST_FILE = "manifest.msgpack"
-OWN_FACTS = frozenset({"aliases", "data_content", "unknown"})
+OWN_FACTS = frozenset({"data_content", "unknown"})
 """The fields of which each rank has its own."""
 
 _MOST_BYTES_OF_A_NAME = 255
@@ -67,14 +67,12 @@ class Manifest:
         window_ranks: the number of ranks that began the open window of gradients.
         ranks: the number of processes that wrote it; if several, `digests` and `own` have an entry for each.
         tensors: file -> tensor -> the file that holds it, where that is another one.
-        aliases: the values that are reachable by several paths.
         not_state: what the user declared not to be state.
         data_content: what data held, by name.
         own_drift: True if the changes since `setup` differ between ranks.
         saved_by: node path -> the last checkpoint that it requested; an empty name is this checkpoint.
         returns: how often the run went back to a checkpoint.
-        sharded: of the tensors in a file that are sharded over ranks, a digest of their whole values, which is the same
-            for any number of ranks.
+        sharded: True if tensors are sharded over ranks.
     """
 
     files: Mapping[str, Sequence[Any]] = field(default_factory=dict)
@@ -106,7 +104,6 @@ class Manifest:
     digests: Sequence[str] = _omitted([])
     own: Sequence[Mapping[str, Any]] = _omitted([])
     tensors: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    aliases: Mapping[str, Any] = field(default_factory=dict)
     not_state: Sequence[str] = field(default_factory=list)
     data_content: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     own_drift: bool = _omitted(False)
@@ -114,7 +111,7 @@ class Manifest:
     returns: int = _omitted(0)
     texts_bytes: int = _omitted(0)
     nodes_bytes: int = _omitted(0)
-    sharded: Mapping[str, str] = _omitted({})
+    sharded: bool = _omitted(False)
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Manifest:
@@ -154,43 +151,9 @@ class Manifest:
 _EMPTY = vars(Manifest())
 
 
-OWN = ""
-"""The name of a checkpoint in its own manifest, which is written before it has one."""
-
-
-@dataclass(frozen=True)
-class Lineage:
-    """The checkpoints to which a run can go back; every manifest has it, for a run that is interrupted.
-
-    Attributes:
-        saved: node path -> name of the last checkpoint that it requested, in the run directory.
-        returns: how often the run went back.
-    """
-
-    saved: Mapping[str, str] = field(default_factory=dict)
-    returns: int = 0
-
-    @classmethod
-    def of(cls, manifest: Manifest, name: str) -> Lineage:
-        """The lineage of a run at a checkpoint of this name."""
-        return cls({path: other or name for path, other in manifest.saved_by.items()}, manifest.returns)
-
-    def with_saved(self, name: str, savers: Collection[str]) -> Lineage:
-        """The lineage after a checkpoint of this name, which these nodes requested."""
-        return replace(self, saved={**self.saved, **dict.fromkeys(sorted(savers), name)}) if savers else self
-
-    def savers_of(self, name: str) -> list[str]:
-        """The nodes whose last checkpoint has this name."""
-        return [path for path, other in self.saved.items() if other == name]
-
-    def forgotten(self) -> Lineage:
-        """The lineage after the run was changed: it does not go back to earlier checkpoints."""
-        return replace(self, saved={})
-
-
 def names_kept(manifest: Manifest) -> list[str]:
     """The names of the earlier checkpoints to which a run at this one can go back."""
-    return [name for name in Lineage.of(manifest, OWN).saved.values() if name != OWN]
+    return [name for name in manifest.saved_by.values() if name]
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -219,19 +182,33 @@ def read_manifest(path: Path) -> Manifest:
     )
 
 
-def read_files(path: Path, files: Mapping[str, Sequence[Any]], read: Callable[[str, HashedReader], T]) -> dict[str, T]:
-    """Read files of a checkpoint folder in parallel, every byte once, and verify their checksums.
+def read_files(path: Path, files: Mapping[str, Sequence[Any]], read: Callable[[Path], T]) -> dict[str, T]:
+    """Verify the checksums of files of a checkpoint folder, and read them, in parallel.
 
     Arguments:
         files: name -> size and checksum, as in the manifest.
-        read: called with a name and the open file, in any thread. It need not read the whole file, and raises a
-            ValueError for invalid content.
+        read: called with the path of each sound file, in any thread; raises a ValueError for invalid content.
 
     Raises:
         CheckpointError: a file is missing, torn or altered, or has invalid content.
     """
-    sizes: Mapping[str, int] = {name: size for name, (size, _) in files.items()}
-    return largest_first(sizes, lambda name: _read_file(path, name, sizes[name], files[name][1], read))
+
+    def sound(name: str) -> T:
+        file, (size, expected) = path / name, files[name]
+        try:
+            if (found := file.stat().st_size) != size:
+                raise ValueError(f"has {found} bytes instead of {size}")
+            if checksum_of_file(file) != expected:
+                raise ValueError("does not match its checksum")
+            return read(file)
+        except OSError as error:
+            raise CheckpointError(f"{path}: {name} cannot be read ({error.strerror})") from _temporary(error)
+        except MemoryError as error:
+            raise CheckpointError(f"{path}: {name} has {size} bytes, which do not fit into memory") from error
+        except ValueError as error:
+            raise CheckpointError(f"{path}: {name} is damaged: it {error}") from None
+
+    return largest_first({name: size for name, (size, _) in files.items()}, sound)
 
 
 def check_files(path: Path, manifest: Manifest) -> None:
@@ -240,31 +217,7 @@ def check_files(path: Path, manifest: Manifest) -> None:
     Raises:
         CheckpointError: a file is missing, torn or altered.
     """
-    read_files(path, manifest.files, lambda name, file: None)
-
-
-def _read_file(path: Path, name: str, size: int, expected: str, read: Callable[[str, HashedReader], T]) -> T:
-    content: list[T] = []
-    wrong = ""
-    try:
-        with open(path / name, "rb", buffering=0) as opened:
-            if (found := os.fstat(opened.fileno()).st_size) != size:
-                raise CheckpointError(f"{path}: {name} is damaged: it has {found} bytes instead of {size}")
-            file = HashedReader(opened, size)
-            try:
-                content.append(read(name, file))
-            except ValueError as error:
-                wrong = str(error)
-            # The content of a damaged file says nothing.
-            if file.checksum() != expected:
-                wrong = "does not match its checksum"
-    except OSError as error:
-        raise CheckpointError(f"{path}: {name} cannot be read ({error.strerror})") from _temporary(error)
-    except MemoryError as error:
-        raise CheckpointError(f"{path}: {name} has {size} bytes, which do not fit into memory") from error
-    if wrong:
-        raise CheckpointError(f"{path}: {name} is damaged: it {wrong}")
-    return content[0]
+    read_files(path, manifest.files, lambda file: None)
 
 
 def checkpoint_paths(folder: Path) -> list[Path]:

@@ -14,13 +14,11 @@ from typing import TypeVar
 
 from graphtrain.errors import CheckpointError, GraphtrainError, LaterFormatError, UsageError
 from graphtrain.graph import Graph
-from graphtrain.names import nearest
 from graphtrain.storage.manifest import (
     MANIFEST_FILE,
     Manifest,
     check_files,
     checkpoint_paths,
-    holds_a_checkpoint,
     own_checkpoint_paths,
     read_manifest,
 )
@@ -45,15 +43,12 @@ def _run_and_name(path: Path) -> tuple[Path, str]:
     return path.parent, path.name
 
 
-def _is_named(path: Path) -> bool:
-    """True for the names of checkpoints of a run, unless a file or folder has that name."""
-    run, name = _run_and_name(path)
-    if not name or os.path.lexists(path):
-        return False
-    folder = os.path.join(run, CHECKPOINTS_FOLDER)
+def _is_named(run: Path, name: str) -> bool:
+    """True for the names of checkpoints of a run."""
+    folder = os.path.join(run, CHECKPOINTS_FOLDER)  # by text: `Path` raises for names that are too long
     if name == NEWEST or name.partition(":")[0] == BEST:
         return os.path.isdir(folder)
-    return os.path.isfile(os.path.join(folder, name, MANIFEST_FILE))
+    return bool(name) and os.path.isfile(os.path.join(folder, name, MANIFEST_FILE))
 
 
 def checkpoint_folder(name: str | Path, folder: Path | None = None, notify: Callable[[str], None] = _ignore) -> Path:
@@ -72,26 +67,24 @@ def checkpoint_folder(name: str | Path, folder: Path | None = None, notify: Call
     path = Path(name)
     if path.is_dir():
         return path.resolve() if path.is_symlink() else path  # a link by the user, outside of any run directory
-    if folder is not None and (folder / path).is_dir():
-        return folder / path
-    if folder is not None and _run_and_name(path)[0] == Path() and _is_named(folder.parent / path):
-        path = folder.parent / path
-    if not _is_named(path):
-        return path
     run, name = _run_and_name(path)
+    if folder is not None and run == Path():
+        run = folder.parent
+    if not _is_named(run, name):
+        return path
     if name == NEWEST:
         return newest_in(run, _checked, notify, f"`{path}`: ")
     best, _, node = name.partition(":")
     if best != BEST:
         return run / CHECKPOINTS_FOLDER / name
     rankings = read_rankings(run / BEST_FILE)
-    if node and rankings and node not in rankings:
-        why = f"`{path}`: no node `{node}` ranks the checkpoints of the run in `{run}`"
-        raise UsageError(why, f"there are: {', '.join(f'{BEST}:{ranks}' for ranks in rankings)}")
+    if node and node not in rankings:
+        known = ", ".join(f"{BEST}:{ranks}" for ranks in rankings)
+        raise UsageError(f"`{path}`: no node `{node}` ranks checkpoints of the run", f"there are: {known}")
+    ranked = rankings[node].values if node else next((first.values for first in rankings.values()), {})
     names = {checkpoint.name for checkpoint in own_checkpoint_paths(run / CHECKPOINTS_FOLDER)}
-    ranked = rankings[node].values if node in rankings else next((first.values for first in rankings.values()), {})
     for checkpoint in ranked:
-        if checkpoint in names and holds_a_checkpoint(run / CHECKPOINTS_FOLDER / checkpoint):
+        if checkpoint in names:
             return run / CHECKPOINTS_FOLDER / checkpoint
     raise UsageError(
         f"`{path}`: the run in `{run}` has no best checkpoint, because none was ranked by a metric",
@@ -112,12 +105,9 @@ def existing_checkpoint(name: str | Path, folder: Path | None = None, option: st
     path = checkpoint_folder(name, folder)
     if path.is_dir():
         return path
-    near = Path(name).parent / CHECKPOINTS_FOLDER  # of the run in RUN/NAME
-    folder = near if len(Path(name).parts) > 1 and near.is_dir() else folder
-    names = [checkpoint.name for checkpoint in own_checkpoint_paths(folder)] if folder is not None else []
-    close, listed = nearest(Path(name).name, names), names[-_MOST_NAMES:]
-    more = f"{len(names) - len(listed)} more, " if len(names) > len(listed) else ""
-    hint = f"did you mean {close}?" if close else f"there are: {more}{', '.join(listed)}" if names else known
+    folder = Path(name).parent / CHECKPOINTS_FOLDER if len(Path(name).parts) > 1 else folder  # in RUN/NAME
+    names = [each.name for each in own_checkpoint_paths(folder)] if folder is not None else []
+    hint = f"there are: {', '.join(names[-_MOST_NAMES:])}" if names else known
     raise UsageError(f"{option}: " * bool(option) + f"there is no checkpoint `{name}`", hint)
 
 
@@ -197,34 +187,25 @@ def _checked(path: Path, manifest: Manifest) -> Path:
 
 def holds_a_graph(path: Path) -> bool:
     """True for a run directory, and for a checkpoint: its folder, or its name in a run."""
-    # Not by `Path`, which raises for names that are too long.
     folder, manifest = os.path.join(path, CHECKPOINTS_FOLDER), os.path.join(path, MANIFEST_FILE)
-    return os.path.isdir(folder) or os.path.isfile(manifest) or _is_named(path)
+    return os.path.isdir(folder) or os.path.isfile(manifest) or _is_named(*_run_and_name(path))
 
 
-def saved_graph(path: str | Path, notify: Callable[[str], None] = _ignore, *, contained: bool = False) -> Graph:
+def saved_graph(path: str | Path, notify: Callable[[str], None] = _ignore) -> Graph:
     """The graph of a checkpoint, or of the newest sound one in a run directory; arguments as for `saved_manifest`."""
-    return graph_of(*saved_manifest(path, notify, contained=contained))
+    return graph_of(*saved_manifest(path, notify))
 
 
-def saved_manifest(
-    path: str | Path, notify: Callable[[str], None] = _ignore, *, contained: bool = False
-) -> tuple[Path, Manifest]:
+def saved_manifest(path: str | Path, notify: Callable[[str], None] = _ignore) -> tuple[Path, Manifest]:
     """A checkpoint, or the newest sound one in a run directory, and its manifest. Its files are verified.
 
     Arguments:
         notify: receives a line for every checkpoint that is skipped.
-        contained: True to refuse checkpoints that a link has outside of the run directory. Default: False.
 
     Raises:
-        UsageError: there is no checkpoint, or it is outside.
+        UsageError: there is no checkpoint.
         CheckpointError: the named one is not sound.
     """
-    path = Path(path)
-    run = _run_and_name(path)[0] if _is_named(path) else path
-    if contained and not (run / CHECKPOINTS_FOLDER).resolve().is_relative_to(run.resolve()):
-        folder = run / CHECKPOINTS_FOLDER
-        raise UsageError(f"`{folder}` leads out of the run directory, which has to contain the graph")
     path = checkpoint_folder(path, notify=notify)
     if (path / MANIFEST_FILE).is_file():
         manifest = read_manifest(path)

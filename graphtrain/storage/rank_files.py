@@ -31,10 +31,10 @@ import torch
 from graphtrain.errors import CheckpointError
 from graphtrain.storage.background import Background
 from graphtrain.storage.manifest import Manifest, read_files, read_manifest
-from graphtrain.storage.regular import HashedReader, checksum_of, write_pieces
+from graphtrain.storage.regular import checksum_of, write_pieces
 from graphtrain.storage.sharing import Sharing
 from graphtrain.storage.state_files import PROGRESS_FILE, Bytes, Digests, StagedState, joined
-from graphtrain.storage.tensor_files import TENSOR_SUFFIX, StagedTensor, file_of, read_tensors, tensors_in_place
+from graphtrain.storage.tensor_files import TENSOR_SUFFIX, StagedTensor, file_of, read_tensors
 
 _OF_A_RANK = re.compile(r"rank\.\d{5,}\.(msgpack|safetensors|sharded\.safetensors)")
 DRIFT = "reachable"  # the section of what has changed since `setup`
@@ -83,7 +83,7 @@ class EarlierFiles:
             return None
         try:
             # One that is damaged on the disk is written again.
-            read_files(self._folder, {path.name: (size, checksum)}, lambda name, file: None)
+            read_files(self._folder, {path.name: (size, checksum)}, lambda file: None)
             os.link(self._folder / path.name, path, follow_symlinks=False)
         except (OSError, CheckpointError):  # a file system without links, or the checkpoint is gone
             return None
@@ -152,8 +152,8 @@ def manifest_of(
     Arguments:
         facts: those of rank 0, and those that are the same on all ranks.
         summaries: of each rank; none if one process has written it.
-        reports: of each rank, the `files` that it has written, and its `own` facts; for sharded tensors its `sums`, and
-            a weight that is `not_finite`.
+        reports: of each rank, the `files` that it has written, and its `own` facts; for sharded tensors a weight
+            that is `not_finite`.
         slim: how tensors are divided into files.
     """
     places = {
@@ -175,11 +175,8 @@ def manifest_of(
             own_drift=any(_drift(digests) != _drift(summaries[0]) for digests in summaries),
         )
     if state.pieces:
-        from graphtrain.storage.pieces import digests_of_whole  # which few states need
-
         named = [facts.not_finite, *(report.get("not_finite", "") for report in reports)]
-        whole = digests_of_whole([report["sums"] for report in reports])
-        facts = replace(facts, sharded=whole, not_finite=next(filter(None, named), ""))
+        facts = replace(facts, sharded=True, not_finite=next(filter(None, named), ""))
     return replace(
         facts,
         digest=digest_of_ranks(digests),
@@ -193,9 +190,9 @@ def digest_of_ranks(digests: Sequence[str]) -> str:
     return digests[0] if len(digests) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest()
 
 
-def _drift(digests: Digests) -> tuple[Mapping[str, str], str | None]:
+def _drift(digests: Digests) -> list[Mapping[str, str]]:
     """The digests by which the drift of two ranks is compared."""
-    return digests.parts.get(DRIFT, {}), digests.files.get(DRIFT)
+    return [digests.parts.get(DRIFT, {}), digests.tensors.get(DRIFT, {})]
 
 
 def _file_with(file: str, name: str, slim: Slim | None) -> str:
@@ -273,10 +270,10 @@ def read_files_of(
         raise CheckpointError(f"{path}: the manifest lists no file `{missing[0]}`")
     in_place = {place for file in copied or () for place in (file + TENSOR_SUFFIX, *places.get(file, {}).values())}
 
-    def read(name: str, file: HashedReader) -> Any:
-        if not name.endswith(TENSOR_SUFFIX):
-            return file.read(file.size)
-        return tensors_in_place(file) if copied is None or name in in_place else read_tensors(file)
+    def read(file: Path) -> Any:
+        if file.suffix != TENSOR_SUFFIX:
+            return file.read_bytes()
+        return read_tensors(file, in_place=copied is None or file.name in in_place)
 
     return {**known, **read_files(path, {name: listed[name] for name in listed.keys() - others - known.keys()}, read)}
 

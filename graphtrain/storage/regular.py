@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-import mmap
 import os
 import re
 import shutil
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import xxhash
 
@@ -55,65 +54,10 @@ def checksum_of(pieces: Iterable[bytes | memoryview]) -> str:
     return digest.hexdigest()
 
 
-@final
-class HashedReader:
-    """Reads a file once, from beginning to end, and hashes it on the way.
-
-    Arguments:
-        size: bytes of the file.
-    """
-
-    def __init__(self, file: io.FileIO, size: int) -> None:
-        self._file, self._hash = file, xxhash.xxh3_128()
-        self.size = self.left = size
-
-    def fill(self, memory: memoryview) -> None:
-        """Fill memory, a sequence of bytes, with the next bytes of the file.
-
-        Raises:
-            ValueError: the file ends before.
-        """
-        while memory:
-            count = self._file.readinto(memory[:_PIECE])
-            if not count:
-                raise ValueError(f"has {self.size - self.left} bytes instead of {self.size}")
-            self._hash.update(memory[:count])
-            self.left -= count
-            memory = memory[count:]
-
-    def read(self, size: int) -> bytearray:
-        """The next bytes.
-
-        Raises:
-            ValueError: the file ends before.
-        """
-        data = bytearray(size)
-        self.fill(memoryview(data))
-        return data
-
-    def rest(self) -> memoryview:
-        """The bytes that are left, in the memory of the file: what is written to them is not written to the file.
-
-        They were read once, so that a disk which refuses is an error. Use them soon: if the file becomes shorter, or a
-        server of files forgets it, the system ends the process.
-
-        Raises:
-            ValueError: the file ends before.
-        """
-        start = self.size - self.left
-        self.checksum()
-        try:
-            return memoryview(mmap.mmap(self._file.fileno(), self.size, access=mmap.ACCESS_COPY))[start:]
-        except ValueError:
-            raise ValueError(f"has less than {self.size} bytes") from None
-
-    def checksum(self) -> str:
-        """The checksum of the file, as of `checksum_of`; reads the rest of it."""
-        if self.left:
-            memory = memoryview(bytearray(min(self.left, _PIECE)))
-            while self.left:
-                self.fill(memory[: self.left])
-        return self._hash.hexdigest()
+def checksum_of_file(path: Path) -> str:
+    """The checksum of a file, as of `checksum_of`, without holding it in memory."""
+    with path.open("rb", buffering=0) as file:
+        return checksum_of(iter(lambda: file.read(_PIECE), b""))
 
 
 # ---- writing

@@ -8,11 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-import msgpack
-
-from graphtrain.names import quoted
 from graphtrain.storage.state_files import Digests, StagedState
 
 
@@ -73,25 +69,19 @@ class Sharing:
         return cls(None, tensors, [file for file in state.tensor_files if file not in in_parts])
 
     @classmethod
-    def of(
-        cls,
-        state: StagedState,
-        summaries: Sequence[Digests],
-        leaves: Sequence[Mapping[str, Mapping[str, str]]],
-    ) -> Sharing:
+    def of(cls, state: StagedState, summaries: Sequence[Digests]) -> Sharing:
         """The sharing that follows from the digests of all ranks; equal on each of them.
 
         Arguments:
             state: of one of the ranks.
-            leaves: of each rank, those of the files that differ.
         """
         sections = {name for summary in summaries for name in summary.parts}
         parts = {
             section: _common([summary.parts.get(section, {}) for summary in summaries]) for section in sorted(sections)
         }
-        different, shared = differing([summary.files for summary in summaries]), dict[str, set[str]]()
-        for file in sorted(summaries[0].files):
-            names = _common([each.get(file, {}) for each in leaves]) if file in different else {*state.tensors(file)}
+        shared: dict[str, set[str]] = {}
+        for file in sorted(summaries[0].tensors):
+            names = _common([summary.tensors.get(file, {}) for summary in summaries])
             # Pieces are each rank's own, even if they are equal, so that another number of ranks finds them.
             if same := names - state.pieces.get(file, {}).keys():
                 shared[file] = same
@@ -99,44 +89,30 @@ class Sharing:
 
 
 def differences(
-    required: MustBeEqual,
-    summaries: Sequence[Digests],
-    leaves: Sequence[Mapping[str, Mapping[str, str]]],
-    essential: Sequence[Mapping[str, bytes]],
+    required: MustBeEqual, summaries: Sequence[Digests], pieces: Mapping[str, Collection[str]]
 ) -> Iterator[str]:
     """What must be equal and is not, as text, with the ranks on which it differs from rank 0.
 
     Arguments:
-        leaves: of each rank, the digests of tensors in the files that differ.
-        essential: of each rank, the packed progress that differs.
+        pieces: file -> the names of the tensors of which each rank has a piece of its own.
     """
-    for file in differing([summary.files for summary in summaries]):
-        names = required.tensors.get(file, ())
-        known = sorted({name for each in leaves for name in each.get(file, {})})
-        for name in known if names is None else [name for name in known if name in names]:
-            digests = [each.get(file, {}).get(name) for each in leaves]
-            yield from _difference(f"the tensor `{name}` of `{file}`", digests)
+    for file, wanted in required.tensors.items():
+        for name in differing([summary.tensors.get(file, {}) for summary in summaries]):
+            if (wanted is None or name in wanted) and name not in pieces.get(file, ()):
+                digests = [summary.tensors.get(file, {}).get(name) for summary in summaries]
+                yield f"the tensor `{name}` of `{file}` {_differs(digests)}"
     for section, names in required.parts.items():
-        for name in sorted(names):
+        of_ranks = [summary.parts.get(section, {}) for summary in summaries]
+        for name in sorted({*names} & {*differing(of_ranks)}):
             what = f"`{name}`" if section == "resources" else f"`{name}` ({section})"
-            yield from _difference(what, [summary.parts.get(section, {}).get(name) for summary in summaries])
-    for path in sorted({path for each in essential for path in each}):
-        fields = [_fields(each[path], path) if path in each else {} for each in essential]
-        for name in sorted({name for each in fields for name in each} - {*required.own_fields.get(path, ())}):
-            yield from _difference(f"`{path}.{name}`", [each.get(name) for each in fields], shows=True)
+            yield f"{what} {_differs([each.get(name) for each in of_ranks])}"
+    for path in sorted({path for summary in summaries for path in summary.progress}):
+        of_ranks = [summary.progress.get(path, {}) for summary in summaries]
+        for name in differing(of_ranks):
+            if name not in required.own_fields.get(path, ()):
+                yield f"`{path}.{name}` {_differs([each.get(name) for each in of_ranks])}"
 
 
-def _difference(what: str, values: Sequence[Any], *, shows: bool = False) -> Iterator[str]:
-    others = [rank for rank, value in enumerate(values) if value != values[0]]
-    if not others:
-        return
-    ranks = f"rank {others[0]}" if len(others) == 1 else f"ranks {', '.join(map(str, others))}"
-    plain = shows and all(isinstance(value, bool | int | float | str) for value in values)
-    shown = f": {values[0]!r} and {quoted([repr(values[rank]) for rank in others[:1]])}" if plain else ""
-    yield f"{what} differs between rank 0 and {ranks}{shown}"
-
-
-def _fields(packed: bytes, path: str) -> Mapping[str, Any]:
-    """The fields of a node, still encoded."""
-    fields = msgpack.unpackb(packed, strict_map_key=False)[path]
-    return fields if isinstance(fields, dict) else {"": fields}
+def _differs(digests: Sequence[str | None]) -> str:
+    others = [str(rank) for rank, digest in enumerate(digests) if digest != digests[0]]
+    return f"differs between rank 0 and rank{'s' * (len(others) > 1)} {', '.join(others)}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from threading import Event
 from types import MappingProxyType
@@ -154,15 +154,15 @@ class Digests:
 
     Attributes:
         digest: of the state, as `StagedState.digest` returns it.
-        files: file -> the checksum that the whole file would have.
+        tensors: file -> name -> digest of the tensor.
         parts: section -> name -> digest of the packed bytes.
-        essential: node path -> digest of the progress that a continuation depends on.
+        progress: node path -> field that a continuation depends on -> digest.
     """
 
     digest: str
-    files: Mapping[str, str]
+    tensors: Mapping[str, Mapping[str, str]]
     parts: Mapping[str, Mapping[str, str]]
-    essential: Mapping[str, str]
+    progress: Mapping[str, Mapping[str, str]]
 
     def as_plain(self) -> dict[str, Any]:
         return asdict(self)
@@ -233,23 +233,20 @@ class StagedState:
         return parts
 
     @functools.cached_property
-    def essential(self) -> Mapping[str, bytes]:
-        """Node path -> the packed progress that a continuation depends on."""
-        essential: Mapping[str, bytes] = msgpack.unpackb(self._packed).get("progress", {})
-        return essential
-
-    @functools.cached_property
     def summary(self) -> Digests:
         """The digests that this rank sends to the others, computed once: all tensors are hashed in this thread."""
         sums = {file: checksum_of([data]) for file, data in self.tensor_files.items()}
         return Digests(
             self._digest(sums),
-            sums,
+            {file: {name: tensor.digest() for name, tensor in self.tensors(file).items()} for file in sums},
             {
                 section: {name: checksum_of([part]) for name, part in parts.items()}
                 for section, parts in self.parts.items()
             },
-            {path: checksum_of([part]) for path, part in self.essential.items()},
+            {
+                path: {name: checksum_of([msgpack.packb(value)]) for name, value in _fields(part, path).items()}
+                for path, part in msgpack.unpackb(self._packed).get("progress", {}).items()
+            },
         )
 
     def digest(self, written: Mapping[str, Sequence[Any]]) -> str:
@@ -272,16 +269,8 @@ class StagedState:
         """The tensors of a file, by name; empty if this rank does not have the file."""
         return staged_tensors(self.tensor_files[file]) if file in self.tensor_files else {}
 
-    def sums(self, rank: int) -> dict[str, dict[str, str]]:
-        """What a rank contributes to the digests of the tensors that are sharded over ranks: file -> name -> sum."""
-        from graphtrain.storage.pieces import sums_of  # which few states have
 
-        def data_of(file: str) -> Callable[[str], tuple[str, memoryview]]:
-            tensors = self.tensors(file)
-            return lambda name: (tensors[name].dtype, tensors[name].data)
-
-        return {file: sums_of(pieces, rank, data_of(file)) for file, pieces in self.pieces.items()}
-
-    def leaves(self, files: Collection[str]) -> dict[str, dict[str, str]]:
-        """A digest of every tensor of some files: file -> name -> digest."""
-        return {file: {name: tensor.digest() for name, tensor in self.tensors(file).items()} for file in files}
+def _fields(packed: bytes, path: str) -> Mapping[str, Any]:
+    """The fields of a node, still encoded."""
+    fields = msgpack.unpackb(packed, strict_map_key=False)[path]
+    return fields if isinstance(fields, dict) else {"": fields}

@@ -1,7 +1,7 @@
 """The tensor files of a checkpoint, staged in memory byte for byte as they will be on disk.
 
 They have the format of safetensors: a length, a header in JSON, and the bytes of each tensor. The library would make
-two further copies of everything to write and read them.
+two further copies of everything to write them.
 """
 
 from __future__ import annotations
@@ -12,15 +12,18 @@ import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, final
 
 import numpy
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 
 from graphtrain.storage.background import largest_first, uncollected
 from graphtrain.storage.encoding import RESERVED, TYPES, Tensors, UnsaveableError
 from graphtrain.storage.manifest import is_file_name
-from graphtrain.storage.regular import HashedReader, checksum_of
+from graphtrain.storage.regular import checksum_of
 
 TENSOR_SUFFIX = ".safetensors"
 _MOST_BYTES_OF_A_HEADER = 100_000_000  # the limit of the library
@@ -221,81 +224,21 @@ def file_of(tensors: Mapping[str, StagedTensor]) -> list[bytes | memoryview]:
     return [header, *(tensor.data for _, tensor in ordered)]
 
 
-def read_tensors(file: HashedReader) -> dict[str, torch.Tensor]:
+def read_tensors(path: Path, *, in_place: bool = False) -> dict[str, torch.Tensor]:
     """Read the tensors of a file by name, each into its own memory.
 
-    Raises:
-        ValueError: it is not a tensor file.
-        MemoryError: it does not fit into memory.
-    """
-    entries = _read_header(file)
-    named: dict[str, torch.Tensor] = {}
-    memory = torch.empty(_PIECE, dtype=torch.uint8, device="cpu")
-    sized = ((entry, entry.dtype if entry.size else None, entry.size * entry.dtype.itemsize) for entry in entries)
-    for neighbours, size in _together(sized):
-        first = neighbours[0]
-        if len(neighbours) == 1:
-            named[first.name] = _empty(first)
-            if size:
-                file.fill(named[first.name].reshape(-1).view(torch.uint8).numpy().data)
-            continue
-        file.fill(memory[:size].numpy().data)
-        # In one call: to copy 100,000 one by one takes 0.4 s more.
-        sizes = [entry.size for entry in neighbours]
-        # The stub is of the overload with `out`.
-        copies: Any = torch.split_with_sizes_copy(memory[:size].view(first.dtype), sizes)  # type: ignore[func-returns-value]
-        for entry, tensor in zip(neighbours, copies, strict=True):
-            named[entry.name] = tensor if len(entry.shape) == 1 else tensor.resize_(entry.shape)
-    return named
-
-
-def tensors_in_place(file: HashedReader) -> dict[str, torch.Tensor]:
-    """The tensors of a file by name, in its memory; see `HashedReader.rest`.
-
-    To read 100 MB and copy it from there takes 41 ms; to read it into memory that is new, and then to copy it, 114.
-
-    Raises:
-        ValueError: it is not a tensor file.
-    """
-    entries, memory, end = _read_header(file), file.rest(), 0
-    named: dict[str, torch.Tensor] = {}
-    for entry in entries:
-        start, end = end, end + entry.size * entry.dtype.itemsize
-        # Each is all of its storage, as one that was read: views are saved in another form.
-        named[entry.name] = (
-            torch.frombuffer(memory, dtype=entry.dtype, count=entry.size, offset=start).view(entry.shape)
-            if entry.size
-            else _empty(entry)
-        )
-    return named
-
-
-class _Entry(NamedTuple):
-    """A tensor in the header of a file; `size` counts elements."""
-
-    name: str
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    size: int
-
-
-def _read_header(file: HashedReader) -> list[_Entry]:
-    """The tensors in the order of their bytes, which have no gaps between them.
+    Arguments:
+        in_place: True to leave them in the memory of the file; what is written to them is not written to the file. Use
+            them soon: if the file becomes shorter, the system ends the process. Default: False.
 
     Raises:
         ValueError: it is not a tensor file.
     """
     try:
-        (length,) = struct.unpack("<Q", file.read(8))
-        header: dict[str, Any] = json.loads(file.read(min(length, file.left)))
-        described = [(name, entry) for name, entry in header.items() if name != RESERVED]
-        described.sort(key=lambda item: item[1]["data_offsets"])
-        return [
-            _Entry(name, _BY_TYPE[entry["dtype"]], tuple(entry["shape"]), math.prod(entry["shape"]))
-            for name, entry in described
-        ]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"is not a tensor file ({type(error).__name__})") from error
+        named: dict[str, torch.Tensor] = load_file(path)
+    except SafetensorError as error:
+        raise ValueError(f"is not a tensor file ({error})") from error
+    return named if in_place else {name: tensor.clone() for name, tensor in named.items()}
 
 
 def _together(items: Iterable[tuple[T, torch.dtype | None, int]]) -> Iterator[tuple[list[T], int]]:
@@ -314,13 +257,6 @@ def _together(items: Iterable[tuple[T, torch.dtype | None, int]]) -> Iterator[tu
         alike, size = dtype if count < _SMALL else None, size + count
     if neighbours:
         yield neighbours, size
-
-
-def _empty(entry: _Entry) -> torch.Tensor:
-    try:
-        return torch.empty(entry.shape, dtype=entry.dtype, device="cpu")
-    except RuntimeError as error:
-        raise MemoryError from error
 
 
 def _join(tensors: Sequence[torch.Tensor], memory: torch.Tensor) -> None:

@@ -1,7 +1,8 @@
-"""Files of weights by others, read part by part: a process reads no more of a tensor than it has of it.
+"""Whole weights, one tensor after the other, so that memory holds only one: in a checkpoint, and in files of others.
 
 | path | what is in it |
 | --- | --- |
+| a checkpoint | the weights of a model, whole or in pieces |
 | `NAME.safetensors` | whole tensors |
 | `NAME.safetensors.index.json` | which of several such files each tensor is in |
 | a folder of `.safetensors` | whole tensors |
@@ -10,83 +11,103 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import safetensors
 import torch
 
 from graphtrain.storage.encoding import TYPES
-from graphtrain.storage.manifest import is_file_name
-from graphtrain.storage.pieces import Box, copy_common, overlap
-from graphtrain.storage.regular import parsed_json
-from graphtrain.storage.tensor_files import TENSOR_SUFFIX
+from graphtrain.storage.manifest import Manifest, is_file_name, read_manifest
+from graphtrain.storage.pieces import Piece
+from graphtrain.storage.rank_files import joined_state, own_pieces, read_files_of
+from graphtrain.storage.regular import parsed_json, replace_file
+from graphtrain.storage.resharded import joined
+from graphtrain.storage.state_files import Sections
+from graphtrain.storage.tensor_files import TENSOR_SUFFIX, header_of
 
 INDEX_SUFFIX = ".safetensors.index.json"
 _BY_TYPE = {name: dtype for dtype, name in TYPES.items()}
 
 
 @final
-@dataclass
-class StoredTensor:
-    """A tensor in files, which are read when its values are asked for.
+class StoredTensor(NamedTuple):
+    """A tensor in files.
 
     Attributes:
-        parts: of which it consists: each with its place in the whole, and a function that returns its bytes, of an
-            additional last dimension, in the memory of the file.
+        read: returns its values, of which a file is read then.
     """
 
     dtype: torch.dtype
     shape: tuple[int, ...]
-    parts: list[tuple[Box, Callable[[], torch.Tensor]]] = field(default_factory=list)
-
-    @property
-    def nbytes(self) -> int:
-        """The size of all of it."""
-        return math.prod(self.shape) * self.dtype.itemsize
+    read: Callable[[], torch.Tensor]
 
     def like(self) -> torch.Tensor:
-        """A tensor of this type and shape, without values.
-
-        Raises:
-            ValueError: there can be no such tensor.
-        """
-        if self.nbytes >= 2**63:
-            raise ValueError(f"has a tensor of shape {self.shape}")
+        """A tensor of this type and shape, without values."""
         return torch.empty(self.shape, dtype=self.dtype, device="meta")
 
-    def read(self, box: Box | None = None) -> torch.Tensor:
-        """The values of a part of it. Default: all.
 
-        Raises:
-            ValueError: some are missing, or a part is not what the file says.
-        """
-        box = whole_box(self.shape) if box is None else box
-        values = torch.empty([end - start for start, end in box], dtype=self.dtype)
-        target, count = bytes_of(values), 0
-        for place, read in self.parts:
-            if overlap(box, place) is not None:
-                count += copy_common(target, box, read(), place)
-        if count != values.numel():
-            raise ValueError(f"{count} of {values.numel()} elements are there")
-        return values
+# ---- of a checkpoint
 
 
-def whole_box(shape: Sequence[int]) -> Box:
-    """All of a tensor."""
-    return tuple((0, size) for size in shape)
+def stored_weights(path: Path, manifest: Manifest) -> tuple[Sections, Callable[[Any], StoredTensor | None]]:
+    """The state of a checkpoint of any number of ranks, in the memory of its files; and what makes of a part of it a
+    whole tensor, None for other values.
 
-
-def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a contiguous tensor, with a dimension more; they share its memory.
-
-    >>> bytes_of(torch.zeros(3, 2)).shape
-    torch.Size([3, 2, 4])
+    Raises:
+        CheckpointError: a file is missing, torn or altered, or does not hold the state.
     """
-    return tensor.reshape(-1).view(torch.uint8).view(*tensor.shape, tensor.itemsize)
+    ranks = range(manifest.ranks if manifest.sharded else 1)
+    files = read_files_of(path, manifest, ranks, copied=None)
+    pieces = {name: files[name] for name in map(own_pieces, ranks) if name in files}
+
+    def stored(value: Any) -> StoredTensor | None:
+        if isinstance(value, Piece):
+            return StoredTensor(value.values.dtype, value.sharding.shape, lambda: joined(path, value, pieces))
+        if isinstance(value, torch.Tensor):
+            return StoredTensor(value.dtype, tuple(value.shape), value.detach)
+        return None
+
+    return joined_state(path, manifest.tensors, files, 0, None), stored
+
+
+def weights_of_model(path: Path, model: str) -> dict[str, StoredTensor]:
+    """The weights of a model in a checkpoint of any number of ranks, by name; none if it has no such model.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
+    sections, stored = stored_weights(path, read_manifest(path))
+    state = sections["resources"].get(model)
+    named = state.items() if isinstance(state, Mapping) else ()
+    return {name: tensor for name, value in named if (tensor := stored(value)) is not None}
+
+
+def write_weights(path: Path, tensors: Mapping[str, StoredTensor]) -> None:
+    """Write tensors to a new file.
+
+    Raises:
+        CheckpointError: the pieces of a tensor are damaged.
+        OSError: the disk refuses.
+    """
+    replace_file(path, _bytes_of(tensors), flush=True)
+
+
+def _bytes_of(tensors: Mapping[str, StoredTensor]) -> Iterator[bytes | memoryview]:
+    """The bytes of a file of tensors, one tensor at a time."""
+    ordered = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
+    entries = [(name, tensors[name].dtype, tensors[name].shape) for name in ordered]
+    sizes = ((name, TYPES[dtype], shape, math.prod(shape) * dtype.itemsize) for name, dtype, shape in entries)
+    yield header_of(sizes, {"format": "pt"})
+    for name in ordered:
+        whole = tensors[name].read().reshape(-1)
+        if whole.numel():
+            yield memoryview(whole.view(torch.uint8).numpy().data)
+
+
+# ---- of others
 
 
 def open_weights(path: Path) -> dict[str, StoredTensor]:
@@ -126,13 +147,9 @@ def _of_files(paths: Sequence[Path]) -> dict[str, StoredTensor]:
             for name in file.keys():  # noqa: SIM118 - it is no mapping
                 if name in tensors:
                     raise ValueError(f"`{name}` is in another file too")
-                part = file.get_slice(name)
-                tensor = tensors[name] = StoredTensor(_BY_TYPE[part.get_dtype()], tuple(part.get_shape()))
-                tensor.parts.append((whole_box(tensor.shape), partial(_bytes_in, file, name)))
+                entry = file.get_slice(name)
+                dtype, shape = _BY_TYPE[entry.get_dtype()], tuple(entry.get_shape())
+                tensors[name] = StoredTensor(dtype, shape, partial(file.get_tensor, name))
         except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
             raise ValueError(f"cannot be read as safetensors: {path.name}: {error}") from error
     return tensors
-
-
-def _bytes_in(file: Any, name: str) -> torch.Tensor:
-    return bytes_of(file.get_tensor(name))

@@ -6,18 +6,16 @@ breakpoints pays nothing, and a run with one pays a call and a comparison at tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
-from graphtrain.checks.guards import no_node
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import nodes_of
 from graphtrain.kind.trigger import RUN, Term, Trigger, known_units, unit_hint
-from graphtrain.language.syntax import field_of
-from graphtrain.names import nearest, suggestion
-from graphtrain.plan.scope import Scope, field_type, is_countable, readable_fields
+from graphtrain.names import suggestion
+from graphtrain.plan.scope import Scope
 from graphtrain.program.bind import ProgramNode
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Transition
@@ -75,47 +73,28 @@ def with_breakpoints(
 
 
 def parse_amount(text: str, graph: Graph, option: str = "until", example: str = "'500 steps'") -> Trigger:
-    """Parse the amount at which a run is to stop.
-
-    Its unit is a unit of the clock of the graph or of a nested graph that trains, or a field that a node changes.
+    """Parse the amount at which a run is to stop, in a unit of the clock of the graph or of a nested one that trains.
 
     Raises:
         UsageError: the text is not an amount, or nothing counts its unit.
 
-    >>> str(parse_amount("500 steps", Graph.load("fit"))), str(parse_amount("2 validate.runs", Graph.load("fit")))
-    ('500 steps', '2 validate.runs')
+    >>> str(parse_amount("500 steps", Graph.load("fit")))
+    '500 steps'
     """
-    number, _, unit = text.strip().rpartition(" ")
-    is_field, expected = field_of(unit) is not None, f'{option}: expected an amount, got "{text}"'
+    expected = f'{option}: expected an amount, got "{text}"'
     try:
-        trigger = Trigger(f"{number} units" if is_field else text)
+        trigger = Trigger(text)
     except ValueError as error:
-        line = f"{option}: {error}".replace(f"{number} units", text) if "greater" in str(error) else expected
-        raise UsageError(line, f"as in {example}") from None
-    if is_field:
-        trigger.terms = tuple(replace(term, unit=unit) for term in trigger.terms)
+        raise UsageError(f"{option}: {error}" if "greater" in str(error) else expected, f"as in {example}") from None
     if trigger.is_never or trigger.once or any(term.per for term in trigger.terms):
         raise UsageError(expected, f"as in {example}")
     scopes = [scope for scope in Scope(graph).with_inner() if scope.outer is None or scope.counts_training]
     units = dict.fromkeys(unit for scope in scopes for unit in scope.graph.units)
     known = [unit for unit in known_units(units) if unit != RUN]
     for term in trigger.terms:
-        if (field := field_of(term.unit)) is not None:
-            _refuse_field(f'{option}: "{term}"', *field, Scope(graph))
-        elif term.unit not in known:
+        if term.unit not in known:
             raise UsageError(f'{option}: unknown unit `{term.unit}` in "{term}"', unit_hint(term.unit, known))
     return trigger
-
-
-def _refuse_field(amount: str, path: str, name: str, scope: Scope) -> None:
-    """Raise unless a field of the node at a path is a number that the node changes."""
-    if scope.inside(path) is None:
-        message, hint = no_node(scope, path, f"`{path}.{name}`")
-        raise UsageError(f"{amount}: {message}", hint)
-    if field_type(scope, path, name) is None:
-        raise UsageError(f"{amount}: `{path}` has no field `{name}`", suggestion(name, readable_fields(scope, path)))
-    if not is_countable(scope, path, name):
-        raise UsageError(f"{amount}: `{path}.{name}` is not a number that the node changes", f"as in {path}.runs")
 
 
 def at_limit(compiled: CompiledGraph, limit: Trigger) -> list[Breakpoint]:
@@ -123,19 +102,9 @@ def at_limit(compiled: CompiledGraph, limit: Trigger) -> list[Breakpoint]:
 
     So everything that the amount makes due, such as a validation, is done before the run stops. In a graph that does
     not count batches the run stops before the node that counts the unit.
-
-    Raises:
-        UsageError: the unit is a field that never changes, because its node or one around it is bypassed.
     """
-    limits = compiled.program.limits(limit)
-    for term in limit.terms:
-        if field_of(term.unit) is not None and all(counted.term != term for counted in limits):
-            raise UsageError(
-                f"until: `{term.unit}` never changes: its node is bypassed, or in the body of one that is",
-                "supply the resource that it lacks, or name another amount",
-            )
     terms_at: dict[int, list[tuple[Clock, Term]]] = {}
-    for counted in limits:
+    for counted in compiled.program.limits(limit):
         has_batches = "batches" in counted.scope.graph.units
         before = counted.scope.counter("batches")[0] if has_batches else counted.owner
         if before is not None:
@@ -145,23 +114,6 @@ def at_limit(compiled: CompiledGraph, limit: Trigger) -> list[Breakpoint]:
 
 
 # ---- run(before=...), replay --node
-
-
-def refuse_unknown_node(path: str, nodes: Collection[str], option: str) -> None:
-    """Raise if there is no node at a path.
-
-    Raises:
-        UsageError: there is none; the hint suggests the nearest and lists all.
-
-    >>> refuse_unknown_node("stp", ["clip", "step"], "before")
-    Traceback (most recent call last):
-    graphtrain.errors.UsageError: before: there is no node `stp`
-      hint: did you mean `step`? the nodes: clip, step
-    """
-    if path not in nodes:
-        close = nearest(path, nodes)
-        hint = f"did you mean `{close}`? " if close is not None else ""
-        raise UsageError(f"{option}: there is no node `{path}`", f"{hint}the nodes: {', '.join(nodes)}")
 
 
 def before_node(
@@ -189,7 +141,8 @@ def before_node(
             f"{option}: the node `{path}` never runs: it is bypassed, or inside a node that is",
             f"supply the resource, or set the parameter, that it lacks; the nodes that run: {', '.join(running)}",
         )
-    refuse_unknown_node(path, running, option)
+    if path not in running:
+        raise UsageError(f"{option}: there is no node `{path}`", suggestion(path, running))
     node = running[path]
     is_due = compiled.compiler.cells.due(node) if isinstance(node.trigger, Every) else lambda: True
     fields = node.fields

@@ -1,15 +1,9 @@
-"""Debugging a run: time in a debugger does not count, and tracebacks begin with the user's own code."""
+"""Errors of the user's code: on one line, and with tracebacks that begin in it."""
 
 from __future__ import annotations
 
-import os
-import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from graphtrain.errors import GraphtrainError
 from graphtrain.printable import one_line
@@ -18,39 +12,6 @@ _PACKAGE = Path(__file__).parent.parent
 # By the name of the module, not by its file: a user's own folder may well be called `click`.
 _MACHINERY = frozenset({"click", "rich", "importlib", "contextlib", "runpy"})
 _MOST_CHARACTERS = 300
-
-
-@contextmanager
-def untimed_breakpoints(paused: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
-    """While the block runs, `breakpoint()` opens Python's debugger, which waits for input inside `paused()`.
-
-    A hook that is set already, or named in PYTHONBREAKPOINT, is kept.
-    """
-    thread = threading.get_ident()
-
-    def open_debugger(*arguments: Any, **options: Any) -> None:
-        import pdb
-
-        class UntimedDebugger(pdb.Pdb):
-            def interaction(self, *arguments: Any) -> None:
-                if threading.get_ident() != thread:
-                    super().interaction(*arguments)
-                    return
-                with paused():
-                    super().interaction(*arguments)
-
-        # An interrupt after `continue` stops the run at its next save point, as any other does.
-        UntimedDebugger(nosigint=True).set_trace(sys._getframe(1))
-
-    if sys.breakpointhook is not sys.__breakpointhook__ or os.environ.get("PYTHONBREAKPOINT"):
-        yield
-        return
-    sys.breakpointhook = open_debugger
-    try:
-        yield
-    finally:
-        if sys.breakpointhook is open_debugger:
-            sys.breakpointhook = sys.__breakpointhook__
 
 
 def error_line(error: BaseException) -> str:

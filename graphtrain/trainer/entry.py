@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 
 from graphtrain.errors import CheckpointError, LifeCycleError, UsageError
 from graphtrain.names import quoted, suggestion
-from graphtrain.program.factories import unlike_sources
+from graphtrain.program.copies import unlike_sources
 from graphtrain.program.horizon import other_horizons
 from graphtrain.program.requests import Return
 from graphtrain.resume.rank_resume import choose
@@ -21,7 +20,6 @@ from graphtrain.state.objects import MISFITS
 from graphtrain.state.random import capture_random
 from graphtrain.state.weights import fitting
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
-from graphtrain.storage.manifest import Lineage, read_manifest
 from graphtrain.storage.named import checkpoint_folder, existing_checkpoint
 from graphtrain.storage.run_directory import noted
 from graphtrain.trainer.live_run import LiveRun
@@ -115,7 +113,7 @@ def go_back(run: LiveRun, request: Return) -> None:
     session, files, writer, seconds = run.session, run.files, run.writer, run.session.watch.seconds()
     assert files is not None, "refused at the start"
     writer.wait()  # the checkpoint may be the one that is being written
-    name = writer.lineage.saved.get(request.to)
+    name = writer.saved.get(request.to)
     if name is None:
         raise CheckpointError(
             f"`{request.node}` sends the run back to the checkpoint of `{request.to}`, which could not be written, "
@@ -135,10 +133,10 @@ def go_back(run: LiveRun, request: Return) -> None:
     session.watch.start(inside=session.compiled.activity(session.position))
     run.cut_back_to(checkpoint)
     run_clock = session.compiled.run_clock
-    facts = repeated(run_clock.trained(), trained, nested=run_clock.nested())
+    facts = repeated(run_clock.trained()[0], trained, nested=run_clock.nested())
     run.notices(f"`{request.node}` sends the run back to {name}: {run_clock.describe()}; {facts}")
     writer.keep_newest()
-    writer.lineage = replace(writer.lineage, returns=writer.lineage.returns + 1)
+    writer.returns += 1
     is_saved = run.save(run.requests.sync_policy)
     assert is_saved, "a checkpoint was made here before"
     run.announce()
@@ -171,9 +169,9 @@ def _resume(
     if is_newest and is_continued and is_same_graph and not restored.decided:
         run.writer.resumed_from(checkpoint)
     if not in_place:
-        lineage = Lineage.of(manifest, checkpoint.path.name)
         is_as_it_was = (is_ours or run.is_replay) and not (restored.decided or restored.is_other_graph)
-        run.writer.lineage = lineage if is_as_it_was else lineage.forgotten()
+        saved = {path: name or checkpoint.path.name for path, name in manifest.saved_by.items()}
+        run.writer.saved, run.writer.returns = saved if is_as_it_was else {}, manifest.returns
         begins_lineage = bool(session.compiled.returning) and not is_as_it_was
     # Saved before anything else, so that from now on a resume chooses this state, and the run can go back to it.
     begins_anew = (restored.decided or begins_lineage) and not _is_over(run, checkpoint)
@@ -216,8 +214,8 @@ def _report(
             others += [f"{path} as set up" for path in different]
         else:
             lost += unexplained(different)
-        facts += [environment.asides(manifest), environment.compared(manifest, others, lost)]
-        changes += (*by_a_person, *environment.changes_of_weights(manifest))
+        facts.append(environment.compared(manifest, others, lost))
+        changes += tuple(by_a_person)
     elif lost:
         facts.append(f"not exact: {', '.join([*lost, *others])}")
     elif others:
@@ -228,11 +226,9 @@ def _report(
     if options.is_named and files is not None:
         where += f" from {checkpoint.path.name}"
     run_clock = session.compiled.run_clock
-    again = repeated(run_clock.trained(), status, nested=run_clock.nested()) if status is not None else ""
+    again = repeated(run_clock.trained()[0], status, nested=run_clock.nested()) if status is not None else ""
     place = run_clock.describe() or f"at `{run.position}`"
     run.notices("; ".join([f"resumed {where}: {place}", *filter(None, [again, *facts])]))
-    for line in restored.below:
-        run.notices(line)
     return changes
 
 
@@ -273,20 +269,12 @@ def finished_before(run: LiveRun, changes: Sequence[str]) -> str:
 
 
 def way_back(run: LiveRun) -> str:
-    """Where a run that failed inside a node will resume, in words; empty if there is nothing to say."""
+    """Where a run that failed inside a node will resume, in words; empty without a run directory."""
     if run.files is None:
         return ""
-    clock, path = run.session.compiled.run_clock, run.files.resumable
-    if path is None:
+    if (path := run.files.resumable) is None:
         return f"no checkpoint was saved before: {run.files.path} starts from the beginning"
-    try:
-        facts = read_manifest(path)
-    except CheckpointError:  # a resume reports it
-        return ""
-    since = clock.step_and_epoch()[0] - facts.step
-    is_same_training = all(getattr(facts, name) == value for name, value in clock.nested().items())
-    before = f", {since} step{'s' * (since != 1)} before the error" if since else ", the step of the error"
-    return f"resumes from step {facts.step}{before * is_same_training}: checkpoint {path.name}"
+    return f"resumes from checkpoint {path.name}"
 
 
 # ---- weights alone
@@ -315,12 +303,9 @@ def load_weights(run: LiveRun, named: str | Path, sources: Mapping[str, str], on
     path = existing_checkpoint(path, folder)
     checkpoint = read_checkpoint(path, rank=world.rank, world_size=world.world_size, mesh=world.mesh)
     if checkpoint.manifest.sharded or world.mesh:
-        from graphtrain.resume.sharded import expect_whole, fitted  # which few runs need
+        from graphtrain.resume.sharded import assembled  # which few runs need
 
-        if checkpoint.manifest.sharded and checkpoint.ranks != world.world_size:
-            expect_whole(checkpoint, world)
-        checkpoint = replace(checkpoint, sections={**checkpoint.sections, "gradients": {}})  # of which none is loaded
-        checkpoint, _ = fitted(checkpoint, checkpoint, objects.modules, world)
+        checkpoint = assembled(checkpoint, objects.modules.values())
     saved = {name: checkpoint.sections["resources"].get(name) for name in checkpoint.sections["modules"]}
     states = {}
     for name in sources:

@@ -12,8 +12,7 @@ from graphtrain.errors import LifeCycleError, SaveFailedError
 from graphtrain.graph.elements import END
 from graphtrain.kind.parameter import plain_value
 from graphtrain.kind.trigger import Trigger
-from graphtrain.lazy import PARTS, installed, part
-from graphtrain.names import suggestion
+from graphtrain.lazy import imported
 from graphtrain.outcome import Outcome
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import SavePolicy
@@ -31,7 +30,6 @@ from graphtrain.trainer.observer import Observer
 from graphtrain.trainer.watchers import (
     Monitors,
     NodesFile,
-    OfLosses,
     OnDisplay,
     StatusFile,
     ToLoggers,
@@ -67,7 +65,6 @@ class LiveRun:
         given: hyper-parameters that belong to no resource: the arguments of `setup`.
         loggers: called with every row.
         display: shows the run. None: it is not shown.
-        times: False times no node, and writes no counts of nodes and edges. Default: True.
 
     Attributes:
         is_replay: True for a run whose save points are those of the run that it replays.
@@ -79,7 +76,6 @@ class LiveRun:
         unnoted: the checkpoint of a run that finished before, and was started again with other settings: until it
             trains further, nothing is written. None for any other run.
         reason: why it has stopped, in words: a signal, `until` or `before`; empty for any other reason.
-        late_stop: `Outcome.STOPPED` if a signal arrived while the run was stopping for another reason.
         error: the exception that has ended it, on one line; empty if none did.
         replay: the options of ``graphtrain replay`` that lead to the node that failed.
     """
@@ -91,8 +87,6 @@ class LiveRun:
         given: dict[str, Any],
         loggers: Iterable[Logger],
         display: Display | None,
-        *,
-        times: bool = True,
     ) -> None:
         self.session, self.files, self.given, self.notices = session, files, given, session.notices
         self.requests = session.requests
@@ -100,13 +94,12 @@ class LiveRun:
         self.writer = CheckpointWriter(session, files, self.rank_saves)
         session.requests.saves = self.writer
         self.life = LifeCycle()
-        self.node_times, self._times = NodeTimes(), times
+        self.node_times = NodeTimes()
         self.monitors = Monitors(session)
         self.is_replay, self.is_end_saved = False, True
         self.has_run = self.is_rewired = False
         self.unnoted: Checkpoint | None = None
         self._signal = 0
-        self.late_stop: Outcome | None = None
         self.tracer: Any = None
         self._explainer: Any = None
         self.failure: BaseException | None = None
@@ -120,9 +113,8 @@ class LiveRun:
 
             guarded = [Guarded(logger, self.notices.once) for logger in loggers]
         shown = OnDisplay(display, self.snapshot, self.notices)
-        losses = OfLosses(self.notices, lambda: self.session.graph)
-        watchers: list[Watcher] = [shown, self.status, ToLoggers(guarded), losses, self.monitors]
-        self._nodes = NodesFile(self, files) if times and files is not None and files.writes else None
+        watchers: list[Watcher] = [shown, self.status, ToLoggers(guarded), self.monitors]
+        self._nodes = NodesFile(self, files) if files is not None and files.writes else None
         if self._nodes is not None:
             watchers.append(self._nodes)
         self.watchers = Watchers(session.watch, watchers)
@@ -133,15 +125,9 @@ class LiveRun:
         rows += [*guarded, self.watchers.row]
 
     def tracing(self, trace: Callable[[Any], Any] | None = None) -> Any:
-        """The explainer, which calls `trace` after every transition; None if it is not installed.
-
-        Raises:
-            UsageError: it is not installed, and `trace` is given.
-        """
-        tracing = installed(PARTS["explain"]) if trace is None else part("explain")
-        if tracing is not None:
-            self._explainer = self._explainer or tracing.Explainer(self.notices.once)
-            self._explainer.trace = trace
+        """The explainer, which calls `trace` after every transition."""
+        self._explainer = self._explainer or imported("graphtrain.proof.tracing").Explainer(self.notices.once)
+        self._explainer.trace = trace
         return self._explainer
 
     def transitions(self, explainer: Any) -> list[Transition]:
@@ -150,9 +136,7 @@ class LiveRun:
         return compiled.compiler.transitions if explainer is None else list(explainer.transitions(compiled))
 
     def timed(self, transitions: list[Transition]) -> list[Transition]:
-        """The transitions, sometimes timed, unless nodes are not timed."""
-        if not self._times:
-            return transitions
+        """The transitions, sometimes timed."""
         compiled = self.session.compiled
         compiler = compiled.compiler
         return self.node_times.over(compiled.program.nodes, transitions, compiler.counters, compiler.counts)
@@ -178,11 +162,6 @@ class LiveRun:
         elif outcome is Outcome.REACHED and (until := self.snapshot().until):
             self.reason = f"--until {' or '.join(until)}"
         return outcome
-
-    def end_late(self) -> None:
-        """Note a signal that arrived while the run was stopping: what it requests is done already."""
-        is_late = self.requests.take("stop") and self.life.state == "stopped"
-        self.late_stop = self.ends(Outcome.STOPPED) if is_late else None
 
     def snapshot(self) -> Snapshot:
         """The state and progress of the run."""
@@ -221,7 +200,7 @@ class LiveRun:
 
     def has_changed(self) -> None:
         """Note that the user has changed the run: it does not go back to earlier checkpoints."""
-        self.writer.lineage = self.writer.lineage.forgotten()
+        self.writer.saved = {}
         self.writer.keep_newest()
 
     def entered_again(self) -> None:
@@ -293,15 +272,9 @@ class LiveRun:
 
 def _no_best(recorder: Recorder, name: str, node: str) -> str:
     values = [row[name] for row in recorder.rows if name in row]
-    line = "no checkpoint was kept as the best: "
-    if not values:
-        nearest = suggestion(name, recorder.metrics_in(recorder.latest))
-        return f"{line}no row of metrics has `{name}`{f'; {nearest}' if nearest else ''}"
-    finite = [value for value in values if math.isfinite(value)]
-    if not finite:
-        return f"{line}every value of `{name}` is NaN or infinite"
-    value = f"`{name}`" if len(finite) == len(values) else f"a finite value of `{name}`"
-    return f"{line}{value} was never recorded at a step at which `{node}` was due"
+    if values and not any(map(math.isfinite, values)):
+        return f"no checkpoint was kept as the best: every value of `{name}` is NaN or infinite"
+    return f"no checkpoint was kept as the best: no row at a step at which `{node}` was due has a finite `{name}`"
 
 
 @final

@@ -16,17 +16,13 @@ from graphtrain.errors import (
     UnknownMetricError,
 )
 from graphtrain.graph.registry import trains
-from graphtrain.nodes.end_evaluation import put_back
 from graphtrain.outcome import Outcome
-from graphtrain.plan.scope import slots_of
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import Request
 from graphtrain.state.modules import note_rates
-from graphtrain.storage.manifest import OWN
 from graphtrain.trainer.debugging import users_frames
 from graphtrain.trainer.entry import go_back
 from graphtrain.trainer.live_run import LiveRun
-from graphtrain.trainer.observer import out_of_memory_note
 
 Answer = Outcome | Literal["compiled"] | None
 """The outcome if the run stops; "compiled" if its graph was compiled again; else None."""
@@ -67,13 +63,6 @@ def serve(run: LiveRun) -> Answer:
     return answer
 
 
-def _renewed(run: LiveRun) -> Answer:
-    run.requests.take("renewed")
-    run.session.renew()
-    run.writer.keep_newest()
-    return "compiled"
-
-
 def _return(run: LiveRun) -> Answer:
     request = run.requests.take_return()
     assert request is not None, "it was posted"
@@ -91,15 +80,9 @@ def _ended(run: LiveRun) -> Answer:
     compiled = run.session.compiled
     main = compiled.program.main
     if trains(compiled.graph) and main.count("batches") == 0:
-        counting, _ = main.counter("batches")
-        if counting is not None and not counting.fields["runs"]:
-            raise DataError(
-                f"the run ended without a batch: nothing led to `{counting.path}`, which fetches them, before the end",
-                'look at the edges to "end" and their guards; nothing was saved as the end of the run',
-            )
         raise DataError(
-            "the run ended without a batch: the data is empty, or was exhausted in `setup`",
-            "supply data that starts over at each `__iter__`; nothing was saved as the end of the run",
+            "the run ended without a batch: the data is empty, was exhausted in `setup`, or no edge led to it",
+            'supply data that starts over at each `__iter__`, or look at the guards of the edges to "end"',
         )
     run.session.loop.ended, run.is_end_saved = True, False
     compiled.at_end()
@@ -136,7 +119,7 @@ def _save(run: LiveRun) -> bool:
         return run.save(run.requests.policy, run.requests.values, run.requests.askers)
     run.notices.once("there is no run directory, so no checkpoint is written")
     if run.is_replay:  # the run that it replays has saved
-        run.writer.lineage = run.writer.lineage.with_saved(OWN, run.requests.askers)
+        run.writer.saved |= dict.fromkeys(run.requests.askers, "")
     return True
 
 
@@ -158,9 +141,8 @@ def _pause(run: LiveRun) -> Answer:
     return Outcome.REACHED
 
 
-# In order of priority: resources are made again before anything is saved.
+# In order of priority.
 _HANDLERS: Sequence[tuple[tuple[Request, ...], Callable[[LiveRun], Answer]]] = (
-    (("renewed",), _renewed),
     (("return",), _return),
     (("written",), _written),
     (("ended",), _ended),
@@ -183,38 +165,17 @@ def _save_before(run: LiveRun, error: UnknownMetricError) -> None:
         error.add_note(f"what was trained is not saved: {failure.message}")
 
 
-def _leave_evaluations(run: LiveRun) -> None:
-    """Put back what the evaluations around a node that has raised have set aside: the model may be used further."""
-    compiled = run.session.compiled
-    around = [*compiled.program.nodes[run.session.position].scope.around()]
-    for node in compiled.program.nodes:
-        reads = {read.name: (read, target) for read, target in node.plan_node.reads}
-        if node.scope in around and node.kind.has_effect("train") and {"model", "training_state"} <= reads.keys():
-            model, state = (
-                compiled.compiler.cells.of(node, *reads[name]).read() for name in ("model", "training_state")
-            )
-            if state is not None:
-                put_back(model, {**state, "generators": []})
-
-
 def _fail(run: LiveRun, error: BaseException) -> NoReturn:
     """Note that a node has raised, on all ranks and in the status; raise with a note of where."""
     session = run.session
     if not isinstance(error, KeyboardInterrupt):
         run.writer.fails()
     session.world.fail(error)
-    _leave_evaluations(run)
     run.life.go("fail")  # an interrupt too: the state of a node that is half done cannot be resumed
     run.requests.clear()
     run.failure = error
     if not isinstance(error, RanksError):
         error.add_note(f"raised in node `{session.path}` ({session.compiled.run_clock.describe()})")
-        program = session.compiled.program
-        reads = program.nodes[session.position].plan_node.reads
-        slots = slots_of(target for read, target in reads if read.name == "batch")
-        batch = [program.slots[program.slot_index(slot)] for slot in slots]
-        if note := out_of_memory_note(error, session.device, batch):
-            error.add_note(note)
     run.status.write("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
     frames = None if isinstance(error, GraphtrainError) else users_frames(error.__traceback__)
     raise error.with_traceback(frames or error.__traceback__)

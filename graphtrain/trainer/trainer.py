@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final
 
@@ -13,27 +13,25 @@ from graphtrain.checks import checked_graph
 from graphtrain.errors import LifeCycleError, RanksError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.kind.trigger import Trigger
-from graphtrain.names import setting_of_fit, suggestion
 from graphtrain.outcome import Outcome
 from graphtrain.printable import Notices
 from graphtrain.program.compiled_graph import CompiledGraph
-from graphtrain.program.factories import Factory
 from graphtrain.program.loop import Loop, Transition
 from graphtrain.ranks import current_ranks, on_all_ranks
 from graphtrain.report.logger import Logger
 from graphtrain.report.snapshot import Display
-from graphtrain.resume.equal_ranks import require_equal, require_equal_weights, require_one_folder
+from graphtrain.resume.equal_ranks import require_equal, require_equal_weights
 from graphtrain.resume.restore import ResumeOptions
 from graphtrain.resume.session import Session
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.run_files import RunFiles
 from graphtrain.trainer import entry
 from graphtrain.trainer.breakpoints import Breakpoint, at_limit, before_node, parse_amount, with_breakpoints
-from graphtrain.trainer.debugging import error_line, untimed_breakpoints
+from graphtrain.trainer.debugging import error_line
 from graphtrain.trainer.live_run import LiveRun
 from graphtrain.trainer.serving import drive
 from graphtrain.trainer.signals import stop_signals
-from graphtrain.trainer.view import RunView, refuse_unnamed
+from graphtrain.trainer.view import RunView
 from graphtrain.trainer.watchers import display_for
 
 if TYPE_CHECKING:
@@ -55,7 +53,6 @@ class Trainer(RunView):
 
     Arguments:
         graph: a `Graph`, the name of a shipped one, or a path.
-        unnamed: refused: everything else has a name.
         run_dir: where checkpoints, metrics and status go. Default: none; nothing is written.
         seed: seeds Python, NumPy and torch when the run begins, and data and evaluation. Default: that of the run that
             is resumed, else what torch was seeded with, else 0; then only those generators are seeded that nobody has
@@ -71,10 +68,9 @@ class Trainer(RunView):
         about: plain data kept in every checkpoint: the `command`, the `script` (a path), its `arguments`.
         not_state: paths of values that are not training state, such as ``"task.started_at"``, and are neither saved
             nor restored. Default: none.
-        times: False times no node, and does not write how often nodes and edges ran (`nodes.jsonl`). Default: True.
         model, optimizer, scheduler, train_data, val_data, training_step, validation_step, resources: what nodes read,
-            by the slot names of the graph, each an object or a `Factory` that makes it. A model's own `training_step`
-            and `validation_step` are used where none is given.
+            by the slot names of the graph. A model's own `training_step` and `validation_step` are used where none is
+            given.
 
     Raises:
         GraphError: the graph has problems, a resource that it reads is missing, or it does not read one that was
@@ -109,8 +105,8 @@ class Trainer(RunView):
     def __init__(
         self,
         graph: Graph | str | Path = "fit",
-        *unnamed: Any,
-        model: torch.nn.Module | Factory | None = None,
+        *,
+        model: torch.nn.Module | None = None,
         optimizer: Any = None,
         train_data: Any = None,
         val_data: Any = None,
@@ -126,10 +122,8 @@ class Trainer(RunView):
         notify: Callable[[str], None] | None = None,
         about: Mapping[str, Any] | None = None,
         not_state: str | Iterable[str] = (),
-        times: bool = True,
         **resources: Any,
     ) -> None:
-        refuse_unnamed(unnamed)
         ranks = current_ranks()
         resources = {
             **_given(model=model, optimizer=optimizer, scheduler=scheduler, train_data=train_data, val_data=val_data),
@@ -152,7 +146,6 @@ class Trainer(RunView):
             saving=run_dir is not None,
             notices=notices,
             tick=lambda now: self._run.watchers.tick(),
-            counts_edges=times,
         )
         arguments = about.get("arguments", {})
         settings = {"seed": session.seed, "deterministic": deterministic, **arguments}
@@ -160,16 +153,15 @@ class Trainer(RunView):
         files: RunFiles | None = None
         if run_dir is not None:
             files = RunFiles(run_dir, notices, lead=session.world.lead, writes=not ranks.rank)
-            require_one_folder(session.world, files)
         display = display_for(notices) if display == "auto" else display
         of_rank_0: tuple[Iterable[Logger], Display | None] = (loggers, display) if not ranks.rank else ((), None)
-        self._run = LiveRun(session, files, arguments, *of_rank_0, times=times)
+        self._run = LiveRun(session, files, arguments, *of_rank_0)
         session.world.run = session
         self._notify_of_graph()
 
     def _notify_of_graph(self) -> None:
-        compiled, program = self._session.compiled, self._session.compiled.program
-        for line in [*program.absent, *program.unread_resources(), *program.timed(), *compiled.outdated_kinds()]:
+        program = self._session.compiled.program
+        for line in [*program.absent, *program.unread_resources(), *program.timed()]:
             self._run.notices.once(line)
 
     def run(
@@ -182,7 +174,6 @@ class Trainer(RunView):
         from_saved: bool = False,
         rename: Mapping[str, str] | None = None,
         trace: Callable[[Explanation], Any] | None = None,
-        **others: Any,
     ) -> Outcome:
         """Run to the end, until an amount is reached, or to a breakpoint; call it again to continue.
 
@@ -190,8 +181,7 @@ class Trainer(RunView):
             resume: used by the first call. "auto" resumes from the newest sound checkpoint in the run directory, or
                 begins a run; "never" refuses a directory that holds a run; a path names a checkpoint.
             until: an amount such as ``"500 steps"``: everything it makes due is done, and no further batch is fetched.
-                In nested graphs, steps are those of the training that runs; a field is named by its path, as in
-                ``"3 fit/step.steps"``. Default: no limit but the graph's own.
+                In nested graphs, steps are those of the training that runs. Default: no limit but the graph's own.
             before: a breakpoint: the path of a node, ``"step"`` or ``"validate/eval_batch"``. The run stops each time
                 it is about to run this node; a run that stopped or was saved there runs it first. Default: none.
             from_setup: used by the first call, if hyper-parameters of the optimizer, the scheduler and the like differ
@@ -222,11 +212,6 @@ class Trainer(RunView):
                 a slot there that was not saved.
             CheckpointError: the checkpoint does not fit what was supplied, or none can be written.
         """
-        for name, value in others.items():
-            hint = suggestion(name, ["resume", "until", "before", "trace"])
-            if setting := setting_of_fit(name):
-                hint = f"it is a setting of the graph: Trainer(graphtrain.fit({setting}={value!r}), ...).run()"
-            raise UsageError(f"run: there is no argument `{name}`", hint)
         run = self._run
         explainer = run.tracing(trace) if trace is not None else None
         limit = parse_amount(until, self.graph) if until is not None else Trigger("never")
@@ -246,10 +231,9 @@ class Trainer(RunView):
         list(breakpoints())  # refused before anything is done
         begins = not self._has_begun
         signals = stop_signals(run.stop, _STOPPING_UNSAVED if run.files is None else _STOPPING)
-        with signals as take_over, self._running(ResumeOptions.of(resume, from_setup, from_saved, rename), limit):
-            take_over()
+        with signals, self._running(ResumeOptions.of(resume, from_setup, from_saved, rename), limit):
             run.session.world.synchronise("start")  # signals received so far reach all ranks here
-            if begins and "stop" in run.requests:  # nothing has run that could be saved
+            if begins and run.requests.take("stop"):  # nothing has run that could be saved
                 return Outcome.STOPPED
             if self._is_resumed or not begins:
                 stopped_at.add(run.session.position)
@@ -261,8 +245,7 @@ class Trainer(RunView):
             if run.session.loop.ended:
                 run.save_end()
                 return Outcome.FINISHED
-            outcome = drive(run, transitions, explainer)
-        return run.late_stop or outcome
+            return drive(run, transitions, explainer)
 
     def advance(
         self,
@@ -436,7 +419,7 @@ class Trainer(RunView):
         try:
             with run.files.held() if run.files is not None else nullcontext():
                 try:
-                    with run.writer.completed(), untimed_breakpoints(self._paused):
+                    with run.writer.completed():
                         if has_failed:
                             self._recover()
                         self._get_ready(options, limit)
@@ -469,13 +452,6 @@ class Trainer(RunView):
             run.replay = self.replay_options()
             run.status.write()
 
-    def _paused(self) -> AbstractContextManager[None]:
-        """A span that does not count as time of the run, inside the node that is running."""
-        session = self._session
-        node = session.compiled.program.nodes[session.position]
-        activity = node.kind.activity if session.loop.inside and node.scope.activity is None else None
-        return session.watch.paused(activity)
-
     def _recover(self) -> None:
         try:
             self._changes = entry.recover(self._run, self._resumed_from)
@@ -497,8 +473,6 @@ class Trainer(RunView):
             loop.position, loop.ended, edge = compiled.leave_again(loop.position)
             if not loop.ended:
                 run.note_counts(instead=edge)
-            if not loop.ended and (line := compiled.run_clock.cut_window()) is not None:
-                run.notices(line)
         if run.unnoted is not None and not loop.ended:
             entry.note_start(run, run.unnoted)
         if loop.ended and not run.is_end_saved:
@@ -518,7 +492,6 @@ class Trainer(RunView):
         if was_running:
             life.go("finish" if run.session.loop.ended and run.is_end_saved else "stop")
         run.watchers.end(life.state, error)
-        run.end_late()
         if run.writer.take_written() or (was_running and self._has_begun and run.unnoted is None):
             run.status.write()
 

@@ -9,69 +9,26 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from graphtrain.data.loaders import is_data
-from graphtrain.errors import CheckpointError, GuardError, NotFiniteError, UsageError
+from graphtrain.errors import CheckpointError, GuardError, NotFiniteError
 from graphtrain.graph import Graph
 from graphtrain.graph.canonical import structural_hash
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.trigger import Trigger
-from graphtrain.lazy import part
+from graphtrain.lazy import imported
 from graphtrain.names import suggestion
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.report.recorded import Recorded, html_of
 from graphtrain.report.snapshot import Snapshot
-from graphtrain.report.values import described, not_finite_since
+from graphtrain.report.values import not_finite_since
 from graphtrain.storage.checkpoint import read_manifest
-from graphtrain.storage.run_directory import has_begun
 
 if TYPE_CHECKING:
-    import pandas
-
     from graphtrain.proof.tracing import Explanation
     from graphtrain.report.display.summary import Summary
     from graphtrain.resume.session import Session
     from graphtrain.trainer.live_run import LiveRun
 
 _MOST_AMOUNTS = 3  # of a trigger, in a summary
-
-# Attributes of other trainers, and what to write here.
-_ALONE = 'a run validates as `validate.every` says; alone it is Trainer("evaluate", model=..., val_data=...).run()'
-ELSEWHERE = {
-    "fit": "write trainer.run()",
-    "train": "write trainer.run()",
-    "resume": "trainer.run() resumes what is in its run_dir",
-    "validate": _ALONE,
-    "evaluate": _ALONE,
-    "test": 'write Trainer("test", model=..., test_data=...).run()',
-    "predict": 'write Trainer("predict", model=..., predict_data=...).run()',
-    "set": "parameters belong to the graph: trainer.rewire(trainer.graph.set(...))",
-    "insert": "nodes belong to the graph: trainer.rewire(trainer.graph.insert(...))",
-    "model": 'write trainer.resources["model"]',
-    "optimizer": 'write trainer.resources["optimizer"]',
-    "best": 'write trainer.load("best"), which loads the best weights into the model',
-    "best_model": 'write trainer.load("best"), which loads the best weights into the model',
-    "save_checkpoint": "write trainer.save()",
-    "load_checkpoint": "write trainer.load() for the weights, trainer.run(resume=...) for the run",
-    "callback_metrics": "write trainer.metrics[-1]",
-    "logged_metrics": "write trainer.metrics",
-    "history": "write trainer.metrics",
-    "current_epoch": "write trainer.snapshot().epoch",
-    "global_step": "write trainer.snapshot().step",
-}
-
-
-def refuse_unnamed(values: Sequence[Any]) -> None:
-    """Raise for further arguments of `Trainer` that have no name.
-
-    Raises:
-        UsageError: there is one.
-    """
-    if not values:
-        return
-    value = values[0]
-    hint = "give the rest by name: Trainer(graph, model=..., optimizer=..., train_data=..., training_step=...)"
-    if isinstance(value, Mapping):
-        hint = "write ** before it, Trainer(graph, **resources), if its keys are the names of resources"
-    raise UsageError(f"Trainer: only the graph is given without a name; got {described(value)} as well", hint)
 
 
 class RunView(Recorded):
@@ -84,10 +41,6 @@ class RunView(Recorded):
     @property
     def _session(self) -> Session:
         return self._run.session
-
-    def __getattr__(self, name: str) -> Any:
-        hint = f": {ELSEWHERE[name]}" if name in ELSEWHERE else ""
-        raise AttributeError(f"`{type(self).__name__}` has no `{name}`{hint}", name=name, obj=self)
 
     @property
     def graph(self) -> Graph:
@@ -169,7 +122,7 @@ class RunView(Recorded):
 
         Known after `advance`, after a `run` with `trace`, and where a run is over or has failed.
         """
-        run, explaining = self._run, part("explain")
+        run, explaining = self._run, imported("graphtrain.proof.tracing")
         last: Explanation | None = run.tracer.last if run.tracer is not None else None
         return last or explaining.explain_untraced(
             run.session.compiled, run.session.loop, run.failure, has_run=run.has_run, is_rewired=run.is_rewired
@@ -211,8 +164,8 @@ class RunView(Recorded):
     def seconds_by_node(self) -> Mapping[str, float]:
         """Host seconds of the visits of each node in this process, by path, the longest first.
 
-        Estimated from the visits of one batch in 128; empty with ``Trainer(..., times=False)``. Nodes that have not run
-        twice are left out. Time of a device counts for the node that waits for it.
+        Estimated from the visits of one batch in 128. Nodes that have not run twice are left out. Time of a device
+        counts for the node that waits for it.
         """
         return MappingProxyType(self._run.node_times.seconds())
 
@@ -255,7 +208,7 @@ class RunView(Recorded):
 
     def summary(self) -> Summary:
         """The models with their parameters, and the schedule of the graph; it prints, and is drawn in a notebook."""
-        program, summing = self._session.compiled.program, part("summary")
+        program, summing = self._session.compiled.program, imported("graphtrain.report.display.summary")
         modules = {name: value for name, value in program.resources.items() if isinstance(value, torch.nn.Module)}
         activities = []
         for node in program.main.nodes.values():
@@ -275,25 +228,11 @@ class RunView(Recorded):
         summary: Summary = summing.Summary(self.graph.title, models, activities)
         return summary
 
-    def frame(self, joined: bool = True) -> pandas.DataFrame:
-        if line := not_resumed(self):
-            self._run.notices.once(line)
-        return super().frame(joined)
-
     def __repr__(self) -> str:
-        place = not_resumed(self) or self._session.compiled.run_clock.describe()
-        return f"<Trainer of {self.graph.name}: {self.state}, {place}>"
+        return f"<Trainer of {self.graph.name}: {self.state}, {self._session.compiled.run_clock.describe()}>"
 
     def _repr_html_(self) -> str:
         return html_of(self, {path: fields["runs"] for path, fields in self.progress.items()})
-
-
-def not_resumed(view: RunView) -> str:
-    """What the run directory of a trainer holds that it has not resumed yet, in words; empty if there is nothing."""
-    files = view._run.files
-    if view._has_begun or files is None or not has_begun(files.folder):
-        return ""
-    return f"`{files.path}` holds a run: run() resumes it, and graphtrain.Run({str(files.path)!r}) reads it"
 
 
 def replay_options(compiled: CompiledGraph, position: int, *, has_run: bool) -> list[str]:

@@ -11,27 +11,23 @@ from typing import TYPE_CHECKING, Any, Literal, final
 
 from graphtrain.errors import CheckpointError, UnknownMetricError
 from graphtrain.graph.elements import nodes_of
-from graphtrain.lazy import PARTS, installed
+from graphtrain.lazy import imported
 from graphtrain.names import suggestion
 from graphtrain.plain import brief
 from graphtrain.printable import Notices
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.report.logger import Beginning, Logger, RunLogger
 from graphtrain.report.snapshot import Display, Snapshot
-from graphtrain.report.values import loss_that_is_not_finite, not_finite_since
+from graphtrain.report.values import not_finite_since
 from graphtrain.resume.session import Session
 from graphtrain.storage.run_directory import STATUS_SECONDS
 from graphtrain.storage.run_files import RunFiles
-from graphtrain.trainer.observer import MemoryTrend, memory_bytes
 
 if TYPE_CHECKING:
-    from graphtrain.graph import Graph
     from graphtrain.trainer.live_run import LiveRun
 
 # A watcher rests at least this many times as long as its last tick took.
 _LEAST_REST = 10
-# What a run waits for -> the activity of the stopwatch that has its time.
-_WAITS = {"data": "data", "saves": "save"}
 # Rows that follow fast are written together, at most this often: 20 us a row, which are 160 us for each by itself.
 _LEAST_SECONDS = 1.0
 _IN_TIME = " (--dry-run, in Python graph.dry_run(), finds this in one batch)"
@@ -116,13 +112,13 @@ class Watchers:
 
 
 def display_for(notify: Callable[[str], Any]) -> Display | None:
-    """The display for a terminal, a notebook, or plain lines elsewhere; None if displays are not installed.
+    """The display for a terminal, a notebook, or plain lines elsewhere.
 
     Arguments:
         notify: takes a plain line.
     """
-    displays = installed(PARTS["display"])
-    return displays.display_for(notify) if displays is not None else None
+    display: Display | None = imported("graphtrain.report.display.choose").display_for(notify)
+    return display
 
 
 @final
@@ -183,46 +179,15 @@ class ToLoggers(Watcher):
 
 
 @final
-class OfLosses(Watcher):
-    """Reports the first row with a loss that is not finite.
-
-    Arguments:
-        graph: returns the graph of the run.
-    """
-
-    def __init__(self, notices: Notices, graph: Callable[[], Graph]) -> None:
-        self._notices, self._graph = notices, graph
-        self._are_finite = True
-        self._finite_at: dict[str, int] = {}
-
-    def row(self, row: Mapping[str, float], step: int) -> None:
-        if not self._are_finite:
-            return
-        if not (name := loss_that_is_not_finite(row)):
-            self._finite_at |= dict.fromkeys(row, step)
-            return
-        from graphtrain.report.remedies import remedy
-
-        self._are_finite = False
-        before = f", and was finite in that of step {self._finite_at[name]}" if name in self._finite_at else ""
-        hint = remedy(name, step, self._graph())
-        self._notices(f"`{name}` is {row[name]} in the row of step {step}{before}{'; ' * bool(hint)}{hint}")
-
-
-@final
 class StatusFile(Watcher):
-    """Writes the status of a run for other processes, and reports memory that grows."""
+    """Writes the status of a run for other processes."""
 
     interval_seconds = STATUS_SECONDS
 
     def __init__(self, run: LiveRun) -> None:
         self._run = run
-        self._trend = MemoryTrend()
 
     def tick(self) -> None:
-        run, session = self._run, self._run.session
-        if line := self._trend.add(session.compiled.run_clock.trained()[0], memory_bytes(session.device)):
-            run.notices(line)
         self.write()
 
     def written(self) -> None:
@@ -281,7 +246,6 @@ class NodesFile(Watcher):
         self._counted: list[int] = []  # by the transitions of the graph
         self._counts: list[int] = []  # of these, what is written
         self._milliseconds: Mapping[str, int] = {}
-        self._waits: Mapping[str, int] = {}
         self._noted: list[tuple[float, int, list[int]]] = []  # of lines that are not written yet: time, rows, counts
         self._written_at = -math.inf
         self._notes: dict[str, Any] = {}  # for the next header
@@ -295,7 +259,7 @@ class NodesFile(Watcher):
         """
         self._event, self._header, self._noted, self._notes = event, {}, [], {}
         self._count()
-        self._counts, self._milliseconds, self._waits = [*self._counted], {}, {}
+        self._counts, self._milliseconds = [*self._counted], {}
         self._take_times()
 
     def note(self, renamed: Mapping[str, str], instead: str) -> None:
@@ -370,22 +334,16 @@ class NodesFile(Watcher):
         self._files.append(*lines, holds="counts")
 
     def _take_times(self) -> dict[str, Any]:
-        """What nodes and waits took since this was last called; 0.1 ms."""
-        seconds = self._run.session.watch.seconds()
+        """What nodes took since this was last called; 0.1 ms."""
         times = {path: round(1000 * took) for path, took in self._run.node_times.seconds().items()}
-        waits = {name: round(1000 * seconds.get(activity, 0.0)) for name, activity in _WAITS.items()}
         numbers = {path: number for number, path in enumerate(self._layout["nodes"])}
-        more = _increases(self._milliseconds, times)
-        took = [number for path, spent in more.items() if path in numbers for number in (numbers[path], spent)]
-        waited = _increases(self._waits, waits)
+        more = {path: spent - self._milliseconds.get(path, 0) for path, spent in times.items()}
+        took = [
+            number for path, spent in more.items() if spent > 0 and path in numbers for number in (numbers[path], spent)
+        ]
         # An estimate may fall; what is written does not.
         self._milliseconds = {path: max(spent, self._milliseconds.get(path, 0)) for path, spent in times.items()}
-        self._waits = waits
-        return {**({"milliseconds": took} if took else {}), **waited}
-
-
-def _increases(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:
-    return {key: value - before.get(key, 0) for key, value in now.items() if value > before.get(key, 0)}
+        return {"milliseconds": took} if took else {}
 
 
 @final
@@ -416,34 +374,20 @@ class Monitors(Watcher):
         Nodes in bodies other than the running one do not receive its rows.
 
         Raises:
-            UnknownMetricError: an evaluation that has just ended records metrics of similar names, and nothing else
-                that is known records this one; or everything that may record it has run.
+            UnknownMetricError: an evaluation that has just ended records others of the same group (``"val/"``) and
+                not this one; or every node that may record it has run.
         """
         compiled, recorder = self._session.compiled, self._session.recorder
-        evaluated, self._evaluated = list(dict.fromkeys(self._evaluated)), []
-        objects: Mapping[str, Any] = self._session.resources.get("metric_objects") or {}
+        groups = {name.rpartition("/")[0] for name in self._evaluated} - {""}
+        self._evaluated = []
         for parameter, name, scope in compiled.monitors(self._session.position):
-            if name not in recorder.latest:
-                group, slash, _ = name.rpartition("/")
-                of_group = [metric for metric in evaluated if slash and metric.startswith(group + slash)]
+            is_of_evaluation = name.rpartition("/")[0] in groups
+            if name not in recorder.latest and (is_of_evaluation or compiled.has_recorded_all(scope)):
                 recorded = recorder.metrics_in(recorder.latest)
-                trained = recorder.gathered("train") | set(recorded).difference(evaluated)
-                trained |= {name for each in objects if f"{name}/".startswith(f"{each.removesuffix('/')}/")}
-                is_misspelt = name not in trained and _letters(name) in map(_letters, evaluated)
-                may_come = compiled.may_record(name, trained, scope) and not is_misspelt
-                if of_group or (evaluated and not may_come):
-                    given, otherwise = of_group or evaluated, "return it too"
-                    message = f"the validation gives no metric `{name}`, which {parameter} names; it gives "
-                elif evaluated or (may_come and not compiled.has_recorded_all(scope)):
-                    continue
-                else:
-                    given, otherwise = recorded, "supply the data of the evaluation that records it"
-                    message = f"no row of metrics has `{name}`, which {parameter} names; recorded are "
-                hint = suggestion(name, given)
-                hint = hint if "did you mean" in hint else f"set {parameter} to one of these, or {otherwise}"
-                raise UnknownMetricError(message + ", ".join(given), f"{hint}{_IN_TIME}")
-
-
-def _letters(name: str) -> str:
-    """The letters and digits of the name of a metric, without separators."""
-    return "".join(filter(str.isalnum, name)).casefold()
+                hint = suggestion(name, recorded)
+                if "did you mean" not in hint:
+                    hint = f"set {parameter} to one of these, or let a step function return it"
+                raise UnknownMetricError(
+                    f"no row of metrics has `{name}`, which {parameter} names; recorded are {', '.join(recorded)}",
+                    f"{hint}{_IN_TIME}",
+                )

@@ -10,7 +10,6 @@ import pytest
 from graphtrain import Graph, UsageError
 from graphtrain.adapters import adapter
 from graphtrain.adapters.lightning_flags import FLAGS, check_flags, with_flags
-from tests.docs.test_lightning import ANSWERS
 
 FIT = Graph.load("fit")
 EDITS: list[tuple[dict[str, Any], Graph]] = [
@@ -70,10 +69,6 @@ def test_no_flag_of_another_type_is_an_error_of_python(name: str) -> None:
         with suppress(UsageError):
             check_flags({name: value})
             with_flags(FIT, {name: value} if name != "callbacks" else {}, batches=10)
-
-
-def test_the_page_has_an_answer_for_every_flag() -> None:
-    assert set(ANSWERS["Trainer: arguments"]) <= set(FLAGS)
 
 
 def test_shares_are_rounded_as_lightning_rounds_them() -> None:

@@ -325,8 +325,6 @@ STRUCTURE = [
     edited("a code that does not exist is allowed", lambda g: replace(g, allow=("G999",)), "G117 allow"),
     edited("what cannot be allowed is", lambda g: replace(g, allow=("G101",)), "G117 allow"),
     edited("float16 without a scale", lambda g: g.set("train_batch", precision="16-mixed"), "G119 nodes.train_batch"),
-    edited("a model in two types", lambda g: g.set("train_batch", precision="bf16-true").set(
-        "validate/eval_batch", precision="32-true"), "G119 nodes"),
     edited("a limit that is neither", lambda g: g.set("next_batch", limit=1.5), "G119 nodes.next_batch"),
     edited("a limit that is neither inside", lambda g: g.set("validate/next_batch", limit=1.5),
            "G119 validate/nodes.next_batch"),
@@ -334,7 +332,6 @@ STRUCTURE = [
            "G119 nodes.again"),
     edited("a return to a checkpoint that none saves", lambda g: g.overlay("rollback").remove("checkpoint"),
            "G119 nodes.rollback"),
-    edited("a slot renewed", lambda g: g.insert("renew", after="end_epoch", resource="loss"), "G119 nodes.renew"),
     edited("two copies of one name", lambda g: g.overlay("ema").insert("second", "ema", after="ema",
                                                                        reads={"model": "teacher"}), "G119 nodes"),
     edited("a kind from a script", lambda g: g.insert("my_penalty", after="train_batch"), "G102 nodes.my_penalty"),

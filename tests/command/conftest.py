@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from graphtrain.command import main
-from tests.command.running import TINY, Result, signals_as_before
+from tests.command.running import TINY, Result
 
 Command = Callable[..., Result]
 
@@ -43,7 +43,7 @@ def command(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
     def call(*words: str) -> Result:
         monkeypatch.setattr(sys, "argv", ["graphtrain", *words])
         capfd.readouterr()
-        with signals_as_before(), pytest.raises(SystemExit) as leaving:
+        with pytest.raises(SystemExit) as leaving:
             main()
         code = leaving.value.code
         out, err = capfd.readouterr()

@@ -166,10 +166,10 @@ def _become(words: list[str], cwd: str, env: dict[str, str], out: str, err: str)
 def _serve() -> None:
     """Answer each line: with the number of a process that is forked, or the exit code of one, empty while it runs."""
     sys.path.insert(0, str(ROOT))
-    from graphtrain.lazy import installed
+    from graphtrain.lazy import imported
 
     for name in IMPORTED:
-        installed(name)
+        imported(name)
     del sys.path[0]
     gc.freeze()  # else each process looks through all of torch when it ends, which takes a second
     for line in sys.stdin:

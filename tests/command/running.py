@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from graphtrain.trainer import signals
 from tests.command.forked import Started, nursery
-
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 TINY = '''\
 """A model of three weights and a list of batches."""
@@ -83,9 +77,8 @@ def launched(words: Sequence[str], env: Mapping[str, str], log: Path) -> Any:
     """In the place of `verify_cuts.launch`: a process that finds torch imported, in the current folder."""
     from graphtrain.command.verify_cuts import Ended
 
-    begin = time.monotonic()
     done = python(*words, cwd=Path.cwd(), env={**environment(), **env, "OMP_NUM_THREADS": "1"})
-    return Ended(done.code, done.err + done.out, time.monotonic() - begin)
+    return Ended(done.code, done.err + done.out)
 
 
 def start(words: Sequence[str], cwd: Path) -> Started:
@@ -98,18 +91,6 @@ def start_new(words: Sequence[str], cwd: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         arguments(*words), cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
     )
-
-
-@contextmanager
-def signals_as_before() -> Iterator[None]:
-    """A span in which a command handles signals, as it does until its process ends."""
-    handlers = {number: signal.getsignal(number) for number in STOPPING}
-    try:
-        yield
-    finally:
-        signals._of_process = None
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
 
 
 def environment() -> dict[str, str]:

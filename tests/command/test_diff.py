@@ -25,12 +25,6 @@ def draw_noise(): return torch.zeros(1)
 @node
 def use_noise(noise): pass
 """
-# Drawn at the beginning of an epoch, and used in its midst.
-NEEDS_NOISE = (
-    MINE + 'allow = ["G303", "G304"]\n'
-    '[[edit]]\ninsert = "draw"\nuse = "draw_noise"\nbefore = "begin_epoch"\n'
-    '[[edit]]\ninsert = "use"\nuse = "use_noise"\nafter = "train_batch"\n'
-)
 RUN = ("run", "tiny.py", "accumulate.every=2", "log.every=1 steps")
 
 
@@ -56,11 +50,6 @@ def whole(command: Command) -> dict[str, list[Any]]:
     return weights("whole")
 
 
-def resumed_line(err: str) -> str:
-    (line,) = [line for line in err.splitlines() if line.startswith("resumed ")]
-    return line
-
-
 # ---- diff
 
 
@@ -79,10 +68,6 @@ def test_a_table_of_what_differs(command: Command, folder: Path) -> None:
         ["~", "edge", "step", "zero_grad", "pause"],
         ["+", "edge", "pause", "zero_grad"],
     ]
-
-
-def test_graphs_that_do_not_differ(command: Command) -> None:
-    assert command("diff", "fit", "fit").out == "fit -> fit: no difference\n"
 
 
 def test_names_files_run_directories_and_checkpoints(stopped: Path, command: Command) -> None:
@@ -160,54 +145,6 @@ def test_a_run_directory_needs_no_torch(stopped: Path) -> None:
 
 
 # ---- every class of change on a resume
-
-
-@pytest.mark.full
-def test_compatible(stopped: Path, command: Command) -> None:
-    result = command(*RUN, "finish.after=2 epochs", "checkpoint.every=1 batches", "--run-dir", "r")
-    assert result.code == 0
-    assert resumed_line(result.err).endswith('changed: checkpoint.every ["1 epochs", "10 minutes"] -> 1 batches')
-    assert weights("r") == whole(command)
-    assert Path("r/metrics.jsonl").read_bytes() == Path("whole/metrics.jsonl").read_bytes()
-
-
-@pytest.mark.full
-def test_a_lost_position(stopped: Path, command: Command) -> None:
-    (stopped / "my.toml").write_text(RENAMED)
-    words = (*RUN, "finish.after=2 epochs", "--run-dir", "r", "--graph", "my.toml")
-    before = status()
-    (position,) = {before["position"]}
-    (stopped / "my.toml").write_text(RENAMED.replace("decide", position))
-    refused = command(*words)
-    assert refused.code == 2
-    assert f"the run is at the node `{position}`, which this graph does not have" in refused.err
-    assert f"--rename {position}=NODE" in refused.err
-    assert status() == before
-    result = command(*words, "--rename", f"{position}=what_now")
-    assert result.code == 0 and f"node {position} renamed what_now" in resumed_line(result.err)
-    assert weights("r") == whole(command)
-    assert "rename" not in command(*words).err, "once is enough"
-
-
-@pytest.mark.first(3)
-@pytest.mark.parametrize("text", ["decide", "=x", "decide=", "decide=a,decide=b"])
-def test_a_renaming_that_is_none(text: str, stopped: Path, command: Command) -> None:
-    words = [word for renaming in text.split(",") for word in ("--rename", renaming)]
-    result = command(*RUN, "--run-dir", "r", *words)
-    assert result.code == 2 and result.err.startswith("error: --rename: ")
-
-
-@pytest.mark.full
-def test_missing_slots(stopped: Path, command: Command) -> None:
-    (stopped / "my.toml").write_text(NEEDS_NOISE)
-    position = status()["position"]
-    before = status()
-    refused = command(*RUN, "finish.after=2 epochs", "--run-dir", "r", "--graph", "my.toml")
-    assert refused.code == 2
-    assert f"this graph needs the slot `noise` at `{position}`" in refused.err and "`use` reads it" in refused.err
-    assert status() == before
-    result = command("run", "tiny.py", "--graph", "saved", "--run-dir", "r")
-    assert result.code == 0 and weights("r") == whole(command)
 
 
 @pytest.mark.full

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import shutil
 from pathlib import Path
@@ -162,23 +161,6 @@ def test_several_ranks_write_the_same(trained: Path) -> None:
         assert row["test/mean"] == pytest.approx(expected_mean(checkpoint_folder(trained / "best")), rel=1e-6)
         (trained / "test.jsonl").unlink()
     assert Path("p1.safetensors").read_bytes() == Path("p2.safetensors").read_bytes()
-
-
-@pytest.mark.full
-def test_a_run_that_may_only_be_read(trained: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = files(trained)
-    monkeypatch.setattr(evaluation.os, "access", lambda path, mode: False)
-    assert command("predict", "script.py", "--run-dir", "r", "-o", "mine/p.jsonl", "--quiet").code == 0
-    assert sorted(path.name for path in Path("mine").iterdir()) == ["p.jsonl", "predict"]
-
-    def refuse(file: Path, content: bytes) -> None:
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    monkeypatch.setattr(evaluation, "replace_file", refuse)
-    result = command("test", "script.py", "--run-dir", "r")
-    assert result.code == 1 and "cannot write r/test.jsonl: Read-only file system\n  hint: make it" in result.err
-    assert "resume" not in result.err and "  test/mean " in result.out, "the numbers are not lost"
-    assert files(trained) == before
 
 
 def test_a_run_of_token_windows_is_tested_by_tokens(folder: Path, command: Command) -> None:

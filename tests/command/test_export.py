@@ -48,11 +48,9 @@ def test_the_weights_of_a_run_are_one_file(tmp_path: Path, world_size: int, caps
 @pytest.mark.full
 @pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.sweep)])
 def test_what_was_validated_is_what_is_exported(tmp_path: Path, world_size: int) -> None:
-    """In an open window too, in which each rank has statistics of batch norm of its own."""
-
     def graph(fit: Graph) -> Graph:
-        fit = fit.set("validate", every=["4 batches", "1 run"]).set("checkpoint", every="4 batches")
-        return fit.set("accumulate", every=4).set("finish", after="1 steps")
+        fit = fit.set("validate", every="1 steps").set("checkpoint", every="1 steps")
+        return fit.set("accumulate", every=2).set("finish", after="2 steps")
 
     ends = run(world_size, tmp_path / "run", graph=graph)
     reported = [row["val/error"] for row in ends[0].metrics if "val/error" in row]

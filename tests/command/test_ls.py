@@ -146,20 +146,6 @@ def test_a_run_that_fails_before_it_begins_is_listed(place: str, tiny: Path, com
     assert rows(command("ls").out)[1][1:3] == ["finished", "step 1, epoch 0.25, batch 1/4"]
 
 
-def test_columns_as_json_are_flat(sweep: Path, command: Command) -> None:
-    listed = json.loads(command("ls", "--columns", "lr,width,val/loss", "--json").out)
-    assert listed[0] == {"run": "runs/a", "state": "finished", "lr": 0.01, "width": 64, "val/loss": 0.5}
-    assert listed[2] == {"run": "runs/c", "state": "finished", "lr": 1e-05, "width": None, "val/loss": "nan"}
-
-
-def test_numbers_in_names_are_compared_as_numbers(folder: Path, command: Command) -> None:
-    names = ["lr=1e-05,width=8", "lr=0.0003,width=-1", "lr=0.0003,width=8", "lr=0.001,width=8", "run-9", "run-10"]
-    for name in reversed(names):
-        (folder / "runs" / name).mkdir(parents=True)
-        (folder / "runs" / name / "status.json").write_text('{"state": "finished", "position": "end"}')
-    assert [row[0] for row in rows(command("ls").out)[1:]] == [f"runs/{name}" for name in names]
-
-
 def test_a_start_that_fails_leaves_the_status_of_a_run_and_of_another_program(tiny: Path, command: Command) -> None:
     run = ["run", "tiny.py", "--quiet", "--run-dir", "r"]
     (tiny / "tiny.py").write_text("raise ValueError")

@@ -11,8 +11,6 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 
 from tests.command.conftest import Command
 from tests.command.running import TINY, Result, environment, python
@@ -119,15 +117,6 @@ def test_the_graph_of_the_script_is_used_unless_another_is_named(script: Path) -
     assert status_of(script / "b")["step"] == 3
     assert python("train.py", "--run-dir", "c", "--graph", "fit", cwd=script).code == 0
     assert status_of(script / "c")["step"] == 40
-
-
-def test_a_module_is_run_by_its_name(script: Path) -> None:
-    (script / "package").mkdir()
-    (script / "package" / "__init__.py").touch()
-    (script / "package" / "learn.py").write_text(TINY + MAIN)
-    result = python("-m", "package.learn", "finish.after=1 steps", cwd=script)
-    assert result.code == 0, result.err
-    assert "resume with: python -m package.learn 'finish.after=1 steps' --run-dir runs/learn-001" in result.err
 
 
 def test_help_lists_what_can_be_set(script: Path, command: Command) -> None:
@@ -244,13 +233,6 @@ def test_a_setup_names_what_is_no_state(left_out: bool, script: Path, command: C
     assert len(sys.modules["seeing"].seen) == (4 if left_out else 8)
 
 
-def test_what_is_no_state_is_a_list_of_paths(script: Path, command: Command) -> None:
-    (script / "wrong.py").write_text(TINY.replace("    return {\n", '    return {"not_state": "task",\n'))
-    result = command("run", "wrong.py")
-    assert (result.code, "returns `not_state` with 'task'" in result.err) == (2, True)
-    assert "return a list of paths" in result.err
-
-
 # ---- --init
 
 
@@ -296,15 +278,6 @@ def test_an_impossible_warm_start_is_refused(
     assert not (folder / "new").exists()
 
 
-def test_a_warm_start_is_strict(weights: Path, folder: Path, command: Command) -> None:
-    (folder / "other.py").write_text(TINY.replace("Linear(2, 1)", "Linear(2, 1, bias=False)"))
-    result = command("run", "other.py", "--init", f"model={weights}")
-    assert (result.code, "unknown to the module: bias" in result.err) == (2, True)
-    (folder / "wider.py").write_text(TINY.replace("Linear(2, 1)", "Linear(3, 1)").replace("randn(2, 2)", "randn(2, 3)"))
-    result = command("run", "wider.py", "--init", f"model={weights}")
-    assert (result.code, "weight: float32 (1, 2) in the file, float32 (1, 3) in the module" in result.err) == (2, True)
-
-
 NAMED = TINY.replace(
     "torch.nn.Linear(2, 1)", "torch.nn.ModuleDict({'body': torch.nn.Linear(2, 2), 'head': torch.nn.Linear(2, OUT)})"
 ).replace("model(batch)", "model['head'](model['body'](batch))")
@@ -326,42 +299,4 @@ def test_a_part_of_the_weights_is_taken_by_patterns(folder: Path, command: Comma
     assert "equal" in command("verify", "new.py", "--run-dir", "new").out, "it begins as the run did"
 
 
-@pytest.mark.full
-def test_weights_of_compiled_models_have_plain_names(weights: Path, folder: Path, command: Command) -> None:
-    compiled = TINY.replace("    return {", "    model = torch.compile(model, backend='eager')\n    return {", 1)
-    (folder / "compiled.py").write_text(compiled)
-    words = ["finish.after=2 steps", "--init", f"model={weights}", "--run-dir"]
-    ends = []
-    for script in ("tiny.py", "compiled.py"):
-        assert command("run", script, *words, script[:4]).code == 0
-        assert command("export", script[:4], f"{script[:4]}.safetensors").code == 0
-        ends.append(load_file(folder / f"{script[:4]}.safetensors"))
-    assert ends[0].keys() == ends[1].keys() == {"weight", "bias"}
-    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
-    save_file({f"_orig_mod.{name}": value for name, value in ends[0].items()}, folder / "prefixed.safetensors")
-    for script in ("tiny.py", "compiled.py"):
-        result = command("run", script, "finish.after=1 steps", "--init", "model=prefixed.safetensors")
-        assert result.code == 0, result.err
-
-
 # ---- what setup sets
-
-
-@pytest.mark.full
-def test_a_changed_rate_is_decided_on_the_command_line(tiny: Path, command: Command) -> None:
-    words = ["run", "tiny.py", "finish.after=6 steps", "--run-dir", "r"]
-    assert command(*words, "--until", "2 steps").code == 0
-    refused = command(*words, "lr=0.01")
-    assert refused.code == 2
-    assert "optimizer.lr: 0.1 -> 0.01" in refused.err and "--from-setup optimizer.lr" in refused.err
-    taken = command(*words, "lr=0.01", "--from-setup", "optimizer.lr", "--until", "3 steps")
-    assert taken.code == 0, taken.err
-    assert "--from-setup" not in taken.err.rpartition("resume with")[2], "it is decided"
-    rest = command(*words, "lr=0.01")
-    assert rest.code == 0 and "unchanged: exact" in rest.err
-    assert (
-        command("run", "tiny.py", "finish.after=6 steps", "lr=0.1", "--run-dir", "kept", "--until", "2 steps").code == 0
-    )
-    assert command("run", "tiny.py", "finish.after=6 steps", "lr=0.9", "--run-dir", "kept", "--from-saved").code == 0
-    assert command("run", "tiny.py", "finish.after=6 steps", "--run-dir", "plain").code == 0
-    assert status_of(tiny / "kept")["digest"] == status_of(tiny / "plain")["digest"]

@@ -15,13 +15,12 @@ from typing import Any
 
 import pytest
 
-import graphtrain
 from graphtrain import Graph
 from graphtrain.command.cli import COMMANDS
 from graphtrain.graph.registry import find_graph, known_graphs, known_kinds
 from graphtrain.report.snapshot import Snapshot
 from tests.command.conftest import Command
-from tests.command.running import arguments, environment, in_a_new_process
+from tests.command.running import arguments, environment
 
 OWN_KIND = """\
 from graphtrain import node
@@ -38,14 +37,6 @@ extends = "fit"
 insert = "jitter"
 scale = 2.0
 after = "zero_grad"
-"""
-
-WITH_A_WARNING = """\
-format = 1
-extends = "fit"
-[[edit]]
-guard = "idle"
-expression = "step.steps > 3"
 """
 
 
@@ -74,13 +65,6 @@ def test_check_as_json(folder: Path, command: Command) -> None:
     assert (problem["code"], problem["path"][0], problem["path"][-1]) == ("G405", "decide", "train_batch")
 
 
-def test_a_warning_is_no_error(folder: Path, command: Command) -> None:
-    (folder / "my.toml").write_text(WITH_A_WARNING)
-    result = command("check", "my.toml")
-    assert result.code == 0
-    assert "warning G209" in result.out and result.out.endswith(": 0 errors, 1 warning (15 nodes)\n")
-
-
 def test_a_graph_is_checked_for_several_ranks_where_that_is_asked(folder: Path, command: Command) -> None:
     (folder / "my.toml").write_text('format = 1\nextends = "fit"\n[[edit]]\nremove = "exchange"\n')
     assert command("check", "my.toml").code == 0
@@ -102,13 +86,6 @@ def test_a_script_declares_kinds(folder: Path, command: Command) -> None:
     (folder / "my.toml").write_text(WITH_OWN_KIND.replace("2.0", '"big"'))
     wrong = command("check", "my.toml", "--script", "kinds.py:setup")
     assert wrong.code == 2 and "jitter.scale: expected a number" in wrong.out
-
-
-def test_a_run_uses_kinds_of_its_script(tiny: Path, command: Command) -> None:
-    (tiny / "tiny.py").write_text(OWN_KIND + (tiny / "tiny.py").read_text())
-    (tiny / "my.toml").write_text(WITH_OWN_KIND)
-    result = command("run", "tiny.py", "--graph", "my.toml", "jitter.scale=3", "finish.after=1 steps")
-    assert result.code == 0, result
 
 
 # --- render, show, copy, graphs, nodes -------------------------------------------------------------------------------
@@ -143,25 +120,6 @@ def test_render_of_a_finished_run_shows_no_next_node_and_what_was_bypassed(tiny:
     assert text.count(">bypassed<") >= 2, "schedule and exchange"
 
 
-def test_render_with_a_run_of_another_graph_says_so(tiny: Path, command: Command) -> None:
-    assert command("run", "tiny.py", "accumulate.every=2", "--run-dir", "r", "--until", "3 steps").code == 0
-    assert command("render", "r", "-o", "same.dot", "--run-dir", "r").err == ""
-    result = command("render", "fit", "-o", "hot.dot", "--run-dir", "r")
-    assert (result.code, result.out) == (0, "wrote hot.dot\n")
-    assert result.err == (
-        "`fit` is not the graph of the run in `r` (1 difference): counts are drawn at the nodes of the same name; "
-        "graphtrain render r -o run.svg draws the graph of the run\n"
-    )
-
-
-def test_status_calls_a_graph_by_its_file(tiny: Path, command: Command) -> None:
-    pytest.importorskip("graphtrain.report.display")
-    (tiny / "mine.toml").write_text('format = 1\nextends = "fit"\nname = "fit"\n')
-    words = ["run", "tiny.py", "--graph", "mine.toml", "finish.after=1 steps", "--run-dir", "r"]
-    assert "\ngraph mine.toml\n" in command(*words).err
-    assert command("status", "r").out.startswith("r: finished, graph mine.toml\n")
-
-
 def test_show(command: Command) -> None:
     result = command("show", "fit")
     assert (result.code, result.err) == (0, "")
@@ -171,13 +129,6 @@ def test_show(command: Command) -> None:
     for edges in fit.edges.values():
         assert all(str(edge) in result.out for edge in edges)
     assert "fit/validate  start: begin_evaluation" in result.out
-
-
-def test_show_prints_text_of_others_as_it_stands(folder: Path, command: Command) -> None:
-    text = 'format = 1\nstart = "a"\n[nodes]\na = { use = "choice", x = "[red]\\u001b[2J" }\n[edges]\na = ["end"]\n'
-    (folder / "my.toml").write_text(text)
-    out = command("show", "my.toml").out
-    assert "[red]" in out and "\x1b" not in out
 
 
 def test_graphs(command: Command) -> None:
@@ -302,22 +253,6 @@ def status_file(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "r" / "status.json").read_text())
 
 
-def test_a_process_on_another_host_is_not_asked(folder: Path, command: Command) -> None:
-    write_status(folder, process=gone(), host="node-7")
-    out = command("status", "r").out
-    assert out.startswith("r: running, ") and out.endswith(" on host node-7\n")
-    assert "alive" not in out and "gone" not in out
-    assert json.loads(command("status", "r", "--json").out) == status_file(folder)
-
-
-def test_status_of_a_real_run(tiny: Path, command: Command) -> None:
-    pytest.importorskip("graphtrain.report.display")
-    assert command("run", "tiny.py", "finish.after=2 epochs", "log.every=1 steps", "--run-dir", "r").code == 0
-    result = command("status", "r")
-    assert (result.code, result.err) == (0, "")
-    assert result.out.startswith("r: finished, graph fit\n  epoch 2") and "loss " in result.out
-
-
 # --- Help ------------------------------------------------------------------------------------------------------------
 
 
@@ -336,10 +271,6 @@ def test_help_names_every_command(command: Command) -> None:
     section = result.out.partition("Commands:\n")[2].partition("\n\n")[0]
     listed = [line.split()[0] for line in section.splitlines() if line[:2].isspace() and not line[2:3].isspace()]
     assert listed == [name for name, module in COMMANDS.items() if find_spec(f"graphtrain.command.{module}")]
-
-
-def test_version(command: Command) -> None:
-    assert command("--version").out == f"graphtrain {graphtrain.__version__}\n"
 
 
 # --- In real processes -----------------------------------------------------------------------------------------------
@@ -385,11 +316,6 @@ def test_a_reader_that_leaves(tmp_path: Path) -> None:
     with process.stderr as file:
         assert file.read() == b""
     assert process.wait(300) in (0, 1)
-
-
-def test_the_module_is_the_command(tmp_path: Path) -> None:
-    result = in_a_new_process("--version", cwd=tmp_path)
-    assert (result.code, result.out, result.err) == (0, f"graphtrain {graphtrain.__version__}\n", "")
 
 
 @pytest.mark.full

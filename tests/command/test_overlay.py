@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -113,44 +112,3 @@ def test_show_names_the_overlay_of_everything(folder: Path, command: Command) ->
     assert next(row for row in rows if row[0] == "validate")[-1] == "ema"
     assert next(row for row in rows if row[0] == "ending")[-1] == "early_stop"
     assert "overlay" not in command("show", "fit").out
-
-
-def test_diff_names_the_overlay(folder: Path, command: Command) -> None:
-    out = command("diff", "fit", "fit", *BOTH).out
-    rows = [line.split() for line in out.splitlines()]
-    assert ["+", "node", "ema", "ema,", "decay", "=", "0.999,", "warmup", "=", "true", "ema"] in rows
-    assert next(row for row in rows if row[:3] == ["~", "guard", "ending"])[-1] == "early_stop"
-
-
-def test_render_shows_the_overlays(script: Path, command: Command) -> None:
-    command("run", "tiny.py", *BOTH, "--until", "2 steps", "--run-dir", "r")
-    for source in (("tiny.py", *BOTH), ("r",)):
-        assert command("render", *source, "-o", "both.mmd").code == 0
-        picture = (script / "both.mmd").read_text()
-        assert "with overlay ema, early_stop" in picture
-        assert "overlay ema" in picture.replace("with overlay ema", "") and picture.count("overlay early_stop") >= 1
-
-
-def test_copy_takes_overlays(folder: Path, command: Command) -> None:
-    assert "wrote mine.toml; run it with: graphtrain run SCRIPT --graph mine.toml" in (
-        command("copy", "fit", "mine.toml", *BOTH).out
-    )
-    assert Graph.load(folder / "mine.toml") == replace(Graph.load("fit").overlay("ema", "early_stop"), name="mine")
-    copied = command("copy", "early_stop", "patient.toml").out
-    assert "run it with: graphtrain run SCRIPT --overlay patient.toml" in copied
-    text = (folder / "patient.toml").read_text()
-    assert text.startswith("# End the run when")
-    (folder / "patient.toml").write_text(text.replace('insert = "early_stop"', 'insert = "early_stop"\npatience = 7'))
-    assert Graph.load("fit").overlay(folder / "patient.toml").nodes["early_stop"].parameters == {"patience": 7}
-
-
-def test_graphs_lists_the_overlays(folder: Path, command: Command) -> None:
-    out = command("graphs").out
-    assert re.search("overlay +what it does", out)
-    assert re.search(r"early_stop +End the run when a metric stops improving\.", out)
-
-
-def test_help_lists_the_parameters_of_overlays(script: Path, command: Command) -> None:
-    out = command("run", "tiny.py", "early_stop", "ema", *BOTH, "--help").out
-    assert "stop after this many values in a row without an improvement" in out and "ema.decay" in out
-    assert command("run", "tiny.py", "ema", "--help").code == 2

@@ -210,9 +210,6 @@ def test_the_debugger(noted: Path, command: Command, monkeypatch: pytest.MonkeyP
         "p sorted(gradients)[:2], float(gradients['0.bias'][0])",
         "p type(model).__name__, tuple(batch[0].shape)",
         "p trainer.advance(), [one.grad for one in model.parameters()][0]",
-        "p gradients, not_finite()",
-        "!model[0].bias.data[:2] = float('inf')",
-        "p not_finite()",
         "c",
     ]
     monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(typed) + "\n"))
@@ -221,24 +218,22 @@ def test_the_debugger(noted: Path, command: Command, monkeypatch: pytest.MonkeyP
     assert (result.code, contents(noted / "r")) == (0, before)
     expected = load_file(noted / "noted" / "step-5.safetensors")
     answers = [line.removeprefix("(Pdb) ") for line in result.out.splitlines() if line.startswith("(Pdb) ")]
-    assert answers[:6] == [
+    assert answers[:5] == [
         "('zero_grad', 5)",
         repr(float(expected["loss"])),
         repr((["0.bias", "0.weight"], float(expected["0.bias"][0]))),
         "('Sequential', (3, 4))",
         "('decide', None)",
-        "({}, {})",
     ]
-    assert "(Pdb) {'0.bias': 2}" in result.out
-    assert "names here, as they are at each prompt: model, optimizer" in result.out and "gradients" in result.out
+    assert "names here, as they are at this moment: model, optimizer" in result.out and "gradients" in result.out
 
 
 def test_the_debugger_inside_a_nested_graph(noted: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("p split, tuple(batch[0].shape), model.training\nq\n"))
+    monkeypatch.setattr("sys.stdin", io.StringIO("p slots['validate/split'], model.training\nq\n"))
     words = ["--to", "4 batches", "--node", "validate/eval_batch", "--pdb"]
     result = command("replay", "whole.py", "--run-dir", "r", *words)
     assert result.code == 0
-    assert "(Pdb) ('val', (5, 4), False)" in result.out
+    assert "(Pdb) ('val', False)" in result.out
 
 
 def test_a_run_that_was_killed_goes_beyond_its_last_checkpoint(noted: Path, command: Command) -> None:
@@ -264,7 +259,6 @@ def test_a_run_that_was_killed_goes_beyond_its_last_checkpoint(noted: Path, comm
     ("words", "message", "hint"),
     [
         (["--to", "10 steps"], "the run never reached 10 steps: it is finished at 9 steps", ""),
-        (["--to", "nan"], '--to: "nan" is not an amount', "--overlay check_finite"),
         (["--to", "5 stops"], "--to: unknown unit `stops`", "did you mean `steps`?"),
         (["--to", "3 minutes"], "--to: `minutes` are wall-clock time, which no replay repeats", "use batches"),
         (["--to", "2 steps", "--node", "stop"], "--node: there is no node `stop`", "did you mean `step`?"),

@@ -71,13 +71,6 @@ def test_commands_that_accept_a_graph_accept_a_script(folder: Path, command: Com
     assert "2 steps" in listed.rpartition("finish.after")[2]
 
 
-def test_kinds_of_the_script_are_known(folder: Path, command: Command) -> None:
-    kind = "from graphtrain import Graph, node\n\n@node\ndef pause(): pass\n"
-    (folder / "train.py").write_text(kind + 'graph = Graph.load("fit").insert("pause", pause, after="step")\n')
-    assert command("check", "train.py").out == "train.py: no problems (16 nodes)\n"
-    assert command("show", "train.py").code == 0
-
-
 @pytest.mark.second(2)
 @pytest.mark.first(1)
 @pytest.mark.parametrize("definition", ["def graph(): pass", "import json as graph", "graph = 3"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from pathlib import Path
 
@@ -54,30 +53,6 @@ def test_a_line_shows_what_was_evaluated_and_read(script: Path, command: Command
     assert asked[1] == "accumulation_reached=True (accumulate.count=2 accumulate.full=True)"
     moments = [(one["step"], one["epoch"], one["batch"]) for one in lines if one["node"] == "step"]
     assert moments == [("1", "0.50", "2"), ("2", "1", "4")]
-
-
-@pytest.mark.full
-def test_without_the_option_there_is_no_line_and_the_same_result(script: Path, command: Command) -> None:
-    plain, traced = command(*WORDS, "--run-dir", "a"), command(*WORDS, "--run-dir", "b", "--trace")
-    assert "trace" not in plain.err and "trace" in traced.err
-    first, second = (json.loads((script / one / "status.json").read_text()) for one in "ab")
-    assert first["digest"] == second["digest"]
-    assert (script / "a/metrics.jsonl").read_bytes() == (script / "b/metrics.jsonl").read_bytes()
-
-
-def test_with_quiet_there_is_nothing_else(script: Path, command: Command) -> None:
-    result = command(*WORDS, "--run-dir", "r", "--trace", "--quiet")
-    assert result.code == 0
-    assert result.err.splitlines() and all(LINE.fullmatch(line) for line in result.err.splitlines())
-
-
-@pytest.mark.full
-def test_a_run_until_and_its_continuation_are_one_run(script: Path, command: Command) -> None:
-    whole = lines_of(command(*WORDS, "--run-dir", "a", "--trace"))
-    parts = lines_of(command(*WORDS, "--run-dir", "b", "--trace", "--until", "1 steps"))
-    result = command(*WORDS, "--run-dir", "b", "--trace")
-    parts += lines_of(result)
-    assert [one.group() for one in parts] == [one.group() for one in whole]
 
 
 def test_the_line_of_a_failure_is_the_last(script: Path, command: Command) -> None:

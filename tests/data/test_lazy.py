@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, SubsetRandomSampler
 
+from graphtrain import Trainer, fit
 from graphtrain.state.random import seed_everything
 from tests.data.cutting import AssertExact, run_over
 
@@ -182,3 +183,19 @@ def test_augmentation_is_drawn_as_in_a_loop_by_hand_whatever_the_sampler() -> No
         trainer.run()
         epochs.append(seen)
     assert epochs[0] == epochs[1]
+
+
+@pytest.mark.parametrize("is_random", [False, True])
+def test_it_is_reported_when_data_and_training_share_a_generator(is_random: bool) -> None:
+    class Batches:
+        def __iter__(self) -> Iterator[torch.Tensor]:
+            return (torch.rand(2, 1) for _ in range(3))
+
+    said: list[str] = []
+    model = torch.nn.Sequential(torch.nn.Dropout(0.5 if is_random else 0.0), torch.nn.Linear(1, 1))
+    Trainer(
+        fit(epochs=2), display=None, notify=said.append, seed=0, model=model, train_data=Batches(),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1), training_step=lambda model, batch: model(batch).mean(),
+    ).run()  # fmt: skip
+    lines = [line for line in said if "a generator of its own" in line]
+    assert len(lines) == is_random and all("the data, a Batches, draws random numbers" in line for line in lines)

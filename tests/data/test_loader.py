@@ -13,11 +13,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import Subset, TensorDataset
+from torch.utils.data import IterableDataset
 
-from graphtrain import Loader
-from graphtrain.data.fingerprint import _is_plain
-from graphtrain.data.loader import Reports, WorkerMemory
+from graphtrain import DataError, Loader
 from tests.data.cutting import batches
 from tests.data.test_shares import Counted as Windows
 from tests.data.test_shares import share_of
@@ -106,7 +104,7 @@ def in_one_process(loader: Loader) -> Any:
 def as_a_share(loader: Loader) -> Any:
     share = share_of(loader, 0, 1, 0, Windows(None))
     share.begin_round(0, 1)
-    share.fetch()
+    next(share)
     return share
 
 
@@ -121,16 +119,6 @@ def test_nothing_waits_for_the_garbage_collector_to_end_workers(begin: Callable[
         assert worker not in multiprocessing.active_children()
     finally:
         gc.enable()
-
-
-def test_samples_are_looked_at_only_where_that_has_no_effect() -> None:
-    class Counted(list[int]):
-        """Indices that may do anything when they are read."""
-
-    data = TensorDataset(torch.arange(8))
-    assert _is_plain(Subset(data, [0, 1]))
-    assert not _is_plain(Subset(data, Counted([0, 1])))
-    assert not _is_plain(Subset(Subset(data, Counted([0, 1])), [0]))
 
 
 # ---- what is held while batches are fetched
@@ -149,24 +137,6 @@ class Holding:
         return 8
 
 
-class Counting(Holding):
-    def __getitem__(self, index: int) -> float:
-        self.count += 1
-        self.last = index
-        return index + self.count
-
-
-class Caching(Holding):
-    def __getitem__(self, index: int) -> float:
-        self.cache[index] = index * 2.0
-        return self.cache[index]
-
-
-class Drawing(Holding):
-    def __getitem__(self, index: int) -> float:
-        return index + self.generator.random()
-
-
 class Lazy(Holding):
     """Makes its generator with the first sample."""
 
@@ -175,34 +145,6 @@ class Lazy(Holding):
         if not hasattr(self, "generator"):
             self.generator = random.Random()
         return index + self.generator.random()
-
-
-@pytest.mark.parametrize(
-    ("make", "is_seeded", "report"),
-    [
-        (lambda: Counting(count=0), False, ["dataset.count"]),
-        (lambda: Caching(cache={}), False, []),
-        (lambda: Drawing(generator=random.Random(1)), False, ["dataset.generator"]),
-        (lambda: Drawing(generator=random.Random(1)), True, []),
-    ],
-)
-def test_a_batch_that_depends_on_what_a_worker_remembers_is_reported(
-    make: Callable[[], Any], is_seeded: bool, report: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data, reports = make(), Reports(2)
-    memory = WorkerMemory({"dataset": data, "collate_fn": None}, reports)
-    seeded = {id(data.generator)} if is_seeded else set()
-    memory.compare([], lambda: pytest.fail("nothing has changed"), {id(getattr(data, "generator", None))})
-    batches = [data[0], data[1]]
-    held = dict(vars(data))
-    if is_seeded:
-        memory.compare(batches, lambda: pytest.fail("only what is seeded has changed"), seeded)
-    memory.compare(batches[1], lambda: data[1], seeded)
-    assert reports.read() == [], "in this process"
-    monkeypatch.setattr("graphtrain.data.loader.get_worker_info", lambda: types.SimpleNamespace(id=1))
-    memory.compare(batches[1], lambda: data[1], seeded)
-    assert reports.read() == report and vars(data) == held
-    assert [memory.is_due() for _ in range(4)] == [False, not report, False, not report]
 
 
 def test_a_batch_before_which_a_generator_was_made_is_fetched_again_under_its_seed() -> None:
@@ -218,19 +160,6 @@ def test_samples_are_collated_unless_they_come_one_by_one() -> None:
     assert list(Loader(range(3), None).batches(0)) == [0, 1, 2]
     assert batches(Loader(range(3), batch_sampler=[[0, 2], [1]]).batches(0)) == [[0, 2], [1]]
     assert list(Loader("abc", 2, collate_fn="".join, drop_last=True).batches(0)) == ["ab"]
-
-
-def test_what_workers_report_says_where_it_is() -> None:
-    loader = Loader(range(4), 2, num_workers=3)
-    assert loader.unsaved() == []
-    loader._reports = Reports(3)
-    for worker, path in enumerate(("dataset.cache['a:b']", "module:COUNT", "dataset.cache['a:b']")):
-        loader._reports.write(worker, path)
-    end = (
-        " changes in worker processes, whose memory is not saved, and batches depend on it: use num_workers=0, or "
-        "derive it from the index"
-    )
-    assert loader.unsaved() == [f".dataset.cache['a:b']{end}", f": the global `module:COUNT`{end}"]
 
 
 def test_persistent_workers_are_ended_with_their_loader() -> None:
@@ -250,3 +179,67 @@ def test_persistent_workers_are_ended_with_their_loader() -> None:
         assert loader.release(iterator("given")) is True and ended.pop() == expected
         assert (loader._inner is None) is (inner is None or inner.persistent_workers)
     assert Loader(range(4), 2).release(iter([])) is False
+
+
+# ---- keywords, and what is refused
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(5))
+
+
+class SizedStream(Stream):
+    def __len__(self) -> int:
+        return 5
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"dataset": iter([1])}, "Loader takes a dataset with __getitem__ and __len__; got list_iterator\n  hint: pass "
+         "the iterable itself, or a DataLoader over it, as train_data"),
+        ({"dataset": SizedStream()}, "Loader takes a dataset with __getitem__ and __len__; got SizedStream\n  hint: "
+         "pass the iterable itself, or a DataLoader over it, as train_data"),
+        ({"dataset": {1}}, "Loader takes a dataset with __getitem__ and __len__; got set\n  hint: pass the iterable "
+         "itself, or a DataLoader over it, as train_data"),
+        ({"sampler": [1], "shuffle": True}, "Loader: `sampler` and `shuffle` are mutually exclusive"),
+        *(({"batch_sampler": [[1]], **more},
+           "Loader: `batch_sampler` excludes batch_size, shuffle, sampler and drop_last")
+          for more in ({"batch_size": 2}, {"shuffle": True}, {"sampler": [1]}, {"drop_last": True})),
+        ({"batch_size": None, "drop_last": True}, "Loader: drop_last has no effect without a batch_size"),
+        *(({"batch_size": size}, f"Loader: batch_size must be a whole number > 0, or None; got {size!r}")
+          for size in (0, -1, 2.0, "2")),
+        ({"in_order": False}, "Loader: in_order=False gives batches in the order workers finish, which is not "
+         "reproducible"),
+    ],
+)  # fmt: skip
+def test_a_loader_that_is_refused(keywords: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError) as caught:
+        Loader(**{"dataset": range(8), **keywords})
+    assert str(caught.value) == message
+
+
+def test_a_sampler_may_have_no_length_and_has_an_end() -> None:
+    for keywords in ({"sampler": iter([1])}, {"batch_sampler": iter([[1]])}):
+        loader = Loader(range(8), **keywords)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"has no len\(\)"):
+            len(loader)
+        assert [batch.tolist() for batch in loader] == [[1]]
+    for keywords in ({"sampler": itertools.repeat(1)}, {"batch_sampler": itertools.repeat([1] * 1_000)}):
+        with pytest.raises(DataError, match="has no length, and has given more than 1,000,000 samples"):
+            next(iter(Loader(range(8), **keywords)))  # type: ignore[arg-type]
+
+
+def test_lengths_of_loaders() -> None:
+    for drop_last, length in ((False, 4), (True, 3)):
+        assert len(Loader(range(10), 3, drop_last=drop_last)) == length
+    loader = Loader(range(10), 3, sampler=[5, 6])
+    assert len(loader) == 1
+    assert len(Loader(range(10), batch_sampler=[[1], [2]])) == 2 and len(Loader(range(10), None)) == 10
+
+
+def test_epochs_are_counted_by_iteration() -> None:
+    loader = Loader(range(6), 6, shuffle=True, seed=1)
+    drawn = [next(iter(loader)).tolist() for _ in range(3)]
+    assert drawn == [next(loader.batches(epoch)).tolist() for epoch in range(3)]

@@ -52,7 +52,7 @@ def share_of(loader: Loader, rank: int, world_size: int, first: int, windows: Wi
 
 
 def consumed(
-    loaders: list[Loader], first: int, windows: Counted, steps_early: Iterator[bool], *, early: bool = False
+    loaders: list[Loader], first: int, windows: Counted, steps_early: Iterator[bool]
 ) -> tuple[list[Any], list[int]]:
     """All batches from one on, in the order of their numbers, and the sizes of the windows that were stepped."""
     world_size = len(loaders)
@@ -63,9 +63,7 @@ def consumed(
         for rank, share in enumerate(parts):
             share.begin_round(first, size)
             if rank < size:
-                batches.append(share.fetch().tolist())
-            if early and first + size < BATCHES:
-                share.fetch_early()
+                batches.append(next(share).tolist())
         first += size
         windows.count += size
         if windows.size is not None and (windows.count >= windows.size or next(steps_early) or first == BATCHES):
@@ -74,15 +72,14 @@ def consumed(
     return batches, stepped
 
 
-@pytest.mark.second(4)
+@pytest.mark.second(2)
 @pytest.mark.first(3)
-@pytest.mark.parametrize("early", [False, True], ids=["in_time", "early"])
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_every_batch_is_loaded_once_from_any_place(world_size: int, early: bool) -> None:
+def test_every_batch_is_loaded_once_from_any_place(world_size: int) -> None:
     expected = [batch.tolist() for batch in noisy_loader().batches(1)]
     for size, first in itertools.product([None, 1, 4, 6, 100], [0, 5, 22]):
         loaders = [noisy_loader() for _ in range(world_size)]
-        batches, stepped = consumed(loaders, first, Counted(size), itertools.repeat(False), early=early)
+        batches, stepped = consumed(loaders, first, Counted(size), itertools.repeat(False))
         assert batches == expected[first:]
         assert sum(loader.dataset.loaded for loader in loaders) == sum(map(len, batches)), "nothing in vain"
         if size is not None:
@@ -95,44 +92,28 @@ def test_every_batch_is_loaded_once_from_any_place(world_size: int, early: bool)
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_a_window_that_is_stepped_early_loses_nothing(world_size: int) -> None:
     expected = [batch.tolist() for batch in noisy_loader().batches(1)]
-    for seed, early in itertools.product(range(8), [False, True]):
+    for seed in range(8):
         choose = random.Random(seed)
         loaders = [noisy_loader() for _ in range(world_size)]
         windows = Counted(choose.choice([3, 5, 8]))
         steps_early = iter(lambda choose=choose: choose.random() < 0.3, None)
-        batches, _ = consumed(loaders, 0, windows, steps_early, early=early)
+        batches, _ = consumed(loaders, 0, windows, steps_early)
         assert batches == expected
 
 
-def test_workers_load_ahead_and_go_on_after_another_plan() -> None:
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_rank_loads_again_from_a_round_that_was_not_planned(workers: int) -> None:
     expected = [batch.tolist() for batch in noisy_loader().batches(1)]
-    loader = noisy_loader(num_workers=1, prefetch_factor=2)
-    windows = Counted(4)
-    share = share_of(loader, 1, 2, 0, windows)
-    planned, first = [], 0
+    share = share_of(noisy_loader(num_workers=workers), 1, 2, 0, windows := Counted(4))
+    first = 0
     for windows.count in [0, 2, 0, 2, 3, 0, 2, 0]:  # three in the second window, one in the fourth round
         size = round_size(first, BATCHES, 2, windows())
-        planned.append(share.begin_round(first, size))
+        share.begin_round(first, size)
         if size > 1:
-            assert share.fetch().tolist() == expected[first + 1]
+            assert next(share).tolist() == expected[first + 1]
         first += size
         if first == 10:
             share.release()
-    assert planned == [True, True, True, True, False, True, True, True]
-    share.release()
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_plan_that_was_at_its_end_is_made_again(workers: int) -> None:
-    """By the old plan there is nothing more to load, and workers end; by the new one there is."""
-    loader = noisy_loader(num_workers=workers)
-    expected = [batch.tolist() for batch in noisy_loader().batches(1)]
-    share = share_of(loader, 1, 2, 19, Counted(3))
-    assert share.begin_round(19, 2)
-    assert share.fetch().tolist() == expected[20]
-    assert share.fetch_early() == []
-    assert not share.begin_round(21, 2)
-    assert share.fetch().tolist() == expected[22]
     share.release()
 
 

@@ -40,7 +40,6 @@ from graphtrain import Graph
 from graphtrain.command import main
 from graphtrain.command.cli import app
 from graphtrain.kind import DECLARED
-from tests.command.running import signals_as_before
 from tests.docs.blocks import Block, commands_of, read_blocks
 
 _SHELL = re.compile(r"[|&;<>$*(){}]")
@@ -285,11 +284,10 @@ def _command_here(words: list[str], *, keep_kinds: bool) -> int:
     if not keep_kinds:
         DECLARED.clear()
     try:
-        with signals_as_before():
-            if words[0] == "graphtrain":
-                main()
-            else:
-                runpy.run_path(words[1], run_name="__main__")
+        if words[0] == "graphtrain":
+            main()
+        else:
+            runpy.run_path(words[1], run_name="__main__")
     except SystemExit as leaving:
         code = leaving.code
         return code if isinstance(code, int) else int(code is not None)

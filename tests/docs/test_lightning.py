@@ -1,67 +1,78 @@
-"""Every name of Lightning is on its page, and the page agrees with the error messages."""
+"""The module that the page about Lightning ports ends with the weights that Lightning gives it."""
 
 from __future__ import annotations
 
-import re
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from graphtrain.names import FOREIGN
-from tests.docs.blocks import without_fences
+from graphtrain import Graph, Trainer
+from tests.docs.blocks import read_blocks, without_fences
 
 PAGE = Path(__file__).parents[2] / "docs" / "coming-from-lightning.md"
-NAMES = Path(__file__).with_name("lightning_names.txt").read_text(encoding="utf-8")
 
-_CODE = re.compile(r"`([^`]+)`")
+# 33 batches, so that the last window is incomplete; each side saves its final weights.
+_DATA = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(1)
+inputs = torch.randn(33 * 16, 8)
+train = DataLoader(TensorDataset(inputs, inputs.sum(1, keepdim=True)), 16)
+val = DataLoader(TensorDataset(inputs[:128], inputs[:128].sum(1, keepdim=True)), 64)
+torch.manual_seed(0)
+"""
+_BEFORE = """
+import before
+
+models = []
+before.Net = type("Net", (before.Net,), {"on_fit_end": lambda self: models.append(self)})
+before.fit(train, val)
+torch.save(models[0].state_dict(), "before.pt")
+"""
 
 
-def sections_of(text: str, mark: str) -> dict[str, list[str]]:
-    """The lines under each heading."""
-    sections: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        if line.startswith(f"{mark} "):
-            sections[line.removeprefix(f"{mark} ")] = []
-        elif sections and line:
-            sections[list(sections)[-1]].append(line)
-    return sections
+@pytest.mark.second(9)
+@pytest.mark.full
+def test_the_ported_module_ends_with_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("lightning")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    torch.set_num_threads(1)
+    files = {block.words[0]: block.text for block in read_blocks(PAGE) if block.words}
+    for name in ("before.py", "net.toml"):
+        (tmp_path / name).write_text(files[name], encoding="utf-8")
+    command = [sys.executable, "-c", _DATA + _BEFORE]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    expected = torch.load(tmp_path / "before.pt", weights_only=True)
 
-
-KNOWN = sections_of(NAMES, "#")
-ANSWERS: dict[str, dict[str, str]] = {
-    heading: {
-        name: row.partition(" | ")[2]
-        for row in lines
-        if row.startswith("| `")
-        for name in _CODE.findall(row.partition(" | ")[0])
+    namespace: dict[str, Any] = {"__name__": "train"}
+    exec(_DATA + files["train.py"], namespace)  # noqa: S102  # our own page
+    resources = namespace["setup"]()
+    torch.manual_seed(0)
+    model = namespace["Net"]()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    resources |= {
+        "model": model,
+        "optimizer": optimizer,
+        "scheduler": torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=24),
+        "train_data": namespace["train"],
+        "val_data": namespace["val"],
     }
-    for heading, lines in sections_of(without_fences(PAGE.read_text(encoding="utf-8")), "##").items()
-}
+    trainer = Trainer("net.toml", device="cpu", display=None, notify=lambda line: None, **resources)
+    trainer.run()
+    actual = model.state_dict()
+    assert actual.keys() == expected.keys()
+    assert all(torch.equal(actual[name], expected[name]) for name in actual)
+    assert trainer.read("step.steps") == 3 * 9
 
 
-def test_the_list_has_its_version() -> None:
-    version = re.search(r"Lightning (\d+\.\d+\.\d+)", NAMES.splitlines()[0])
-    assert version is not None
-    assert f"`lightning.pytorch` {version[1]}" in " ".join(PAGE.read_text(encoding="utf-8").split())
-    assert sum(map(len, KNOWN.values())) > 300
-
-
-@pytest.mark.parametrize("section", KNOWN)
-def test_every_name_is_answered_and_no_other(section: str) -> None:
-    assert set(ANSWERS[section]) == set(KNOWN[section])
-    assert all(answer.strip(" |") for answer in ANSWERS[section].values())
-
-
-def test_no_name_is_answered_twice_in_a_section() -> None:
-    page = sections_of(without_fences(PAGE.read_text(encoding="utf-8")), "##")
-    for section in KNOWN:
-        firsts = [row.partition(" | ")[0] for row in page[section] if row.startswith("| `")]
-        names = [name for first in firsts for name in _CODE.findall(first)]
-        assert len(names) == len(set(names))
-
-
-@pytest.mark.parametrize("name", sorted(set(FOREIGN) & {name for names in KNOWN.values() for name in names}))
-def test_an_error_message_gives_the_answer_of_the_page(name: str) -> None:
-    answer = set(_CODE.findall(FOREIGN[name]))
-    assert answer
-    assert any(answer <= set(_CODE.findall(answers.get(name, ""))) for answers in ANSWERS.values())
+def test_the_table_of_a_batch_has_every_node_of_fit_in_its_order() -> None:
+    text = without_fences(PAGE.read_text(encoding="utf-8"))
+    table = text.partition("## A batch, from hook to hook")[2].partition("\n## ")[0]
+    assert [row.split("`")[1] for row in table.splitlines() if row.startswith("| `")] == [*Graph.load("fit").nodes]

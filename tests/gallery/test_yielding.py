@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,7 @@ import pytest
 import torch
 
 from graphtrain import Graph, Trainer, UsageError
-from tests.docs.blocks import read_blocks
 from tests.gallery.procedures import yielding
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def resources(**more: Any) -> dict[str, Any]:
@@ -69,10 +67,10 @@ def training_step(model: Any, batch: torch.Tensor) -> Iterator[torch.Tensor]:
         yield loss_of(model, batch)
 
 
-def of_the_page() -> Graph:
-    """The graph on the page of hooks, where it takes the place of a list."""
-    blocks = read_blocks(ROOT / "docs" / "hooks.md")
-    graph = Graph.loads(next(block.text for block in blocks if block.words == ("yielded.toml",)))
+def of_a_function() -> Graph:
+    """`training_step` yields a loss for each optimizer, and there is no save point before the last of them."""
+    graph = Graph.load("yielding").insert("begin_losses", between=("next_batch", "next_loss"))
+    graph = dataclasses.replace(graph.redirect("next_batch", "accumulate", "decide"), allow=("G601",))
     return graph.set("finish", after=f"{yielding.EPOCHS} epochs").set("checkpoint", every="never")
 
 
@@ -83,7 +81,7 @@ def yielded() -> dict[str, Any]:
 
 
 def test_a_function_that_yields_trains_what_a_list_trains() -> None:
-    by_list, by_function = run(yielding.graph(), **yielding.resources()), run(of_the_page(), **yielded())
+    by_list, by_function = run(yielding.graph(), **yielding.resources()), run(of_a_function(), **yielded())
     assert weights(by_function.resources) == weights(by_list.resources)
 
 
@@ -92,17 +90,17 @@ def test_a_function_that_yields_too_few_losses_is_named() -> None:
         yield yielding.body_loss(model, batch)
 
     with pytest.raises(UsageError, match="`training_step` yielded 1 losses, and there are 2 optimizers"):
-        run(of_the_page(), **yielded() | {"training_step": one_loss})
+        run(of_a_function(), **yielded() | {"training_step": one_loss})
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("cut", [4, 7, 19])
 def test_a_cut_between_the_losses_of_a_function_is_made_behind_them(cut: int, tmp_path: Path) -> None:
-    whole = run(of_the_page(), **yielded())
-    first = trainer_of(of_the_page(), tmp_path / "run", **yielded())
+    whole = run(of_a_function(), **yielded())
+    first = trainer_of(of_a_function(), tmp_path / "run", **yielded())
     first.advance(cut)
     first.save()
     assert first.position == "decide"
-    second = trainer_of(of_the_page(), tmp_path / "run", **yielded())
+    second = trainer_of(of_a_function(), tmp_path / "run", **yielded())
     second.run()
     assert second.digest() == whole.digest()

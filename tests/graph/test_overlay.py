@@ -366,16 +366,6 @@ def test_an_overlay_must_be_there() -> None:
         FIT.overlay("nothing/here.toml")
 
 
-def test_a_contained_overlay_stays_in_its_folder(tmp_path: Path) -> None:
-    (tmp_path / "outside.toml").write_text("format = 1\n")
-    (tmp_path / "inside").mkdir()
-    whole = tmp_path / "inside" / "whole.toml"
-    whole.write_text('format = 1\nextends = ["fit", "../outside.toml"]\n')
-    assert Graph.load(whole).layers.names == ("outside",)
-    with pytest.raises(GraphError, match="leads out of the folder"):
-        Graph.load(whole, contained=True)
-
-
 # ---- what is kept beside the graph
 
 

@@ -321,24 +321,15 @@ def test_two_nodes_rank_by_different_metrics(graph: Any, tmp_path: Path) -> None
 # A metric that nobody records
 
 
-@pytest.mark.first(3)
 @pytest.mark.parametrize(
-    ("best", "message", "hint"),
-    [
-        ("val/los", "no metric `val/los`, which checkpoint.best names; it gives val/loss, val/accuracy",
-         "did you mean `val/loss`?"),
-        ("val/f1", "it gives val/loss, val/accuracy", "set checkpoint.best to one of these"),
-        ("val_loss", "no metric `val_loss`, which checkpoint.best names; it gives val/loss, val/acc",
-         "did you mean `val/loss`?"),
-        ("acc", "it gives val/loss, val/accuracy", "set checkpoint.best to one of these"),
-        ("epoch/f1", "it gives val/loss, val/accuracy", ""),
-    ],
-)  # fmt: skip
-def test_a_metric_that_the_validation_does_not_give_is_an_error_there(best: str, message: str, hint: str) -> None:
+    ("best", "hint"),
+    [("val/los", "did you mean `val/loss`?"), ("val/f1", "set checkpoint.best to one of these")],
+)
+def test_a_metric_that_the_validation_does_not_give_is_an_error_there(best: str, hint: str) -> None:
     trainer = trainer_of(fit(best=best))
     with pytest.raises(UsageError) as error:
         trainer.run()
-    assert message in error.value.message and hint in error.value.hint
+    assert f"no row of metrics has `{best}`" in error.value.message and hint in error.value.hint
     assert trainer.read("step.steps") == 2 and trainer.state == "stopped"
     trainer.rewire(fit())
     assert trainer.run() is Outcome.FINISHED, "between two nodes: nothing is half done"
@@ -370,7 +361,7 @@ def with_count(**checkpoint: Any) -> Graph:
 @pytest.mark.parametrize(
     ("checkpoint", "reason"),
     [
-        ({"best": "loss", "every": "5 batches"}, "`loss` was never recorded at a step at which `checkpoint` was due"),
+        ({"best": "loss", "every": "5 batches"}, "no row at a step at which `checkpoint` was due has a finite `loss`"),
         ({"best": "val/f1"}, "every value of `val/f1` is NaN or infinite"),
     ],
 )

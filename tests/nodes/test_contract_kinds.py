@@ -17,7 +17,7 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from graphtrain import Factory, Graph, GraphError, Node, Trainer
+from graphtrain import Graph, GraphError, Node, Trainer
 from graphtrain.graph.registry import family_of_node, find_kind, known_kinds
 from graphtrain.kind import DECLARED, EFFECTS, Kind
 from graphtrain.kind.declaration import FROM, RANKS
@@ -223,9 +223,7 @@ def example(kind: Kind) -> Example:
     paths = [path for path, use in uses(graph).items() if use == kind.name]
     assert paths, "and the graph uses the kind"
     resources = {
-        name: value
-        for name, value in names.items()
-        if name in kind.slots or name.endswith(("_data", "_step")) or isinstance(value, Factory)
+        name: value for name, value in names.items() if name in kind.slots or name.endswith(("_data", "_step"))
     }
     return Example(graph, paths, resources)
 

@@ -117,26 +117,6 @@ def test_finite_runs_are_the_same_with_and_without() -> None:
     assert plain.metrics == checked.metrics
 
 
-def test_the_first_loss_in_a_row_is_reported_without_the_overlay() -> None:
-    said: list[str] = []
-    trainer = trainer_of(graph_of(overlays=()), LOSS, said=said)
-    assert trainer.run() is Outcome.FINISHED
-    assert [line for line in said if "in the row of" in line] == [
-        "`loss` is nan in the row of step 3; --overlay check_finite names the batch"
-    ]
-    said.clear()
-    trainer_of(graph_of(overlays=()).set("log", every="1 steps"), {4: math.nan}, said=said).run()
-    assert any(
-        line.startswith("`loss` is nan in the row of step 3, and was finite in that of step 2; ") for line in said
-    )
-    said.clear()
-    trainer_of(graph_of(loss="off"), LOSS, said=said).run()
-    assert "`loss` is nan in the row of step 3" in said, "the graph has what would help"
-    said.clear()
-    trainer_of(graph_of(overlays=()), {}, said=said).run()
-    assert not [line for line in said if "in the row of" in line]
-
-
 # ---- drop
 
 

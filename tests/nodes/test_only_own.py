@@ -189,3 +189,12 @@ def test_ranks_train_the_same() -> None:
 
     first, second = run_ranks(2, run)
     assert first == second
+
+
+def test_an_optimizer_that_replaces_another_is_seen() -> None:
+    trainer = trainer_of(graph_of())
+    trainer.run(until="2 batches")
+    other = torch.optim.SGD(trainer.resources["model"].generator.parameters(), lr=0.1)
+    trainer.rewire(trainer.graph, g_optimizer=other)
+    trainer.run()
+    assert trainer.resources["model"].generator.weight.grad is None

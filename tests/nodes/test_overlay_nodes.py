@@ -80,11 +80,8 @@ def test_it_says_why() -> None:
     ("graph", "parameter", "misspelt", "meant"),
     [
         (FIT.overlay("early_stop"), "early_stop.monitor", "val/los", "val/loss"),
-        (FIT.overlay("early_stop"), "early_stop.monitor", "val_loss", "val/loss"),
-        (FIT.overlay("early_stop"), "early_stop.monitor", "vall/loss", "val/loss"),
         (FIT.overlay("plateau"), "plateau.monitor", "val_loss", "val/loss"),
         (FIT, "checkpoint.best", "val_loss", "val/loss"),
-        (FIT, "checkpoint.best", "validate/loss", "val/loss"),
     ],
 )
 def test_a_metric_that_is_never_recorded_is_an_error_at_the_first_row_that_should_have_it(
@@ -93,14 +90,10 @@ def test_a_metric_that_is_never_recorded_is_an_error_at_the_first_row_that_shoul
     name, _, key = parameter.partition(".")
     named = {key: misspelt, "best_mode" if key == "best" else "mode": "min"}
     trainer = trainer_of(graph.set(name, **named), [1] * 8, **plateau_of(name))
-    with pytest.raises(
-        UnknownMetricError, match=f"gives no metric `{misspelt}`, which {parameter} names; it gives val/loss"
-    ) as caught:
+    with pytest.raises(UnknownMetricError, match=f"no row of metrics has `{misspelt}`, which {parameter}") as caught:
         trainer.run()
     in_time = " (--dry-run, in Python graph.dry_run(), finds this in one batch)"
-    hint = caught.value.hint.removesuffix(in_time)
-    assert hint in (f"did you mean `{meant}`?", f"set {parameter} to one of these, or return it too")
-    assert hint + in_time == caught.value.hint
+    assert caught.value.hint == f"did you mean `{meant}`?{in_time}"
     assert trainer.progress["validate"]["runs"] == 1 and trainer.state == "stopped"
 
 

@@ -160,31 +160,12 @@ def test_the_address_is_announced_to_a_user_without_an_entry(folder: Path, monke
     assert done.exit_code == 0 and ":127.0.0.1:" in done.stdout and "@" not in done.stdout, done.output
 
 
-def test_a_graph_file_that_is_edited(tmp_path: Path) -> None:
-    file = tmp_path / "mine.toml"
-    sound = 'format = 1\nextends = "fit"\n\n[[edit]]\nset = "accumulate"\nevery = 4\n'
-    file.write_text(sound)
-    with serving(Watched(graph=file)) as (_, get):
-        content = read(get)
-        assert content["problems"] == [] and "every" in content["difference"]
-        file.write_text(sound.replace('"accumulate"', '"acumulate"'))
-        content = read(get)
-        assert [one["code"] for one in content["problems"]] == ["G005"] and content["is_stale"]
-        assert content["graph"]["nodes"]["accumulate"]["settings"] == ["every = 4"]  # the last that was sound
-        file.write_text(sound + '\n[[edit]]\ndisconnect = "step"\ntarget = "zero_grad"\n')
-        content = read(get)
-        assert not content["is_stale"] and content["problems"] and "step" in content["problems"][0]["about"]
-        file.write_text(sound)
-        assert read(get)["problems"] == []
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ([], "nothing to show is named"),
         (["{folder}/none"], "there is no run in"),
         (["{folder}"], "there is no run in"),
-        (["{folder}/none.toml"], "there is no file"),
         (["{folder}/run", "--port", "99999999"], "port 99999999 cannot be used"),
     ],
 )

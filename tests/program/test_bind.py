@@ -10,10 +10,9 @@ import torch
 
 from graphtrain import Edge, Graph, Node, Trigger
 from graphtrain.data.samplers import EpochLength
-from graphtrain.graph.registry import trains
 from graphtrain.kind import Read
 from graphtrain.plan.plan import Plan
-from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget
+from graphtrain.plan.scope import ResourceTarget
 from graphtrain.program.bind import Program
 from graphtrain.program.compiled_graph import _may_record
 from graphtrain.program.resources import without_unread
@@ -65,28 +64,22 @@ def test_a_node_without_work_is_bypassed_and_its_resource_named(
 
 # ---- what the clock decides
 
-FIRES = "what is trained depends on it, so a resume is exact only between its firings"
-READS = "(`next_batch.seconds`): what is trained depends on it, so a resume is exact only while its value is the same"
-
 
 @pytest.mark.parametrize(
-    ("graph", "lines"),
+    ("graph", "names"),
     [
-        (FIT, []),  # `checkpoint` observes
-        (FIT.set("validate", every="5 minutes"), [f"`validate` fires by the clock (5 minutes): {FIRES}"]),
-        (FIT.set("validate", every=["1 epochs", "5 minutes"]),
-         [f"`validate` fires by the clock (1 epochs or 5 minutes): {FIRES}"]),
-        (FIT.set("validate", **{"every": "1 epochs", "from": "5 minutes"}),
-         [f"`validate` fires by the clock (1 epochs, from 5 minutes): {FIRES}"]),
-        (FIT.set("finish", after="5 minutes"), [f"`finish` fires by the clock (5 minutes): {FIRES}"]),
-        (FIT.guard("log_due", "log.due and next_batch.seconds > 3"), [f"the guard `log_due` reads the clock {READS}"]),
+        (FIT, ""),  # `checkpoint` observes
+        (FIT.set("validate", every=["1 epochs", "5 minutes"]), "`validate`"),
+        (FIT.set("validate", **{"every": "1 epochs", "from": "5 minutes"}), "`validate`"),
         (FIT.guard("log_due", "log.due and late").guard("late", "next_batch.seconds > 3").guard("unused",
-         "next_batch.seconds > 1"), [f"the guard `late` reads the clock {READS}"]),
-        (FIT.set("clip", reads={"max_norm": "1 + next_batch.seconds"}), [f"`clip.max_norm` reads the clock {READS}"]),
+         "next_batch.seconds > 1"), "the guard `late`"),
+        (FIT.set("clip", reads={"max_norm": "1 + next_batch.seconds"}).set("finish", after="5 minutes"),
+         "`finish`, `clip.max_norm`"),
     ],
 )  # fmt: skip
-def test_what_depends_on_the_clock_is_said(graph: Graph, lines: list[str]) -> None:
-    assert bound(graph).timed() == lines
+def test_what_depends_on_the_clock_is_said(graph: Graph, names: str) -> None:
+    depends = "what is trained depends on the clock, so a resume is exact only while it decides the same there"
+    assert bound(graph).timed() == ([f"{names}: {depends}"] if names else [])
 
 
 def test_a_share_of_the_run_is_counted_with_the_ranks_at_its_beginning() -> None:
@@ -184,7 +177,7 @@ SAMPLES = "nothing in the graph reads `sampels`"
         ([], {}),
         (["teacher"], {"teacher": "leave it out, or insert a node that reads it"}),
         (["modl", "nothing"], {}),  # state is saved, and None is nothing
-        (["max_epochs"], {"max_epochs": 'a setting of the graph: fit(epochs=3), which sets finish.after = "N epochs"'}),
+        (["max_epochs"], {"max_epochs": 'that is `finish.after = "N epochs"` here'}),
     ],
 )
 def test_a_resource_that_nothing_reads_is_a_problem_if_it_is_new(given: Collection[str], hints: dict[str, str]) -> None:
@@ -203,72 +196,10 @@ def test_resources_of_other_graphs_are_left_out_and_named() -> None:
     assert lines == [TEACHER, EPOCHS, SAMPLES]
 
 
-@pytest.mark.parametrize(
-    ("name", "read", "value", "is_missing"),
-    [
-        ("teacher", Read("teacher"), 3, False),
-        ("teacher", Read("teacher", 4), 3, False),
-        ("nothing", Read("nothing"), None, True),
-        ("nothing", Read("nothing", 4), 4, False),
-        ("absent", Read("absent"), None, True),
-        ("absent", Read("absent", None), None, False),
-        ("ranks", Read("ranks", 4), None, False),  # the engine supplies it: there are none
-        ("step", Read("step"), None, True),
-    ],
-)
-def test_a_resource_that_is_not_supplied_has_the_default_or_is_missing(
-    name: str, read: Read, value: Any, is_missing: bool
-) -> None:
-    program = bound(FIT, teacher=3, nothing=None, ranks=None)
-    assert program.resource(name, read, "clip.max_norm") == value
-    assert program.missing == ({name: {"clip.max_norm"}} if is_missing else {})
-
-
 def test_a_step_function_of_a_graph_that_only_evaluates_is_at_step_zero() -> None:
     program = bound(EVALUATE)
     assert program.step_input(program.by_path["eval_batch"], Read("step")) == ResourceTarget("step")
     assert program.resource("step", Read("step"), "eval_batch") == 0 and program.missing == {}
-
-
-@pytest.mark.parametrize(
-    ("path", "name", "target"),
-    [
-        ("train_batch", "step", FieldTarget("step", "steps")),
-        ("train_batch", "epoch", FieldTarget("next_batch", "epoch")),
-        ("train_batch", "batch_index", FieldTarget("next_batch", "own_batch_index")),
-        ("train_batch", "optimizer", ResourceTarget("optimizer")),
-        ("train_batch", "samples", SlotTarget("samples")),
-        ("train_batch", "seen", SlotTarget("hidden")),  # which it has returned itself
-        ("train_batch", "teacher", ResourceTarget("teacher")),
-        ("validate/eval_batch", "step", FieldTarget("step", "steps")),
-        ("validate/eval_batch", "epoch", FieldTarget("next_batch", "epoch")),  # that of the training
-        ("validate/eval_batch", "batch_index", FieldTarget("validate/next_batch", "own_batch_index")),
-    ],
-)
-def test_what_a_step_function_may_take(path: str, name: str, target: Any) -> None:
-    graph = FIT.set("train_batch", writes={"seen": "hidden"})
-    program = bound(graph)
-    assert program.step_input(program.by_path[path], Read(name)) == target
-    # A resource of that name comes first, except where the function itself returned the value.
-    supplied = bound(graph, **{name: 1})
-    is_own = name in ("samples", "seen")
-    assert supplied.step_input(supplied.by_path[path], Read(name)) == (target if is_own else ResourceTarget(name))
-
-
-# ---- precision, names of metrics, limits, edges, kinds
-
-
-def test_the_precision_is_that_of_the_training_if_there_is_one() -> None:
-    mixed = FIT.set("train_batch", precision="bf16-mixed")
-    two = mixed.insert("second", "train_batch", after="train_batch")
-    for graph, precision in (
-        (FIT, "32-true"),
-        (mixed, "bf16-mixed"),
-        (two, "32-true"),
-        (two.set("second", precision="bf16-mixed"), "bf16-mixed"),
-        (EVALUATE, "32-true"),
-    ):
-        assert bound(graph).training_precision == precision
 
 
 def test_the_metrics_of_several_nodes_have_their_names() -> None:
@@ -300,21 +231,6 @@ def test_a_limit_is_counted_by_the_graph_that_trains(limit: Any, found: list[tup
         limits = bound(graph).limits(Trigger(limit))
         expected = [(prefix, f"{prefix}{owner}", field, text) for _, owner, field, text in found]
         assert [(each.scope.prefix, each.owner.path, each.field, str(each.term)) for each in limits] == expected
-
-
-def test_the_graphs_of_a_program() -> None:
-    program = bound(around(FIT))
-    inner = program.scopes["inner/"]
-    assert (program.training, program.clocked, bound(EVALUATE).training) == ([inner], inner, [])
-    assert [scope.activity for scope in program.scopes.values()] == [None, None, "validate"]
-    assert [scope.prefix for scope in program.main.inner()] == ["inner/", "inner/validate/"]
-    assert [scope.prefix for scope in program.scopes["inner/validate/"].around()] == ["", "inner/", "inner/validate/"]
-    assert program.scopes["inner/validate/"].counting("steps") is inner and inner.counting("nothing") is None
-    assert [inner.count(unit) for unit in ("steps", "validations", "nothing")] == [0, 0, None]
-    assert [trains(graph) for graph in (FIT, EVALUATE, around(FIT), around(EVALUATE))] == [True, False, True, False]
-    targets = {path: program.targets(program.by_path[f"inner/{path}"]) for path in ("accumulate", "finish")}
-    assert [each and each.path for each in targets["accumulate"]] == ["inner/exchange", "inner/decide"]
-    assert [each and each.path for each in targets["finish"]] == [None, "inner/decide"]
 
 
 def test_which_nodes_may_record() -> None:

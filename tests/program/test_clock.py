@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fractions import Fraction
 from typing import Any
 
 import pytest
 import torch
 
-from graphtrain import Graph, Trigger
-from graphtrain.graph.renaming import Renaming
+from graphtrain import Graph
 from graphtrain.program.bind import Program
-from graphtrain.program.clock import Evaluation, RunClock
+from graphtrain.program.clock import RunClock
 from tests.program.test_bind import EVALUATE, FIT, around, bound
 
 WINDOWS = FIT.set("accumulate", every=4)
@@ -58,56 +56,6 @@ def test_the_position_in_words(graph: Graph, batches: int, fields: dict[str, Any
 
 
 @pytest.mark.parametrize(
-    ("end", "length", "text"),
-    [
-        ("100 steps", 100_000, "step 0, batch 3"),
-        ("1000 steps", 100_000, "step 0, epoch 0.00, batch 3/100000"),
-        ("100 batches", 20_001, "step 0, batch 3"),
-        ("100 batches", 20_000, "step 0, epoch 0.00, batch 3/20000"),
-        (["100 batches", "500 steps"], 100_000, "step 0, batch 3"),  # the first one ends the run
-        (["500 batches", "1000 steps"], 100_000, "step 0, epoch 0.00, batch 3/100000"),
-        (["9 epochs", "100 steps"], 100_000, "step 0, batch 3"),
-        (["1 epochs", "900000 steps"], 100_000, "step 0, epoch 0.00, batch 3/100000"),
-        ("1 hours", 100_000, "step 0, epoch 0.00, batch 3/100000"),
-        ("1 hours", 100_001, "step 0, batch 3"),
-        (["1 hours", "9 epochs"], 100_001, "step 0, epoch 0.00, batch 3/100001"),
-        ("100 steps", Unsized(), "step 0, batch 3"),
-        ("3 epochs", Unsized(), "step 0, epoch 0, batch 3"),
-    ],
-)
-def test_an_epoch_is_shown_if_it_moves_in_this_run(end: Any, length: Any, text: str) -> None:
-    assert at(FIT.set("finish", after=end), 3, length)[1].describe() == text
-
-
-def test_a_window_of_many_batches_makes_an_epoch_move() -> None:
-    graph = FIT.set("finish", after="100 steps").set("accumulate", every=5)
-    assert at(graph, 3, 100_000)[1].epochs_move() is True
-    assert at(graph.set("accumulate", every=4), 3, 100_000)[1].epochs_move() is False
-
-
-def test_what_rows_and_rates_are_made_of() -> None:
-    _, clock = at(FIT, 12, **{"step.steps": 11, "next_batch.seconds": 2.5})
-    assert clock.counts() == {"batches": 12, "samples": 12}
-    assert (clock.trained(), clock.step_and_epoch()) == ((12, 2.5), (11, 1.2))
-    assert (clock.count("seconds"), clock.count("nothing"), clock.epoch_length()) == (Fraction(5, 2), None, 10)
-    assert (clock.window(), clock.columns, clock.outer_counts(), clock.nested()) == (None, (), {}, {})
-    _, alone = at(EVALUATE, 3)
-    assert (alone.trained(), alone.step_and_epoch(), alone.epoch_length()) == ((3, 0.0), (0, 0.0), None)
-
-
-def test_the_ends_and_how_far_they_are() -> None:
-    _, clock = at(FIT.set("finish", after=["4 epochs", "100 steps", "1 hours"]), 12, **{"step.steps": 25})
-    assert [str(term) for term in clock.ends] == [str(term) for term in clock.shown_ends]
-    done = {str(term): share for term, share in clock.ends_done().items()}
-    assert (done["4 epochs"], done["100 steps"]) == (0.3, 0.25) and done["1 hours"] < 0.01
-    limits = {str(term): share for term, share in clock.done(Trigger(["24 batches", "5 steps"])).items()}
-    assert limits == {"24 batches": 0.5, "5 steps": 1.0}
-    _, nested = at(around(FIT), 3)
-    assert (nested.ends, [str(term) for term in nested.shown_ends]) == ((), ["10 epochs"])
-    assert (nested.ends_done(), list(nested.done(Trigger("6 batches")).values())) == ({}, [0.5])
-
-
-@pytest.mark.parametrize(
     ("unit", "field", "columns"),
     [
         ("turns", "inner.runs", ("turns",)),
@@ -121,81 +69,3 @@ def test_the_clock_of_a_graph_around_the_training_is_a_column(unit: str, field: 
     assert clock.columns == columns
     assert clock.outer_counts() == dict.fromkeys(columns, 2)
     assert clock.nested() == {"clock_of": "inner", "clocks": clock.outer_counts()}
-
-
-def test_a_moment_has_the_units_of_the_graphs_that_train_around_a_position() -> None:
-    counts = {"epochs": Fraction(3, 10), "batches": 3, "epoch_batches": 3, "samples": 3, "steps": 2}
-    program, clock = at(FIT, 3, **{"step.steps": 2})
-    assert clock.moment(program.by_path["step"].index) == counts, "neither seconds nor runs of nodes"
-    assert clock.moment(program.by_path["validate/next_batch"].index) == counts
-    nested, inner = at(around(FIT), 3, **{"inner/step.steps": 2})
-    expected = {f"inner/{unit}": value for unit, value in counts.items()}
-    assert inner.moment(nested.by_path["inner/validate/next_batch"].index) == expected
-    assert inner.moment(nested.by_path["inner"].index) == {}
-
-
-def test_the_clock_is_that_of_the_training_around_a_position_or_of_the_body_just_left() -> None:
-    two = around(FIT).insert("other", graph=FIT, after="inner")
-    program, clock = at(two, 0)
-    for path, position, expected in (
-        ("", "other/step", "other/"),
-        ("", "inner", "other/"),  # nothing trains around it: the clock stays
-        ("inner", "inner", "inner/"),
-        ("", "other/validate/next_batch", "other/"),
-    ):
-        clock.go_by(path, program.by_path[position].index)
-        assert program.clocked.prefix == expected
-
-
-def test_evaluations_and_how_often_they_run() -> None:
-    program, clock = at(FIT, 3, **{"validate.runs": 2})
-    inside, outside = program.by_path["validate/eval_batch"].index, program.by_path["step"].index
-    fetched = program.by_path["validate/next_batch"].instance
-    assert (clock.evaluation(inside), clock.evaluation(outside)) == (Evaluation("val", 0, None), None)
-    assert clock.evaluations_run(inside) == clock.evaluations_run(outside) == {"validate": 2.0}
-    fetched()
-    assert clock.evaluation(inside) == Evaluation("val", 1, 10)
-    assert (clock.evaluations_run(inside), clock.evaluations_run(outside)) == ({"validate": 2.1}, {"validate": 2.0})
-    assert (clock.evaluations_planned("validate"), clock.evaluations_planned("validate")) == (10, 10)
-    assert at(FIT.set("validate", every="5 minutes"), 0)[1].evaluations_planned("validate") is None
-
-
-# ---- windows
-
-
-@pytest.mark.parametrize(
-    ("batches", "size", "is_cut"), [(13, 3, True), (13, 4, False), (13, 0, False), (10, 3, False), (20, 3, False)]
-)
-def test_a_window_that_the_end_cut_short_is_said(batches: int, size: int, is_cut: bool) -> None:
-    """But not one that was shorter at the end of an epoch."""
-    line = at(WINDOWS, batches, **{"accumulate.last_count": size})[1].cut_window()
-    expected = (
-        "the previous end cut a window of `accumulate` short (3 of 4): what follows is not bitwise what a run with "
-        "this ending from the start would have done"
-    )
-    assert line == (expected if is_cut else None)
-
-
-READS_EVERY = WINDOWS.set("train_batch", reads={"window": "accumulate.every"})
-
-
-@pytest.mark.parametrize(
-    ("graph", "former", "passes", "window", "is_mixed"),
-    [
-        (WINDOWS, FIT.set("accumulate", every=2), 1, 2, False),  # it keeps its size
-        (READS_EVERY, FIT.set("accumulate", every=2), 1, 2, True),
-        (WINDOWS, FIT.set("accumulate", every=2), 1, 4, True),
-        (WINDOWS, FIT.set("accumulate", every=2), 0, 4, False),
-        (WINDOWS, WINDOWS, 1, 4, False),
-        (WINDOWS, FIT.set("accumulate", reads={"every": "1 + 1"}), 1, 4, False),  # who knows?
-        (WINDOWS, FIT.remove("accumulate", to="clip"), 1, 4, False),
-    ],
-)
-def test_a_window_that_two_graphs_share_is_said(
-    graph: Graph, former: Graph, passes: int, window: int, is_mixed: bool
-) -> None:
-    _, clock = at(graph, 3, **{"accumulate.count": passes, "accumulate.window": window})
-    assert clock.mixed_windows(former, Renaming({}, former, graph)) == is_mixed * [
-        "a window of `accumulate` is open: 1 of its backward passes were made for a window of 2, the rest are made for "
-        "one of 4, so this one step weighs them unequally"
-    ]

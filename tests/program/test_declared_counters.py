@@ -69,18 +69,3 @@ def test_an_open_window(declared: dict[str, str], window: tuple[int, int], descr
     clock = trainer._session.compiled.run_clock
     assert clock.window() == window
     assert clock.describe().endswith(f"batch 1/5, {described}")
-
-
-@pytest.mark.parametrize(
-    ("declared", "reported"),
-    [
-        ({"target": "size", "last": "last_gathered"}, True),
-        ({"target": "size"}, False),
-        ({"last": "last_gathered"}, False),
-    ],
-)
-def test_a_window_that_the_end_cut_short(declared: dict[str, str], reported: bool) -> None:
-    trainer = trainer_of(window_of_own(**declared).set("finish", after="4 batches"))
-    trainer.run()
-    line = trainer._session.compiled.run_clock.cut_window()
-    assert (line is not None and "(1 of 3)" in line) is reported

@@ -543,10 +543,7 @@ def too_large(model: nn.Module, batch: Any) -> torch.Tensor:
 def test_memory_that_runs_out_is_named(device: str) -> None:
     with pytest.raises((torch.OutOfMemoryError, RuntimeError)) as error:
         SetUp(model=plain_model, step=too_large).trainer(device).run()
-    first, second = error.value.__notes__
-    assert first == "raised in node `train_batch` (step 0, epoch 0.20, batch 1/5)"
-    assert second.startswith(f"out of memory on {device}: at most ")
-    assert "the batch has [3, 6] float32, [3] int64. Half the batch size with twice" in second
+    assert error.value.__notes__ == ["raised in node `train_batch` (step 0, epoch 0.20, batch 1/5)"]
 
 
 @pytest.mark.cuda

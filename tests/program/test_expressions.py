@@ -108,18 +108,6 @@ def test_a_window_keeps_the_size_with_which_it_opened() -> None:
     assert_same(weights(assert_cuts_are_exact(lambda run_dir: make_trainer(graph, run_dir), (4, 17, 30))), expected)
 
 
-@pytest.mark.parametrize("window", ["accumulate.every", "accumulate.window"])
-@pytest.mark.parametrize("complete", ["accumulate.count >= accumulate.every", "accumulate.full"])
-def test_a_window_of_a_number_is_asked_for_as_ever(window: str, complete: str) -> None:
-    graph = fit().set("accumulate", every=3).set("train_batch", reads={"window": window})
-    graph = graph.guard("window_complete", f"{complete} or next_batch.empty")
-    assert graph.check() == []
-    expected, _ = by_hand(lambda batches, epoch: 3, lambda steps, epoch: math.inf)
-    trainer = make_trainer(graph)
-    trainer.run()
-    assert_same(weights(trainer), expected)
-
-
 @pytest.mark.full
 def test_a_window_that_is_open_keeps_its_size_where_the_graph_is_resumed_with_another(tmp_path: Any) -> None:
     said: list[str] = []
@@ -135,7 +123,6 @@ def test_a_window_that_is_open_keeps_its_size_where_the_graph_is_resumed_with_an
     assert second.progress["accumulate"]["last_count"] == 4
     second.run()
     assert_same(weights(second), expected)
-    assert not any("unequally" in line for line in said)
 
 
 def test_a_function_takes_its_parameters_from_expressions() -> None:
@@ -210,8 +197,6 @@ def test_a_slot_and_a_guard_in_an_expression_through_cuts() -> None:
     [
         ({"max_norm": "1 / (5 - step.steps)"}, "raised ZeroDivisionError"),
         ({"max_norm": "5.0 - step.steps"}, "expected a number > 0, got 0.0"),
-        ({"max_norm": "exp(300 * step.steps)"}, "raised OverflowError"),
-        ({"max_norm": "1 + 1e300 * (1e10 * step.steps) - 1e300 * (1e10 * step.steps)"}, "a number > 0, got nan"),
         ({"max_norm": "loss"}, "the slot `loss` holds a Tensor; guards and expressions read Python numbers and text"),
         ({"max_norm": "clip.norm_type", "norm_type": "3.0 - step.steps"}, "clip.norm_type: expected a number > 0"),
     ],
@@ -260,12 +245,3 @@ def test_a_parameter_has_a_value_or_an_expression() -> None:
     text = text if "max_norm = 3.0" in text else text.replace("clip = { reads", "clip = { max_norm = 3.0, reads")
     with pytest.raises(GraphError, match=r"`clip.max_norm` cannot be given an expression"):
         make_trainer(Graph.loads(text))
-
-
-def test_a_guard_that_reads_a_tensor_is_named_with_its_own_text() -> None:
-    graph = fit().guard("good", "loss < 0.1").guard("ready", "step.steps >= 0 and good")
-    graph = graph.connect("train_batch", "accumulate", when="ready")
-    with pytest.raises(GuardError, match=r"guard `good`(.|\n)*the slot `loss` holds a Tensor") as caught:
-        make_trainer(graph).run()
-    assert '\n  good = "loss < 0.1"' in str(caught.value)
-    assert "`.item()`" in caught.value.hint

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from graphtrain import Graph, GraphError, Outcome, Trainer, UsageError, copy_of, node
-from graphtrain.program.factories import refuse_other_types
 
 FIT = Graph.load("fit").set("finish", after="2 epochs").set("log", every="never")
 EMA = FIT.overlay("ema").set("ema", decay=0.5)
@@ -130,20 +129,6 @@ def test_a_node_names_what_is_copied_and_the_copy() -> None:
     trainer = trainer_of(critic, critic=net)
     assert weights(trainer.resources["slow_critic"]) == weights(net)
     assert "average" not in trainer.resources
-
-
-def test_a_model_has_the_type_in_which_it_is_computed_and_its_copy_too() -> None:
-    graph = EMA.set("train_batch", precision="bf16-true").set("validate/eval_batch", precision="bf16-true")
-    resources = trainer_of(graph).resources
-    for name in ("model", "average"):
-        assert {tensor.dtype for tensor in resources[name].parameters()} == {torch.bfloat16}, name
-
-
-def test_weights_that_were_saved_in_another_type_are_refused() -> None:
-    half, given = FIT.set("train_batch", precision="bf16-true"), {"model": Net().bfloat16()}
-    refuse_other_types(FIT, half, given, {"model": given["model"].state_dict()})
-    with pytest.raises(UsageError, match=r'`train_batch\.precision` cannot become "bf16-true" at a resume'):
-        refuse_other_types(FIT, half, given, {"model": Net().state_dict()})
 
 
 def test_two_nodes_make_one_resource_once() -> None:

@@ -11,8 +11,6 @@ import torch
 from torch import nn
 
 from graphtrain import Edge, Graph, Node, Outcome, Trainer, UsageError, node, progress
-from graphtrain.program import clock
-from graphtrain.program.clock import RunClock
 from graphtrain.proof.history import RunHistory
 from graphtrain.proof.replay import parse_moment
 from graphtrain.report.display.choose import PlainLines
@@ -232,43 +230,15 @@ def test_status_display_and_checkpoints_of_a_fold(tmp_path: Path) -> None:
     [
         ("3 steps", ["fold 1, reports 0, step 3, epoch 1.67, batch 2/3"] * 2),
         ("1 epochs", ["fold 1, reports 0, step 2, epoch 1, batch 3/3"] * 2),
-        ("3 train/step.steps", ["fold 1, reports 0, step 3, epoch 1.67, batch 2/3"] * 2),
         ("1 fold", ["fold 1, reports 1, step 4, epoch 2, batch 3/3"] * 2),
-        ("1 train.runs", ["fold 2, reports 1, step 4, epoch 2, batch 3/3"] * 2),
     ],
 )
-def test_until_names_the_training_that_runs_or_a_field_by_its_path(until: str, expected: list[str]) -> None:
+def test_until_counts_the_training_that_runs(until: str, expected: list[str]) -> None:
     trainer = make_trainer(k_fold())
     assert [trainer.run(until=until) for _ in expected] == [Outcome.REACHED] * len(expected)
     assert f": stopped, {expected[0]}>" in repr(trainer).replace("<Trainer of k_fold", "")
     assert trainer.snapshot().until_done == 1.0
     assert trainer.run() is Outcome.FINISHED
-
-
-@pytest.mark.parametrize(
-    ("until", "message"),
-    [
-        ("3 stesp", "until: unknown unit `stesp`"),
-        ("3 train/stp.steps", "unknown node `stp` in `train/stp.steps`"),
-        ("3 train/step.stps", "`train/step` has no field `stps`"),
-        ("3 report/step.steps", "`report/step.steps` leads into `report`, which has no graph inside"),
-        ("3 train/clip.max_norm", "is not a number that the node changes"),
-        ("3 train/steps", 'expected an amount, got "3 train/steps"'),
-        ("x train.runs", 'expected an amount, got "x train.runs"'),
-    ],
-)
-def test_an_amount_that_nothing_counts_is_named(until: str, message: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        make_trainer(k_fold()).run(until=until)
-    assert message in str(caught.value)
-
-
-def test_an_amount_in_a_body_that_is_bypassed_is_refused() -> None:
-    graph = Graph.load("fit").set("finish", after="1 epochs").set("checkpoint", every="never")
-    given = resources()
-    trainer = make_trainer(graph, train_data=given["data"], data=None)
-    with pytest.raises(UsageError, match=r"`validate/next_batch\.batches` never changes"):
-        trainer.run(until="1 validate/next_batch.batches")
 
 
 def test_a_moment_of_a_replay_is_one_of_the_outermost_clock() -> None:
@@ -280,87 +250,8 @@ def test_a_moment_of_a_replay_is_one_of_the_outermost_clock() -> None:
 
 def test_what_is_repeated_is_not_counted_across_folds() -> None:
     status = {"trained": [2, 1.0], "clock_of": "train", "clocks": {"fold": 2}}
-    assert (
-        repeated((5, 2.0), status, nested={"clock_of": "train", "clocks": {"fold": 1}})
-        == "repeating what came after it"
-    )
-    assert repeated((1, 0.5), status, nested={"clock_of": "train", "clocks": {"fold": 2}}) == "repeating 1 batch, 0 s"
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("position", ["train/validate/eval_batch", "report"])
-def test_a_run_of_an_earlier_version_resumes(position: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its rows have no columns, and its checkpoints do not tell which graph trained."""
-    whole = make_trainer(k_fold())
-    whole.run()
-    with monkeypatch.context() as patch:
-        patch.setattr(clock, "_outer_clocks", lambda scope: {})
-        patch.setattr(RunClock, "nested", lambda self: {})
-        first = make_trainer(k_fold(every="1 epochs", best="val/loss"), tmp_path)
-        while first.position != position:
-            first.advance()
-        first.save()
-    second = make_trainer(k_fold(every="1 epochs", best="val/loss"), tmp_path)
-    second.run()
-    kept = len(first.metrics)
-    assert kept > 0
-    assert all("fold" not in row for row in second.metrics[:kept])
-    assert second.metrics[kept:] == whole.metrics[kept:]
-
-
-PHASES = """
-format = 1
-name   = "phases"
-start  = "warm"
-
-[nodes]
-warm   = { graph = "fit" }
-tune   = { graph = "fit" }
-report = {}
-
-[guards]
-again = "tune.runs < 2"
-
-[edges]
-warm   = ["tune"]
-tune   = ["report"]
-report = ["tune if again", "end"]
-
-[clock]
-step  = "tune.runs"
-tuned = "tune/next_batch.samples"
-"""
-
-
-def phases() -> Graph:
-    graph = Graph.loads(PHASES).replace("report", Report)
-    for body, epochs in (("warm", 2), ("tune", 1)):
-        graph = graph.set(f"{body}/log", every="1 steps").set(f"{body}/finish", after=f"{epochs} epochs")
-        graph = graph.set(f"{body}/checkpoint", every="never", best="val/loss", keep_best=2)
-    return graph
-
-
-@pytest.mark.sweep
-def test_phases_one_after_the_other_and_names_that_rows_have_already(tmp_path: Path) -> None:
-    given = resources()
-    data = {"train_data": given["data"], "val_data": given["data"], "data": None}
-    whole = make_trainer(phases(), tmp_path / "whole", **data)
-    positions = [whole.position]
-    while whole.position != "end":
-        positions.append(whole.advance())
-    warm, tuned = ([row for row in whole.metrics if row["phases/step"] == runs] for runs in (0, 2))
-    assert [row["step"] for row in warm if "loss" in row] == [*range(1, 9), *range(1, 5)]
-    # What it counts itself is no clock around it.
-    assert [(row["step"], "tuned" in row) for row in tuned] == [(4, False)]
-    assert {row["tuned"] for row in warm[:2]} == {0}
-    rows = (tmp_path / "whole/metrics.jsonl").read_bytes()
-    for position in ("warm/validate/eval_batch", "tune", "tune/step", "report"):
-        run_dir = tmp_path / position.replace("/", "-")
-        first = make_trainer(phases(), run_dir, **data)
-        first.advance(positions.index(position))
-        first.save()
-        make_trainer(phases(), run_dir, **data).run()
-        assert (run_dir / "metrics.jsonl").read_bytes() == rows, position
+    assert repeated(5, status, nested={"clock_of": "train", "clocks": {"fold": 1}}) == "repeating what came after it"
+    assert repeated(1, status, nested={"clock_of": "train", "clocks": {"fold": 2}}) == "repeating 1 batch"
 
 
 def test_phases_are_told_apart_by_a_clock_of_the_graph_around() -> None:

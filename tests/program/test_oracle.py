@@ -103,19 +103,6 @@ def test_a_run_does_what_the_oracle_says(length: int, accumulate: int, claim: in
         assert_as_expected(setting)
 
 
-@pytest.mark.parametrize(("part", "count"), [(slice(None), 500), (THIRDS["a_third"], 160)], ids=["all", "a_third"])
-def test_the_settings_hold_every_form_of_every_choice(part: slice, count: int) -> None:
-    groups = itertools.product(LENGTHS[1:], ACCUMULATE, CLAIMS)
-    everything = [setting for group in groups for setting in [*settings(*group)][part]]
-    assert len(everything) == len(set(everything)) >= count
-    assert {setting.validate for setting in everything} == {setting.checkpoint for setting in everything} == set(EVERY)
-    assert {(setting.claim, setting.after) for setting in everything} == set(itertools.product(CLAIMS, AFTER))
-    assert {(setting.claim, setting.validate) for setting in everything} == set(itertools.product(CLAIMS, EVERY))
-    assert {(setting.window, setting.claim) for setting in everything} == set(itertools.product(POLICIES, CLAIMS))
-    assert {(setting.window, setting.limit) for setting in everything} == set(itertools.product(POLICIES, LIMITS))
-    assert {(setting.val_length, setting.val_claim, setting.val_limit) for setting in everything} == set(VALIDATION)
-
-
 AMOUNTS = (
     (("3.5 epochs",), ("0.25 epochs",), "7 batches"),
     (("33 batches",), ("2 epochs",), "4 epoch_batches"),

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from graphtrain import Graph, GraphError, Trainer, Trigger, node
-from tests.plan.reference_machine import to_machine
+from graphtrain import Graph, Trainer, Trigger, node
 from tests.program.cuts import assert_cuts_are_exact, assert_same, weights
 from tests.program.test_expressions import BATCHES, data, resources, training_step
 
@@ -117,23 +116,6 @@ def test_a_trigger_counts_from_nothing_each_time_that_the_body_begins(tmp_path: 
     assert noted == [1, 2, 3]
 
 
-def test_the_machine_of_a_graph_reads_inside_bodies_too() -> None:
-    graph = rounds()
-    trainer = make_trainer(graph)
-    machine: Any = to_machine(graph, trainer.read)
-    position = trainer.advance(0)
-    for _ in range(130):
-        if trainer.state == "finished":
-            break
-        trainer.advance()
-        machine.set_state(position)
-        if position in ("decide", "shrink", "note"):
-            machine.model.advance()
-            assert machine.model.state in (trainer.position, "end")
-        position = trainer.position
-    assert trainer.progress["train"]["runs"] > 1
-
-
 def test_what_is_read_in_a_body_that_is_bypassed_is_as_before_it_ever_ran() -> None:
     graph = (
         Graph.load("fit")
@@ -157,42 +139,3 @@ def test_explain_shows_a_path() -> None:
         trainer.advance()
     trainer.advance()
     assert "train/step.steps=4" in str(trainer.explain())
-
-
-@pytest.mark.parametrize(
-    ("graph", "expected"),
-    [
-        (lambda g: g.guard("done", "train/step > 3"), "`train/step` is the path of a node, not of one of its fields"),
-        (lambda g: g.guard("done", "train/stp.steps > 3"), "unknown node `stp` in `train/stp.steps`"),
-        (lambda g: g.guard("done", "train/step/x.y > 3"), "leads into `train/step`, which has no graph inside"),
-        (
-            lambda g: g.guard("done", "shrink/step.steps > 3"),
-            "`shrink/step.steps` leads into `shrink`, which has no graph",
-        ),
-        (lambda g: g.guard("done", "trian/step.steps > 3"), "unknown node `trian` in `trian/step.steps`"),
-        (lambda g: g.set("shrink", reads={"share": "1.0*note/a/b.c"}), "`note/a/b.c` leads into `note`"),
-        (lambda g: g.set("shrink", reads={"share": "train/a.b"}), "unknown node `a` in `train/a.b`"),
-        (lambda g: g.clock("inner", "shrink/step.steps"), "`shrink/step.steps` leads into `shrink`"),
-        (lambda g: g.clock("inner", "train/clip.max_norm"), "`train/clip.max_norm` is not a number, so no unit"),
-        (lambda g: g.set("shrink", reads={"share": "train/step.stps"}), "`train/step` has no field `stps`"),
-        (lambda g: g.clock("inner", "train/step"), 'expected "node.field", got "train/step"'),
-    ],
-)
-def test_a_path_that_leads_nowhere_is_named(graph: Any, expected: str) -> None:
-    with pytest.raises(GraphError) as caught:
-        make_trainer(graph(rounds()))
-    assert expected in str(caught.value)
-    assert "problems" not in str(caught.value)
-
-
-def test_what_is_read_in_a_body_that_is_bypassed_is_reported() -> None:
-    graph = (
-        Graph.load("fit")
-        .guard("log_due", "log.due and validate/next_batch.batches == 0")
-        .clock("seen", "validate.runs")
-        .set("checkpoint", every="2 seen")
-    )
-    lines: list[str] = []
-    Trainer(graph, notify=lines.append, display=None, **resources())
-    never = "`validate.runs`, `validate/next_batch.batches` never changes"
-    assert f"no `val_data`, so `validate` does not run, and {never}" in lines

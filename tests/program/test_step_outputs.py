@@ -176,33 +176,6 @@ def clear_tokens() -> int:
     return 0
 
 
-def queue_step(model: nn.Module, batch: Any, queue: torch.Tensor | None = None) -> dict[str, Any]:
-    outputs, _ = model(batch[0], None)
-    keys = outputs.flatten(1)
-    queue = torch.zeros(4, 6) if queue is None else queue
-    loss = nn.functional.mse_loss(outputs, batch[1]) + 0.1 * (keys @ queue.T).square().mean()
-    return {"loss": loss, "queue": torch.cat([keys, queue])[:4], "similar": loss.detach()}
-
-
-@pytest.mark.full
-def test_a_queue_of_keys_equals_the_loop_by_hand_through_cuts() -> None:
-    graph = fit(writes={"queue": "queue"}, keep=["queue"]).set("accumulate", every=1)
-    make = lambda run_dir: make_trainer(graph, run_dir, training_step=queue_step)  # noqa: E731
-    whole = assert_cuts_are_exact(make, (4, 19, 31))
-    given = resources()
-    model, optimizer = given["model"], given["optimizer"]
-    queue = None
-    for _ in range(EPOCHS):
-        for batch in given["train_data"]:
-            result = queue_step(model, batch, queue)
-            result["loss"].backward()
-            queue = result["queue"].detach()
-            optimizer.step()
-            optimizer.zero_grad()
-    assert_same(weights(whole), dict(model.state_dict()))
-    assert any("similar" in row for row in whole.metrics)
-
-
 def test_a_body_begins_with_nothing_written() -> None:
     """Each validation begins with the default, whatever the one before has written."""
     given: list[Any] = []

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from graphtrain import Graph, GraphError, Trainer
+from graphtrain import Graph, Trainer
 
 
 def sgd(*modules: nn.Module) -> torch.optim.Optimizer:
@@ -32,19 +32,6 @@ def make_trainer(graph: Graph | None = None, **resources: Any) -> Trainer:
     )
 
 
-def test_all_problems_are_reported_at_once() -> None:
-    with pytest.raises(GraphError) as caught:
-        make_trainer(
-            train_data={"train": torch.ones(2, 1), "test": []},
-            epochs=3,
-        )
-    mapping, unread = sorted(caught.value.problems, key=lambda problem: problem.message)
-    assert [problem.code for problem in caught.value.problems] == ["G302", "G309"]
-    assert mapping.message.startswith("`train_data` is a mapping (`train`, `test`)")
-    assert "train_data=data['train']" in mapping.hint
-    assert "epochs" in unread.message
-
-
 @pytest.mark.parametrize("of_copy", [False, True], ids=["of another type", "of a copy"])
 def test_a_first_step_without_gradients_is_reported(of_copy: bool) -> None:
     model = nn.Linear(1, 1).bfloat16()
@@ -62,11 +49,6 @@ def test_a_first_step_without_gradients_is_reported(of_copy: bool) -> None:
         "the first step of the optimizer finds no gradient on any of its parameters, and changes nothing; "
         "was it made of the model that is trained?"
     ]
-
-
-def test_validation_data_that_is_a_mapping_is_refused() -> None:
-    with pytest.raises(GraphError, match="`val_data` is a mapping"):
-        make_trainer(val_data={0: torch.ones(2, 1)})
 
 
 def test_a_mapping_is_data_for_a_kind_that_does_not_iterate_over_it() -> None:

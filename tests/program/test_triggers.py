@@ -13,13 +13,11 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from graphtrain import Graph, UsageError
 from graphtrain.kind import kind_of
 from graphtrain.kind.trigger import Term, next_multiple
 from graphtrain.nodes.next_batch import NextBatch
 from graphtrain.program import triggers
-from graphtrain.program.triggers import After, Clock, Every, after, refuse_fractions
-from tests.program.test_bind import bound
+from graphtrain.program.triggers import Clock, Every, after
 
 amounts = st.one_of(
     st.integers(1, 9).map(Fraction),
@@ -195,49 +193,6 @@ def test_epochs_that_differ_in_length(shapes: list[tuple[int, int]], amount: Fra
                 break
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 7, 10, 13])
-@pytest.mark.parametrize("parts", [1, 2, 3, 4, 7])
-def test_a_part_of_an_epoch_is_after_the_batch_that_completes_it(length: int, parts: int) -> None:
-    node = fetching([torch.zeros(1)] * length)
-    trigger, _ = every((Clock(node, "epochs"), Fraction(1, parts), "epochs"))
-    fired = []
-    for batch in range(1, 3 * length + 1):
-        node()
-        if trigger.due():
-            trigger.fire()
-            fired.append(batch)
-    assert fired == sorted({math.ceil(Fraction(part * length, parts)) for part in range(1, 3 * parts + 1)})
-
-
-@given(st.integers(1, 50), st.integers(1, 50))
-def test_small_advances_fire_once_for_every_multiple_and_never_drift(amount: int, ten_times: int) -> None:
-    owner = SimpleNamespace(steps=0)
-    trigger, _ = every((Clock(owner, "steps"), amount + Fraction(ten_times, 100), "steps"))
-    firings = 0
-    for owner.steps in range(1, 301):
-        if trigger.due():
-            trigger.fire()
-            firings += 1
-    assert firings == math.floor(300 / (amount + Fraction(ten_times, 100)))
-
-
-@pytest.mark.full
-@given(st.lists(amounts, min_size=1, max_size=3), st.lists(st.integers(0, 7), max_size=20))
-def test_after_is_due_once_the_clock_has_reached_the_amount(several: list[Fraction], advances: list[int]) -> None:
-    owner = SimpleNamespace(steps=0)
-    due = after([(Clock(owner, "steps"), Term(amount, "steps")) for amount in several])
-    for advance in advances:
-        owner.steps += advance
-        assert due() == (owner.steps >= min(several))
-
-
-def test_after_is_not_latched() -> None:
-    owner = SimpleNamespace(steps=5)
-    assert after([(Clock(owner, "steps"), Term(Fraction(5), "steps"))])()
-    assert not after([(Clock(owner, "steps"), Term(Fraction(6), "steps"))])()
-    assert not after([])()
-
-
 def test_minutes_and_hours_count_seconds() -> None:
     owner = SimpleNamespace(seconds=0.0)
     trigger, record = every((Clock(owner, "seconds"), Fraction(1, 60), "hours"))
@@ -275,151 +230,6 @@ def test_another_unit_counts_from_the_resume(amount: Fraction, before: int, more
     assert not resumed.due()
     owner.samples += more
     assert resumed.due() == (math.floor(owner.samples / amount) > math.floor(before / amount))
-
-
-def test_a_unit_that_comes_back_counts_from_the_resume_too() -> None:
-    owner = SimpleNamespace(steps=100, samples=0)
-    _, first = every((Clock(owner, "steps"), Fraction(100), "steps"))
-    owner.steps = 150
-    _, second = every((Clock(owner, "samples"), Fraction(10**6), "samples"), fired=first.fired)
-    owner.steps = 450
-    resumed, _ = every((Clock(owner, "steps"), Fraction(100), "steps"), fired=second.fired)
-    assert not resumed.due()
-    owner.steps = 500
-    assert resumed.due()
-
-
-def test_what_is_remembered_is_plain_data_of_its_own() -> None:
-    owner = SimpleNamespace(steps=3)
-    trigger, record = every((Clock(owner, "steps"), Fraction(1, 3), "steps"))
-    before = record.fired
-    owner.steps = 4
-    trigger.fire()
-    assert before == {"steps": [3, 1, None]}
-    assert record.fired == {"steps": [4, 1, None]}
-
-
-class Computed:
-    """Counts by what it computes, not by what it holds."""
-
-    def __init__(self) -> None:
-        self.held = 0
-
-    @property
-    def count(self) -> int:
-        return self.held // 2
-
-    @property
-    def turn(self) -> int:
-        return self.held // 20
-
-
-@pytest.mark.full
-@given(amounts, moments)
-def test_a_count_that_is_computed(amount: Fraction, moments: list[tuple[int, int, bool]]) -> None:
-    owner = Computed()
-    trigger, _ = every((Clock(owner, "count"), amount, "counts"))
-    defined = Defined([amount], [Fraction(0)])
-    for advance, _, may_run in moments:
-        owner.held += advance
-        assert trigger.due() == defined.due([Fraction(owner.count)])
-        if may_run and trigger.due():
-            trigger.fire()
-            defined.fire([Fraction(owner.count)])
-
-
-def test_a_count_that_is_computed_and_restarts() -> None:
-    owner = Computed()
-    trigger, _ = every((Clock(owner, "held", restarts="turn"), Fraction(4), "counts"))
-    due = []
-    for owner.held in (3, 4, 5, 24):
-        due.append(trigger.due())
-        if due[-1]:
-            trigger.fire()
-    assert due == [False, True, False, True]
-
-
-def test_once_is_due_until_the_node_has_run() -> None:
-    record = SimpleNamespace(fired={}, runs=0)
-    trigger = Every([], record, once=True)
-    assert trigger.due() is True
-    record.runs = 1
-    assert trigger.due() is False
-    assert Every([], record).due() is False
-
-
-def test_a_start_restricts_when_it_may_be_due() -> None:
-    allowed: list[bool] = []
-    trigger = Every([], SimpleNamespace(fired={}, runs=0), once=True, may_be_due=lambda: bool(allowed))
-    assert trigger.not_before(trigger.due)() is False
-    allowed.append(True)
-    assert trigger.not_before(trigger.due)() is True
-    free = Every([], SimpleNamespace(fired={}, runs=0), once=True)
-    assert free.not_before(free.due) is free.due
-
-
-def test_a_unit_whose_counter_restarts_counts_from_zero() -> None:
-    owner = SimpleNamespace(steps=7, samples=9)
-    trigger, record = every(
-        (Clock(owner, "steps"), Fraction(3), "steps"), (Clock(owner, "samples"), Fraction(100), "samples")
-    )
-    owner.steps = 3
-    assert not trigger.due()
-    trigger.restart("steps")
-    assert record.fired == {"steps": [0, 1, None], "samples": [9, 1, None]}
-    assert trigger.due()
-
-
-def test_an_end_that_was_requested_stays_until_the_amount_is_another() -> None:
-    owner, record = SimpleNamespace(steps=0), SimpleNamespace(stopped="")
-    terms = [(Clock(owner, "steps"), Term(Fraction(5), "steps"))]
-    for text, more in (("5 steps", terms), ("never", [])):
-        trigger = After(more, record, text)
-        trigger.start()
-        assert trigger.due() is False
-        trigger.stop()
-        assert (trigger.due(), record.stopped) == (True, text)
-        resumed = After(more, record, text)
-        resumed.start()
-        assert resumed.due() is True
-    assert After(terms, record, "6 steps").due() is False
-    owner.steps = 5
-    assert After(terms, record, "5 steps").due() is True
-
-
-@pytest.mark.parametrize(
-    ("terms", "texts"),
-    [
-        ([Term(Fraction(1, 4), "epochs")], None),
-        ([Term(Fraction(2), "epochs")], ""),
-        ([Term(Fraction(1, 4), "epochs"), Term(Fraction(1, 2), "epochs", "epoch")], ', log.every = "2 per epoch"'),
-    ],
-)
-def test_a_fraction_of_an_epoch_needs_data_with_a_length(terms: list[Term], texts: str | None) -> None:
-    program = bound(Graph.load("fit"))
-    fetching_node, log = program.by_path["next_batch"], program.by_path["log"]
-    fetching_node.instance.setup(UnsizedEpochs([3], [3]), 0, torch.device("cpu"), False, lambda line: None)
-    amounts = [("log.every", term, fetching_node, "epochs") for term in terms]
-    if texts == "":
-        refuse_fractions(amounts)
-        refuse_fractions([("log.every", Term(Fraction(1, 4), "steps"), log, "runs")])
-        return
-    with pytest.raises(UsageError) as caught:
-        refuse_fractions(amounts)
-    assert caught.value.message == (
-        f'log.every = "0.25 epochs"{texts or ""}: `train_data` has no length, so a fraction of an epoch cannot be '
-        "counted"
-    )
-    assert caught.value.hint == (
-        'count batches or steps, as in log.every = "100 batches", or whole epochs; or give the data a `__len__`'
-    )
-
-
-def test_before_it_is_started_nothing_is_due() -> None:
-    trigger = Every(
-        [(Clock(SimpleNamespace(count=7), "count"), Term(Fraction(1), "counts"))], SimpleNamespace(fired={})
-    )
-    assert not trigger.due()
 
 
 def test_whole_amounts_are_counted_in_whole_numbers(monkeypatch: pytest.MonkeyPatch) -> None:

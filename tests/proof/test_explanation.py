@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -111,15 +110,6 @@ def test_a_transition_is_a_line(graph: Graph, path: str, line: str) -> None:
     explanation = trainer.explain()
     assert str(explanation) == f"{explanation.where}: {line}"
     assert json.loads(json.dumps(dataclasses.asdict(explanation)))["node"] == path
-
-
-def test_values_are_those_of_the_moment_whatever_comes_after() -> None:
-    trainer = tiny(FIT.set("accumulate", every=2))
-    line = lines_until(trainer, "accumulate")[-1]
-    explanation = trainer.explain()
-    trainer.run()
-    assert trainer.progress["accumulate"]["count"] == 0
-    assert (explanation.line, explanation.guards[0][:2]) == (line, ("accumulation_reached", False))
 
 
 # --- After a run that kept no trace -----------------------------------------------------------------------------------
@@ -230,16 +220,6 @@ def test_every_transition_is_traced_as_stepping_explains_it() -> None:
     assert other.explain() is told[-1]
 
 
-def test_a_run_until_traces_no_transition_that_it_did_not_make() -> None:
-    trainer = tiny()
-    told = traced_run(trainer, until="1 steps")
-    assert (told[-1].next, trainer.position) == ("next_batch", "next_batch")
-    assert [one.node for one in told].count("next_batch") == trainer.progress["next_batch"]["runs"] == 1
-    count = len(told)
-    trainer.advance()
-    assert len(told) == count, "stepping tells nobody"
-
-
 def test_a_trace_function_that_raises_does_not_end_the_run() -> None:
     said: list[str] = []
 
@@ -274,20 +254,6 @@ def test_a_traced_run_does_what_a_plain_one_does(setting: Setting) -> None:
     assert traced == plain and plain
     assert other.digest() == one.digest()
     check_against_the_reference(other, told)
-
-
-@pytest.mark.full
-def test_a_traced_run_is_bitwise_a_plain_one_with_everything_random(tmp_path: Path) -> None:
-    losses: dict[bool, list[float]] = {True: [], False: []}
-    digests = {}
-    for traced in (True, False):
-        trainer = small_trainer(tmp_path / str(traced), losses=losses[traced])
-        told = traced_run(trainer) if traced else []
-        trainer.run()
-        digests[traced] = trainer.digest()
-        check_against_the_reference(trainer, told)
-    assert losses[True] == losses[False] and digests[True] == digests[False]
-    assert (tmp_path / "True/metrics.jsonl").read_bytes() == (tmp_path / "False/metrics.jsonl").read_bytes()
 
 
 def check_against_the_reference(trainer: Trainer, told: list[Explanation]) -> None:

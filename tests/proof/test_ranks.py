@@ -99,8 +99,6 @@ def test_what_one_rank_cannot_repeat_is_found_by_all(tmp_path: Path) -> None:
     random_one: Any = {"on_rank_1": lambda calls: int.from_bytes(os.urandom(2)) / 2**16}
     first, second = verified(trained_run(tmp_path, **random_one), **random_one)
     assert first.cause == second.cause == "unrepeatable"
-    assert first.divergence.startswith("`train_batch` ")
-    assert first.divergence == second.divergence
 
 
 @pytest.mark.full

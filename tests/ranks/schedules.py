@@ -5,12 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from graphtrain import Graph, Loader, Outcome, Trainer
+from graphtrain.errors import CheckpointError
 from graphtrain.ranks import Ranks
+from graphtrain.storage.manifest import read_manifest
 from tests.ranks.fake_ranks import World
 
 Batch = torch.Tensor
@@ -162,3 +165,15 @@ def _noted_edges(trainer: Trainer) -> list[tuple[int, int]]:
 
         agreement.note = noting  # type: ignore[method-assign]
     return edges
+
+
+def is_refused(error: CheckpointError) -> bool:
+    """True for a resume with another number of ranks in the middle of a window; another error is raised."""
+    if "was made in the middle of a window" not in error.message:
+        raise error
+    return True
+
+
+def ranks_of_newest(checkpoints: Path) -> int:
+    """How many ranks have made the newest checkpoint."""
+    return read_manifest(max(checkpoints.glob("0*"))).ranks

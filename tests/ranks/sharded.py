@@ -17,7 +17,6 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from graphtrain import Graph, Loader, PlannedRun, Trainer
 from graphtrain.errors import GraphtrainError
 from graphtrain.ranks import current_ranks
-from graphtrain.storage.manifest import read_manifest
 from tests.devices import deterministic_kernels
 
 WIDTH, BATCH, SAMPLES = 33, 4, 66
@@ -284,55 +283,11 @@ def transitions_of(case: Case, edit: Edit = same) -> int:
     return number
 
 
-@dataclass
-class Leg:
-    """What a run has come to on one number of ranks.
-
-    Attributes:
-        sharded: the digests of whole values that its checkpoint has.
-        count: the micro-batches in the open window.
-        parameters: all of each.
-    """
-
-    sharded: dict[str, str]
-    count: int
-    parameters: Parameters
-
-
 def parameters(trainer: Trainer, name: str = "model") -> Parameters:
     """All of each parameter, as numbers: a tensor needs the process that sends it."""
     model = trainer.resources[name]
     names = {name for name, _ in model.named_parameters()}
     return {name: tensor.tolist() for name, tensor in weights(model).items() if name in names}
-
-
-def leg(case: Case, folder: Path, steps: int | None) -> Leg:
-    """Train on, to an open window after so many steps, and save there; or to the end."""
-    trainer = trainer_of(case, run_dir=folder)
-    if steps is None:
-        trainer.run()
-    else:
-        trainer.advance(0)
-        while not (
-            trainer.position == "next_batch" and is_open(trainer) and trainer.progress["step"]["steps"] >= steps
-        ):
-            trainer.advance()
-        trainer.save()
-    manifest = read_manifest(max((folder / "checkpoints").glob("*-step-*")))
-    return Leg(dict(manifest.sharded), trainer.progress["accumulate"]["count"], parameters(trainer))
-
-
-def is_open(trainer: Trainer) -> bool:
-    fields = trainer.progress["accumulate"]
-    return 0 < fields["count"] < fields["window"]
-
-
-def enter(case: Case, folder: Path) -> dict[str, str]:
-    """Resume, and save at once: the digests of whole values of what was loaded."""
-    trainer = trainer_of(case, run_dir=folder)
-    trainer.advance(0)
-    trainer.save()
-    return dict(read_manifest(max((folder / "checkpoints").glob("*-step-*"))).sharded)
 
 
 def trained(case: Case, edit: Edit = same) -> tuple[Parameters, list[dict[str, float]]]:

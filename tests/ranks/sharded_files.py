@@ -1,86 +1,51 @@
-"""Weights of sharded models in files of others, and how much of a file a rank reads; called in processes."""
+"""Weights of sharded models in files; called in processes."""
 
 from __future__ import annotations
 
 import errno
 import os
-import re
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from graphtrain import Graph
+from graphtrain import Graph, Trainer
 from graphtrain.command.set_up import warm_start
 from graphtrain.errors import GraphtrainError
 from graphtrain.ranks import current_ranks
-from graphtrain.storage.manifest import read_manifest
 from tests.ranks import sharded
 from tests.ranks.sharded import Case, sharded_model, trainer_of, weights
 
-WIDTH = 384  # of layers whose pieces are much larger than all else in a checkpoint
 
-
-def warm_started(case: Case, path: Path) -> tuple[dict[str, Any], float]:
-    """The weights of a model after `--init`, all of each; and the bytes that this rank has read, per byte it holds."""
-    from graphtrain.storage import weight_files
-
-    model, counted, copy = sharded_model(case), [0], weight_files.copy_common
-
-    def counting(target: torch.Tensor, box: Any, source: torch.Tensor, source_box: Any) -> int:
-        count = copy(target, box, source, source_box)
-        counted[0] += count * source.shape[-1]
-        return count
-
-    weight_files.copy_common = counting
+def warm_started(case: Case, path: Path) -> dict[str, Any]:
+    """The weights of a model after `--init`, all of each."""
+    model = sharded_model(case)
     with torch.no_grad():
         for tensor in model.state_dict().values():
             tensor.zero_()
     warm_start({"model": model}, [f"model={path}"])
-    weight_files.copy_common = copy
-    held = sum(getattr(each, "_local_tensor", each).nbytes for each in model.state_dict().values())
-    return {name: tensor.tolist() for name, tensor in weights(model).items()}, counted[0] / held
+    return {name: tensor.tolist() for name, tensor in weights(model).items()}
 
 
-def begun(case: Case, folder: Path) -> dict[str, str]:
-    """Train a wide model to an open window, and save: the digests."""
-    sharded.WIDTH = WIDTH
-    return sharded.leg(case, folder, 1).sharded
-
-
-def resumed(case: Case, folder: Path) -> tuple[float, dict[str, str]]:
-    """Resume and save: the bytes that this rank has read, per byte that it needs; and the digests of what is saved."""
-    from graphtrain.storage import rank_files, resharded
-
-    sharded.WIDTH = WIDTH
-    counted, copy, read = [0], resharded.copy_common, rank_files.read_files
-
-    def counting(target: torch.Tensor, box: Any, source: torch.Tensor, source_box: Any) -> int:
-        count = copy(target, box, source, source_box)
-        counted[0] += count * source.itemsize
-        return count
-
-    def counting_files(path: Path, files: Any, reader: Any) -> Any:
-        counted[0] += sum(size for size, _ in files.values())
-        return read(path, files, reader)
-
-    resharded.copy_common, rank_files.read_files = counting, counting_files
+def finished(case: Case, folder: Path) -> dict[str, Any]:
+    """Train to the end, and save: all of each parameter."""
     trainer = trainer_of(case, run_dir=folder)
-    trainer.advance(0)
-    resharded.copy_common, rank_files.read_files = copy, read
+    trainer.run()
+    return sharded.parameters(trainer)
+
+
+def to_the_end_of_a_window(trainer: Trainer, steps: int) -> None:
+    """Train so many steps, and save behind the window."""
+    trainer.run(until=f"{steps} steps")
+    while trainer.progress["accumulate"]["count"]:
+        trainer.advance()
     trainer.save()
-    path = max((folder / "checkpoints").glob("*-step-*"))
-    manifest = read_manifest(path)
-    own = [size for name, (size, _) in manifest.files.items() if not re.match(r"rank\.\d+|.*\.\d{5}\.", name)]
-    own += [size for name, (size, _) in manifest.files.items() if name.startswith(f"rank.{current_ranks().rank:05d}")]
-    return counted[0] / sum(own), dict(manifest.sharded)
 
 
 def saved_twice(case: Case, folder: Path) -> None:
     trainer = trainer_of(case, run_dir=folder)
-    for _ in range(2):
-        trainer.advance(6)
-        trainer.save()
+    for steps in (1, 2):
+        to_the_end_of_a_window(trainer, steps)
 
 
 def told(case: Case, folders: list[Path]) -> list[str]:
@@ -152,8 +117,6 @@ def crossed(case: Case, folder: Path) -> tuple[str, dict[str, Any]]:
     return "", sharded.parameters(trainer)
 
 
-def stopped(case: Case, folder: Path, batches: int) -> None:
-    """Train so many micro-batches, and save."""
-    trainer = trainer_of(case, run_dir=folder)
-    trainer.run(until=f"{batches} batches")
-    trainer.save()
+def stopped(case: Case, folder: Path, steps: int) -> None:
+    """Train so many steps, and save behind the window."""
+    to_the_end_of_a_window(trainer_of(case, run_dir=folder), steps)

@@ -153,7 +153,7 @@ def test_weights_that_one_rank_changes_alone_are_found_without_a_save() -> None:
     graph = PLAN.graph().insert("perturb", perturb, after="zero_grad", reads={"step": "step.steps"})
     for error in run_with(graph, by_rank=True):
         assert isinstance(error, RanksDivergedError)
-        assert "ranks differ in `model.counts[3]`: " in str(error) and " on rank 0, 2; " in str(error)
+        assert "ranks differ in `model.counts`: " in str(error) and " on rank 0, 2; " in str(error)
 
     def changed_before(ranks: Ranks) -> None:
         trainer = PLAN.trainer()
@@ -161,7 +161,7 @@ def test_weights_that_one_rank_changes_alone_are_found_without_a_save() -> None:
             trainer.resources["model"].counts += ranks.rank
         trainer.run()
 
-    assert raised(changed_before)[0].startswith("ranks differ in `model.counts[0]`: 0.0 on rank 0; 1.0 on rank 1")
+    assert raised(changed_before)[0].startswith("ranks differ in `model.counts`: 'float64 [")
 
 
 def raised(program: Callable[[Ranks], Any]) -> list[str]:
@@ -206,7 +206,7 @@ def test_ranks_that_continue_with_what_differs(what: str) -> None:
         trainer.rewire(graph, model=model, optimizer=optimizer, training_step=lambda model, batch: model(batch).sum())
 
     differing = {
-        "weights": "`model.weight[0, 0]`: 0.0 on rank 0; 1.0 on rank 1",
+        "weights": "`model.weight`: 'float32 [1, 1] ",
         "lr": "`optimizer.lr`: 0.1 on rank 0; ",
     }
     for message in raised(program):

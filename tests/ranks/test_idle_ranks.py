@@ -13,7 +13,7 @@ from graphtrain import Graph, Loader, StepFunction, Trainer, node, progress
 from graphtrain.errors import DataError
 from graphtrain.ranks import Ranks
 from tests.checks.corpus import undeclared
-from tests.program.test_two_passes import SamBatch
+from tests.program.sam import SamBatch
 from tests.ranks.fake_ranks import run_ranks
 
 SAMPLES = 22

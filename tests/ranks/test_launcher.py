@@ -288,16 +288,6 @@ def test_an_exception_on_one_rank_of_a_command(tmp_path: Path) -> None:
     assert not (folder / "checkpoints").exists()
 
 
-@pytest.mark.full
-def test_a_signal_to_one_rank_in_setup_stops_all(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(at_rank_1(in_setup="os.kill(os.getpid(), 15)"))
-    first, second = run_command(2, "run", "train.py", "lr=0.2", cwd=tmp_path)
-    assert first.code == second.code == 75, (first, second)
-    assert first.err == ""
-    assert second.err.startswith("stopped by SIGTERM: nothing was trained, nothing was saved; start again with: ")
-    assert not (tmp_path / "runs").exists()
-
-
 @pytest.mark.sweep
 def test_a_signal_to_one_rank_stops_all_with_one_checkpoint(tmp_path: Path) -> None:
     def command(*words: str) -> Result:

@@ -247,44 +247,6 @@ def test_a_cut_around_the_pass_is_exact(tmp_path: Path, world_size: int) -> None
         assert run_ranks(world_size, resume(number), seed=-number) == whole, f"cut before {positions[0]}"
 
 
-@pytest.mark.second(1)
-@pytest.mark.full
-@pytest.mark.parametrize("other", [1, 3])
-def test_another_number_of_ranks_resumes_behind_the_pass(tmp_path: Path, other: int) -> None:
-    """Gradients that were summed within it are not summed again."""
-
-    class Plain(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 1))
-            self.double()
-
-        def forward(self, inputs: torch.Tensor, *, is_rare: bool = False) -> torch.Tensor:
-            output: torch.Tensor = self.layers(inputs.double())
-            return output
-
-    def end(run_dir: Path | None, advance: int = 0) -> Callable[[Ranks], Any]:
-        def program(ranks: Ranks) -> Any:
-            trainer = trainer_of(fit(2), model=Plain, run_dir=run_dir)
-            if advance:
-                trainer.advance(advance)
-                trainer.save()
-                return trainer.position, trainer.read("accumulate.exchanged")
-            trainer.run()
-            return torch.cat([each.detach().flatten() for each in trainer.resources["model"].parameters()])
-
-        return program
-
-    whole = run_ranks(2, end(None))[0]
-    seen = set()
-    for number in range(8, 13):
-        seen.add(run_ranks(2, end(tmp_path / str(number), number))[0])
-        program = end(tmp_path / str(number))
-        for weights in run_ranks(other, program) if other > 1 else [program(None)]:  # type: ignore[arg-type]
-            assert torch.allclose(weights, whole, rtol=0, atol=1e-12)
-    assert {("accumulate", True), ("exchange", True), ("clip", True)} <= seen
-
-
 class Shared(nn.Module):
     """One layer in two checkpoints, whose passes add to its gradient one after the other.
 

@@ -5,82 +5,32 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from graphtrain import Graph
-from graphtrain.errors import CheckpointError
-from graphtrain.storage.pieces import Piece, Sharding, digests_of_whole, sums_of
-from graphtrain.storage.resharded import _Cut
+from graphtrain.storage.pieces import Sharding
 from tests.devices import DEVICES
 from tests.ranks import sharded
 from tests.ranks.processes import run_processes
 from tests.ranks.sharded import Case
 
-# ---- boxes and sums, without processes
-
-
-def piece(whole: torch.Tensor, sharding: Sharding, rank: int) -> Piece:
-    return Piece(whole[tuple(slice(*ends) for ends in sharding.box(rank))].clone(), sharding)
+# ---- parts, without processes
 
 
 @pytest.mark.parametrize(("rows", "ranks", "dimension"), [(33, 2, 0), (33, 4, 0), (2, 4, 0), (0, 3, 0), (7, 3, 1)])
-def test_the_boxes_of_ranks_are_the_chunks_of_torch(rows: int, ranks: int, dimension: int) -> None:
+def test_the_parts_of_ranks_are_the_chunks_of_torch(rows: int, ranks: int, dimension: int) -> None:
     whole = torch.arange(float(rows * 5)).view(rows, 5) if not dimension else torch.arange(rows * 5.0).view(5, rows)
-    held = Sharding(tuple(whole.shape), tuple(whole.stride()), (dimension,), (ranks,))
+    held = Sharding(tuple(whole.shape), tuple(whole.stride()), dimension, (ranks,))
     chunks = list(torch.chunk(whole, ranks, dimension))
     empty = whole.narrow(dimension, 0, 0)
-    for rank, chunk in itertools.zip_longest(range(ranks), chunks, fillvalue=empty):
-        assert torch.equal(piece(whole, held, int(rank)).values, torch.as_tensor(chunk)), rank
-
-
-@pytest.mark.parametrize("dimension", [0, 1, None])
-def test_the_digest_of_whole_values_is_the_same_for_every_number_of_ranks(dimension: int | None) -> None:
-    whole = torch.randn(7, 5)
-
-    def digest(values: torch.Tensor, mesh: tuple[int, ...]) -> dict[str, str]:
-        held = Sharding((7, 5), (5, 1), (None,) * (len(mesh) - 1) + (dimension,), mesh)
-        count = mesh[0] if len(mesh) == 1 else mesh[0] * mesh[1]
-        of_ranks = []
-        for rank in range(count):
-            data = piece(values, held, rank).values.contiguous().reshape(-1).view(torch.uint8).numpy().data
-            of_ranks.append({"model": sums_of({"weight": held}, rank, lambda name, data=data: ("F32", data))})  # type: ignore[misc]
-        return digests_of_whole(of_ranks)
-
-    meshes = [(1,), (2,), (3,), (8,), (2, 3)]
-    assert len({str(digest(whole, mesh)) for mesh in meshes}) == 1
-    swapped = whole[[1, 0, 2, 3, 4, 5, 6]]
-    assert digest(swapped, (2,)) != digest(whole, (2,))
-
-
-@pytest.mark.parametrize(("before", "now"), [((2,), (3,)), ((4,), (1,)), ((1,), (3,)), ((2, 2), (3,)), ((3,), (2, 2))])
-def test_pieces_are_cut_for_another_mesh(tmp_path: Path, before: tuple[int, ...], now: tuple[int, ...]) -> None:
-    whole = {"weight": torch.randn(33, 4), "bias": torch.randn(3)}
-    size = int(torch.tensor(before).prod())
-
-    def state(rank: int) -> dict[str, Any]:
-        divided = (None,) * (len(before) - 1) + (0,)
-        shardings = {name: Sharding(tuple(each.shape), each.stride(), divided, before) for name, each in whole.items()}
-        return {"resources": {"model": {name: piece(whole[name], held, rank) for name, held in shardings.items()}}}
-
-    for rank in range(int(torch.tensor(now).prod())):
-        base, needed = state(0), 0
-        cut = _Cut(tmp_path, base, rank, now)
-        for saved in range(size):
-            if cut.needs(saved):
-                cut.take(state(saved), saved)
-                needed += 1
-        cut.put(base)
-        for name, got in base["resources"]["model"].items():
-            assert torch.equal(got.values, piece(whole[name], got.sharding, rank).values)
-        assert needed <= size
-    cut = _Cut(tmp_path, state(0), 0, (1,))
-    cut.take(state(0), 0)
-    if size > 1:
-        with pytest.raises(CheckpointError, match=r"model\.weight.*of 132 elements of rank 0 are there"):
-            cut.put(state(0))
+    parts = [held.part(whole, rank) for rank in range(ranks)]
+    for part, chunk in itertools.zip_longest(parts, chunks, fillvalue=empty):
+        assert torch.equal(part, chunk)
+    assert torch.equal(held.joined(parts), whole)
+    with pytest.raises(ValueError, match="its parts make a tensor of shape"):
+        held.joined([*parts, torch.ones(1, 5) if not dimension else torch.ones(5, 1)])
 
 
 # ---- processes
@@ -176,21 +126,6 @@ def test_every_cut_leads_to_the_same_bits(tmp_path: Path, ranks: int) -> None:
     case = Case(every=2, samples=4 * BATCHES_OF_TWO_WINDOWS[ranks], epochs=1)
     for wrong in run_processes(ranks, sharded.cut_everywhere, case, tmp_path, None, validated, seconds=1800):
         assert not wrong
-
-
-@pytest.mark.full
-def test_the_number_of_ranks_may_change_in_a_window(tmp_path: Path) -> None:
-    case = Case(every=3, dtype=torch.float64, dropout=0.0, samples=78)
-    (alone,) = run_processes(1, sharded.trained, replace(case, every=6, shards=False))
-    for steps, ranks in enumerate((2, 4, 1), 1):
-        legs = run_processes(ranks, sharded.leg, case, tmp_path, steps)
-        saved = legs[0].sharded
-        assert 0 < legs[0].count < 6, ranks
-        assert {"model", "optimizer", "gradients"} <= saved.keys()
-    for loaded in run_processes(3, sharded.enter, case, tmp_path):
-        assert loaded == saved
-    for last in run_processes(3, sharded.leg, case, tmp_path, None):
-        assert_close(last.parameters, alone[0])
 
 
 def sam(graph: Graph) -> Graph:

@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ from graphtrain.command.weights import export_weights
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.ranks import sharded as ranks_sharded
 from graphtrain.ranks.sharded import (
-    divided_of,
+    divided_dimension,
     is_sharded,
     local_of,
     mesh_of_group,
@@ -35,12 +34,11 @@ from graphtrain.ranks.sharded import (
     whole_norms,
     whole_of_part,
 )
-from graphtrain.resume.sharded import expect_whole
 from graphtrain.storage.manifest import read_manifest
 from graphtrain.storage.rank_files import read_state
-from graphtrain.storage.resharded import pieces_of, read_resharded, sums_of_pieces
+from graphtrain.storage.resharded import pieces_of, read_resharded
 from tests.ranks import sharded, sharded_files
-from tests.ranks.test_sharded import ALONE, EXACT, assert_close, validated
+from tests.ranks.test_sharded import ALONE, EXACT, validated
 from tests.ranks.test_sharded_files import shorten
 
 SHORT = replace(EXACT, samples=12, epochs=1)
@@ -64,17 +62,8 @@ def test_a_cut_leads_to_the_same_bits(tmp_path: Path) -> None:
     assert not sharded.cut_everywhere(ALONE, tmp_path, range(7, 8), validated)
 
 
-@pytest.mark.parametrize("shards", [True, False])
-def test_it_may_be_sharded_from_now_on_or_no_more(shards: bool, tmp_path: Path) -> None:
-    whole, _ = sharded.trained(replace(SHORT, shards=False))
-    sharded_files.stopped(replace(SHORT, shards=shards), tmp_path, 1)
-    problem, got = sharded_files.crossed(replace(SHORT, shards=not shards), tmp_path)
-    assert problem == ""
-    assert_close(got, whole)
-
-
 def test_its_weights_are_exported_and_read_again(tmp_path: Path) -> None:
-    trained = sharded.leg(ALONE, tmp_path / "run", None).parameters
+    trained = sharded_files.finished(ALONE, tmp_path / "run")
     one = tmp_path / "one.safetensors"
     export_weights(tmp_path / "run", one, None, print)
     loaded = safetensors.torch.load_file(one)
@@ -82,7 +71,7 @@ def test_its_weights_are_exported_and_read_again(tmp_path: Path) -> None:
         assert loaded[name].tolist() == values, name
     newest = max((tmp_path / "run" / "checkpoints").glob("*-step-*"))
     for case, path in itertools.product((ALONE, replace(ALONE, shards=False)), (newest, one)):
-        got, _ = sharded_files.warm_started(case, path)
+        got = sharded_files.warm_started(case, path)
         assert {name: got[name] for name in trained} == trained, (case.shards, path)
 
 
@@ -90,19 +79,11 @@ def test_any_number_of_ranks_reads_its_parts_of_what_one_has_saved(tmp_path: Pat
     sharded_files.stopped(ALONE, tmp_path, 1)
     path = max((tmp_path / "checkpoints").glob("*-step-*"))
     manifest = read_manifest(path)
-    saved = dict(pieces_of(read_state(path, manifest, [0])[0]))
+    saved = list(pieces_of(read_state(path, manifest, [0])[0]))
     for count in (2, 3):
         states = [read_resharded(path, manifest, [0], rank, count, ())[0] for rank in range(count)]
-        for place, piece in saved.items():
-            assert torch.equal(torch.cat([dict(pieces_of(state))[place].values for state in states]), piece.values)
-        sums = [sums_of_pieces(state, rank) for rank, state in enumerate(states)]
-        read: Any = SimpleNamespace(sections=states[0], path=path, manifest=manifest)
-        together: Any = SimpleNamespace(rank=0, gather=lambda own, sums=sums: [own, *sums[1:]])
-        expect_whole(read, together)
-        together.gather = lambda own: [own]
-        with pytest.raises(CheckpointError, match=r"have read of `.+` together is not what was saved"):
-            expect_whole(read, together)
-    assert {"resources", "gradients"} <= {section for section, *_ in saved}
+        for pieces in zip(saved, *map(pieces_of, states), strict=True):
+            assert torch.equal(torch.cat([piece.values for piece in pieces[1:]]), pieces[0].values)
     with pytest.raises(CheckpointError, match=r"over a mesh of \(1,\), and those of now over one of \(1, 1\)"):
         read_resharded(path, manifest, [0], 0, 1, (1, 1))
     (file,) = path.glob("rank.*.sharded.safetensors")
@@ -125,7 +106,7 @@ def of_rank_1(whole: torch.Tensor, dimension: int | None, mesh: Any) -> Any:
     like = DTensor.from_local(torch.empty(0), mesh, run_check=False)
     parts = (*whole.chunk(2, dimension or 0), whole.narrow(dimension or 0, 0, 0))
     values = parts[1] if dimension is not None else whole
-    return whole_of_part(values, like, whole.shape, whole.stride(), (None, dimension))
+    return whole_of_part(values, like, whole.shape, whole.stride(), dimension)
 
 
 def test_a_part_knows_its_place_in_the_whole(mesh: Any) -> None:
@@ -134,14 +115,14 @@ def test_a_part_knows_its_place_in_the_whole(mesh: Any) -> None:
     assert is_sharded(tensor) and not is_sharded(whole)
     assert (tensor.shape, tensor.stride(), tensor.dtype) == (whole.shape, whole.stride(), whole.dtype)
     assert torch.equal(local_of(tensor), whole[3:])
-    assert (mesh_shape(tensor), divided_of(tensor)) == ((2, 2), (None, 0))
+    assert (mesh_shape(tensor), divided_dimension(tensor)) == ((2, 2), 0)
     local_of(tensor).zero_()
     assert not tensor.to_local().any(), "it shares the memory of the part"
     refuse_meshes("model.weight", tensor, 4)
     with pytest.raises(UsageError, match=r"`model\.weight` is sharded over the ranks \[0, 1, 2, 3\] of 8"):
         refuse_meshes("model.weight", tensor, 8)
     partial = DTensor.from_local(torch.ones(2), mesh, [Partial(), Partial()], run_check=False)
-    with pytest.raises(UsageError, match=r"it is divided among ranks as .+; of a sharded tensor only Shard is known"):
+    with pytest.raises(UsageError, match=r"it is divided among ranks as .+; only Shard along one dimension is known"):
         refuse_meshes("model.weight", partial, 4)
 
 

@@ -100,23 +100,6 @@ def test_wherever_it_is_cut_it_is_exact(whole: list[End], tmp_path: Path, cuts: 
         assert ends[0].metrics == whole[0].metrics
 
 
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("world_size", "cuts"),
-    [(1, CUTS[1:3]), (3, CUTS[:1]), *(pytest.param(size, range(1, 60), marks=pytest.mark.sweep) for size in (1, 3, 4))],
-)
-def test_a_count_in_mid_window_is_summed_where_the_number_of_ranks_changes(
-    whole: list[End], tmp_path: Path, world_size: int, cuts: Any
-) -> None:
-    for number in cuts:
-        run_dir = tmp_path / str(number)
-        cut = run(2, run_dir, advance=number, **weighed("carry"))
-        if cut[0].position in ("train_batch", "validate/eval_batch") and world_size == 1:
-            continue  # there is a batch for each of two ranks
-        for end in run(world_size, run_dir, **weighed("carry")):
-            assert (end.weights - whole[0].weights).abs().max() < 1e-12, f"cut before {cut[0].position}"
-
-
 def test_the_graph_is_sound_among_ranks() -> None:
     for name in ("token_windows", "scaled"):
         assert Graph.load("fit").overlay(name).check(ranks=True) == []

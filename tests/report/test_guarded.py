@@ -1,4 +1,4 @@
-"""Loggers that raise: the run is as without them. A function and W&B have each row once."""
+"""Loggers that raise: the run is as without them. W&B has each row once; a function sees some again after a kill."""
 
 from __future__ import annotations
 
@@ -75,42 +75,6 @@ def test_whatever_of_a_logger_raises(call: str) -> None:
     guarded.ended("finished", None)
     guarded.close()
     assert lines == ["the logger Failing is off: it is full; the run continues without it"]
-
-
-@pytest.mark.parametrize("cuts", [(12,), (30,), (12, 20), (30, 14), (8, 8, 8)], ids=str)
-def test_a_function_has_every_row_once_however_often_the_run_is_cut(cuts: tuple[int, ...], tmp_path: Path) -> None:
-    whole = make(None)[0]
-    whole.run()
-    rows: list[Mapping[str, float]] = []
-    steps: list[int] = []
-    loggers = (lambda metrics, step: rows.append(metrics), Steps(steps))
-    for transitions in cuts:  # each process is killed: nothing is saved beside the checkpoints of the graph
-        make(tmp_path, *loggers)[0].advance(transitions)
-    make(tmp_path, *loggers)[0].run()
-    assert rows == whole.metrics
-    assert steps == [row["step"] for row in whole.metrics]
-
-
-class Steps:
-    """Any callable."""
-
-    def __init__(self, steps: list[int]) -> None:
-        self.steps = steps
-
-    def __call__(self, metrics: Mapping[str, float], step: int) -> None:
-        self.steps.append(step)
-
-
-def test_a_function_has_rows_that_are_repeated_with_other_values_and_a_new_one_those_after_the_checkpoint(
-    tmp_path: Path,
-) -> None:
-    steps: list[int] = []
-    make(tmp_path, Steps(steps))[0].advance(44)
-    before, new = len(steps), list[int]()
-    trainer, _ = make(tmp_path, Steps(steps), lambda metrics, step: new.append(step), lr=0.2)
-    trainer.run(from_setup="optimizer.lr")
-    assert steps[before:] == new == [row["step"] for row in trainer.metrics][-len(new) :]
-    assert 0 < len(new) < len(trainer.metrics)
 
 
 class Run:
@@ -203,6 +167,10 @@ def test_the_recipe_for_other_services(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     Path("services.py").write_text(recipe)
     for transitions in (30, 1000):  # the first process is killed
+        before = len(sent["mlflow"])
         trainer, _ = make(tmp_path / "run", *runpy.run_path("services.py")["loggers"])
         trainer.advance(transitions)
-    assert sent == {"mlflow": trainer.metrics, "trackio": trainer.metrics, "runs": [None, "an id"]}
+    again = [row for row in sent["mlflow"][:before] if row in sent["mlflow"][before:]]
+    assert len(again) == 1, "the row after the checkpoint"
+    assert [row for row in sent["mlflow"] if row not in again or again.remove(row)] == trainer.metrics
+    assert sent["trackio"] == sent["mlflow"] and sent["runs"] == [None, "an id"]

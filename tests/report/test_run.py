@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import sys
 from collections.abc import Callable
@@ -65,13 +64,6 @@ def test_the_files_say_what_the_trainer_says(trained: tuple[Trainer, Run]) -> No
     assert run.frame().equals(trainer.frame()) and run.frame(joined=False).equals(trainer.frame(joined=False))
 
 
-def test_it_is_read_again_each_time(tmp_path: Path) -> None:
-    run = on_disk(tmp_path, ROWS[:1], state="running", process=os.getpid())
-    assert (run.status["state"], len(run.metrics), run.arguments) == ("running", 1, {})
-    on_disk(tmp_path, process=2**22 + 1, state="running")
-    assert (run.status["state"], len(run.metrics)) == ("interrupted", 4)
-
-
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
@@ -88,13 +80,6 @@ def test_what_is_missing_or_damaged_is_named(damage: Callable[[Path], Any], said
     with pytest.raises(UsageError, match=said):
         _ = (Run(run.path).status, run.metrics, run.texts)
     assert repr(run).startswith(f"<Run {run.path}: ")
-
-
-@pytest.mark.parametrize("starts", ["3\n", '{"about": 3}\n', '{"about": {"arguments": [1]}}\n', '{"about": {}}\n{"ab'])
-def test_arguments_that_are_not_there(starts: str, tmp_path: Path) -> None:
-    run = on_disk(tmp_path)
-    (tmp_path / "starts.jsonl").write_text(starts)
-    assert run.arguments == {}
 
 
 def test_the_graph_is_that_of_a_checkpoint(tmp_path: Path) -> None:
@@ -206,24 +191,6 @@ def test_some_metrics_over_epochs(tmp_path: Path) -> None:
         on_disk(tmp_path, []).plot()
 
 
-@pytest.mark.full
-def test_many_groups_are_on_several_lines(tmp_path: Path) -> None:
-    row = {"step": 1, "epoch": 1.0, **{f"_$\\no${number}": 1.0 for number in range(4)}}
-    figure = on_disk(tmp_path, [row]).plot()
-    assert len(figure.axes) == 4 and figure.get_size_inches().tolist() == pytest.approx([13.5, 6.4])
-    assert figure._repr_png_(), "a name is no formula"
-
-
-def test_rounds_are_curves_of_one_colour() -> None:
-    from graphtrain.report.figure import curves_of, figure_of
-
-    rows = [{"step": step, "epoch": step, "fold": fold, "loss": fold + step} for fold in (1, 2) for step in (1, 2)]
-    curves = curves_of(rows, ("fold",))
-    assert [curve.points for curve in curves] == [[(1, 2), (2, 3)], [(1, 3), (2, 4)]]
-    (axis,) = figure_of(curves, "step").axes
-    assert len({line.get_color() for line in axis.get_lines()}) == 1 and axis.get_legend() is None
-
-
 # ---- as a page
 
 
@@ -241,20 +208,9 @@ def test_the_page_of_a_trainer(trained: tuple[Trainer, Run]) -> None:
     assert words(page).startswith(f"Run {trained[1].path}: finished, step 12") and page.count("<details>") == 1
 
 
-def test_a_page_without_rows_and_without_a_checkpoint(tmp_path: Path) -> None:
-    html = on_disk(tmp_path, [], metrics={})._repr_html_()
-    assert words(html) == f"Run {tmp_path}: stopped, step 2, epoch 1; next node decide"
-    assert "<svg" not in html and "<details" not in html
-
-
 def test_text_of_others_stays_text(tmp_path: Path) -> None:
     nasty = "<script>alert('x')</script>&amp;/loss"
     row = {"step": 1, "epoch": 1.0, nasty: 1.0}
     status = {"state": nasty, "place": nasty, "position": nasty, "graph": nasty, "metrics": row}
     html = on_disk(tmp_path, [row], **status)._repr_html_()
     assert "<script" not in html and words(html).count(nasty) == 4
-
-
-def test_of_many_metrics_some_are_shown(tmp_path: Path) -> None:
-    shown = words(on_disk(tmp_path, metrics={f"m{number}": 1.0 for number in range(20)})._repr_html_())
-    assert "m11 1" in shown and "m12 " not in shown and "+8 more" in shown

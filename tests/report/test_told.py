@@ -160,8 +160,3 @@ def test_the_latest_texts_are_in_the_snapshot() -> None:
     assert len(recorder.texts) == 16 and list(recorder.texts.items())[-1] == ("sample 7", "again")
     with pytest.raises(UsageError, match="`show` was given a text with the name `step`"):
         recorder.show({"step": Text("1")})
-
-
-def test_a_run_without_texts_has_no_file_of_them(tmp_path: Path) -> None:
-    trainer_of(tmp_path, graph=quiet).run()
-    assert not (tmp_path / "texts.jsonl").exists() and Run(tmp_path).texts == []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphtrain import Graph, Outcome, Trainer, node
+from graphtrain import Graph, Trainer, node
 
 
 class Net(torch.nn.Module):
@@ -124,49 +124,6 @@ def test_two_trainers_over_one_model(tmp_path: Path) -> None:
     assert any(line.startswith("resumed ") and line.endswith("exact") for line in lines)
     assert resumed.resources["model"].calls == whole.resources["model"].calls == 13
     assert resumed.digest() == whole.digest()
-
-
-@pytest.mark.full
-def test_two_trainers_that_take_turns(tmp_path: Path) -> None:
-    def both(folder: Path | None, rounds: int) -> tuple[list[Trainer], list[str]]:
-        supplied, lines = resources(), []
-        trainers = []
-        for name in ("first", "second"):
-            optimizer = torch.optim.SGD(supplied["model"].body.parameters(), lr=0.01)
-            mine = supplied | {
-                "optimizer": optimizer,
-                "training_step": lambda model, batch: model(batch).square().mean(),
-            }
-            trainer, reported = trainer_of(fit(100), folder and folder / name, **mine)
-            trainer.run(until="1 batches")
-            trainers.append(trainer)
-            lines.append(reported)
-        for number in range(2, rounds):
-            for trainer in trainers:
-                assert trainer.run(until=f"{number} batches") is Outcome.REACHED
-        return trainers, [line for reported in lines for line in reported]
-
-    (first, second), lines = both(tmp_path, 5)
-    assert first.resources["model"].calls == second.resources["model"].calls == 8
-    assert not [line for line in lines if "exact" in line]
-
-
-@pytest.mark.full
-def test_one_module_under_two_names(tmp_path: Path) -> None:
-    def shared() -> dict[str, Any]:
-        supplied = resources()
-        return supplied | {"teacher": supplied["model"], "part": supplied["model"].body}
-
-    whole, _ = trainer_of(fit(), None, **shared())
-    whole.run()
-    first, _ = trainer_of(fit(), tmp_path, **shared())
-    first.run(until="7 batches")
-    first.save()
-    second, lines = trainer_of(fit(), tmp_path, **shared())
-    second.run()
-    assert any(line.startswith("resumed ") and line.endswith("exact") for line in lines)
-    assert second.digest() == whole.digest()
-    assert second.resources["teacher"] is second.resources["model"]
 
 
 def test_a_step_function_may_hold_the_trainer_that_calls_it(tmp_path: Path) -> None:

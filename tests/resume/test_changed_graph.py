@@ -60,16 +60,6 @@ def whole() -> Trainer:
 # ---- identical, cosmetic, compatible
 
 
-@pytest.mark.full
-def test_an_identical_graph_is_not_reported(tmp_path: Path, whole: Trainer) -> None:
-    cut(tmp_path)
-    said: list[str] = []
-    trainer = trainer_of(tmp_path, Graph.loads(small_graph().to_toml()), said)
-    trainer.run()
-    assert "graph" not in resumed_line(said) and resumed_line(said).endswith("unchanged: exact")
-    assert trainer.digest() == whole.digest()
-
-
 @pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize(
@@ -123,16 +113,6 @@ def test_a_change_that_does_not_touch_training_leaves_it_bitwise(
     assert trainer.run() is Outcome.FINISHED
     assert words in resumed_line(said)
     assert result(trainer) == result(whole)
-
-
-def test_many_differences_stand_below_the_line(tmp_path: Path) -> None:
-    cut(tmp_path)
-    said: list[str] = []
-    graph = small_graph().insert("pause", "choice", after="step").remove("log", to="decide").set("clip", max_norm=2.0)
-    trainer_of(tmp_path, graph, said).advance()
-    assert "changed: the graph (6 differences, below), progress of log left out" in resumed_line(said)
-    below = [one for one in said if one.startswith("  ")]
-    assert {"  clip.max_norm 1.0 -> 2.0", "  node pause added", "  node log removed"} <= set(below)
 
 
 # ---- a lost position
@@ -225,7 +205,6 @@ def test_a_renaming_is_given_only_once(tmp_path: Path, whole: Trainer) -> None:
     said: list[str] = []
     trainer = trainer_of(tmp_path, graph, said)
     trainer.run(rename={"accumulate": "gather"})
-    assert "rename: the saved graph has `gather` already, and no `accumulate`" in said
     assert resumed_line(said).endswith("exact")
     assert result(trainer) == result(whole)
 
@@ -249,20 +228,6 @@ def test_a_renaming_that_cannot_be_is_refused(rename: Mapping[str, str], message
         graph = graph.rename("clip", "gathered")
     with pytest.raises(UsageError, match=f"(?s){message}"):
         trainer_of(tmp_path, graph).run(rename=rename)
-
-
-def test_two_nodes_may_change_places() -> None:
-    fit = Graph.load("fit")
-    swapped = fit.rename("clip", "x").rename("step", "clip").rename("x", "step")
-    renaming = Renaming({"clip": "step", "step": "clip"}, fit, swapped)
-    assert [renaming.path(one) for one in ("clip", "step", "log")] == ["step", "clip", "log"]
-    assert [renaming.former(one) for one in ("clip", "step", "log")] == ["step", "clip", "log"]
-
-
-def test_a_slot_that_is_called_like_a_node_keeps_its_name() -> None:
-    fit = Graph.load("fit")
-    renaming = Renaming({"validate": "loss"}, fit, fit.rename("validate", "loss"))
-    assert [renaming.slot(one) for one in ("loss", "validate/loss", "validate")] == ["loss", "loss/loss", "validate"]
 
 
 # ---- missing slots, the saved graph
@@ -368,7 +333,7 @@ OLD = OLD.guard("window_complete", "accumulate.count >= accumulate.every or next
 @pytest.mark.parametrize("every", [2, 8])
 def test_another_window_holds_for_the_next_one(every: int, in_place: bool, fit: Graph, tmp_path: Path) -> None:
     """A window that is open keeps its size. In an old graph what is in it was divided by the former one, and the rest
-    by the new one; it is closed when that is full, which is reported.
+    by the new one; it is closed when that is full.
     """
     graph = fit.set("accumulate", every=4).set("finish", after="1 epochs")
     said: list[str] = []
@@ -380,10 +345,6 @@ def test_another_window_holds_for_the_next_one(every: int, in_place: bool, fit: 
     else:
         trainer = tiny(new, tmp_path, said)
     trainer.run(until="12 batches")
-    lines = [one for one in said if "weighs them unequally" in one]
-    text = f"3 of its backward passes were made for a window of 4, the rest are made for one of {every}"
-    assert [text in line for line in lines] == ([True] if fit is OLD else [])
-
     torch.manual_seed(0)
     model = torch.nn.Linear(1, 1)
     optimizer, count = torch.optim.SGD(model.parameters(), lr=0.1), 0
@@ -407,16 +368,6 @@ def test_a_guard_that_reads_the_size_of_a_window_divides_no_loss_by_it(tmp_path:
     trainer.run(until="3 batches")
     trainer.rewire(graph.set("accumulate", every=2))
     assert trainer.read("accumulate.count") == 3
-    assert not [one for one in said if "unequally" in one]
-
-
-def test_an_unchanged_or_closed_window_is_not_spoken_of(tmp_path: Path) -> None:
-    graph = Graph.load("fit").set("accumulate", every=4).set("finish", after="1 epochs")
-    said: list[str] = []
-    tiny(graph, tmp_path).run(until="3 batches")
-    tiny(graph.set("clip", max_norm=3.0), tmp_path, said).run(until="4 batches")
-    tiny(graph.set("accumulate", every=2), tmp_path, said).run()
-    assert not [one for one in said if "unequally" in one]
 
 
 def declare(**fields: Any) -> Any:
@@ -487,7 +438,5 @@ def test_the_progress_of_a_removed_node_is_reported_as_left_out(tmp_path: Path) 
 def test_of_very_many_differences_the_rest_is_counted() -> None:
     former = Graph.load("fit")
     now = functools.reduce(lambda graph, number: graph.insert(f"n{number}", "choice"), range(35), former)
-    change = GraphChange(former, Renaming({}, former, now), former.diff(now), ())
-    assert change.words() == ["the graph (35 differences, below)"]
-    assert len(change.below()) == 31
-    assert change.below()[-1] == "  and 5 more: graphtrain diff RUN_DIR GRAPH"
+    words = GraphChange(former, Renaming({}, former, now), former.diff(now)).words()
+    assert len(words) == 9 and words[-1] == "27 more differences of the graph: graphtrain diff"

@@ -11,7 +11,6 @@ import torch
 
 from graphtrain import Graph, Outcome, Trainer
 from graphtrain.storage.checkpoint import read_checkpoint
-from graphtrain.storage.run_directory import Retention
 from graphtrain.storage.state_files import StagedState
 from graphtrain.storage.tensor_files import StagingBuffers
 from tests.ranks.fake_ranks import run_ranks
@@ -122,7 +121,7 @@ def test_a_failure_names_the_checkpoint_from_which_a_resume_begins(tmp_path: Pat
     trainer = trainer_of(tmp_path, said, step=failing)
     with pytest.raises(ValueError, match="looks at") as failure:
         trainer.run()
-    assert "resumes from step 4, 2 steps before the error: checkpoint 000004-step-4" in failure.value.__notes__
+    assert "resumes from checkpoint 000004-step-4" in failure.value.__notes__
     assert trainer.run(until="1 steps") is Outcome.REACHED
     assert any(line.startswith("resumed ") and "step 4," in line for line in said)
 
@@ -161,15 +160,6 @@ def test_one_does_not_take_the_place_of_another_at_the_same_step(tmp_path: Path)
     assert manifests[-1].not_finite == "model.layer.bias"
 
 
-@pytest.mark.full
-def test_ranks_keep_them_too(tmp_path: Path) -> None:
-    def run(ranks: Any) -> Outcome:
-        return trainer_of(tmp_path).run()
-
-    assert run_ranks(2, run) == [Outcome.FINISHED] * 2
-    assert steps_of(tmp_path) == [3, 4, 8]
-
-
 def test_what_is_looked_at_are_weights_of_any_type() -> None:
     for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn):
         for value, weights, expected in (
@@ -183,11 +173,3 @@ def test_what_is_looked_at_are_weights_of_any_type() -> None:
             state = {"w": torch.tensor([1.0, value]).to(dtype), "n": torch.tensor([1]), "empty": torch.zeros(0)}
             staged = StagedState({"resources": {"model": state}}, {}, StagingBuffers(), {"model": weights, "other": {}})
             assert staged.weight_that_is_not_finite == expected, (dtype, value)
-
-
-def test_without_the_rule_they_would_go() -> None:
-    """What the tests above would not notice, if others stayed anyway."""
-    assert Retention(2).expired([1, 2, 3, 4, 5], {}) == [1, 2, 3]
-    assert Retention(2).expired([1, 2, 3, 4, 5], {}, not_finite=[4, 5]) == [1, 4]
-    assert Retention(2).expired([1, 2, 3, 4, 5], {}, not_finite=[1, 2, 3, 4, 5]) == [1, 2, 3]
-    assert Retention(2, "loss").expired([1, 2, 3, 4], {1: 0.1, 2: 0.2, 3: 0.3}, not_finite=[4]) == []

@@ -256,17 +256,6 @@ def test_what_the_same_setup_could_not_load_is_one_sentence_at_the_save_and_at_t
         )
 
 
-def test_groups_that_a_changed_setup_makes_as_they_were_saved_can_be_resumed(tmp_path: Path) -> None:
-    trainer, _ = trainer_of(LOST["groups that changed places"][0], tmp_path)
-    trainer.run(until=f"{CUT_AT} batches")
-    second, lines = trainer_of(LOADABLE["nothing"], tmp_path)
-    second.resources["optimizer"].param_groups.reverse()
-    second = Trainer(trainer.graph, run_dir=tmp_path, display=None, notify=lines.append, **second.resources)
-    second.advance(0)
-    moments = [trainer.resources["optimizer"].state_dict(), second.resources["optimizer"].state_dict()]
-    assert str(moments[0]) == str(moments[1])
-
-
 @pytest.mark.full
 def test_a_tensor_that_is_no_parameter_keeps_its_gradient(tmp_path: Path) -> None:
     def trained(run_dir: Path | None) -> tuple[Trainer, list[str]]:

@@ -123,20 +123,6 @@ def trained_then(patch: pytest.MonkeyPatch, owner: type, name: str, instead: Any
     return asked
 
 
-@pytest.mark.second(2)
-@pytest.mark.full
-@pytest.mark.parametrize("parameters", [{"slim": True}, {"mode": "sync"}, {"best": "loss", "keep_best": 2}])
-def test_it_holds_for_other_ways_of_saving(
-    parameters: dict[str, Any], tmp_path: Path, whole: tuple[Trainer, Path, Lines]
-) -> None:
-    first = trainer_of(tmp_path, **parameters)
-    first.run(until="9 batches")
-    second = trainer_of(tmp_path, **parameters)
-    second.run()
-    assert torch.equal(second.resources["model"][0].weight, whole[0].resources["model"][0].weight)
-    assert second.metrics == whole[0].metrics
-
-
 # ---- past runs
 
 
@@ -172,9 +158,9 @@ def test_a_replay_does_not_follow(whole: tuple[Trainer, Path, Lines]) -> None:
 def test_what_a_person_has_changed_is_not_undone(tmp_path: Path) -> None:
     first = trainer_of(tmp_path)
     first.run(until="5 batches")
-    assert first._run.writer.lineage.saved
+    assert first._run.writer.saved
     first.rewire(first.graph.set("clip", max_norm=1e9))
-    assert not first._run.writer.lineage.saved
+    assert not first._run.writer.saved
     second = trainer_of(tmp_path)
     second.resources["optimizer"].param_groups[0]["lr"] = 0.01
     changed = Trainer(
@@ -182,7 +168,7 @@ def test_what_a_person_has_changed_is_not_undone(tmp_path: Path) -> None:
     )
     changed.advance(1, from_setup="optimizer.lr")
     newest = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())[-1]
-    assert changed._run.writer.lineage.saved == {"checkpoint": newest}, "made after the change"
+    assert changed._run.writer.saved == {"checkpoint": newest}, "made after the change"
 
 
 def _slower(resources: dict[str, Any]) -> dict[str, Any]:
@@ -246,12 +232,6 @@ def test_a_limit_ends_it(tmp_path: Path) -> None:
     assert "smaller learning rate" in error.value.hint
 
 
-def test_a_schedule_by_the_clock_is_reported(tmp_path: Path) -> None:
-    lines = Lines()
-    trainer_of(tmp_path, lines, every="10 minutes")
-    assert any("`checkpoint` fires by the clock (10 minutes)" in line for line in lines)
-
-
 @node
 class Twice:
     """Go back once, at a batch, and count what it sees of the run."""
@@ -310,10 +290,3 @@ def test_another_number_of_ranks_goes_back_to_what_the_former_have_saved(tmp_pat
     trainer.run()
     assert trainer.state == "finished"
     assert any(f"sends the run back to {name}" in line for line in lines for name in saved)
-
-
-def test_a_dry_run_goes_nowhere() -> None:
-    graph = PROCEDURE.graph().dry_run()
-    trainer = Trainer(graph, display=None, notify=lambda line: None, **PROCEDURE.resources())
-    trainer.run()
-    assert trainer.unreached == ()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.resume.command_runs import ROOT, Run
+from tests.resume.command_runs import Run
 
 INTERVAL = 3
 # No process gets further than this before it is killed, so that there are as many kills as there should be.
@@ -93,40 +93,6 @@ def killed_again_and_again(folder: Path, kills: int, mode: str, record: Callable
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("mode", ["async"])
-def test_some_kills(mode: str, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
-    killed_again_and_again(tmp_path, 2, mode, record_property)
-
-
-@pytest.mark.sweep
 @pytest.mark.parametrize("mode", ["async", "sync"])
 def test_many_kills(mode: str, tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     killed_again_and_again(tmp_path, 55, mode, record_property)
-
-
-@pytest.mark.sweep
-def test_the_example_is_killed(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
-    """A larger model, by the clock alone."""
-    sizes = ("width=32", "layers=1", "heads=2", "context=16", "batch_size=4", "windows=64000", "epochs=1")
-    settings = (*sizes, "finish.after=1 epochs", "checkpoint.every=100 batches")
-    script = ROOT / "examples" / "charlm.py"
-    for name in ("whole", "killed"):
-        (tmp_path / name).mkdir()
-    whole, run = (Run(tmp_path / name, settings, script=script) for name in ("whole", "killed"))
-    assert whole.finish()[0] == 0
-    kills, ended = 0, False
-    while not ended:
-        process = run.start_new()
-        try:
-            errors = process.communicate(timeout=random.uniform(3, 7) if kills < 15 else 120)[1]
-            ended = True
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            kills += 1
-            run.expect_sound()
-    assert process.returncode == 0, errors
-    assert kills >= 2
-    assert run.result == whole.result
-    assert run.unaccounted() == set()
-    record_property("kills", f"examples/charlm.py: {kills} kills")

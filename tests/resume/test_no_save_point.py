@@ -81,45 +81,6 @@ def test_a_checkpoint_that_is_never_possible_is_an_error_that_names_what_is_aliv
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
-@pytest.mark.full
-def test_checkpoints_that_each_come_late_do_not_add_up(tmp_path: Path) -> None:
-    rounds, waited = 6, MOST_TRANSITIONS // 5
-
-    @node(writes="stream", transient="stream")
-    def open_stream() -> Iterator[int]:
-        return iter([1, 2])
-
-    @node
-    def close_stream(stream: Any) -> None: ...
-
-    graph = Graph.loads(
-        f"""
-        format = 1
-        name = "late"
-        start = "open_stream"
-        [nodes]
-        open_stream = {{}}
-        checkpoint = {{ every = "1 rounds", keep = 100 }}
-        wait = {{ use = "choice" }}
-        close_stream = {{}}
-        [guards]
-        waited = "wait.runs % {waited} == 0"
-        finished = "open_stream.runs >= {rounds}"
-        [edges]
-        open_stream = ["checkpoint"]
-        checkpoint = ["wait"]
-        wait = ["close_stream if waited", "wait"]
-        close_stream = ["end if finished", "open_stream"]
-        [clock]
-        rounds = "open_stream.runs"
-        """
-    )
-    trainer = make_trainer(graph, tmp_path)
-    assert trainer.run() is Outcome.FINISHED
-    assert rounds * waited > MOST_TRANSITIONS
-    assert len(list((tmp_path / "checkpoints").iterdir())) == rounds
-
-
 # ---- what a person is told after a while
 
 
@@ -228,59 +189,9 @@ def run_and_stop(graph: Graph, run_dir: Path, at_turn: int) -> tuple[list[str], 
 def test_what_prevents_a_stop_is_told_once(maker: Any, user: Any, slot: str, why: str, tmp_path: Path) -> None:
     said, trainer = run_and_stop(around_a_body(maker, user), tmp_path, at_turn=10)
     assert said == [
-        f"no save point in {PATIENCE} transitions: `{slot}` cannot be saved ({why}); read later by `use`; "
-        "alive at every node of `inner`; training on to the next save point"
+        f"no save point in {PATIENCE} transitions: `{slot}` cannot be saved ({why}); training on to the next save point"
     ]
     assert trainer.position == "last", "the first position at which it is not needed any more"
-
-
-class Pool(torch.utils.data.Dataset[torch.Tensor]):
-    """Samples that no checkpoint holds."""
-
-    def __len__(self) -> int:
-        return 4
-
-    def __getitem__(self, number: int) -> torch.Tensor:
-        return ([torch.ones(2, 2)] * 4)[number]
-
-
-def test_a_data_set_in_a_slot_is_named_with_the_way_out(tmp_path: Path) -> None:
-    @node(writes="replay")
-    def collect() -> Pool:
-        return Pool()
-
-    graph = Graph.load("fit").set("next_batch", reads={"train_data": "replay"}).set("finish", after="1 epochs")
-    graph = graph.insert("collect", collect, after="begin_epoch").set("checkpoint", every="2 batches")
-    said: list[str] = []
-    trainer = trainer_of_a_line(graph, tmp_path, said)
-    what = "the slot `replay`, which `next_batch` reads as its data, holds a Pool, which cannot be saved"
-    way_out = "write a list of batches to it; or supply the data as a resource, and write the numbers of its samples"
-    with pytest.raises(SaveFailedError) as raised:
-        trainer.run()
-    assert what in str(raised.value) and raised.value.hint is not None and way_out in raised.value.hint
-    lines = [line for line in said if "no checkpoint can be made" in line]
-    assert lines == [f"no checkpoint can be made here: {what}; {way_out} (`indices`)"]
-
-
-def test_a_model_in_a_slot_is_named_with_the_way_out_before_anything_is_refused(tmp_path: Path) -> None:
-    @node(writes="helper")
-    def make_helper() -> torch.nn.Module:
-        return torch.nn.Linear(1, 1)
-
-    @node
-    def use_helper(helper: Any) -> None: ...
-
-    graph = Graph.load("fit").insert("make", make_helper, after="step").insert("use", use_helper, after="make")
-    said: list[str] = []
-    graph = graph.set("finish", after="1 steps").set("checkpoint", every="never")
-    trainer = trainer_of_a_line(graph, tmp_path, said, train_data=[torch.ones(2, 2)])
-    while trainer.position != "use":
-        trainer.advance()
-    trainer.save()
-    assert [line for line in said if "can be made here" in line] == [
-        "no checkpoint can be made here: the slot `helper` cannot be saved: nothing is known that could make its "
-        "Linear again; supply it as a resource; one that a node makes again is a `Factory`, and the node a `renew`"
-    ]
 
 
 def test_what_a_step_function_returns_and_cannot_be_saved_is_named_with_what_can(tmp_path: Path) -> None:
@@ -297,36 +208,3 @@ def test_what_a_step_function_returns_and_cannot_be_saved_is_named_with_what_can
         "save numbers, text, lists, dicts, tensors or arrays from which it can be recreated; or write it again "
         "before it is read, so that it is not alive there"
     )
-
-
-@pytest.mark.full
-def test_nothing_is_told_before_that(tmp_path: Path) -> None:
-    said, _ = run_and_stop(around_a_body(make_thing, use_thing), tmp_path, at_turn=BODY_TURNS - PATIENCE // 2 + 2)
-    assert said == []
-
-
-@pytest.mark.full
-def test_a_save_is_reported_once_too(tmp_path: Path) -> None:
-    said: list[str] = []
-    trainer = Trainer(
-        around_a_body(make_thing, use_thing), run_dir=tmp_path, device="cpu", display=None, notify=said.append
-    )
-    trainer.advance(8)
-    path = trainer.save()
-    assert path is not None and trainer.position == "last"
-    told = [line for line in said if "save point" in line]
-    assert len(told) == 2
-    assert told[0].startswith("`inner/wait` is not a save point (alive: thing; `thing`: a builtins.object cannot be")
-    assert told[1].startswith(f"no save point in {PATIENCE} transitions: `thing` cannot be saved")
-
-
-@pytest.mark.full
-def test_a_stop_and_a_save_at_one_position_are_one_attempt(tmp_path: Path) -> None:
-    graph = around_a_body(make_thing, use_thing)
-    trainer = Trainer(graph, run_dir=tmp_path, device="cpu", display=None, notify=lambda line: None)
-    vars(Turn)["calls"][1] = lambda: [trainer.save(), os.kill(os.getpid(), signal.SIGTERM)]
-    attempts: list[str] = []
-    refuse = trainer._run.writer._refuse
-    trainer._run.writer._refuse = lambda *arguments: attempts.append(trainer.position) or refuse(*arguments)  # type: ignore
-    assert trainer.run() is Outcome.STOPPED
-    assert len(attempts) == 2 * BODY_TURNS, "one for each position in the body from there on, and that of `use`"

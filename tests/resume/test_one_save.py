@@ -78,8 +78,7 @@ def test_all_ranks_write_one_checkpoint_and_know_it(slim: Slim | None, tmp_path:
     assert [written.path for written in results] == [tmp_path / NAME] * 3
     assert len({written.manifest.digest for written in results}) == 1
     assert {key.rpartition("/")[0]: bool(value) for key, value in left[0].items()} == {
-        "run/save/1/folder": False, "run/save/1/summary": False, "run/save/1/leaves": False,
-        "run/save/1/essential": False, "run/save/1/files": False, "run/save/1/outcome": True,
+        "run/save/1/folder": False, "run/save/1/summary": False, "run/save/1/files": False, "run/save/1/outcome": True,
     }  # fmt: skip
     for rank in range(3):
         read = read_checkpoint(tmp_path / NAME, rank=rank)

@@ -76,7 +76,7 @@ def counting_step(seen: list[int], amount: int) -> Callable[..., torch.Tensor]:
 def test_what_is_taken_of_rank_0_is_named(tmp_path: Path) -> None:
     def cut(ranks: Ranks) -> None:
         trainer = trainer_of(tmp_path, training_step=counting_step([0], ranks.rank + 1))
-        trainer.advance(6)
+        trainer.advance(12)
         trainer.save()
 
     run_ranks(2, cut)
@@ -84,10 +84,9 @@ def test_what_is_taken_of_rank_0_is_named(tmp_path: Path) -> None:
     seen = [0]
     trainer = trainer_of(tmp_path, training_step=counting_step(seen, 0), notify=lines.append)
     trainer.run()
-    assert seen == [1], "that of rank 0"
+    assert seen == [2], "that of rank 0"
     (line,) = (line for line in lines if line.startswith("resumed"))
-    buffers = "`model.1.running_mean`, `model.1.running_var`"
-    assert f"(other random numbers, {buffers} and what has changed since `setup` of rank 0, " in line
+    assert "(other random numbers, what has changed since `setup` of rank 0)" in line
 
 
 @pytest.mark.full
@@ -177,13 +176,11 @@ def test_a_save_that_one_rank_asks_for_is_one_checkpoint(tmp_path: Path) -> None
         return trainer.run()
 
     assert run_ranks(2, program) == [Outcome.FINISHED] * 2
-    assert names(tmp_path) == ["000001-step-0", "000002-step-4"]
-    manifest = read_manifest(tmp_path / "checkpoints" / "000001-step-0")
-    assert manifest.position != "train_batch", "no batch is alive"
+    assert names(tmp_path) == ["000001-step-1", "000002-step-4"], "behind the window"
 
 
 @pytest.mark.full
-def test_a_stop_prefers_an_edge_without_a_batch(tmp_path: Path) -> None:
+def test_a_stop_waits_for_the_end_of_a_window(tmp_path: Path) -> None:
     def program(ranks: Ranks) -> tuple[Outcome, str]:
         trainer = trainer_of(tmp_path, is_plain=True)
         trainer.advance(3)
@@ -192,12 +189,14 @@ def test_a_stop_prefers_an_edge_without_a_batch(tmp_path: Path) -> None:
         assert trainer.position == "train_batch"
         return trainer.run(), trainer.position
 
-    assert run_ranks(2, program) == [(Outcome.STOPPED, "accumulate")] * 2
+    assert run_ranks(2, program) == [(Outcome.STOPPED, "decide")] * 2
     assert run(1, tmp_path, is_plain=True)[0].outcome is Outcome.FINISHED
 
 
 class Odd:
     """A value that cannot be saved."""
+
+    def __getstate__(self) -> Any: ...
 
 
 def test_where_one_rank_cannot_copy_its_state_none_saves(tmp_path: Path) -> None:
@@ -281,7 +280,7 @@ def test_the_others_hear_why_rank_0_fails_before_it_has_said_anything(tmp_path: 
         ),
         (
             lambda trainer: setattr(trainer._session.compiled.program.by_path["step"].instance, "steps", 7),
-            "`step.steps` differs between rank 0 and rank 1: 0 and `7`",
+            "`step.steps` differs between rank 0 and rank 1",
         ),
     ],
 )

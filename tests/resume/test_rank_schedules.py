@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 
 from graphtrain import Outcome, Trainer
-from graphtrain.errors import SaveFailedError
+from graphtrain.errors import CheckpointError, SaveFailedError
 from graphtrain.ranks import Alone, Ranks, using_ranks
 from graphtrain.resume import rank_saves
 from graphtrain.storage.manifest import read_manifest
 from tests.ranks.fake_ranks import World
-from tests.ranks.schedules import Plan
+from tests.ranks.schedules import Plan, is_refused, ranks_of_newest
 
 # What a rank has come to: how its life has ended, where, how often each batch was stepped, and the metrics.
 Life = tuple[str, str, list[float], dict[str, Any], list[dict[str, float]]]
+REFUSED: Life = ("refused", "", [], {}, [])  # with another number of ranks in the middle of a window
 
 
 def lives(
@@ -35,11 +36,13 @@ def lives(
     monkeypatch.setattr(rank_saves, "write_files", write_or_fail)
     if_failed = choose.choice(["stop", "continue"])
     graph = plan.graph().set("checkpoint", if_failed=if_failed, if_busy=choose.choice(["wait", "skip"]), keep=3)
-    consumed, began_with = 0, sizes[0]
+    consumed, began_with, ends = 0, sizes[0], list[Any]()
     for number in range(60):
         if number == 40:
             failing = False
         world_size = choose.choice(sizes) if number else sizes[0]
+        if ends and ends[0] == REFUSED:
+            world_size = ranks_of_newest(run_dir / "checkpoints")
         if not any((run_dir / "checkpoints").glob("*")):  # none was written: it begins again
             began_with = world_size
         until = f"{consumed + choose.randint(1, 9)} batches" if choose.random() < 0.5 else None
@@ -57,6 +60,9 @@ def lives(
                 how = str(trainer.run(until=until))
             except SaveFailedError as error:
                 how = str(error)
+            except CheckpointError as error:
+                assert is_refused(error)
+                return REFUSED
             counts = (trainer.resources["model"].counts.detach() * window).round(decimals=6).tolist()
             return how, trainer.position, counts, dict(trainer.progress["next_batch"]), trainer.metrics
 
@@ -66,7 +72,7 @@ def lives(
                 trainers[world.choose.choice(sorted(trainers))]._run.requests.ask(asked)
 
         if world_size > 1:
-            ends: list[Any] = World(world_size, random.Random(choose.random()), ask).run(live)
+            ends = World(world_size, random.Random(choose.random()), ask).run(live)
         else:
             with using_ranks(Alone()):
                 ends = [live(Alone())]
@@ -78,6 +84,8 @@ def lives(
         for path in (run_dir / "checkpoints").iterdir():
             assert not path.name.startswith("."), "no part of a checkpoint is left"
             assert read_manifest(path).window_ranks == began_with
+        if ends[0] == REFUSED:
+            continue
         consumed = ends[0][3]["batches"]
         if ends[0][0] in (str(Outcome.FINISHED), str(Outcome.ALREADY_FINISHED)):
             return ends

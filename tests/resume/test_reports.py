@@ -2,66 +2,20 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
-from graphtrain.data.loaders import RankLocal
-from graphtrain.errors import CheckpointError, RanksDivergedError, UsageError
-from graphtrain.graph import Graph
-from graphtrain.program.agreement import Agreement
-from graphtrain.program.requests import Requests
-from graphtrain.ranks import Alone, Ranks
-from graphtrain.resume import equal_ranks, hyper_parameters, provenance, restore, setup_change
+from graphtrain.errors import CheckpointError, UsageError
+from graphtrain.resume import restore
 from graphtrain.resume.environment import RunEnvironment
-from graphtrain.resume.equal_ranks import prepare_models, require_equal, require_equal_weights, require_one_folder
-from graphtrain.resume.hyper_parameters import HyperParameterChange, HyperParameters, encoded
-from graphtrain.resume.provenance import Provenance, code_changes
-from graphtrain.resume.restore import ResumeOptions, difference_error, repeated
+from graphtrain.resume.hyper_parameters import HyperParameterChange
+from graphtrain.resume.provenance import Provenance
+from graphtrain.resume.restore import ResumeOptions, difference_error
 from graphtrain.resume.setup_change import unexplained
 from graphtrain.storage.manifest import Manifest
-from graphtrain.storage.run_files import RunFiles
-from tests.ranks.fake_ranks import run_ranks
-
-# ---- what is repeated
-
-KILLED: dict[str, Any] = {"trained": [140, 48.2], "state": "running"}
-REPEATED: list[tuple[tuple[int, float], Mapping[str, Any], str]] = [
-    ((139, 48.0), {"trained": [140, 48.2]}, "repeating 1 batch, 0 s"),
-    ((138, 49.0), {"trained": [140, 48.2]}, "repeating 2 batches, 0 s"),
-    ((141, 48.0), {"trained": [140, 48.2]}, "repeating nothing"),
-    ((1, 1.0), {}, ""),
-    ((1, 1.0), {"trained": [1]}, ""),
-    ((1, 1.0), {"trained": ["x", 1]}, ""),
-    ((1, 1.0), {"trained": 7}, ""),
-    ((100, 7.5), {**KILLED, "state": "stopping"}, "repeating 40 batches, 41 s, and up to 2 s more"),
-    ((139, 48.0), KILLED, "repeating 1 batch, 0 s, and up to 2 s more"),
-    ((140, 48.2), KILLED, "repeating up to 2 s"),
-    ((150, 60.0), KILLED, "repeating up to 2 s"),
-]
-
-
-@pytest.mark.parametrize(("trained", "status", "words"), REPEATED)
-def test_what_is_repeated(trained: tuple[int, float], status: Mapping[str, Any], words: str) -> None:
-    assert repeated(trained, status) == words
-
-
-def test_what_is_repeated_in_a_stage_of_its_own() -> None:
-    status = {"trained": [3, 8.0], "clock_of": "a", "clocks": {"fold": 1}}
-    for nested, words in (
-        ({"clock_of": "a", "clocks": {"fold": 1}}, "repeating 1 batch, 1 s"),
-        ({"clock_of": "b", "clocks": {"fold": 1}}, "repeating what came after it"),
-        ({"clocks": {"fold": 2}}, "repeating what came after it"),
-        ({"other": 1}, "repeating 1 batch, 1 s"),
-        (None, "repeating 1 batch, 1 s"),
-    ):
-        assert repeated((2, 7.0), status, nested=nested) == words  # type: ignore[arg-type]
-
 
 # ---- how a run is to be resumed
 
@@ -106,19 +60,6 @@ def test_a_few_differences_are_listed_and_the_others_counted(number: int) -> Non
     what = "differs from what `setup` made: seed it, or give what holds it a `state_dict`"
     assert lines[:3] == [f"model.{index} {what}" for index in range(min(number, 3))]
     assert lines[3:] == {4: ["1 more such difference"], 5: ["2 more such differences"]}.get(number, [])
-
-
-def test_what_tells_of_the_process_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    baseline: Any = SimpleNamespace(reachable=SimpleNamespace(by_id={10**9: SimpleNamespace(path="model")}))
-    now = time.time()
-    monkeypatch.setattr(setup_change.tempfile, "gettempdir", lambda: "/tmp/x")  # noqa: S108
-    for value, text in (
-        (now, "a time"), (int(now), "a time"), (setup_change._EARLIEST_TIME, repr(setup_change._EARLIEST_TIME)),
-        (setup_change._EARLIEST_TIME + 1, "a time"), (now + 1000, repr(now + 1000)), (5, "5"), (True, "True"),
-        (0.5, "0.5"), (10**9, "the identity of model"), (float(10**9), "1000000000.0"), ("text", "'text'"),
-        ("/tmp/x/y", "a temporary file"), (None, "None"), ("<f at 0x7f>", ""),  # noqa: S108
-    ):  # fmt: skip
-        assert setup_change._text(value, baseline) == text, value
 
 
 # ---- the environment
@@ -190,8 +131,6 @@ def test_which_data_and_weights_are_others() -> None:
         data={"train": {**FACTS, "length": 4}, "new": FACTS}, about={"weights": {"a": "1", "b": "2", "c": "3"}}
     )
     assert now.changed_data(saved_environment()) == ["train"]
-    assert now.changes_of_weights(Manifest(about={"weights": {"a": "1", "b": "x"}})) == ["the weights of `b`"]
-    assert now.changes_of_weights(Manifest()) == [] and environment().changes_of_weights(Manifest()) == []
 
 
 def test_new_data_has_a_fingerprint_of_its_own() -> None:
@@ -200,45 +139,6 @@ def test_new_data_has_a_fingerprint_of_its_own() -> None:
     assert data["train_data"] != FACTS and data.keys() == {"train_data", "more_data"}
     assert before.with_resources(former, former).data == {"train_data": FACTS}
     assert before.with_resources(former, {}).data == {}
-
-
-@pytest.mark.parametrize(
-    ("saved", "now", "changes"),
-    [
-        ({}, {}, None), (PLAIN, PLAIN, []), (PLAIN, {**PLAIN, "code": {"t.py": "bb"}}, ["t.py"]),
-        (PLAIN, {**PLAIN, "script": "u.py", "code": {"u.py": "aa"}}, []),
-        (PLAIN, {**PLAIN, "script": "u.py", "code": {"u.py": "bb"}}, ["t.py -> u.py"]),
-        (
-            {**PLAIN, "code": {"t.py": "aa", "n.py": "1"}}, {**PLAIN, "code": {"t.py": "bb", "n.py": "2"}},
-            ["t.py", "n.py"],
-        ),
-        ({"code": {"n.py": "1"}}, {"code": {"n.py": "2"}}, ["n.py"]),
-        ({"code": {"n.py": "1"}}, {"code": {"n.py": "1", "m.py": "2"}}, None),
-    ],
-)  # fmt: skip
-def test_which_code_has_changed(saved: Mapping[str, Any], now: Mapping[str, Any], changes: list[str] | None) -> None:
-    assert code_changes(saved, now) == changes
-
-
-def test_a_difference_has_a_name_and_is_cut_at_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Provenance().difference_file == "" and Provenance(difference="a").difference_file.startswith(
-        "source-ca978112"
-    )
-    monkeypatch.setattr(provenance, "_MOST_BYTES", 30)
-    output = {"ls-files": b"a.py\0", "diff": b"a line of twenty one\nand another line\n"}
-    monkeypatch.setattr(provenance, "_git", lambda folder, *words: output[words[0]])
-    text = provenance._difference(Path(), ["a.py"], "abc")
-    assert text == "a line of twenty one\n# cut here: the difference is longer than 30 bytes\n"
-    output["diff"] = b"x" * 15
-    assert provenance._difference(Path(), ["a.py"], "abc") == "x" * 30
-    assert provenance._difference(Path(), [], "abc") == "x" * 15
-    assert provenance._difference(Path(), [], "") == ""
-
-
-def test_git_that_fails_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert provenance._git(tmp_path, "rev-parse", "--show-toplevel") == b""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert provenance._git(tmp_path, "rev-parse", "--show-toplevel") == b""
 
 
 # ---- hyper-parameters
@@ -268,214 +168,4 @@ def test_a_changed_setting_in_words() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (2**63 - 1, 2**63 - 1), (2**63, str(2**63)), (-(2**63) + 1, -(2**63) + 1), (-(2**63), str(-(2**63))),
-        (True, True), (None, None), (torch.arange(3), [0, 1, 2]), (torch.zeros(64), [0.0] * 64),
-        (torch.zeros(13, 5), "a tensor of (13, 5)"), ({1: (2,)}, {"1": [2]}), ({"b", "a", 1}, [1, "a", "b"]),
-        ([0] * 64, [0] * 64), ([0] * 65, "65 values with checksum 3a3e8d5c"), (torch.float32, "a dtype"),
-        (object(), "a object"),
-    ],
-)  # fmt: skip
-def test_a_setting_as_it_is_saved(value: Any, expected: Any) -> None:
-    found = encoded(value)
-    if isinstance(expected, str) and "checksum" in expected:
-        assert found.startswith("65 values with checksum ") and found != encoded([1] + [0] * 64)
-    else:
-        assert found == expected and type(found) is type(expected)
-
-
-class WithKeywords(torch.optim.SGD):
-    """An optimizer whose signature does not name its settings."""
-
-    def __init__(self, parameters: Any, **settings: Any) -> None:
-        super().__init__(parameters, **settings)
-
-
-def test_a_setting_that_only_one_of_two_versions_has_is_none_if_it_has_its_default() -> None:
-    parameters = [torch.nn.Parameter(torch.zeros(1))]
-    plain, own = torch.optim.SGD(parameters), WithKeywords(parameters, momentum=0.9)
-    schedule = torch.optim.lr_scheduler.ExponentialLR(plain, 0.9)
-    for resource, field, value, is_default in (
-        (plain, "momentum", 0, True), (plain, "momentum", 0.9, False), (plain, "params", None, False),
-        (own, "momentum", 0.9, True), (own, "momentum", 0, False), (own, "unknown", 0, False),
-        (schedule, "_private", 7, True), (schedule, "gamma", 0.9, False), (schedule, "last_epoch", -1, True),
-        (Settings({}), "momentum", 0, False),
-    ):  # fmt: skip
-        assert hyper_parameters._is_default(resource, field, value) is is_default, (resource, field, value)
-
-
-class Settings:
-    """A resource with any state."""
-
-    def __init__(self, state: Any) -> None:
-        self.state = state
-
-    def state_dict(self) -> Any:
-        return self.state
-
-
-def test_which_state_counts_as_a_setting() -> None:
-    deep: Any = [[[[1]]]]
-    state = {
-        "number": 1, "text": "a" * 4096, "long": "a" * 4097, "list": [1] * 64, "longer": [1] * 65, "deep": deep,
-        "deeper": [deep], "tensor": torch.ones(1), "mixed": {"a": 1, "b": torch.ones(1)},
-        "foreign": {"b": torch.ones(1)}, "empty": {}, "tuple": (1, 2), "with a tensor": [torch.ones(1)],
-        "nothing": None,
-    }  # fmt: skip
-    values = HyperParameters({"thing": Settings(state)}).values["thing"]
-    assert values == {
-        "class": "Settings", "number": 1, "text": "a" * 4096, "list": [1] * 64, "deep": deep, "mixed": {"a": 1},
-        "empty": {}, "tuple": [1, 2], "nothing": None,
-    }  # fmt: skip
-    many = {str(number): number for number in range(1024)}
-    assert len(HyperParameters({"thing": Settings(many)}).values["thing"]) == 1025
-    for none in ({**many, "more": 1}, [1], None):
-        assert HyperParameters({"thing": Settings(none)}).values["thing"] == {"class": "Settings"}
-
-
 # ---- ranks
-
-
-def of_all(count: int, act: Any) -> list[str]:
-    """What is raised on each rank."""
-
-    def program(ranks: Ranks) -> str:
-        try:
-            act(Agreement(ranks, Requests(agrees=True)), ranks.rank)
-        except (UsageError, RanksDivergedError, CheckpointError) as error:
-            return str(error)
-        return ""
-
-    return run_ranks(count, program)
-
-
-def module_of(weight: float, dtype: torch.dtype = torch.float32, size: int = 3) -> torch.nn.Module:
-    module = torch.nn.Linear(size, 1, bias=False, dtype=dtype)
-    with torch.no_grad():
-        module.weight.fill_(1).view(-1)[-1] = weight
-    module.register_buffer("seen", torch.tensor(weight))
-    return module
-
-
-def test_weights_that_differ_are_named_by_their_first_element(monkeypatch: pytest.MonkeyPatch) -> None:
-    hint = (
-        "\n  hint: code that changes weights must do the same on all ranks: it must not draw random numbers or read "
-        "the batch of one rank"
-    )
-    for make, differs in (
-        (lambda rank: {"net": module_of(1.0)}, ""),
-        (lambda rank: {"net": module_of(float(rank == 2) + 1)}, "`net.weight[0, 2]`: 1.0 on rank 0, 1; 2.0 on rank 2"),
-        (
-            lambda rank: {"net": module_of(1.0, torch.float64 if rank else torch.float32)},
-            "`net.weight`: float32 [1, 3] on rank 0; float64 [1, 3] on rank 1, 2",
-        ),
-        (
-            lambda rank: {"net": module_of(1.0)} if rank else {},
-            "`net.weight`: nothing on rank 0; float32 [1, 3] on rank 1, 2",
-        ),
-        (
-            lambda rank: {"net": module_of(1.0 + rank, size=9)},
-            "`net.weight`: other values after the first 8 on rank 0, 1, 2",
-        ),
-    ):  # fmt: skip
-        monkeypatch.setattr(equal_ranks, "_MOST_ELEMENTS", 8)
-        message = f"ranks differ in {differs}{hint}" if differs else ""
-        assert of_all(3, lambda world, rank, make=make: require_equal_weights(world, make(rank))) == [message] * 3
-
-
-def test_what_ranks_begin_with_is_compared_line_by_line() -> None:
-    graph = Graph.load("fit")
-    command = "start all ranks with the same command, script and files"
-    data = "give all ranks the same data: each of them takes its own batches of it"
-    weights = (
-        "make the model from the same seed on all ranks; a command seeds Python, NumPy and torch before setup() is "
-        "called, so leave the rank out of the seed"
-    )
-    rows: list[tuple[Any, Any, Any, str]] = [
-        (lambda rank: {}, {}, {}, ""),
-        (
-            lambda rank: {"net": module_of(1.0 + rank)}, {}, {},
-            f"`net.weight[0, 2]`: 1.0 on rank 0; 2.0 on rank 1\n  hint: {weights}",
-        ),
-        (lambda rank: {}, {"a": {"b": 0}}, {}, f"`a.b`: 0 on rank 0; 1 on rank 1\n  hint: {command}"),
-        (lambda rank: {}, {}, {"optimizer": {"lr": 0}}, f"`optimizer.lr`: 0 on rank 0; 1 on rank 1\n  hint: {command}"),
-        (
-            lambda rank: {"train_data": [1] * (5 + rank)}, {}, {},
-            f"the length of `train_data`: 5 on rank 0; 6 on rank 1\n  hint: {data}",
-        ),
-        (lambda rank: {"train_data": RankLocal([1] * (5 + rank))}, {}, {}, ""),
-        (
-            lambda rank: {"train_data": RankLocal([1]) if rank else [1]}, {}, {},
-            f"whether `train_data` is rank_local: False on rank 0; True on rank 1\n  hint: {data}",
-        ),
-    ]  # fmt: skip
-
-    def of_rank(table: Mapping[str, Any], rank: int) -> dict[str, Any]:
-        return {
-            name: of_rank(value, rank) if isinstance(value, dict) else value + rank for name, value in table.items()
-        }
-
-    for resources, settings, values, differs in rows:
-
-        def act(world: Agreement, rank: int, of: Any = (resources, settings, values)) -> None:
-            require_equal(world, graph, of[0](rank), of_rank(of[1], rank), of_rank(of[2], rank))
-
-        assert of_all(2, act) == [f"ranks differ in {differs}" if differs else ""] * 2
-        assert of_all(1, lambda world, rank, act=act: act(world, 5)) == [""]
-
-
-def test_buffers_may_differ_later() -> None:
-    def act(world: Agreement, rank: int, begins: bool = False) -> None:
-        module = module_of(1.0)
-        module.seen += rank  # type: ignore[operator]
-        require_equal(world, Graph.load("fit"), {"net": module}, {}, {}, begins=begins)
-
-    assert of_all(2, act) == ["", ""]
-    (first, second) = of_all(2, lambda world, rank: act(world, rank, True))
-    assert first == second and first.startswith("ranks differ in `net.seen`: 1.0 on rank 0; 2.0 on rank 1\n")
-
-
-def test_all_ranks_see_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(equal_ranks, "_VISIBLE_SECONDS", 0.0)
-    for folders, differ in ((["a", "a", "a"], ""), (["a", "b", "c"], "1, 2"), (["a", "a", "c"], "2")):
-
-        def act(world: Agreement, rank: int, folders: list[str] = folders) -> None:
-            require_one_folder(world, RunFiles(tmp_path / folders[rank], print, lead=lambda call: call()))
-
-        expected = (
-            f"the run directory `{tmp_path}/{{}}` of rank 0 is not the one of rank {differ}\n"
-            "  hint: name a folder on a file system that all hosts share, by its absolute path"
-        )
-        assert of_all(3, act) == [expected.format(folder) if differ else "" for folder in folders]
-        assert [path.name for path in (tmp_path / "a").iterdir()] == ["checkpoints"]
-
-
-def test_models_that_ranks_cannot_train_are_refused() -> None:
-    alone = Agreement(Alone(), Requests())
-    prepare_models(alone, {"net": module_of(1.0), "other": 3})
-    assert not alone.sharded
-    former = type("FullyShardedDataParallel", (torch.nn.Module,), {})()
-    for resources, message in (
-        (
-            {"net": torch.nn.Sequential(torch.nn.LazyLinear(1))},
-            "`net.0.weight` is not initialized yet, and each rank would initialize it differently at its first batch\n"
-            "  hint: pass a batch through the model in setup(), before the optimizer is made",
-        ),
-        (
-            {"a": 1, "net": torch.nn.Sequential(torch.nn.DataParallel(module_of(1.0)))},
-            "`net` is wrapped in DataParallel, which would exchange gradients in every backward pass and in an order "
-            "that a resume cannot repeat\n"
-            "  hint: supply the plain model: gradients are exchanged at the node `exchange`, once a window",
-        ),
-        (
-            {"net": torch.nn.Sequential(former)},
-            "`net` is wrapped in FullyShardedDataParallel, whose state no other number of ranks can read\n"
-            "  hint: in a setup(run), write `for layer in model.layers: fully_shard(layer, mesh=run.mesh)` and then "
-            "`fully_shard(model, mesh=run.mesh)`, from torch.distributed.fsdp",
-        ),
-    ):
-        with pytest.raises(UsageError) as refused:
-            prepare_models(alone, resources)
-        assert str(refused.value) == message

@@ -6,20 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from graphtrain import Graph, Outcome
+from graphtrain import Outcome
 from graphtrain.storage.run_directory import METRICS_FILE, read_status
 from tests.program.small_run import small_graph, small_trainer
-
-
-@pytest.mark.full
-def test_a_cut_before_the_end_of_validation_keeps_what_was_pending(tmp_path: Path) -> None:
-    """The save points include those inside a window, inside validation, and between a step and what it makes due."""
-    trainer = small_trainer(tmp_path)
-    seen = set()
-    for _ in range(60):
-        position = trainer.advance()
-        seen.add((position, bool(trainer.progress["accumulate"]["count"])))
-    assert {("validate/eval_batch", False), ("train_batch", True), ("validate", True), ("zero_grad", True)} <= seen
 
 
 @pytest.mark.second(2)
@@ -38,17 +27,6 @@ def test_a_finished_run_whose_ending_is_raised_equals_the_longer_run(ending: str
     assert (tmp_path / METRICS_FILE).read_text() == (tmp_path / "whole" / METRICS_FILE).read_text()
 
 
-@pytest.mark.full
-def test_an_old_end_that_cut_a_window_is_reported_when_it_is_raised(tmp_path: Path) -> None:
-    for ending, cut in (("3 batches", True), ("1 epochs", False), ("4 batches", False)):
-        said: list[str] = []
-        small_trainer(tmp_path / ending, graph=small_graph(ending=ending)).run()
-        longer = small_trainer(tmp_path / ending)
-        longer._run.notices._write = said.append
-        longer.run()
-        assert any("the previous end cut a window of `accumulate` short (1 of 2)" in line for line in said) == cut
-
-
 def test_running_in_pieces_equals_running_at_once() -> None:
     at_once = small_trainer()
     at_once.run()
@@ -60,13 +38,3 @@ def test_running_in_pieces_equals_running_at_once() -> None:
     assert in_pieces.run() is Outcome.FINISHED
     assert in_pieces.digest() == expected
     assert in_pieces.metrics == at_once.metrics
-
-
-def test_a_renamed_node_at_the_position_is_an_error_that_names_it(tmp_path: Path) -> None:
-    trainer = small_trainer(tmp_path)
-    while trainer.advance() != "zero_grad":
-        pass
-    trainer.save()
-    renamed: Graph = small_graph().rename("zero_grad", "clear")
-    with pytest.raises(ValueError, match="is at the node `zero_grad`"):
-        small_trainer(tmp_path, graph=renamed).run()

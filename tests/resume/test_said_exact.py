@@ -103,44 +103,6 @@ def test_it_is_said_to_be_exact(name: str, tmp_path: Path) -> None:
     assert ": exact" in said and "not exact" not in said and "not be exact" not in said
 
 
-@pytest.mark.parametrize("cut", [30, 32, 34])
-@pytest.mark.full
-def test_losses_that_a_lightning_module_keeps(cut: int, tmp_path: Path) -> None:
-    lightning = pytest.importorskip("lightning.pytorch")
-    from graphtrain.adapters.lightning import setup
-
-    class Module(lightning.LightningModule):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(3, 1)
-            self.training_step_outputs: list[torch.Tensor] = []
-
-        def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
-            loss = squared(self.layer, batch)
-            self.training_step_outputs.append(loss)
-            return loss
-
-        def on_train_epoch_end(self) -> None:
-            self.log("mean", torch.stack(self.training_step_outputs).mean())
-            self.training_step_outputs.clear()
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.SGD(self.parameters(), lr=0.1)
-
-        def train_dataloader(self) -> Any:
-            return torch.utils.data.DataLoader(torch.linspace(0, 1, 96).view(32, 3), 4)  # type: ignore[arg-type]
-
-    def make(run_dir: Path | None, said: list[str]) -> Trainer:
-        torch.manual_seed(0)
-        graph, resources = setup(Module(), max_epochs=2)
-        return Trainer(
-            graph.set("checkpoint", every="3 batches"), run_dir=run_dir, display=None, notify=said.append, **resources
-        )
-
-    _, said = resumed(make, tmp_path, cut)
-    assert ": exact" in said and "not exact" not in said and "not be exact" not in said
-
-
 # ---- hooks
 
 

@@ -111,14 +111,6 @@ def test_what_is_saved_is_what_was_there_although_training_went_on(tmp_path: Pat
         )
 
 
-def test_a_job_that_ends_just_after_a_wait_for_it_has_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Background(lambda: 42)
-    job._thread.join()
-    waits = iter([False])
-    monkeypatch.setattr(job._over, "wait", lambda seconds: next(waits, True))
-    assert job.result() == 42
-
-
 @pytest.mark.full
 def test_a_second_save_waits_for_the_first(tmp_path: Path, disk: Disk) -> None:
     trainer = small_trainer(tmp_path, graph=saving("1 batches"))
@@ -351,18 +343,6 @@ def test_a_signal_during_the_last_write_costs_no_checkpoint(number: signal.Signa
     assert len(names(tmp_path)) == 1 and read_status(tmp_path)["state"] == "finished"
 
 
-@pytest.mark.parametrize("if_failed", ["stop", "continue"])
-def test_an_end_that_was_not_saved_is_no_end(if_failed: str, tmp_path: Path, disk: Disk) -> None:
-    trainer = small_trainer(tmp_path, graph=saving("never", if_failed=if_failed))
-    disk.refuses = 1
-    with pytest.raises(SaveFailedError):
-        trainer.run()
-    assert read_status(tmp_path)["state"] == trainer.state == "stopped" and names(tmp_path) == []
-    assert trainer.run() is Outcome.FINISHED
-    assert len(names(tmp_path)) == 1 and read_status(tmp_path)["state"] == "finished"
-    assert trainer.run() is Outcome.ALREADY_FINISHED
-
-
 @pytest.mark.full
 def test_an_interruption_gives_the_save_up_and_another_trainer_resumes(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
@@ -417,13 +397,6 @@ def test_whatever_fails_beside_the_run_is_a_save_that_failed(
     monkeypatch.undo()
     assert not list((tmp_path / "checkpoints").iterdir())
     assert trainer.run() is Outcome.FINISHED
-
-
-def test_metrics_that_are_moved_away_are_noticed(tmp_path: Path) -> None:
-    trainer = small_trainer(tmp_path, graph=saving())
-    on_batch(trainer, 5, lambda: (tmp_path / METRICS_FILE).rename(tmp_path / "elsewhere") and None)
-    with pytest.raises(SaveFailedError, match="was moved or removed while rows were written"):
-        trainer.run()
 
 
 def test_a_run_directory_stays_where_it_was_when_the_folder_changes(

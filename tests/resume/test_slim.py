@@ -80,20 +80,6 @@ def test_a_cut_anywhere_is_exact(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_either_kind_resumes_the_other(tmp_path: Path) -> None:
-    whole = trainer_of(None)
-    whole.run()
-    for number, slim in enumerate((True, False, True)):
-        trainer = trainer_of(tmp_path, slim=slim)
-        trainer.run(until=f"{3 * number + 3} batches")
-    divided = [(path / "model.frozen.safetensors").exists() for path in checkpoints(tmp_path)]
-    assert divided == [True, True, False, False, True, True]
-    trainer = trainer_of(tmp_path, slim=False)
-    trainer.run()
-    assert trainer.digest() == whole.digest()
-
-
-@pytest.mark.full
 def test_the_first_one_may_be_deleted(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, edit=lambda graph: graph.set("checkpoint", keep=1))
     trainer.run()

@@ -54,18 +54,6 @@ def test_some_cuts_are_exact(kind: str, tmp_path: Path) -> None:
     assert sweep(tmp_path, kind, 0, stride=11 if kind == "Loader" else 53) >= 2
 
 
-@pytest.mark.sweep
-@pytest.mark.parametrize("kind", ["Loader", pytest.param("DataLoader", marks=pytest.mark.sweep)])
-def test_some_cuts_are_exact_with_workers(kind: str, tmp_path: Path) -> None:
-    needs(kind)
-    assert sweep(tmp_path, kind, 2, stride=83, offset=11) >= 2
-
-
-@pytest.mark.sweep
-def test_the_number_of_workers_may_change(tmp_path: Path) -> None:
-    assert sweep(tmp_path, "Loader", 2, stride=61, offset=11, then=0) >= 2
-
-
 def test_the_run_has_everything_that_a_resume_can_get_wrong() -> None:
     """Otherwise the sweep would prove less than it claims."""
     assert SAMPLES // BATCH_SIZE % 4, "the last window of an epoch is short"

@@ -16,16 +16,17 @@ from typing import Any
 import torch
 
 from graphtrain import STOP, Outcome, Trainer
-from graphtrain.errors import GraphtrainError, RanksError, SaveFailedError
+from graphtrain.errors import CheckpointError, GraphtrainError, RanksError, SaveFailedError
 from graphtrain.ranks import Alone, Ranks, using_ranks
 from graphtrain.resume import rank_saves
 from graphtrain.storage.manifest import read_manifest
 from tests.ranks.fake_ranks import KilledError, World
-from tests.ranks.schedules import Plan
+from tests.ranks.schedules import Plan, is_refused, ranks_of_newest
 
 _MOST_PROCESSES = 60
 _WITHOUT_EVENTS = 40  # from then on nothing happens any more
 _NOW = "0 batches"
+_REFUSED: Any = ("refused", "", [], 0, [], 0)  # with another number of ranks in the middle of a window
 
 
 @dataclass(frozen=True)
@@ -110,9 +111,11 @@ class RankLife:
                 if not is_quiet and choose.random() < self.saves:
                     until = _NOW
                 killed_at = choose.randint(1, 400) if not is_quiet and choose.random() < self.kills else None
-                ends = self._processes(
-                    folder, graph, world_size, began_with, until, choose.random(), killed_at, is_quiet
-                )
+                order = choose.random()
+                ends = self._processes(folder, graph, world_size, began_with, until, order, killed_at, is_quiet)
+                if ends and ends[0] == _REFUSED:
+                    world_size = ranks_of_newest(folder / "checkpoints")
+                    ends = self._processes(folder, graph, world_size, began_with, until, order, killed_at, is_quiet)
                 if isinstance(ends, str):
                     return ends
                 if not ends:
@@ -172,6 +175,9 @@ class RankLife:
                 how = str(Outcome.REACHED if until == _NOW else trainer.run(until=until))
             except SaveFailedError as error:
                 how = str(error)
+            except CheckpointError as error:
+                assert is_refused(error)
+                return _REFUSED
             counts = (trainer.resources["model"].counts.detach() * window).round(decimals=6).tolist()
             batches, steps = trainer.progress["next_batch"]["batches"], trainer.progress["step"]["runs"]
             return how, trainer.position, counts, batches, trainer.metrics, steps

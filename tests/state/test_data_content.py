@@ -21,7 +21,7 @@ class Sample:
 
 def compared(data: Any, other: Any) -> tuple[list[str], str]:
     """What a resume with other data says of a checkpoint made with some."""
-    now, _ = DataContent(Baseline({"data": data}, ["data"])).comparison(())()
+    now, _ = DataContent(Baseline({"data": data}, ["data"])).hashed(())
     result = DataContent(Baseline({"data": other}, ["data"])).compared(now, (), (), ())
     return result.changed, result.sampled
 
@@ -62,7 +62,7 @@ def test_what_is_changed_while_it_is_compared_is_reported(monkeypatch: pytest.Mo
 
     content_of_data = DataContent(Baseline({"data": [Sample(0.0)] * 99}, ["data"]))
     monkeypatch.setattr(ContentHash, "of", changed)
-    assert content_of_data.comparison(())() == ({}, ["data was changed while it was compared"])
+    assert content_of_data.hashed(()) == ({}, ["data was changed while it was hashed"])
 
 
 def test_only_what_is_compared_while_training_continues_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,9 +74,9 @@ def test_only_what_is_compared_while_training_continues_pauses(monkeypatch: pyte
 
     monkeypatch.setattr(data_content, "ContentHash", content_hash_of)
     content_of_data = DataContent(Baseline({"data": torch.zeros(2)}, ["data"]))
-    saved, _ = content_of_data.comparison(())()
+    saved, _ = content_of_data.hashed(())
     content_of_data.compared(saved, (), (), ())
-    assert asked == [False, True, False]
+    assert asked == [True, False]
 
 
 def test_layout_and_sharing_of_memory_make_no_difference() -> None:
@@ -97,45 +97,12 @@ def test_a_memory_map_is_compared_by_its_file(tmp_path: Any, monkeypatch: pytest
     assert before != content_hash(numpy.memmap(file, shape=(48,)))
 
 
-HAS_ITEMS = "has {:,} items, some of which have changed in place"
-IN_PLACE = ", and is not saved: change copies, or give what holds it a `state_dict`"
-
-
-@pytest.mark.parametrize(
-    ("make", "change", "line"),
-    [
-        (lambda: torch.zeros(2), lambda data: data.add_(1), f"data has changed in place{IN_PLACE}"),
-        (lambda: bytearray(2), lambda data: data.extend(b"a"), f"data has changed in place{IN_PLACE}"),
-        (lambda: [[0.0] for _ in range(65)], lambda data: data[7].append(1), f"data {HAS_ITEMS.format(65)}{IN_PLACE}"),
-        (lambda: [[0.0] for _ in range(64)], lambda data: data[7].append(1), None),  # saved, as every part is listed
-    ],
-)
-def test_what_has_changed_in_place_and_is_not_saved_is_reported(make: Any, change: Any, line: str | None) -> None:
-    data = make()
-    content_of_data = DataContent(Baseline({"data": data, "task": [torch.zeros(1)]}, ["data"]))
-    before = content_of_data.comparison(())()[0]["data"]
-    change(data)
-    now, lines = content_of_data.comparison(())()
-    assert lines == ([] if line is None else [line])
-    assert list(now) == ["data"] and before["is_whole"]
-    assert before["bytes"] == (8 if isinstance(data, torch.Tensor) else 0)
-    assert content_of_data.comparison(["data"])()[0]["data"]["parts"] == {}
-
-
-def test_data_too_large_to_be_compared_when_a_run_begins_is_compared_by_a_resume_only() -> None:
-    for count, is_known in ((9_000, True), (21_000, False)):
-        data = [[number] for number in range(count)]
-        content_of_data = DataContent(Baseline({"data": data}, ["data"]))
-        data[0].append(1)
-        assert len(content_of_data.comparison(())()[1]) == is_known
-
-
 def test_what_a_resume_says_of_several_data(monkeypatch: pytest.MonkeyPatch) -> None:
     def content_of(value: float, first: float = 0.0) -> DataContent:
         data = {"a": [torch.full((2,), first), torch.full((3,), value)], "b": torch.full((5,), value)}
         return DataContent(Baseline(data, ["a", "b"]))
 
-    then, _ = content_of(1.0).comparison(())()
+    then, _ = content_of(1.0).hashed(())
     assert (then["a"]["bytes"], then["b"]["bytes"]) == (20, 20) and list(then["a"]["parts"]) == ["a[0]", "a[1]"]
     now = content_of(2.0)
     lines = [f"{path} {data_content._OTHER}" for path in ("a[1]", "b")]
@@ -162,14 +129,14 @@ def test_of_very_many_parts_one_hash_is_kept(monkeypatch: pytest.MonkeyPatch) ->
         task = type("Held", (), {})()
         vars(task).update(data)
         content_of_data = DataContent(Baseline({"data": task}, ["data"]))
-        now, _ = content_of_data.comparison(())()
+        now, _ = content_of_data.hashed(())
         assert len(now["data"]["parts"]) == parts
         task.x5.add_(1)
-        assert content_of_data.comparison(())()[0] != now
+        assert content_of_data.hashed(())[0] != now
 
 
 def test_data_that_saves_itself_is_not_compared() -> None:
     data = [torch.zeros(1)]
     baseline = Baseline({"data": data, "saved": [torch.zeros(1)], "task": torch.zeros(1)}, ["data", "saved"], ["saved"])
-    now, _ = DataContent(baseline).comparison(())()
+    now, _ = DataContent(baseline).hashed(())
     assert {name: list(content["parts"]) for name, content in now.items()} == {"data": ["data[0]"]}

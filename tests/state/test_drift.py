@@ -339,11 +339,6 @@ REPORTED: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], list[str]]] =
         lambda task: setattr(task, "y", graph_of(task.x)),
         ["task.y keeps a graph of operations, which is not saved: detach it"],
     ),
-    "rows of a tensor that is kept": (
-        lambda: Task(x=torch.zeros(4)),
-        lambda task: setattr(task, "y", task.x[1:]),
-        [f"task.y {SHARES.format('task.x')}"],
-    ),
     "rows of a new tensor": (
         Task,
         lambda task: (setattr(task, "x", torch.zeros(4)), setattr(task, "y", task.x[1:])),

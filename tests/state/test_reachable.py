@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import array
 import collections
 import enum
 import functools
 import io
-import sys
-import types
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy
 import pytest
@@ -22,12 +18,7 @@ from graphtrain.state import category, reachable
 from graphtrain.state.reachable import (
     Reachable,
     calls_seek,
-    held_by_state,
     is_within,
-    keeps_state,
-    names_in,
-    position_of,
-    state_of,
 )
 
 HERE = __name__
@@ -52,31 +43,6 @@ class Own(list[Any]):
     pass
 
 
-class Using:
-    """Uses globals behind a property, in a class method and in a special method."""
-
-    held: ClassVar[Any] = [2]
-
-    @property
-    def total(self) -> Any:
-        return COUNT
-
-    @functools.cached_property
-    def cached(self) -> int:
-        return 0
-
-    @staticmethod
-    def static() -> None: ...
-
-    @classmethod
-    def of_class(cls) -> None: ...
-
-    def __call__(self) -> Any:
-        return OTHER
-
-    def method(self) -> None: ...
-
-
 class Meter:
     _graphtrain_not_state = ("made",)
 
@@ -87,16 +53,6 @@ class Meter:
         return {"total": list(self.total), "another": self.held}
 
     def load_state_dict(self, state: Any) -> None: ...
-
-
-class Failing(Meter):
-    def state_dict(self) -> dict[str, Any]:
-        raise OSError
-
-
-class Wrong(Meter):
-    def state_dict(self) -> Any:
-        return [1]
 
 
 def closure(**held: Any) -> Callable[[], Any]:
@@ -112,14 +68,6 @@ def of_default(first: Any = COUNT, *, second: Any = None) -> None: ...
 
 
 def hook(*_: Any) -> None: ...
-
-
-def decorated() -> Any:
-    @torch.no_grad()
-    def inner() -> None: ...
-
-    inner.note = [1]
-    return inner
 
 
 def listed(root: Any, **options: Any) -> list[str]:
@@ -151,7 +99,6 @@ def stepping() -> torch.optim.Optimizer:
     return optimizer
 
 
-HOOK = ["a.{}[0]", "a.{}[0].__dict__"]
 # Each as it is listed, breadth first, without the functions' own parts.
 PATHS: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "values": (lambda: [1, "a", None, torch.float32, threading_lock()], ["a"]),
@@ -254,73 +201,6 @@ def test_what_a_state_dict_covers() -> None:
     assert Reachable({"a": empty}, with_code=False).stateful == {}
 
 
-def test_code_is_listed_with_what_it_uses() -> None:
-    found = listed(Using(), with_code=True)
-    assert [path for path in found if not path.endswith(("__dict__", "__annotations__"))] == [
-        "a",
-        f"{HERE}:Using",
-        *(f"{HERE}:Using.{name}" for name in ("held", "total", "cached", "static.__wrapped__", "of_class.__wrapped__")),
-        *(f"{HERE}:Using.{name}" for name in ("method", "total.total", "cached#9", "__call__")),
-        f"{HERE}:COUNT",
-        f"{HERE}:OTHER",
-    ]
-    assert f"{HERE}:Colour.RED.__dict__['note']" in listed(Colour.RED, with_code=True)
-    assert listed(Colour.RED) == [] and listed(Using) == []
-    assert "a.__dict__['note']" in listed(decorated()), "as of a step function under `torch.no_grad()`"
-    assert f"{HERE}:Own" in listed(Own(), with_code=True) and f"{HERE}:Plain" in listed(Plain(), with_code=True)
-
-
-def test_globals_of_other_modules_are_those_that_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = {
-        "other": "VALUE, UNUSED = [1], [2]\nimport third\ndef helper(): return third.DEEP",
-        "third": "DEEP, NOT = [3], [4]\nimport other",
-        "late": "LATE = [5]",
-        "user": "import other, sys, torch\ndef step(): return other.VALUE, other.third.DEEP, torch.ones, other.helper\n"
-        "def around(): return other.third.other.VALUE, sys.path\n"
-        "def late():\n    import late\n    return late.LATE\n"
-        "def by_name(name): return getattr(other, name)\n"
-        "def by_text(): return globals()['TABLE'], getattr(other, 'VALUE')\nTABLE = [6]",
-    }
-    for name in code:
-        module = types.ModuleType(name)
-        module.__file__ = f"/home/{name}.py"
-        monkeypatch.setitem(sys.modules, name, module)
-    for name, text in code.items():
-        module = sys.modules[name]
-        exec(text, vars(module))  # noqa: S102 - as an import does
-    user: Any = sys.modules["user"]
-
-    def lists(function: Any) -> set[str]:
-        found = Reachable({"a": function}).by_path
-        return {path for path, reached in found.items() if ":" in path and reached.category == "list"}
-
-    assert lists(user.step) == {"other:VALUE", "third:DEEP"}
-    assert lists(user.around) == {"other:VALUE"}, "each module once, those of libraries not"
-    assert lists(user.late) == {"late:LATE"}
-    assert lists(user.by_name) == {"third:DEEP"}, "what the functions of the module use"
-    assert lists(user.by_text) == {"user:TABLE", "other:VALUE", "third:DEEP"}
-    assert Reachable({"a": user.step}).globals["third"][1] >= {"DEEP"}
-
-
-def test_globals_of_code_that_exec_ran_have_the_path_of_the_function() -> None:
-    for names in ({}, {"__name__": HERE}):
-        namespace: dict[str, Any] = {**names}
-        exec("TABLE = [1]\ndef f(): return TABLE", namespace)  # noqa: S102
-        found = Reachable({"a": namespace["f"], "b": namespace["f"]})
-        assert "a.__globals__:TABLE" in found.by_path and found.globals["a.__globals__"][0] is namespace
-
-
-def test_hooks_of_all_modules_and_optimizers_are_roots() -> None:
-    handle = torch.nn.modules.module.register_module_forward_hook(hook)
-    try:
-        found = Reachable({"a": []})
-        place = "torch.nn.modules.module._global_forward_hooks[0]"
-        assert found.by_path[place].value is hook and place not in listed([])
-    finally:
-        handle.remove()
-    assert "torch" not in str(list(Reachable({"a": []}).by_path))
-
-
 # ---- where the search ends
 
 
@@ -357,21 +237,6 @@ def test_large_containers_are_not_looked_through(make: Callable[[], Any], bounds
     assert Reachable({"a": make()}, [], ["a"], with_code=False).bounds == {}
 
 
-def test_items_that_are_listed_elsewhere_are_compared_there() -> None:
-    many = objects(1_001)
-    parts = Plain(**{f"x{number}": part for number, part in enumerate(many)})
-    assert Reachable({"a": many, "b": parts}, with_code=False).bounds == {}
-    assert Reachable({"a": {Colour.RED}, "b": []}, with_code=False).bounds == {}
-
-
-def test_of_data_fewer_items_are_looked_through() -> None:
-    assert len(listed(objects(64), data=["a"])) == 65 and len(listed(objects(65), data=["a"])) == 1
-    found = Reachable({"a": objects(65)}, ["a"], with_code=False).by_path["a"]
-    assert (found.length, found.is_entered, len(found.parts)) == (65, False, 65)
-    long = Reachable({"a": [0] * 200_000}, with_code=False).by_path["a"]
-    assert (long.length, long.is_entered, len(long.parts)) == (200_000, False, 1_026)
-
-
 def test_objects_beyond_the_bounds_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reachable, "MOST_OBJECTS", 5)
     assert Reachable({"a": objects(4)}, with_code=False).bounds == {}
@@ -404,70 +269,10 @@ def test_what_hides_its_state_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- small questions
 
 
-def test_what_is_noted_of_an_object_at_the_begin(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("abc")
-    with (tmp_path / "file").open() as file:
-        file.read(1)
-        values = [numpy.zeros((2, 3), "i4"), file, array.array("i", [1]), functools.partial(hook)]
-        found = Reachable({"a": values}, with_code=False).by_path
-        assert (found["a[0]"].keys, found["a[0]"].position, found["a[1]"].position) == ((2, 3), "int32", "1")
-        assert len(found["a[2]"].position) == 32
-
-
-def test_the_position_of_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_text("a\nb\n")
-    with path.open() as file:
-        assert position_of(file) == "0"
-        next(file)
-        assert position_of(file) == "read"
-    assert position_of(file) == ""
-    with path.open("w") as file:
-        assert position_of(file) == ""
-    assert position_of(io.StringIO("abc")) == position_of(io.StringIO("abc")) != position_of(io.StringIO("abd"))
-
-
 def test_paths_within_others() -> None:
     table = {"a.b": True, "a.b.c": True, "a.b[0]": True, "a.b<x>": True, "a.bc": False, "a": False, "x.a.b": False}
     assert {path: is_within(path, ["q", "a.b"]) for path in table} == table
     assert not is_within("a", [])
-
-
-def test_objects_with_a_state_dict_that_cannot_be_read_have_none() -> None:
-    kept = [Meter(), torch.nn.ReLU(), Plain(state_dict=len, load_state_dict=len), Plain()]
-    assert [keeps_state(value) for value in kept] == [True, True, False, False]
-    assert state_of(Failing()) == state_of(Wrong()) == {} and state_of(Meter())["total"] == [0]
-    meter = Meter()
-    assert held_by_state(meter, meter.state_dict()) == {"held"}
-    state = {"x": meter.total, "y": 1}
-    assert held_by_state(meter, state) == {"total"}
-    meter.more = state  # type: ignore[assignment]
-    assert held_by_state(meter, state) == {"total", "more"}
-
-
-def test_the_names_in_code() -> None:
-    text = """
-def f():
-    global SET, GONE
-    import a.b
-    from c import d
-    SET = x.read
-    x.written = method.call()
-    del GONE
-    return lambda: INNER.deep
-def plain(): return "text.of", "no text", "name"
-def by_text(): return getattr(x, "name"), "a.b", "no text", 3
-"""
-    namespace: dict[str, Any] = {}
-    exec(text, namespace)  # noqa: S102
-    found = names_in(namespace["f"].__code__)
-    assert found.variables == {"SET", "GONE", "x", "method", "INNER"}
-    assert found.attributes == {"read", "written", "call", "deep", "d"}
-    assert (found.imported, found.assigned) == (("a.b", "c"), {"written"})
-    assert found.assigned_variables == {"SET", "GONE"}
-    assert names_in(namespace["plain"].__code__).variables == set()
-    found = names_in(namespace["by_text"].__code__)
-    assert found.variables == {"getattr", "x", "name", "a.b"} and found.imported == ("a.b", "name")
 
 
 def test_classes_that_seek() -> None:

@@ -45,7 +45,7 @@ CUT_TWICE = [
 POINTS = {
     "what is reachable": """closures_within_closures attributes_of_base_classes global_of_another_module
         module_imported_within_a_function private_slots mutable_default partial_with_a_tensor hook_of_a_parameter
-        loggers_locks_and_threads attributes_of_members_of_an_enumeration hook_of_all_modules
+        loggers_locks_and_threads hook_of_all_modules
         step_that_is_wrapped""",
     "what has changed": """momentum_of_batch_norm_that_is_annealed counter_in_forward hidden_state generators_of_torch
         running_mean_written_through_data lambda_with_a_counter optimizer_with_an_attribute generators_of_numpy
@@ -142,10 +142,8 @@ def check(name: str, expected: dict[str, Any], actual: dict[str, Any]) -> None:
 # Rows that change what the process has once: classes, globals, hooks of all modules.
 OF_THE_PROCESS = {
     "attributes_of_base_classes",
-    "attributes_of_members_of_an_enumeration",
     "class_attributes",
     "flags",
-    "globals_by_name",
     "data_that_counts_in_a_global",
     "own_loader_over_data_that_counts_in_a_global",
     "function_of_another_module",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -124,23 +123,3 @@ def test_a_file_system_without_locks_is_reported(tmp_path: Path, monkeypatch: py
     lock.acquire()
     lock.release()
     assert len(said) == 1 and "has no locks (Operation not supported)" in said[0]
-
-
-def test_the_lock_names_its_process(tmp_path: Path) -> None:
-    lock = RunLock(tmp_path, print)
-    lock.acquire()
-    named = json.loads((tmp_path / LOCK_FILE).read_text())
-    lock.release()
-    assert named["process"] == os.getpid() and abs(named["since_unix_seconds"] - time.time()) < 60
-
-
-def test_it_is_let_go_of_while_a_worker_that_was_just_forked_has_its_file_open(tmp_path: Path) -> None:
-    lock = RunLock(tmp_path, notify=lambda line: None)
-    lock.acquire()
-    assert lock._descriptor is not None
-    shared = os.dup(lock._descriptor)  # as a forked process has it until it has let go
-    lock.release()
-    other = RunLock(tmp_path, notify=lambda line: None)
-    other.acquire()
-    other.release()
-    os.close(shared)

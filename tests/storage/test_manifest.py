@@ -13,17 +13,14 @@ import pytest
 import torch
 
 from graphtrain.errors import CheckpointError, LaterFormatError
-from graphtrain.storage import checkpoint
 from graphtrain.storage.checkpoint import SavedCheckpoint, write_checkpoint
 from graphtrain.storage.manifest import (
     MANIFEST_FILE,
-    Lineage,
     Manifest,
     check_files,
     checkpoint_number,
     checkpoint_paths,
     free_number,
-    names_kept,
     own_checkpoint_paths,
     read_files,
     read_manifest,
@@ -54,17 +51,6 @@ def test_what_is_in_force_and_the_lowest_number(tmp_path: Path) -> None:
     path = tmp_path / "000007-step-9"
     assert checkpoint_number(path) == Manifest().first_number(path) == 7
     assert Manifest(replaces=3).first_number(path) == 3
-
-
-def test_a_lineage_names_the_last_checkpoint_of_each_node() -> None:
-    lineage = Lineage.of(Manifest(saved_by={"a": "000001-step-1", "b": ""}, returns=2), "000002-step-5")
-    assert lineage == Lineage({"a": "000001-step-1", "b": "000002-step-5"}, 2)
-    assert lineage.with_saved("new", []) is lineage
-    later = lineage.with_saved("new", {"c", "a"})
-    assert later == Lineage({"a": "new", "b": "000002-step-5", "c": "new"}, 2)
-    assert later.savers_of("new") == ["a", "c"] and later.savers_of("none") == []
-    assert later.forgotten() == Lineage({}, 2)
-    assert names_kept(Manifest(saved_by={"a": "000001-step-1", "b": "", "c": "x"})) == ["000001-step-1", "x"]
 
 
 def test_which_folders_are_checkpoints(tmp_path: Path) -> None:
@@ -135,42 +121,37 @@ def test_what_may_be_temporary_is_the_cause(tmp_path: Path, monkeypatch: pytest.
     path = written(tmp_path)
     manifest = read_manifest(path)
     denied = PermissionError(errno.EACCES, "Permission denied")
-    monkeypatch.setattr("builtins.open", lambda *words, **options: (_ for _ in ()).throw(denied))
+    monkeypatch.setattr("pathlib.Path.open", lambda *words, **options: (_ for _ in ()).throw(denied))
     with pytest.raises(CheckpointError, match=r"cannot be read \(Permission denied\)$") as failed:
         check_files(path, manifest)
     assert failed.value.__cause__ is denied
 
 
-def test_a_file_is_read_once_and_compared_with_its_checksum(tmp_path: Path) -> None:
+def test_a_file_is_compared_with_its_checksum_before_it_is_read(tmp_path: Path) -> None:
     content = b"0123456789"
     (tmp_path / "file").write_bytes(content)
     files = {"file": [10, checksum_of([content])]}
 
-    def failing(error: Exception) -> Callable[..., Any]:
-        def read(name: str, file: Any) -> Any:
-            file.read(3)
+    def failing(error: Exception) -> Callable[[Path], Any]:
+        def read(file: Path) -> Any:
             raise error
 
         return read
 
-    assert read_files(tmp_path, files, lambda name, file: (name, bytes(file.read(4)))) == {"file": ("file", b"0123")}
-    for read, reason in (
-        (failing(ValueError("is no file")), "file is damaged: it is no file"),
-        (failing(MemoryError()), "file has 10 bytes, which do not fit into memory"),
-        (lambda name, file: file.read(11), "file is damaged: it has 10 bytes instead of 10"),
+    assert read_files(tmp_path, files, Path.read_bytes) == {"file": content}
+    for listed, read, reason in (
+        (files, failing(ValueError("is no file")), "file is damaged: it is no file"),
+        (files, failing(MemoryError()), "file has 10 bytes, which do not fit into memory"),
+        (
+            {"file": [10, "0" * 32]},
+            failing(ValueError("no")),
+            "file is damaged: it does not match its checksum",
+        ),
+        ({"file": [9, "0" * 32]}, Path.read_bytes, "file is damaged: it has 10 bytes instead of 9"),
     ):
         with pytest.raises(CheckpointError) as refused:
-            read_files(tmp_path, files, read)
+            read_files(tmp_path, listed, read)
         assert str(refused.value) == f"{tmp_path}: {reason}"
-    for read in (failing(ValueError("is no file")), lambda name, file: b""):
-        with pytest.raises(CheckpointError) as refused:
-            read_files(tmp_path, {"file": [10, "0" * 32]}, read)
-        assert str(refused.value) == f"{tmp_path}: file is damaged: it does not match its checksum", (
-            "its content says nothing"
-        )
-    with pytest.raises(CheckpointError) as refused:
-        read_files(tmp_path, {"file": [9, "0" * 32]}, lambda name, file: b"")
-    assert str(refused.value) == f"{tmp_path}: file is damaged: it has 10 bytes instead of 9"
 
 
 # ---- checkpoints of a past run
@@ -205,17 +186,3 @@ def test_whether_a_run_came_from_one_checkpoint_to_another(
     older: dict[str, Any], newer: dict[str, Any], leads: bool
 ) -> None:
     assert saved(**older).leads_to(saved(**newer)) is leads
-
-
-def test_a_past_checkpoint_keeps_its_numbers(tmp_path: Path) -> None:
-    read = SavedCheckpoint.read(written(tmp_path, step=7, epoch=1.5, returns=2, saved_by={"a": ""}))
-    assert read.counts == {"step": {"steps": 3, "rate": 0.5, "flag": True}}
-    assert (read.device, read.ranks, read.returns, read.trained) == ("cpu", 1, 2, (7, 1.5))
-
-
-def test_the_device_is_the_first_that_is_not_the_cpu() -> None:
-    tensor, moved = torch.ones(1), torch.ones(1, device="meta")
-    for value, device in (
-        (tensor, ""), (moved, "meta"), ({"a": tensor, "b": [1, (tensor, moved)]}, "meta"), ([tensor, "text", {}], ""),
-    ):  # fmt: skip
-        assert checkpoint._device(value) == device

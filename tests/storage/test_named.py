@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from graphtrain import Graph, Trainer
 from graphtrain.command.runs import export
 from graphtrain.command.set_up import named_weights
-from graphtrain.errors import CheckpointError, LaterFormatError, LifeCycleError, UsageError
+from graphtrain.errors import CheckpointError, LaterFormatError, UsageError
 from graphtrain.storage.manifest import Manifest, read_manifest
 from graphtrain.storage.named import (
     checkpoint_folder,
@@ -100,21 +100,6 @@ def test_a_run_without_a_best_says_what_to_do(tmp_path: Path) -> None:
         assert caught.value.hint == f"train with checkpoint.best='val/loss', or use `{tmp_path}/run/newest`"
     with pytest.raises(UsageError, match="there is no checkpoint `none/best`"):
         trainer_of(None).load("none/best")
-
-
-@pytest.mark.full
-def test_a_ranking_that_leads_elsewhere_is_none(trained: Path, tmp_path: Path) -> None:
-    """What somebody has written into `best.json` names a checkpoint of this run, or nothing."""
-    _, newest = sorted((trained / "checkpoints").iterdir())
-    shutil.copytree(newest, tmp_path / "000001-step-1")
-    entries = [{"checkpoint": name, "value": 0.0} for name in ("../../000001-step-1", "/", "..", "000009-step-1")]
-    ranking = {"metric": "val/error", "mode": "min", "checkpoints": entries}
-    (trained / "best.json").write_text(json.dumps(ranking))
-    with pytest.raises(UsageError, match="none was ranked"):
-        checkpoint_folder(trained / "best")
-    ranking["checkpoints"] = [*entries, {"checkpoint": newest.name, "value": 1.0}]
-    (trained / "best.json").write_text(json.dumps(ranking))
-    assert checkpoint_folder(trained / "best") == newest
 
 
 @pytest.mark.full
@@ -203,30 +188,6 @@ def test_the_weights_of_another_model_are_refused_by_the_tensor(trained: Path) -
         assert torch.equal(model[0].weight, before), "nothing is half loaded"
 
 
-@pytest.mark.full
-def test_it_is_not_called_inside_a_run(trained: Path) -> None:
-    def training_step(model: torch.nn.Module, batch: Any) -> Any:
-        trainer.load("best")
-
-    trainer = trainer_of(None, training_step=training_step)
-    with pytest.raises(LifeCycleError, match="cannot be called from inside it"):
-        trainer.run()
-
-
-def test_a_damaged_checkpoint_is_named_to_the_reader(trained: Path) -> None:
-    *_, newest = sorted(path for path in (trained / "checkpoints").iterdir() if path.is_dir())
-    damaged: list[Path] = []
-
-    def read(path: Path, manifest: Any) -> str:
-        if path == newest:
-            raise CheckpointError(f"{path}: its digest differs")
-        return path.name
-
-    found = newest_checkpoint(trained / "checkpoints", read, lambda line: None, damaged=damaged.append)
-    assert damaged == [newest]
-    assert found not in (None, newest.name)
-
-
 # ---- without a run: folders with a checkpoint of a few bytes
 
 
@@ -263,8 +224,6 @@ def test_a_folder_is_named_by_its_path_its_name_or_its_place(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     assert checkpoint_folder("run/newest") == Path("run") / "checkpoints" / newest.name
     assert checkpoint_folder("newest") == Path("newest"), "of no run"
-    (run / "newest").write_text("a file of somebody")
-    assert checkpoint_folder(run / "newest") == run / "newest" and not holds_a_graph(run / "newest")
     named = run, first, run / "best", run / first.name
     assert [holds_a_graph(path) for path in (*named, tmp_path, folder, run / "gone", Path("a" * 9999))] == [
         *[True] * 4, *[False] * 4
@@ -274,18 +233,17 @@ def test_a_folder_is_named_by_its_path_its_name_or_its_place(tmp_path: Path, mon
 def test_a_name_of_nothing_says_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # where a name alone is that of no checkpoint
     folder = tmp_path / "checkpoints"
-    first, second, _ = checkpoints_in(tmp_path)
+    first, _, _ = checkpoints_in(tmp_path)
     names = ", ".join(f"{step + 10:06d}-step-{step}" for step in (1, 2, 3))
     assert existing_checkpoint(first.name, folder) == first
     for name, where, option, known, message in (
         (
             "00012-step-2", folder, "resume", "none",
-            f"resume: there is no checkpoint `00012-step-2`\n  hint: did you mean {second.name}?",
+            f"resume: there is no checkpoint `00012-step-2`\n  hint: there are: {names}",
         ),
         ("quite other", folder, "", "none", f"there is no checkpoint `quite other`\n  hint: there are: {names}"),
         ("other", tmp_path / "none", "", "save first", "there is no checkpoint `other`\n  hint: save first"),
         ("other", None, "", "", "there is no checkpoint `other`"),
-        ("x/other", folder, "", "", f"there is no checkpoint `x/other`\n  hint: there are: {names}"),
         (
             f"{tmp_path}/other", None, "", "",
             f"there is no checkpoint `{tmp_path}/other`\n  hint: there are: {names}",
@@ -362,18 +320,3 @@ def test_a_saved_graph_is_that_of_a_checkpoint_whose_files_are_sound(tmp_path: P
     assert saved_manifest(tmp_path)[0] == first
     with pytest.raises(CheckpointError, match=r"model\.safetensors cannot be read"):
         saved_manifest(second)
-
-
-def test_a_graph_may_have_to_be_in_the_run_directory(tmp_path: Path) -> None:
-    run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
-    checkpoints_in(run)
-    assert saved_graph(run, contained=True) == saved_graph(run / "newest", contained=True) == Graph.load("fit")
-    (run / "checkpoints").rename(elsewhere)
-    (run / "checkpoints").symlink_to(elsewhere)
-    assert saved_graph(run) == saved_graph(run / "newest") == Graph.load("fit")
-    for path in (run, run / "newest"):
-        with pytest.raises(UsageError) as refused:
-            saved_graph(path, contained=True)
-        assert str(refused.value) == (
-            f"`{run}/checkpoints` leads out of the run directory, which has to contain the graph"
-        )

@@ -19,7 +19,7 @@ from graphtrain.storage.checkpoint import read_checkpoint, write_checkpoint, wri
 from graphtrain.storage.manifest import Manifest, read_manifest
 from graphtrain.storage.rank_files import EarlierFiles, Slim, manifest_of, write_file, write_files
 from graphtrain.storage.regular import checksum_of
-from graphtrain.storage.sharing import MustBeEqual, Sharing, differences, differing
+from graphtrain.storage.sharing import MustBeEqual, Sharing, differences
 from graphtrain.storage.state_files import StagedState
 from graphtrain.storage.tensor_files import StagingBuffers
 from tests.storage.facts import FACTS
@@ -42,18 +42,13 @@ def state_of(rank: int) -> State:
     }
 
 
-def leaves_of(states: list[StagedState]) -> list[dict[str, dict[str, str]]]:
-    files = differing([state.summary.files for state in states])
-    return [state.leaves(files) for state in states]
-
-
 def save(
     path: Path, count: int = 3, slim: Slim | None = None, state: Callable[[int], State] = state_of, **facts: Any
 ) -> Manifest:
     """Write a checkpoint as so many ranks do; the facts of each have its number."""
     states = [StagedState(state(rank), {}, StagingBuffers()) for rank in range(count)]
     summaries = [state.summary for state in states]
-    sharing = Sharing.of(states[0], summaries, leaves_of(states))
+    sharing = Sharing.of(states[0], summaries)
 
     def write(folder: Path) -> Manifest:
         reports = [
@@ -204,22 +199,19 @@ def test_what_must_be_equal_and_is_not_is_listed() -> None:
         StagedState(state_of(rank), {"progress": {"next": {"position": rank, "round": min(rank, 1)}}}, StagingBuffers())
         for rank in range(3)
     ]
-    summaries, leaves = [state.summary for state in states], leaves_of(states)
-    essential: list[Mapping[str, bytes]] = [state.essential for state in states]
+    summaries = [state.summary for state in states]
     on_others = "differs between rank 0 and ranks 1, 2"
-    assert [*differences(EQUAL, summaries, leaves, essential)] == [
+    assert [*differences(EQUAL, summaries, {})] == [
         f"the tensor `mean` of `model` {on_others}",
         f"the tensor `batch/1` of `slots` {on_others}",
         f"`rank` {on_others}",
         f"`task` {on_others}",
         f"`task` (reachable) {on_others}",
-        f"`next.round` {on_others}: 0 and `1`",
+        f"`next.round` {on_others}",
     ]
-    assert [*differences(MustBeEqual(), summaries, leaves, [{}] * 3)] == []
-    one_differs = [{"p": msgpack.packb({"p": value})} for value in ({"a": [1]}, {"a": [1]}, {"a": [2]})]
-    assert [*differences(MustBeEqual(), summaries, leaves, one_differs)] == ["`p.a` differs between rank 0 and rank 2"]
-    of_others = [{"p": msgpack.packb({"p": 1})}, {}, {"p": msgpack.packb({"p": 1})}]
-    assert [*differences(MustBeEqual(), summaries, leaves, of_others)] == ["`p.` differs between rank 0 and rank 1"]
+    own = {"next": ["position", "round"]}
+    assert [*differences(MustBeEqual(own_fields=own), summaries, {})] == []
+    assert [*differences(MustBeEqual({"model": None}, own_fields=own), summaries, {"model": ["mean"]})] == []
 
 
 # ---- files that stay the same

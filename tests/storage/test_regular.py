@@ -1,4 +1,4 @@
-"""Our files are hashed while they are read, and replaced as a whole."""
+"""Our files are replaced as a whole."""
 
 from __future__ import annotations
 
@@ -8,29 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import xxhash
 
-from graphtrain.storage.regular import HashedReader, parsed_json, replace_file, temporary_name, write_pieces
+from graphtrain.storage.regular import parsed_json, replace_file, temporary_name, write_pieces
 
 
 def test_numbers_that_json_does_not_have_are_texts() -> None:
     assert parsed_json("[NaN, Infinity, -Infinity, 1.5, 2]") == ["nan", "inf", "-inf", 1.5, 2]
-
-
-def test_a_file_is_hashed_while_it_is_read(tmp_path: Path) -> None:
-    data = bytes(range(256)) * 9000  # more than two pieces
-    (tmp_path / "file").write_bytes(data)
-    for first in (0, 5, len(data)):
-        with open(tmp_path / "file", "rb", buffering=0) as file:
-            reader = HashedReader(file, len(data))
-            assert reader.read(first) == data[:first]
-            assert (reader.size, reader.left) == (len(data), len(data) - first)
-            assert reader.checksum() == xxhash.xxh3_128_hexdigest(data) and reader.left == 0
-    with open(tmp_path / "file", "rb", buffering=0) as file:
-        reader = HashedReader(file, len(data) + 2)
-        with pytest.raises(ValueError) as refused:
-            reader.checksum()
-        assert str(refused.value) == f"has {len(data)} bytes instead of {len(data) + 2}"
 
 
 # ---- writing

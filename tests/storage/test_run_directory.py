@@ -21,9 +21,7 @@ from graphtrain.storage.run_directory import (
     Retention,
     is_foreign,
     read_rankings,
-    read_starts,
     read_status,
-    readable_failure,
     write_rankings,
 )
 from graphtrain.storage.run_files import RunFiles
@@ -86,12 +84,6 @@ def test_a_status_that_cannot_be_read_is_reported(make: Callable[[Path], None], 
     with pytest.raises(UsageError, match=said):
         read_status(tmp_path)
     assert time.process_time() - begun < 5
-
-
-def test_no_run_says_what_a_run_directory_holds(tmp_path: Path) -> None:
-    with pytest.raises(UsageError) as refused:
-        read_status(tmp_path)
-    assert str(refused.value) == f"there is no run in `{tmp_path}`\n  hint: a run directory holds a file status.json"
 
 
 # ---- rows
@@ -173,29 +165,7 @@ def test_rows_that_a_full_disk_refuses_are_written_when_there_is_room(
     assert metrics.numbers() == [{"step": 3}] and metrics.length() == 12
 
 
-@pytest.mark.parametrize(
-    ("number", "hint"),
-    [
-        (errno.EROFS, "make it writable, then try again"), (errno.EACCES, "make it writable, then try again"),
-        (errno.EPERM, "make it writable, then try again"), (errno.EIO, ""),
-    ],
-)  # fmt: skip
-def test_an_error_of_the_disk_is_readable(number: int, hint: str, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError) as failed, readable_failure(tmp_path):
-        raise OSError(number, os.strerror(number))
-    assert (failed.value.message, failed.value.hint) == (f"cannot write {tmp_path}: {os.strerror(number)}", hint)
-    with pytest.raises(CheckpointError) as failed, readable_failure(tmp_path):
-        raise OSError("a text")
-    assert failed.value.message == f"cannot write {tmp_path}: a text"
-
-
 # ---- whose file it is
-
-
-def test_starts_are_read_as_far_as_they_can_be(tmp_path: Path) -> None:
-    assert read_starts(tmp_path) == []
-    (tmp_path / "starts.jsonl").write_bytes(b'{"run": "a"}\n{"run": "b", "cut\n[1]\n\xff\n{"run": "c"}')
-    assert read_starts(tmp_path) == [{"run": "a"}, {"run": "c"}]
 
 
 def test_a_status_is_known_by_its_position(tmp_path: Path) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import socket
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from graphtrain.storage import run_files, store
 from graphtrain.storage.checkpoint import read_checkpoint
 from graphtrain.storage.manifest import Manifest, read_manifest
 from graphtrain.storage.run_directory import STATUS_FILE, Retention, read_status
-from graphtrain.storage.run_files import LOCK_FILE, RunFiles, RunLock, Written
+from graphtrain.storage.run_files import RunFiles, Written
 from graphtrain.storage.state_files import StagedState
 from graphtrain.storage.tensor_files import StagingBuffers
 from tests.storage.facts import FACTS
@@ -256,22 +254,6 @@ def test_the_hashes_of_what_was_set_up_last(run: Run) -> None:
     assert run.files.setup_of(checkpoint) == {"a": "1", "b": "x"}
 
 
-def test_a_run_that_was_resumed_elsewhere_is_noticed(run: Run) -> None:
-    run.begin()
-    with run.files.held():
-        assert run.files._lock._descriptor is not None
-    Run(run.files.folder).begin()
-    with pytest.raises(UsageError) as refused, run.files.held():
-        pass
-    assert str(refused.value) == (
-        f"the run in `{run.files.path}` was resumed elsewhere since this trainer stopped\n"
-        "  hint: make a new Trainer, which resumes the run as it is now"
-    )
-    assert run.files._lock._descriptor is None, "it is released"
-    with Run(run.files.folder).files.held():
-        pass
-
-
 def test_a_status_names_the_newest_and_the_best(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_files.time, "time", lambda: 1234.56789)
     files = run.files
@@ -390,54 +372,6 @@ def test_unsound_ones_do_not_count_as_kept(run: Run) -> None:
 
 
 # ---- the lock
-
-
-@pytest.mark.parametrize(
-    ("content", "who"),
-    [
-        ({"process": -1, "host": "node7", "since_unix_seconds": 0}, "process -1 on 'node7' since "),
-        (
-            {"process": os.getpid(), "host": "node7", "since_unix_seconds": 0},
-            "process PROCESS on 'node7' since ",
-        ),
-        ({"process": -1, "host": socket.gethostname(), "since_unix_seconds": 0}, "process -1 on "),
-        (
-            {"process": os.getpid(), "host": socket.gethostname(), "since_unix_seconds": 0},
-            "another trainer of this process since ",
-        ),
-        ({"process": "x", "host": "a", "since_unix_seconds": 0}, "another process"),
-        ({"process": 1, "host": "a"}, "another process"),
-        ({"process": 1, "host": "a", "since_unix_seconds": 1e300}, "another process"),
-        ([], "another process"),
-    ],
-)
-def test_who_holds_a_directory(content: Any, who: str, tmp_path: Path) -> None:
-    lock = RunLock(tmp_path, print)
-    lock.acquire()
-    (tmp_path / LOCK_FILE).write_text(json.dumps(content))
-    with pytest.raises(UsageError) as refused:
-        RunLock(tmp_path, print).acquire()
-    lock.release()
-    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(0)) if who.endswith("since ") else ""
-    assert refused.value.message.startswith(
-        f"`{tmp_path}` is being trained by {who.replace('PROCESS', str(os.getpid()))}{since}"
-    )
-    assert refused.value.hint == "wait for it, stop it, or choose another run directory"
-
-
-def test_a_lock_that_cannot_be_named_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*words: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(run_files.os, "write", full)
-    lock = RunLock(tmp_path, print)
-    lock.acquire()
-    with pytest.raises(UsageError, match="is being trained by another process"):
-        RunLock(tmp_path, print).acquire()
-    lock.release()
-    assert not run_files._HELD
-    monkeypatch.setattr(run_files, "fcntl", None)
-    RunLock(tmp_path, print).acquire()
 
 
 def test_a_checkpoint_that_cannot_be_written_leaves_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import struct
-from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -15,18 +13,13 @@ import torch
 
 from graphtrain.storage import tensor_files
 from graphtrain.storage.encoding import Tensors, UnsaveableError
-from graphtrain.storage.regular import HashedReader, checksum_of
 from graphtrain.storage.state_files import StagedState, split, state_digest
 from graphtrain.storage.tensor_files import (
     Layout,
     StagingBuffers,
-    checksums,
     read_tensors,
     stage,
-    tensors_in_place,
 )
-
-Reader = Callable[[HashedReader], dict[str, torch.Tensor]]
 
 TYPES = [
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
@@ -71,11 +64,6 @@ def test_the_library_reads_what_was_laid_out() -> None:
         assert bytes_of(loaded[name]) == bytes_of(tensor), name
 
 
-def test_the_checksum_without_a_copy_is_that_of_the_file() -> None:
-    image = stage([every_type()], StagingBuffers())
-    assert checksums([every_type()]) == {f"{name}.safetensors": checksum_of([data]) for name, data in image.items()}
-
-
 def test_an_image_is_a_copy_and_its_memory_is_used_again() -> None:
     memory, weight = StagingBuffers(), torch.zeros(1000)
     first = stage([Tensors("model", {"weight": weight})], memory)["model"]
@@ -86,13 +74,6 @@ def test_an_image_is_a_copy_and_its_memory_is_used_again() -> None:
     assert first.obj is not None and again.obj is not None
     assert first.obj.ctypes.data == again.obj.ctypes.data, "no further memory"
     assert bytes(first) == bytes(again) != before
-
-
-def test_memory_that_no_file_needs_any_more_is_let_go_of() -> None:
-    memory = StagingBuffers()
-    stage([Tensors("slots", {"batch": torch.zeros(1000)})], memory)
-    stage([Tensors("model", {"weight": torch.zeros(10)})], memory)
-    assert list(memory._blocks) == ["model"]
 
 
 BASE: dict[str, dict[str, Any]] = {
@@ -139,22 +120,12 @@ def test_a_digest_of_a_part_of_a_section_counts_what_other_sections_refer_to_ane
     assert staged.summary.digest == state_digest({**sections, **essential})
 
 
-def read(path: Path, reader: Reader = read_tensors) -> dict[str, torch.Tensor]:
-    """The tensors of a file, of which the reader has hashed every byte."""
-    size = path.stat().st_size
-    with open(path, "rb", buffering=0) as opened:
-        file = HashedReader(opened, size)
-        tensors = reader(file)
-        assert (file.left, file.checksum()) == (0, checksum_of([path.read_bytes()]))
-    return tensors
-
-
 def test_what_was_laid_out_is_read_into_memory_of_its_own(tmp_path: Path) -> None:
     tensors = every_type()
     tensors.named |= {f"small/{number}": torch.full((number % 5,), number) for number in range(50)}
     tensors.named["large"] = torch.randn(3, 100_000)
     (tmp_path / "file").write_bytes(stage([tensors], StagingBuffers())["odd"])
-    loaded = read(tmp_path / "file")
+    loaded = read_tensors(tmp_path / "file")
     assert loaded.keys() == tensors.named.keys()
     for name, tensor in tensors.named.items():
         assert (loaded[name].dtype, loaded[name].shape) == (tensor.dtype, tensor.shape), name
@@ -167,8 +138,8 @@ def test_what_is_read_in_place_is_the_same_and_its_file_stays_as_it_is(tmp_path:
     tensors = every_type()
     data = bytes(stage([tensors], StagingBuffers())["odd"])
     (tmp_path / "file").write_bytes(data)
-    loaded = read(tmp_path / "file", tensors_in_place)
-    sections = [{"resources": {"odd": named}} for named in (loaded, read(tmp_path / "file"))]
+    loaded = read_tensors(tmp_path / "file", in_place=True)
+    sections = [{"resources": {"odd": named}} for named in (loaded, read_tensors(tmp_path / "file"))]
     assert state_digest(sections[0]) == state_digest(sections[1]), "none is a part of another"
     for name, tensor in tensors.named.items():
         assert (loaded[name].dtype, loaded[name].shape) == (tensor.dtype, tensor.shape), name
@@ -176,16 +147,6 @@ def test_what_is_read_in_place_is_the_same_and_its_file_stays_as_it_is(tmp_path:
         loaded[name].fill_(0)
     (tmp_path / "file").replace(tmp_path / "elsewhere")
     assert (tmp_path / "elsewhere").read_bytes() == data
-
-
-def test_a_file_that_has_become_shorter_is_not_read_in_place(tmp_path: Path) -> None:
-    data = bytes(stage([every_type()], StagingBuffers())["odd"])
-    (tmp_path / "file").write_bytes(data)
-    with open(tmp_path / "file", "rb", buffering=0) as opened:
-        file = HashedReader(opened, len(data))
-        os.truncate(tmp_path / "file", len(data) - 1)
-        with pytest.raises(ValueError, match=f"bytes instead of {len(data)}"):
-            tensors_in_place(file)
 
 
 def test_a_header_may_have_as_many_bytes_as_a_reader_takes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,16 +158,8 @@ def test_a_header_may_have_as_many_bytes_as_a_reader_takes(monkeypatch: pytest.M
             Layout.of(tensors)
 
 
-def test_a_file_of_another_writer_is_read(tmp_path: Path) -> None:
-    named = {"b": torch.arange(3), "a": torch.ones(2, 2, dtype=torch.bfloat16), "none": torch.empty(2, 0)}
-    safetensors.torch.save_file(named, tmp_path / "file", {"format": "pt"})
-    for reader in (read_tensors, tensors_in_place):
-        assert all(torch.equal(tensor, named[name]) for name, tensor in read(tmp_path / "file", reader).items())
-
-
 @pytest.mark.parametrize("data", [b"", b"1234567", struct.pack("<Q", 1 << 63), struct.pack("<Q", 2) + b"[]"])
 def test_a_file_without_a_header_is_refused(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(data)
-    for reader in (read_tensors, tensors_in_place):
-        with pytest.raises(ValueError, match="is not a tensor file"):
-            read(tmp_path / "file", reader)
+    with pytest.raises(ValueError, match="is not a tensor file"):
+        read_tensors(tmp_path / "file")

@@ -127,8 +127,7 @@ def test_where_nothing_can_be_saved_it_stops_all_the_same(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("before", "expected"),
     [
-        ("stp", r"before: there is no node `stp`\n  hint: did you mean `step`\? the nodes: .*begin_epoch, .*finish"),
-        ("qqqq", r"before: there is no node `qqqq`\n  hint: the nodes: "),
+        ("stp", r"before: there is no node `stp`\n  hint: did you mean `step`\?"),
         ("validate", r"before: the node `validate` never runs: it is bypassed, .*\n  hint: .*the nodes that run: "),
         ("validate/eval_batch", r"before: the node `validate/eval_batch` never runs"),
         ("schedule", r"before: the node `schedule` never runs"),

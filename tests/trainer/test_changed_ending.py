@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphtrain import Graph, Outcome, Run, Trainer
+from graphtrain import Graph, Outcome, Trainer
 
 BATCHES = 5
 
@@ -64,23 +64,3 @@ def test_a_raised_ending_continues_the_run(get_there: GetThere, tmp_path: Path) 
     longer = make_trainer(fit("3 epochs"))
     longer.run()
     assert trainer.digest() == longer.digest()
-
-
-@pytest.mark.parametrize(
-    ("after", "has_epoch"), [(["9 epochs", "100 steps"], False), (["9 epochs", "900000 steps"], True)]
-)
-def test_the_first_of_several_endings_decides_whether_the_epoch_is_shown(
-    after: list[str], has_epoch: bool, tmp_path: Path
-) -> None:
-    model = torch.nn.Linear(1, 1)
-    Trainer(
-        Graph.load("fit").set("finish", after=after),
-        run_dir=tmp_path,
-        display=None,
-        notify=lambda line: None,
-        model=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        train_data=[torch.ones(1, 1)] * 100_000,
-        training_step=lambda model, batch: model(batch).mean(),
-    ).run(until="3 batches")
-    assert ("epoch" in Run(tmp_path).status["place"]) is has_epoch

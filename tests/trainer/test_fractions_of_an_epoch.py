@@ -80,13 +80,6 @@ def test_it_is_refused_before_anything_trains(triggers: dict[str, Any], named: s
     assert trainer.progress["validate"]["runs"] == 2
 
 
-def test_all_of_them_are_named() -> None:
-    trainer, _ = make_trainer(fit(validate="0.25 epochs", log="0.1 epochs"), Endless())
-    with pytest.raises(UsageError, match=r'validate.every = "0.25 epochs"') as caught:
-        trainer.run()
-    assert 'log.every = "0.1 epochs"' in caught.value.message
-
-
 @pytest.mark.parametrize("until", ["0.5 epochs", "3/2 epochs"])
 def test_until(until: str) -> None:
     trainer, trained = make_trainer(fit(), Endless())
@@ -127,9 +120,4 @@ def test_a_resume_with_it(tmp_path: Path) -> None:
 )
 def test_what_can_be_counted_is_not_refused(triggers: dict[str, Any], data: Any) -> None:
     trainer, _ = make_trainer(fit(**triggers), data)
-    assert trainer.run() is Outcome.FINISHED
-
-
-def test_a_node_that_is_bypassed_counts_nothing() -> None:
-    trainer, _ = make_trainer(fit(schedule="0.5 epochs"), Endless())
     assert trainer.run() is Outcome.FINISHED

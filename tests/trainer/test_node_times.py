@@ -1,4 +1,4 @@
-"""Seconds by node: estimated from a few visits, and nothing with `times=False`."""
+"""Seconds by node, estimated from a few visits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def slow_step(model: torch.nn.Module, batch: Any) -> torch.Tensor:
     return (model(batch) - 1).square().mean()
 
 
-def trainer_of(epochs: int, run_dir: Path | None = None, *, times: bool = True) -> Trainer:
+def trainer_of(epochs: int, run_dir: Path | None = None) -> Trainer:
     model = torch.nn.Linear(2, 1)
     return Trainer(
         Graph.load("fit").set("finish", after=f"{epochs} epochs").set("checkpoint", every="never"),
@@ -33,7 +33,6 @@ def trainer_of(epochs: int, run_dir: Path | None = None, *, times: bool = True) 
         training_step=slow_step,
         validation_step=lambda model, batch: {"loss": 1.0},
         display=None,
-        times=times,
         notify=lambda line: None,
     )
 
@@ -49,8 +48,6 @@ def test_the_estimate_is_near_what_was_spent(tmp_path: Path) -> None:
     assert sum(seconds.values()) < 2 * seconds["train_batch"]
     status = json.loads((tmp_path / "run" / "status.json").read_text())
     assert status["seconds_by_node"]["train_batch"] == pytest.approx(seconds["train_batch"])
-    path = trainer.graph.render(tmp_path / "heat.dot", seconds=seconds)
-    assert "colour: how long it took" in path.read_text() and " ms, " in path.read_text()
 
 
 @pytest.mark.full
@@ -63,18 +60,6 @@ def test_one_batch_in_128_is_timed() -> None:
     trainer.run()
     # Of 300 batches and 9 of validations three are timed, with at most 12 visits each; and of each node its second.
     assert 2 * 3 * 5 < len(asked) <= 2 * (3 * 12 + len(trainer.progress))
-
-
-def test_without_times_nothing_is_timed_and_the_run_is_the_same() -> None:
-    torch.manual_seed(0)
-    plain = trainer_of(1, times=False)
-    table = plain._session.compiled.compiler.transitions
-    plain.run()
-    assert plain.seconds_by_node == {} and plain._session.compiled.compiler.transitions is table
-    torch.manual_seed(0)
-    timed = trainer_of(1)
-    timed.run()
-    assert timed.digest() == plain.digest() and timed.metrics == plain.metrics
 
 
 def test_ranks_time_their_own() -> None:

@@ -13,7 +13,6 @@ import torch
 
 from graphtrain import Graph, Run, Trainer
 from graphtrain.errors import UsageError
-from graphtrain.trainer.watchers import NodesFile
 from tests.resume.rank_runs import run as run_ranks
 
 AFTER = "3 epochs"
@@ -117,7 +116,7 @@ def test_the_form_and_the_size_of_lines(whole: tuple[Path, Trainer, list[dict[st
         counters = {*line["counts"][::2]}
         ran = [path for path, own in header["nodes"].items() if counters.intersection(own)]
         assert len(text) <= 200 + 20 * len(ran), text
-        assert {*line} <= {"time", "rows", "counts", "milliseconds", "data", "saves"}
+        assert {*line} <= {"time", "rows", "counts", "milliseconds"}
 
 
 @pytest.mark.parametrize("first", [1, pytest.param(2, marks=pytest.mark.full)])
@@ -226,20 +225,6 @@ def test_a_fork_begins_its_own(whole: tuple[Path, Trainer, list[dict[str, int]]]
     trainer_of(tmp_path, procedure("4 epochs")).run(resume=whole[0] / "newest")
     activity = Run(tmp_path).activity
     assert activity.starts[0]["event"] == "begun" and activity.at(-1)["runs"]["next_batch"] == 7
-
-
-def test_times_false_writes_nothing_and_changes_nothing(
-    whole: tuple[Path, Trainer, list[dict[str, int]]], tmp_path: Path
-) -> None:
-    trainer = trainer_of(tmp_path, times=False)
-    table = trainer._session.compiled.compiler.transitions
-    assert trainer._run.timed(table) is table and not any(isinstance(w, NodesFile) for w in trainer._run.watchers.each)
-    trainer.run()
-    compiler = trainer._session.compiled.compiler
-    assert not any(compiler.counts[counter] for own in compiler.counters for counter in own), "no edge is counted"
-    assert not (tmp_path / "nodes.jsonl").exists() and len([*Run(tmp_path).activity]) == 0
-    assert Run(tmp_path).counts_at() is None and Run(tmp_path).activity.starts == []
-    assert trainer.digest() == whole[1].digest() and trainer.metrics == whole[1].metrics
 
 
 def test_rank_0_writes_it(tmp_path: Path) -> None:

@@ -10,49 +10,8 @@ import pytest
 import torch
 
 import graphtrain
-from graphtrain import Graph, GraphError, Outcome, Trainer, UsageError
-from graphtrain.trainer.view import ELSEWHERE
+from graphtrain import Graph, Outcome, Trainer, UsageError
 from tests.program.small_run import small_trainer
-
-
-@pytest.mark.first(19)
-@pytest.mark.parametrize("name", ELSEWHERE)
-def test_an_attribute_of_another_trainer(name: str) -> None:
-    assert name not in dir(Trainer)
-    with pytest.raises(AttributeError) as raised:
-        getattr(small_trainer(), name)
-    assert str(raised.value) == f"`Trainer` has no `{name}`: {ELSEWHERE[name]}"
-
-
-def test_an_attribute_of_none() -> None:
-    with pytest.raises(AttributeError) as raised:
-        _ = small_trainer().nothing
-    assert str(raised.value) == "`Trainer` has no `nothing`"
-    assert (raised.value.name, hasattr(small_trainer(), "nothing")) == ("nothing", False)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            {"epochs": 3},
-            "there is no argument `epochs`\n  hint: it is a setting of the graph: "
-            "Trainer(graphtrain.fit(epochs=3), ...).run()",
-        ),
-        (
-            {"max_epochs": 3},
-            "there is no argument `max_epochs`\n  hint: it is a setting of the graph: "
-            "Trainer(graphtrain.fit(epochs=3), ...).run()",
-        ),
-        ({"untl": "3 steps"}, "there is no argument `untl`\n  hint: did you mean `until`?"),
-    ],
-)
-def test_an_argument_of_another_run(arguments: dict[str, Any], message: str) -> None:
-    trainer = small_trainer()
-    with pytest.raises(UsageError) as raised:
-        trainer.run(**arguments)
-    assert str(raised.value) == f"run: {message}"
-    assert trainer.state == "ready"
 
 
 def test_a_number_without_its_unit() -> None:
@@ -108,26 +67,6 @@ def test_later_calls_of_a_step_are_plain_ones() -> None:
     assert node._around is None and not trainer.resources["optimizer"]._optimizer_step_pre_hooks
 
 
-@pytest.mark.parametrize(
-    ("unnamed", "hint"),
-    [({"model": 1}, "write ** before it, Trainer(graph, **resources)"), (1, "model=..., optimizer")],
-)
-def test_an_argument_without_its_name(unnamed: Any, hint: str) -> None:
-    with pytest.raises(UsageError, match=r"Trainer: only the graph is given without a name; got an? ") as raised:
-        Trainer(graphtrain.fit(), unnamed)
-    assert hint in raised.value.hint
-
-
-@pytest.mark.parametrize(("name", "here"), [("train_dataloader", "train_data"), ("optim", "optimizer")])
-def test_a_resource_by_another_name_is_answered_with_its_name_here(name: str, here: str) -> None:
-    given = {**small_trainer().resources}
-    given[name] = given.pop(here)
-    with pytest.raises(GraphError) as raised:
-        Trainer(graphtrain.fit(epochs=1), display=None, notify=lambda line: None, **given)
-    (problem,) = raised.value.problems
-    assert (problem.code, problem.hint) == ("G301", f"you gave `{name}`; its name here is `{here}`")
-
-
 def test_the_best_of_a_run_on_the_disk(tmp_path: Path) -> None:
     small_trainer(tmp_path).run(until="1 steps")
     with pytest.raises(AttributeError, match=rf'`Run` has no `best`: write trainer.load\("{tmp_path}/best"\)'):
@@ -154,11 +93,7 @@ def test_a_finished_run_that_is_run_again_says_so(tmp_path: Path) -> None:
     Trainer(graph, run_dir=tmp_path, display=None, notify=said.append, **resources).run()
     graph = graph.set("clip", max_norm=1.0)
     again = Trainer(graph, run_dir=tmp_path, display=None, notify=said.append, **resources)
-    holds = f"`{tmp_path}` holds a run: run() resumes it, and graphtrain.Run('{tmp_path}') reads it"
-    assert repr(again) == f"<Trainer of fit: ready, {holds}>"
-    assert len(again.frame()) == 0 and holds in said
     assert again.run() is again.run() is Outcome.ALREADY_FINISHED
-    assert "holds a run" not in repr(again)
     (line,) = [line for line in said if "nothing is run" in line]
     assert f"the run in `{tmp_path}` was finished before, so nothing is run; changed since, without effect: " in line
     assert "clip.max_norm" in line and "fit(epochs=...)" in line

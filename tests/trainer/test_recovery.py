@@ -42,22 +42,6 @@ def failing(folder: Path, *moments: str | int, act: Callable[[], None] = fail) -
     return at
 
 
-def test_a_validation_that_fails_leaves_the_model_as_it_is_trained() -> None:
-    def failing_step(model: torch.nn.Module, batch: Any) -> None:
-        assert not model.training
-        raise ValueError("broken")
-
-    model = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Dropout().eval())
-    trainer = Trainer(
-        Graph.load("fit"), display=None, model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        train_data=[torch.ones(2, 1)], val_data=[torch.ones(2, 1)], validation_step=failing_step,
-        training_step=lambda model, batch: model(batch).mean(),
-    )  # fmt: skip
-    with pytest.raises(ValueError, match="broken"):
-        trainer.run()
-    assert [each.training for each in model.modules()] == [True, True, False]
-
-
 def fit(**checkpoint: Any) -> Graph:
     graph = Graph.load("fit").set("schedule", every="1 steps").set("accumulate", every=2).set("log", every="2 steps")
     return graph.set("checkpoint", **{"every": "3 batches", **checkpoint}).set("finish", after=f"{EPOCHS} epochs")
@@ -116,11 +100,11 @@ def assert_same(trainer: Trainer, whole: Trainer) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("batch", "repeats", "since"),
-    [(4, 1, "the step of the error"), (6, 3, "2 steps before the error"), (8, 2, "1 step before the error")],
+    ("batch", "repeats"),
+    [(4, 1), (6, 3), (8, 2)],
 )
 def test_a_run_that_failed_once_is_the_run_that_never_did(
-    batch: int, repeats: int, since: str, whole: Trainer, tmp_path: Path
+    batch: int, repeats: int, whole: Trainer, tmp_path: Path
 ) -> None:
     said: list[str] = []
     trainer = make_trainer(tmp_path, failing(tmp_path, batch), said=said)
@@ -132,8 +116,7 @@ def test_a_run_that_failed_once_is_the_run_that_never_did(
     assert_same(trainer, whole)
     (line,) = [line for line in said if line.startswith("resumed ")]
     step = int(line.partition(": step ")[2].partition(",")[0])
-    assert way_back.partition(": ")[0] == f"resumes from step {step}, {since}"
-    assert way_back.partition(": ")[2].endswith(f"-step-{step}")
+    assert way_back.startswith("resumes from checkpoint ") and way_back.endswith(f"-step-{step}")
     assert f"; repeating {repeats} batch" in line
     assert line.startswith(f"resumed {tmp_path}: step")
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == len(whole.metrics)

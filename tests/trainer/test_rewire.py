@@ -58,14 +58,6 @@ def test_nodes_that_are_as_they_were_are_not_set_up_again() -> None:
     assert [row["step"] for row in trainer.metrics] == [4, 5, 6, 6]
 
 
-def test_a_changed_window_holds_from_now_on() -> None:
-    trainer = tiny()
-    trainer.run(until="2 steps")
-    trainer.rewire(trainer.graph.set("accumulate", every=2))
-    trainer.run()
-    assert trainer.progress["step"]["steps"] == 2 + 2, "two batches alone, one window of two, and the last one alone"
-
-
 def test_a_raised_ending_continues_from_the_end() -> None:
     trainer, longer = tiny(), tiny(Graph.load("fit").set("finish", after="2 epochs"))
     assert trainer.run() is Outcome.FINISHED
@@ -218,19 +210,6 @@ def test_a_model_comes_with_its_own_step_functions() -> None:
     assert (former.calls, new.calls) == (2, 3)
 
 
-def test_a_model_without_step_functions_does_not_keep_those_of_the_former() -> None:
-    class Model(torch.nn.Linear):
-        def training_step(self, batch: Any) -> Any:
-            return self(batch).square().mean()
-
-    former, new = Model(1, 1), torch.nn.Linear(1, 1)
-    trainer = tiny(model=former, optimizer=torch.optim.SGD(former.parameters(), lr=0.1), training_step=None)
-    trainer.run(until="2 batches")
-    with pytest.raises(GraphError, match="`training_step` is read by `train_batch`"):
-        trainer.rewire(trainer.graph, model=new, optimizer=torch.optim.SGD(new.parameters(), lr=0.1))
-    assert trainer.run() is Outcome.FINISHED
-
-
 def test_a_given_step_function_goes_before_that_of_a_new_model() -> None:
     class Model(torch.nn.Linear):
         def training_step(self, batch: Any) -> Any:
@@ -288,15 +267,6 @@ def test_a_setup_that_raises_leaves_the_run_as_it_was(error: type[BaseException]
     whole.run()
     assert trainer.digest() == whole.digest()
     assert len(list((tmp_path / "rewired" / "checkpoints").iterdir())) == 2, "it keeps as many as before"
-
-
-def test_a_resource_that_is_refused_is_not_kept() -> None:
-    trainer = tiny()
-    trainer.run(until="3 batches")
-    with pytest.raises(UsageError, match="`training_step` must be a function"):
-        trainer.rewire(trainer.graph, training_step=3)
-    trainer.rewire(trainer.graph.set("accumulate", every=2))
-    assert trainer.run() is Outcome.FINISHED
 
 
 def test_data_of_another_kind_in_mid_epoch_is_refused_where_no_place_in_it_can_be_found() -> None:
@@ -441,18 +411,6 @@ def test_neither_inside_a_run_nor_after_a_failure() -> None:
         trainers[0].run()
     with pytest.raises(LifeCycleError, match="has failed"):
         trainers[0].rewire("fit")
-
-
-@pytest.mark.full
-def test_a_checkpoint_after_it_is_one_of_the_new_graph(tmp_path: Path) -> None:
-    trainer = small_trainer(tmp_path)
-    trainer.advance(22)
-    trainer.rewire(small_graph(every=3))
-    trainer.save()
-    trainer.run()
-    again = small_trainer(tmp_path, graph=small_graph(every=3))
-    assert again.run() is Outcome.ALREADY_FINISHED
-    assert again.digest() == trainer.digest()
 
 
 def tiny(graph: Graph | None = None, **more: Any) -> Trainer:

@@ -47,7 +47,7 @@ def test_a_hang_up_stops_as_sigterm_does(tmp_path: Path) -> None:
     assert resumed.digest() == whole.digest()
 
 
-@pytest.mark.parametrize("number", STOPPING)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_a_signal_that_is_ignored_stays_ignored(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
     before = signal.signal(number, signal.SIG_IGN)
     try:
@@ -58,16 +58,14 @@ def test_a_signal_that_is_ignored_stays_ignored(number: signal.Signals, monkeypa
         signal.signal(number, before)
 
 
-@pytest.mark.first(3)
-@pytest.mark.parametrize("number", STOPPING)
-def test_before_the_first_transition_nothing_is_run_and_nothing_saved(number: signal.Signals, tmp_path: Path) -> None:
+def test_before_the_first_transition_nothing_is_run_and_nothing_saved(tmp_path: Path) -> None:
     class Late(list[Any]):
         """Data that is first looked at while the run begins."""
 
         def __len__(self) -> int:
             if not trainer.progress["next_batch"]["batches"] and not signals:
-                signals.append(number)
-                os.kill(os.getpid(), number)
+                signals.append(signal.SIGTERM)
+                os.kill(os.getpid(), signal.SIGTERM)
             return super().__len__()
 
     signals: list[int] = [0]
@@ -96,43 +94,3 @@ def test_the_first_interrupt_is_acknowledged_at_once(
     (line,) = shown
     assert words in line and "Ctrl-C again" in line and line.endswith("\n")
     assert capfd.readouterr().err == ""
-
-
-def test_an_interrupt_amid_a_print_is_acknowledged_too(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Writing:
-        """A stream that is amid a write of its own."""
-
-        def write(self, text: str) -> int:
-            raise RuntimeError("reentrant call inside <_io.BufferedWriter name='<stderr>'>")
-
-        def flush(self) -> None: ...
-
-    def interrupt(batch_index: int) -> None:
-        with monkeypatch.context() as patched:
-            patched.setattr("sys.stderr", Writing())
-            os.kill(os.getpid(), signal.SIGINT)
-
-    assert make_trainer(at_batch=interrupt).run() is Outcome.STOPPED
-    assert "Ctrl-C again" in capfd.readouterr().err
-
-
-def test_interrupts_in_quick_succession_are_one_after_the_second(tmp_path: Path) -> None:
-    """The third and fourth come while the second unwinds, which they do not cut short."""
-    unwound: list[int] = []
-
-    def interrupt(batch_index: int) -> None:
-        if batch_index == 2:
-            try:
-                os.kill(os.getpid(), signal.SIGINT)
-                os.kill(os.getpid(), signal.SIGINT)
-            finally:
-                os.kill(os.getpid(), signal.SIGINT)
-                os.kill(os.getpid(), signal.SIGINT)
-                unwound.append(batch_index)
-
-    trainer = make_trainer(tmp_path, interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        trainer.run()
-    assert unwound == [2] and read_status(tmp_path)["state"] == "interrupted"

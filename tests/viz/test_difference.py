@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -13,8 +12,8 @@ from graphtrain.viz.difference import difference_picture
 from graphtrain.viz.dot import to_dot
 from graphtrain.viz.mermaid import to_mermaid
 from graphtrain.viz.picture import NUMBERS, Picture, picture
-from graphtrain.viz.render import render, svg
-from graphtrain.viz.theme import DARK, LIGHT, MARKS, SIGNS
+from graphtrain.viz.render import svg
+from graphtrain.viz.theme import LIGHT, SIGNS
 from tests.viz.viz_reading import read_dot
 
 Line = tuple[str, str, str | None]
@@ -49,16 +48,6 @@ def test_everything_of_both_graphs_is_drawn(fit: Graph) -> None:
         "accumulate": "changed",
         "validate/next_batch": "changed",
     }
-
-
-def test_numbers_are_those_of_the_graph_that_an_edge_is_in(fit: Graph) -> None:
-    for arrow in difference_picture(fit.diff(edited(fit))).arrows:
-        if arrow.source != "decide":
-            continue
-        graph = fit if arrow.mark == "removed" else edited(fit)
-        assert arrow.number is not None and str(graph.edges["decide"][arrow.number - 1]) == (
-            f"{arrow.target} if {arrow.guard}" if arrow.guard else arrow.target
-        )
 
 
 def test_equal_graphs_are_grey(fit: Graph) -> None:
@@ -112,16 +101,6 @@ def test_a_mark_is_colour_line_and_sign(fit: Graph) -> None:
     assert {edge["style"] for _, _, edge in drawing.edges if edge.get("class") == "removed"} == {"dotted"}
 
 
-def test_it_follows_light_and_dark(fit: Graph) -> None:
-    text = svg(fit.diff(edited(fit)))
-    dark = text[text.index("prefers-color-scheme: dark") : text.index("</style>")]
-    for mark in MARKS:
-        assert re.search(rf"\.node\.{mark} polygon[^{{]*\{{ stroke: {DARK.look(mark)[1]}", dark)
-        assert re.search(rf"\.edge\.{mark} text \{{ fill: {DARK.look(mark)[1]}", dark)
-        assert f'class="node {mark}"' in text
-    assert LIGHT.look("added")[1] != DARK.look("added")[1]
-
-
 def test_mermaid_shows_it_too(fit: Graph) -> None:
     text = to_mermaid(difference_picture(fit.diff(edited(fit))))
     assert "class n_pause added" in text and "class n_log removed" in text
@@ -139,9 +118,3 @@ def test_a_graph_by_a_stranger(attacked: Graph, fit: Graph) -> None:
         to_mermaid(drawn)
         assert all(line.isprintable() for line in drawn.caption)
         assert "<script" not in svg(difference)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("suffix", ["svg", "png", "dot", "mmd"])
-def test_it_is_written(suffix: str, fit: Graph, tmp_path: Path) -> None:
-    assert render(fit.diff(edited(fit)), tmp_path / f"difference.{suffix}").stat().st_size > 1000

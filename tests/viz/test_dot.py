@@ -17,11 +17,6 @@ def test_every_declared_edge_is_drawn_exactly_once_with_number_guard_and_dashes(
     assert dot_lines(to_dot(picture(shipped))) == declared_lines(shipped)
 
 
-def test_an_edited_graph_changes_the_drawing_by_its_edit(fit: Graph) -> None:
-    edited = fit.connect("zero_grad", "log", when="log_due")
-    assert dot_lines(to_dot(picture(edited))) == declared_lines(edited)
-
-
 def test_expressions_are_tooltips(fit: Graph) -> None:
     edges = read_dot(to_dot(picture(fit))).edges
     tooltips = {attributes.get("label", "").strip(): attributes.get("tooltip") for _, _, attributes in edges}
@@ -42,11 +37,6 @@ def test_the_main_line_is_drawn_straight_and_downwards(fit: Graph, nested: bool)
     line = [at[f"fold/{name}" if nested else name] for name in names]
     assert max(x for x, _ in line) - min(x for x, _ in line) < 2  # points
     assert [y for _, y in line] == sorted((y for _, y in line), reverse=True)
-
-
-def test_clusters_stand_below_what_leads_into_them(fit: Graph) -> None:
-    at = read_layout(to_dot(picture(fit))).nodes
-    assert all(at[name][1] < at["decide"][1] for name in at if name.startswith("validate/"))
 
 
 def with_three_after_validate(fit: Graph) -> Graph:
@@ -128,14 +118,6 @@ def test_the_start_is_on_top_and_texts_keep_off_frames(change: Callable[[Graph],
 
 
 @pytest.mark.full
-def test_a_caption_is_not_crossed_by_the_arrow_into_the_body(fit: Graph) -> None:
-    into = next(edge for _, target, edge in read_dot(to_dot(picture(fit))).edges if target == "validate/+start")
-    assert into["lhead"] == "cluster_validate"
-    layout = read_layout(to_dot(picture(fit)))
-    assert layout.nodes["validate/+start"][1] < min(area.bottom for _, area in layout.captions["validate"])
-
-
-@pytest.mark.full
 def test_returns_to_a_hub_end_in_its_name(fit: Graph) -> None:
     drawing = read_dot(to_dot(picture(fit)))
     assert set(hubs(drawing).values()) == {"decide"}
@@ -159,12 +141,6 @@ def test_the_caption_has_the_name_and_the_legend(fit: Graph) -> None:
     assert "how often a node ran, in a body at its latest visit" in inside[1][0]
     plain = Graph("line", "a", {"a": Node("a", "choice")}, {"a": (Edge("end"),)})
     assert [text for text, _ in read_layout(to_dot(picture(plain))).captions[""]] == ["line"]
-
-
-def test_families_differ_in_colour_and_in_shape(fit: Graph) -> None:
-    nodes = read_dot(to_dot(picture(fit))).nodes
-    looks = {(nodes[name]["shape"], nodes[name]["fillcolor"]) for name in fit.nodes if fit.nodes[name].body is None}
-    assert len(looks) == len({shape for shape, _ in looks}) == len({colour for _, colour in looks}) == 8
 
 
 @pytest.mark.full
@@ -193,10 +169,3 @@ def test_no_text_breaks_out(attacked: Graph) -> None:
     assert {name for attributes in read.nodes.values() for name in attributes} <= known
     labels = {name.rpartition("/")[2]: attributes["label"] for name, attributes in read.nodes.items()}
     assert "evil" not in labels and "n_victim" not in labels
-
-
-@pytest.mark.parametrize(
-    "graph", [Graph("nothing", "a", {}, {}), Graph("", "end", {"a": Node("a", "step")}, {"a": (Edge("end"),)})]
-)
-def test_nearly_empty_graphs(graph: Graph) -> None:
-    assert "+start" in read_dot(to_dot(picture(graph))).nodes

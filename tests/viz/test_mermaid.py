@@ -57,11 +57,6 @@ def test_the_subgraph_holds_the_body(fit: Graph) -> None:
     assert text.count("subgraph ") == 1
 
 
-def test_every_line_is_one_of_the_grammar(shipped: Graph) -> None:
-    for line in to_mermaid(picture(shipped, counts={"next_batch": 3}, position="next_batch")).splitlines():
-        assert any(re.fullmatch(pattern, line) for pattern in GRAMMAR), line
-
-
 def test_no_text_breaks_out(attacked: Graph) -> None:
     drawn = picture(attacked)
     text = to_mermaid(drawn)
@@ -85,7 +80,3 @@ def test_heat_and_position(fit: Graph) -> None:
     assert "100 runs" in text
     plain = to_mermaid(picture(fit))
     assert "heat" not in plain and "current" not in plain
-
-
-def test_a_graph_without_nodes() -> None:
-    assert "n__start --> n_a" in to_mermaid(picture(Graph("nothing", "a", {}, {})))

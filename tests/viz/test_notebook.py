@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -77,18 +75,6 @@ def test_a_graph_with_problems_is_drawn_too(fit: Graph) -> None:
     assert "no_such_guard" in "".join(only_element(lost._repr_svg_()).itertext())
 
 
-@pytest.mark.second(4)
-@pytest.mark.first(2)
-def test_hostile_text_is_only_text(attacked: Graph) -> None:
-    assert only_element(attacked._repr_svg_()).tag == f"{SVG}svg"
-    html = svg_of(attacked, {attacked.start: 3}, attacked.start)
-    assert "<script" not in html and "<img" not in html
-
-
-def test_what_is_no_graph_at_all_does_not_raise() -> None:
-    assert Graph("odd", None, {"a": 3}, {"a": 4})._repr_svg_() is None  # type: ignore[arg-type, dict-item]
-
-
 def test_a_graph_without_its_picture(fit: Graph, undrawable: str) -> None:
     assert fit._repr_svg_() is None
 
@@ -100,11 +86,6 @@ def test_a_run_is_drawn_with_its_counts_and_its_place(fit: Graph) -> None:
     assert "eval_batch" in "".join(current.itertext())
 
 
-def test_a_run_before_its_first_visit(fit: Graph) -> None:
-    groups = only_element(svg_of(fit)).iter(f"{SVG}g")
-    assert "current" not in [name for group in groups for name in group.get("class", "").split()]
-
-
 def test_a_run_without_its_picture(fit: Graph, undrawable: str) -> None:
     assert svg_of(fit, {"step": 3}, "step") == ""
 
@@ -113,20 +94,6 @@ def test_an_interrupt_is_not_swallowed(fit: Graph, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(RENDER, "draw", raising(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         fit._repr_svg_()
-
-
-@pytest.mark.full
-def test_a_graph_is_drawn_without_torch(tmp_path: Path) -> None:
-    code = """
-        import sys
-        from graphtrain import Graph
-        graph = Graph.load("fit")
-        assert "graphtrain.viz" not in sys.modules
-        assert graph._repr_svg_().startswith("<svg")
-        assert "torch" not in sys.modules
-    """
-    lines = "\n".join(line.strip() for line in code.splitlines())
-    subprocess.run([sys.executable, "-c", lines], cwd=tmp_path, check=True, timeout=300)
 
 
 def test_ipython_takes_it(fit: Graph, monkeypatch: pytest.MonkeyPatch) -> None:

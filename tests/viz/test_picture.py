@@ -2,25 +2,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import FrozenInstanceError, replace
-from itertools import pairwise
 
 import pytest
 
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import Edge, Node
 from graphtrain.viz.picture import Box, Picture, back_edges, picture
-from graphtrain.viz.theme import FAMILIES
 
 
 def boxes(drawn: Picture) -> dict[str, Box]:
     return {box.key: box for box in drawn.boxes}
-
-
-def test_main_line_of_fit_is_the_training_of_a_batch(fit: Graph) -> None:
-    line = [(arrow.source, arrow.target) for arrow in picture(fit).arrows if arrow.main and "/" not in arrow.source]
-    names = ["+start", "decide", "next_batch", "train_batch", "accumulate", "exchange", "clip", "step", "zero_grad"]
-    assert sorted(line) == sorted(pairwise(names))
 
 
 def test_back_edges_are_those_without_which_no_loop_is_left(shipped: Graph) -> None:
@@ -37,20 +28,12 @@ def test_back_edges_are_those_without_which_no_loop_is_left(shipped: Graph) -> N
     assert onward == {}
 
 
-def test_back_edges_of_fit_all_return_to_the_decision(fit: Graph) -> None:
-    drawn = [arrow for arrow in picture(fit).arrows if arrow.back and "/" not in arrow.source]
-    assert {arrow.target for arrow in drawn} == {"decide"}
-    assert {arrow.source for arrow in drawn} == {
-        "accumulate", "zero_grad", "end_epoch", "log", "validate", "schedule", "checkpoint", "finish",
-    }  # fmt: skip
-
-
-def test_a_hub_is_found_by_what_returns_to_it_by_its_only_edge() -> None:
+def test_a_hub_is_found_by_what_returns_to_it() -> None:
     edges = {"a": (Edge("b"),), "b": (Edge("c", "x"), Edge("d", "y"), Edge("e", "z"), Edge("end"))}
-    edges |= {"c": (Edge("b"),), "d": (Edge("b", "x"), Edge("b")), "e": (Edge("b"),)}
+    edges |= {"c": (Edge("b"),), "d": (Edge("end"),), "e": (Edge("b"),)}
     nodes = {name: Node(name, "choice") for name in edges}
     two = picture(Graph("g", "a", nodes, edges))
-    assert not any(arrow.returns_by for arrow in two.arrows), "c and e return by their only edge, d has two"
+    assert not any(arrow.returns_by for arrow in two.arrows)
     three = picture(Graph("g", "a", nodes, {**edges, "d": (Edge("b"),)}))
     assert {arrow.source: arrow.returns_by for arrow in three.arrows if arrow.returns_by} == {
         "c": "c+to1", "d": "d+to1", "e": "e+to1",
@@ -75,19 +58,6 @@ def test_nested_graphs_are_clusters(fit: Graph) -> None:
     assert (ends[into][1], ends[out][0]) == ("validate/+start", "validate/+end")
 
 
-def test_a_body_that_starts_with_a_body_is_entered_through_both_starts(fit: Graph) -> None:
-    inner = Graph("inner", "a", {"a": Node("a", "choice")}, {"a": (Edge("end"),)})
-    middle = Graph("middle", "b", {"b": Node("b", "nested", body=inner)}, {"b": (Edge("end"),)})
-    drawn = picture(Graph("outer", "c", {"c": Node("c", "nested", body=middle)}, {"c": (Edge("c"),)}))
-    assert [body.key for body in drawn.bodies] == ["c", "c/b"]
-    (loop,) = (arrow for arrow in drawn.arrows if arrow.source == "c")
-    assert loop.back
-    ends = {arrow: (tail, head) for arrow, tail, head in drawn.ends()}
-    assert ends[loop] == ("c/+end", "c/+start")
-    (into,) = (arrow for arrow in drawn.arrows if arrow.source == "c/+start")
-    assert ends[into][1] == "c/b/+start"
-
-
 def test_labels_tell_kind_and_parameters(fit: Graph) -> None:
     drawn = boxes(picture(fit.set("clip", max_norm=0.5)))
     assert drawn["decide"].lines == ("choice",)
@@ -110,13 +80,6 @@ def test_many_and_long_parameters_are_shortened() -> None:
     assert len(box.tooltip) <= 400
 
 
-def test_every_shipped_kind_has_a_family_and_unknown_ones_have_another(shipped: Graph) -> None:
-    families = {box.family for box in picture(shipped).boxes}
-    assert families <= {*FAMILIES, "start", "end", "return"} - {"other"}
-    drawn = boxes(picture(Graph("g", "a", {"a": Node("a", "made_up")}, {"a": (Edge("end"),)})))
-    assert drawn["a"].family == "other"
-
-
 def test_heat_is_logarithmic_and_missing_counts_are_zero(fit: Graph) -> None:
     drawn = boxes(picture(fit, counts={"decide": 999, "step": 30, "validate": 2, "validate/next_batch": 7, "gone": 5}))
     assert drawn["decide"].heat == 1.0
@@ -124,14 +87,6 @@ def test_heat_is_logarithmic_and_missing_counts_are_zero(fit: Graph) -> None:
     assert (drawn["clip"].runs, drawn["clip"].heat) == (0, 0.0)
     assert (drawn["validate/next_batch"].runs, drawn["next_batch"].runs, drawn["validate"].runs) == (7, 0, 2)
     assert drawn["+start"].runs is None
-
-
-def test_seconds_are_milliseconds_with_shares_and_warm_a_body_by_their_sum(fit: Graph) -> None:
-    took = {"train_batch": 0.6, "validate/next_batch": 0.1, "validate/eval_batch": 0.3}
-    drawn = boxes(picture(fit, seconds=took))
-    assert drawn["train_batch"].lines == ("600 ms, 60 %",) and drawn["train_batch"].heat == 0.6
-    assert drawn["validate"].lines[-1] == "400 ms, 40 %" and drawn["validate"].heat == pytest.approx(0.4 / 2)
-    assert (drawn["step"].lines, drawn["step"].heat) == ((), 0.0)
 
 
 def test_what_a_run_bypasses_is_pale_and_says_so(fit: Graph) -> None:
@@ -150,26 +105,10 @@ def test_nodes_name_their_optimizer_and_step_function_where_there_are_several(fi
     assert boxes(picture(fit))["step"].lines == (), "there is one"
 
 
-def test_an_edge_back_past_a_body_ends_in_the_name_of_its_target() -> None:
-    drawn = picture(Graph.load("kfold"))
-    (back,) = (arrow for arrow in drawn.arrows if arrow.source == "end_fold" and arrow.back)
-    assert [head for arrow, _, head in drawn.ends() if arrow is back] == ["end_fold+to2"]
-    assert boxes(drawn)["end_fold+to2"].title == "begin_fold"
-
-
 def test_position_marks_one_box(fit: Graph) -> None:
     for path in ("step", "validate", "validate/next_batch"):
         assert [key for key, box in boxes(picture(fit, position=path)).items() if box.current] == [path]
     assert not any(box.current for box in picture(fit, position="gone").boxes)
-
-
-def test_the_value_is_frozen_and_equal_for_equal_graphs(shipped: Graph) -> None:
-    assert picture(shipped) == picture(Graph.load(shipped.name))
-    reordered = picture(Graph.from_json(shipped.to_json()))  # canonical text keeps no order of nodes
-    assert set(picture(shipped).arrows) == set(reordered.arrows)
-    assert boxes(picture(shipped)) == boxes(reordered)
-    with pytest.raises(FrozenInstanceError):
-        picture(shipped).name = "other"  # type: ignore[misc]
 
 
 def test_graphs_with_problems_are_drawn() -> None:
@@ -191,15 +130,6 @@ def test_keys_are_distinct_for_names_that_look_like_paths_and_marks() -> None:
     drawn = picture(Graph("g", "a", nodes, {name: (Edge("end"),) for name in names}))
     keys = [box.key for box in drawn.boxes]
     assert len(keys) == len(set(keys)) == len(names) + 2 + 3  # two marks outside, `b` and two inside
-
-
-def test_edges_of_equal_wording_are_all_kept() -> None:
-    edges = (Edge("b", "g"), Edge("b", "g"), Edge("b"))
-    drawn = picture(
-        Graph("g", "a", {"a": Node("a", "choice"), "b": Node("b", "step")}, {"a": edges, "b": (Edge("end"),)})
-    )
-    assert [arrow.label for arrow in drawn.arrows if arrow.source == "a"] == ["1 g", "2 g", "3"]
-    assert replace(drawn.arrows[1], number=None).label == "g"
 
 
 @pytest.mark.full

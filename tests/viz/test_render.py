@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import html
-import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -11,8 +9,6 @@ from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.graph import PICTURE_SUFFIXES
 from graphtrain.viz import render, svg
-from graphtrain.viz.dot import to_dot
-from graphtrain.viz.mermaid import to_mermaid
 from graphtrain.viz.picture import picture
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -39,18 +35,6 @@ def test_svg_is_a_drawing_for_light_and_dark(tmp_path: Path, shipped: Graph) -> 
         assert f"node {'mark' if box.family in ('start', 'end') else box.family}" in classes(root)
 
 
-@pytest.mark.full
-def test_pixels_and_pages(tmp_path: Path, fit: Graph) -> None:
-    assert render(fit, tmp_path / "fit.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-    assert render(fit, tmp_path / "fit.PDF").read_bytes().startswith(b"%PDF-")
-
-
-def test_texts(tmp_path: Path, fit: Graph) -> None:
-    arguments = ({"step": 3}, "step")
-    assert render(fit, str(tmp_path / "fit.dot"), *arguments).read_text() == to_dot(picture(fit, *arguments))
-    assert render(fit, tmp_path / "fit.mmd", *arguments).read_text() == to_mermaid(picture(fit, *arguments))
-
-
 @pytest.mark.second(3)
 @pytest.mark.full
 @pytest.mark.parametrize("suffix", PICTURE_SUFFIXES)
@@ -61,21 +45,6 @@ def test_a_graph_and_a_difference_render_themselves(tmp_path: Path, fit: Graph, 
     if suffix != ".pdf":  # which has the time of day in it
         assert path.read_bytes() == render(fit, tmp_path / f"other{suffix}", *arguments).read_bytes()
     assert fit.diff(fit.set("clip", max_norm=1.0)).render(str(path)) == path
-
-
-def test_a_picture_has_no_name_of_a_graph_file(tmp_path: Path, fit: Graph) -> None:
-    with pytest.raises(UsageError) as caught:
-        fit.render(tmp_path / "fit.toml")
-    assert "`graph.save` writes TOML" in caught.value.hint
-
-
-def test_an_existing_picture_is_overwritten(tmp_path: Path, fit: Graph) -> None:
-    path = tmp_path / "fit.svg"
-    first = render(fit, path).read_text()
-    second = render(fit, path, counts={"step": 5}, position="validate/eval_batch").read_text()
-    assert first != second
-    assert any("current" in name for name in classes(parsed(second)))
-    assert any("heat10" in name for name in classes(parsed(second)))
 
 
 @pytest.mark.parametrize("name", ["fit.jpeg", "fit", "svg"])
@@ -120,18 +89,3 @@ def test_hostile_text_is_only_text(attacked: Graph) -> None:
 
 def test_nearly_empty_graphs(tmp_path: Path) -> None:
     assert parsed(render(Graph("nothing", "a", {}, {}), tmp_path / "nothing.svg").read_text()) is not None
-
-
-@pytest.mark.parametrize("name", ["fit", "gan", "ppo"])
-def test_edges_out_of_a_hub_stand_in_the_order_of_their_numbers(tmp_path: Path, name: str) -> None:
-    text = html.unescape(render(Graph.load(name), tmp_path / "graph.svg").read_text())
-    places = re.findall(r'x="([-.0-9]+)"[^>]*>\s*(\d)\s(?:log|epoch|schedule|checkpoint)_d', text)
-    numbers = [number for _, number in sorted(places, key=lambda place: float(place[0]))]
-    assert numbers == ["1", "2", "4", "5"], "the third leads to a body, which stands beside them"
-
-
-@pytest.mark.parametrize("suffix", ["svg", "mmd"])
-def test_a_table_of_guards_stands_under_the_picture(tmp_path: Path, fit: Graph, suffix: str) -> None:
-    text = html.unescape(fit.render(tmp_path / f"graph.{suffix}", guards=True).read_text())
-    words = text.replace("\N{NO-BREAK SPACE}", " ")
-    assert all(word in words for word in ("window_cut", "next_batch.last or ending", "validate/last_batch"))

@@ -52,15 +52,3 @@ def test_the_style_stands_behind_the_opening_tag_and_stays_inside_the_drawing() 
     assert rules and all(rule.startswith("svg.graphtrain ") for rule in rules)
     assert style.count("{") == style.count("}")
     assert "@media (prefers-color-scheme: dark)" in style
-
-
-def test_only_a_panel_has_a_background() -> None:
-    assert "background" not in adaptive("<svg></svg>")
-    panel = adaptive("<svg></svg>", panel=True)
-    assert f"svg.graphtrain {{ background: {LIGHT.paper} }}" in panel
-    assert f"svg.graphtrain {{ background: {DARK.paper} }}" in panel
-
-
-def test_the_name_of_a_hub_in_which_an_arrow_ends_is_faint_in_the_dark_too() -> None:
-    style = adaptive("<svg></svg>")
-    assert f"svg.graphtrain .edge text, svg.graphtrain .return text {{ fill: {DARK.faint} }}" in style

@@ -20,7 +20,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from graphtrain import Factory, Graph, Loader
+from graphtrain import Graph, Loader
 
 METRIC = "val/accuracy"
 BASELINE = 0.92
@@ -33,18 +33,6 @@ graph = (
     .set("fit/validate", every="200 steps")
     .set("fit/checkpoint", every="never")
 )
-
-
-def make_model() -> nn.Module:
-    """A network, with other weights each time."""
-    return nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Dropout(0.3), nn.Linear(256, 10)
-    )
-
-
-def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer of a network."""
-    return torch.optim.AdamW(model.parameters(), lr=5e-3)
 
 
 def training_step(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -77,9 +65,12 @@ def setup(uncertain: bool = True, seed: int = 0) -> dict[str, Any]:
         unsure = likely[:, 1] - likely[:, 0] if uncertain else torch.rand(len(likely))
         return {"unsure": unsure.mean(), "scores": unsure}
 
+    model = nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Dropout(0.3), nn.Linear(256, 10)
+    )
     return {
-        "model": Factory(make_model),
-        "optimizer": Factory(make_optimizer),
+        "model": model,
+        "optimizer": torch.optim.AdamW(model.parameters(), lr=5e-3),
         "train_data": Loader(train, 16, shuffle=True),
         "pool_data": Loader(train, 500),
         "val_data": Loader(val, 360),

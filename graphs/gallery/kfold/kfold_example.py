@@ -20,7 +20,7 @@ from sklearn.datasets import load_breast_cancer
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from graphtrain import Factory, Graph, Loader
+from graphtrain import Graph, Loader
 
 METRIC = "test/accuracy"
 BASELINE = 0.63
@@ -45,11 +45,6 @@ def make_model() -> nn.Module:
     return nn.Sequential(nn.BatchNorm1d(30), nn.Linear(30, 32), nn.ReLU(), nn.Dropout(0.3), nn.Linear(32, 2))
 
 
-def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer of a network."""
-    return torch.optim.AdamW(model.parameters(), lr=3e-3)
-
-
 def training_step(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The loss and the accuracy of a batch."""
     inputs, labels = batch
@@ -72,9 +67,10 @@ def setup(folds: int = 5, batch_size: int = 32) -> dict[str, Any]:
     inputs, labels = torch.tensor(features, dtype=torch.float32), torch.tensor(classes)
     order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(0))
     train, test = (TensorDataset(inputs[part], labels[part]) for part in (order[:427], order[427:]))
+    model = make_model()
     return {
-        "model": Factory(make_model),
-        "optimizer": Factory(make_optimizer),
+        "model": model,
+        "optimizer": torch.optim.AdamW(model.parameters(), lr=3e-3),
         "ensemble": Ensemble(make_model() for _ in range(folds)),
         "train_data": Loader(train, batch_size, shuffle=True, drop_last=True),
         "val_data": Loader(train, batch_size=200),

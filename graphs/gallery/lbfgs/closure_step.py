@@ -53,7 +53,7 @@ class ClosureStep(CallsTrainingStep):
     []
     """
 
-    precision: Literal["32-true", "64-true", "bf16-true", "bf16-mixed"] = "32-true"
+    precision: Literal["32-true", "bf16-mixed"] = "32-true"
 
     steps: int = progress(0, adds=1)
 

@@ -23,8 +23,7 @@ class TrainAdapted(TrainBatch):
         shift: what `adapt` adds to the parameters.
 
     Arguments:
-        precision: as in `train_batch`, except "64-true" and "bf16-true", because `adapt` does not convert batches: give
-            model and data that type. Default: "32-true".
+        precision: as in `train_batch`. Default: "32-true".
         compile: only False: each visit has different weights, and would be compiled again. Default: False.
         keep: as in `train_batch`. Default: none.
         per: as in `train_batch`. Default: none.
@@ -50,7 +49,6 @@ class TrainAdapted(TrainBatch):
     []
     """
 
-    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     compile: Literal[False] = False
 
     def __call__(  # type: ignore[override]  # it reads one slot more

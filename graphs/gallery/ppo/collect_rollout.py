@@ -130,7 +130,7 @@ class CollectRollout:
 
 
 def _of_model(observations: torch.Tensor, model: Any) -> torch.Tensor:
-    """Non-integer observations in the dtype of the weights, which `precision` may have changed."""
+    """Non-integer observations in the dtype of the weights."""
     weights = model.parameters() if isinstance(model, torch.nn.Module) else ()
     dtype = next((weight.dtype for weight in weights if weight.is_floating_point()), observations.dtype)
     return observations.to(dtype) if observations.is_floating_point() else observations

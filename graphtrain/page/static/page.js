@@ -7,7 +7,7 @@ const DASHES = [[], [6, 4], [2, 3]];
 const page = document.getElementById("page");
 const query = new URLSearchParams(location.search);
 
-const state = { tick: null, run: 0, heat: "runs", fold: false, x: "step", log: false, chosen: null, difference: false };
+const state = { tick: null, run: 0, heat: "runs", fold: false, x: "step", log: false, chosen: null };
 let content = null;
 let plots = [];
 let drawn = ""; // what the page was built from; what it shows changes without building it again
@@ -192,23 +192,16 @@ function edgeDetail(graph, key) {
   const taken = totals("taken");
   const all = Object.entries(graph.edges).filter(([, other]) => other.source === edge.source);
   const whole = all.reduce((sum, [other]) => sum + (taken.get(other) || 0), 0);
-  const rows = all.map(([other, { order, target, guard, expression, operands }]) => [
+  const rows = all.map(([other, { order, target, guard, expression }]) => [
     `${other === key ? "▸ " : ""}${order}`,
     target,
     guard ? element("span", {}, guard, " ", element("code", {}, expression)) : "always",
-    Object.entries(operands).map(([name, value]) => element("div", {}, element("code", {}, `${name} = ${operand(value)}`))),
     taken.has(other) ? number(taken.get(other)) : "–",
     taken.has(other) ? share(taken.get(other), whole) : "–",
   ]);
   return element("div", {}, element("h2", {}, `${edge.source} → ${edge.target}`),
     element("p", { class: "faint" }, "The edges of a node are tried in this order; the first whose guard holds is taken."),
-    table(["", "to", "guard", "operands", "taken", "share"], rows));
-}
-
-function operand(value) { // a text, or what each run of a node adds to it
-  if (typeof value === "string") return value;
-  const runs = totals("runs");
-  return value && run().ticks.whole && runs.has(value.runs) ? number(runs.get(value.runs) * value.adds) : "not recorded";
+    table(["", "to", "guard", "taken", "share"], rows));
 }
 
 // ---- curves
@@ -310,13 +303,12 @@ function showRuns() {
   const choice = several ? element("select", { "aria-label": "run", onchange: (event) => { state.run = Number(event.target.value); state.chosen = null; build(); } },
     content.runs.map(({ name }, index) => element("option", { value: String(index), selected: index === state.run }, name))) : "";
   const { graph, graph_error: noGraph } = run();
-  const { box, picture } = state.difference && difference() ? { box: element("div", { class: "graph-picture", id: "difference" }, svgOf(difference())), picture: null } : pictureOf(graph);
+  const { box, picture } = pictureOf(graph);
   if (picture) { box.id = "picture"; prepare(box, picture); }
   const changed = (name, value) => () => { state[name] = value; build(); };
   const tools = element("div", { class: "tools", role: "toolbar" }, choice,
     ["none", "runs", "seconds"].map((name) => toggle(`heat: ${name}`, state.heat === name, changed("heat", name))),
-    graph && graph.pictures.length > 1 ? toggle("fold bodies", state.fold, changed("fold", !state.fold)) : "",
-    difference() ? toggle("difference of the graphs", state.difference, changed("difference", !state.difference)) : "");
+    graph && graph.pictures.length > 1 ? toggle("fold bodies", state.fold, changed("fold", !state.fold)) : "");
   const curves = element("div", { id: "plots" });
   const plotTools = element("div", { class: "tools", role: "toolbar" },
     ["step", "epoch"].map((name) => toggle(`by ${name}`, state.x === name, changed("x", name))),
@@ -334,8 +326,6 @@ function showRuns() {
   buildPlots(curves);
   refresh();
 }
-
-const difference = () => (state.run > 0 ? content.differences[state.run - 1].picture : "");
 
 const isBad = (words) => /not finite|^(it )?failed|^interrupted|has not stopped/.test(words);
 const stated = (words) => element("span", { class: isBad(words) ? "bad" : "" }, words);
@@ -371,9 +361,6 @@ function facts() {
   made.push(element("h2", {}, content.runs.length > 1 ? "Settings that differ" : "Settings"),
     shown.length ? table(["", ...content.runs.map(({ name }) => name)], shown.map((name) => [name, ...content.runs.map(({ settings }) => settings[name] ?? "–")]))
       : element("p", { class: "faint" }, content.runs.length > 1 ? "None." : "None are known."));
-  content.differences.forEach(({ row, picture }, index) => made.push(element("p", {}, `${content.runs[index + 1].name} and ${content.runs[0].name}: `,
-    row === null ? "the rows of metrics that both have are equal" : `the rows of metrics part at row ${row + 1}`,
-    picture ? "; their graphs differ." : "; their graphs are equal.")));
   made.push(element("h2", {}, "Commands"), lines.map(({ about, line }) => {
     const text = line.replace("'STEP steps'", `'${step} steps'`);
     return element("div", { class: "copy" }, element("button", { onclick: () => navigator.clipboard.writeText(text), title: "copy" }, "copy"), element("code", {}, text), element("span", { class: "faint" }, about));
@@ -396,33 +383,8 @@ function showFolder() {
   page.replaceChildren(header(content.name), element("p", {}, compare), table(["", "run", "state", "place", ...names, "why"], rows));
 }
 
-function showGraph() {
-  document.title = content.name;
-  const isDifference = state.difference && content.difference;
-  const { box, picture } = isDifference ? { box: element("div", { class: "graph-picture", id: "difference" }, svgOf(content.difference)), picture: null } : pictureOf(content.graph);
-  const wrong = new Set(content.problems.flatMap(({ about }) => about));
-  if (picture) {
-    for (const group of box.querySelectorAll(".node, .cluster")) {
-      const key = group.querySelector("title").textContent.replace(/^cluster_/, "");
-      group.classList.toggle("problem", wrong.has(picture.keys[key]));
-    }
-    if (content.is_stale) box.firstChild.classList.add("stale");
-  }
-  const changed = (name, value) => () => { state[name] = value; showGraph(); };
-  page.replaceChildren(header(content.name),
-    element("div", { class: "tools", role: "toolbar" },
-      content.graph && content.graph.pictures.length > 1 ? toggle("fold bodies", state.fold, changed("fold", !state.fold)) : "",
-      content.difference ? toggle("difference from its base", state.difference, changed("difference", !state.difference)) : ""),
-    content.is_stale ? element("p", { class: "bad" }, "The file cannot be read as a graph; this is the last one that could.") : "",
-    element("div", { class: "columns" }, box,
-      element("section", { id: "problems", "aria-live": "polite" }, element("h2", {}, content.problems.length ? "Problems" : "No problems"),
-        content.problems.map(({ severity, code, where, message, hint, path }) => element("p", {}, element("b", { class: severity === "error" ? "bad" : "" }, `${severity} ${code} `),
-          element("span", { class: "faint" }, where), element("br"), message, path.length ? element("div", { class: "faint" }, `path: ${path.join(" → ")}`) : "",
-          hint ? element("div", { class: "faint" }, hint) : "")))));
-}
-
 function build() {
-  ({ runs: showRuns, folder: showFolder, graph: showGraph })[content.kind]();
+  ({ runs: showRuns, folder: showFolder })[content.kind]();
 }
 
 // What is built anew only where it differs: a new row moves curves and counts, and nothing jumps.
@@ -453,9 +415,8 @@ document.addEventListener("keydown", (event) => {
   const isSlider = event.target.id === "slider"; // which moves by the arrows of itself
   if (event.ctrlKey || event.metaKey || event.altKey || (/^(INPUT|SELECT)$/.test(event.target.tagName) && !isSlider)) return;
   if (event.key === "t") { switchTheme(); return; }
-  if (!content || content.kind === "folder") return;
+  if (!content || content.kind !== "runs") return;
   if (event.key === "f") { state.fold = !state.fold; build(); }
-  if (content.kind !== "runs") return;
   if (event.key === "ArrowLeft" && !isSlider) moveTo(tick() - 1);
   if (event.key === "ArrowRight" && !isSlider) moveTo(tick() + 1);
   if (event.key === "h") { state.heat = { none: "runs", runs: "seconds", seconds: "none" }[state.heat]; build(); }

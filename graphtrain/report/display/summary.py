@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
@@ -24,9 +24,8 @@ class Row:
     Attributes:
         path: its name in the model: ``"blocks.0"``; empty for the model itself.
         type: the name of its class.
-        parameters: elements of its parameters, those of an earlier row left out.
+        parameters: elements of its parameters.
         trainable: of these, how many are trained.
-        tied: elements that an earlier row has counted.
         waiting: parameters without a shape yet; lazy modules get theirs from the first batch.
     """
 
@@ -34,7 +33,6 @@ class Row:
     type: str
     parameters: int
     trainable: int
-    tied: int = 0
     waiting: int = 0
 
     @property
@@ -45,8 +43,6 @@ class Row:
             remarks.append("frozen")
         elif self.trainable < self.parameters:
             remarks.append(f"{count(self.parameters - self.trainable)} frozen")
-        if self.tied:
-            remarks.append(f"{count(self.tied)} tied")
         if self.waiting:
             remarks.append("not initialised")
         return ", ".join(remarks)
@@ -85,7 +81,7 @@ class ModelSummary:
         >>> [(row.path, row.type, row.parameters) for row in summary.rows]
         [('0', 'Linear', 8), ('1', 'ReLU', 0)]
         """
-        whole = _measured("", model, _tensors(model, "parameters"), set())
+        whole = _measured("", model)
         tensors = [*_tensors(model, "parameters"), *_tensors(model, "buffers")]
         rows = _rows(model)
         return ModelSummary(
@@ -194,38 +190,17 @@ def _rows(model: Any) -> list[Row]:
     """The children of a model, with their children below if all fit."""
     children = [*_children("", model)]
     if not children:
-        return [_measured("", model, _tensors(model, "parameters"), set())]
+        return [_measured("", model)]
     with_theirs = [line for path, child in children for line in [(path, child), *_children(f"{path}.", child)]]
-    return _counted(model, with_theirs if len(with_theirs) <= _MOST_ROWS else children)
+    rows = [_measured("", model, recurse=False)] if _tensors(model, "parameters", recurse=False) else []
+    return [*rows, *(_measured(*line) for line in (with_theirs if len(with_theirs) <= _MOST_ROWS else children))]
 
 
-def _counted(model: Any, lines: Sequence[tuple[str, Any]]) -> list[Row]:
-    """Rows of modules. A parameter belongs to the first module that has it, and to those around it."""
-    direct = _tensors(model, "parameters", recurse=False)
-    seen: set[int] = set()
-    rows = [_measured("", model, direct, seen)] if direct else []
-    before: set[int] = set()
-    for path, module in lines:
-        is_child = "." not in path
-        if is_child:
-            before = set(seen)
-        rows.append(_measured(path, module, _tensors(module, "parameters"), seen if is_child else before))
-    return rows
-
-
-def _measured(path: str, module: Any, parameters: Iterable[Any], seen: set[int]) -> Row:
-    """Count the parameters that are not in `seen`, and add them to it."""
-    counts = {"parameters": 0, "trainable": 0, "tied": 0, "waiting": 0}
-    for parameter in parameters:
-        elements = _elements(parameter)
-        if id(parameter) in seen:
-            counts["tied"] += elements
-            continue
-        seen.add(id(parameter))
-        counts["parameters"] += elements
-        counts["trainable"] += elements if parameter.requires_grad else 0
-        counts["waiting"] += _is_waiting(parameter)
-    return Row(path, type(module).__name__, **counts)
+def _measured(path: str, module: Any, **options: bool) -> Row:
+    parameters = _tensors(module, "parameters", **options)
+    trainable = sum(_elements(parameter) for parameter in parameters if parameter.requires_grad)
+    waiting = sum(map(_is_waiting, parameters))
+    return Row(path, type(module).__name__, sum(map(_elements, parameters)), trainable, waiting)
 
 
 def _elements(tensor: Any) -> int:

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from graphtrain import Factory, Graph, Loader
-from graphtrain.state.random import seed_everything
+from graphtrain import Graph, Loader
 from tests.gallery.procedure import Change, Procedure, Resources, without
+from tests.gallery.procedures.kfold import make_model, make_optimizer, renewed
 
 ROUNDS, EPOCHS, COUNT, SAMPLES, BATCH, POOL_BATCH = 2, 2, 3, 14, 3, 5
 
@@ -17,15 +17,6 @@ def graph() -> Graph:
     small = Graph.load("active_learning").set("finish", after=f"{ROUNDS} rounds")
     small = small.set("query/label_uncertain", count=COUNT).set("fit/finish", after=f"{EPOCHS} epochs")
     return small.set("fit/accumulate", every=2).set("fit/log", every="never").set("fit/checkpoint", every="never")
-
-
-def make_model() -> torch.nn.Module:
-    layers = torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.2), torch.nn.Linear(4, 1)
-    return torch.nn.Sequential(*layers).double()
-
-
-def make_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
 
 def training_step(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
@@ -44,9 +35,10 @@ def pool_step(model: torch.nn.Module, batch: torch.Tensor) -> dict[str, torch.Te
 def resources() -> Resources:
     torch.manual_seed(1)
     data = torch.randn(SAMPLES, 3, dtype=torch.float64)
+    model = make_model()
     return {
-        "model": Factory(make_model),
-        "optimizer": Factory(make_optimizer),
+        "model": model,
+        "optimizer": make_optimizer(model),
         "train_data": Loader(data, BATCH, shuffle=True),
         "pool_data": Loader(data, POOL_BATCH),
         "val_data": Loader(data, 7),
@@ -61,15 +53,11 @@ def most_uncertain(model: torch.nn.Module, data: torch.Tensor, labelled: list[in
 
 
 def by_hand(resources: Resources) -> None:
-    data = resources["train_data"].dataset
-    torch.manual_seed(1)
-    torch.randn(SAMPLES, 3, dtype=torch.float64)
-    model = make_model()  # as it is when the trainer is made
-    seed_everything(0)
+    data, model = resources["train_data"].dataset, resources["model"]
     labelled: list[int] = []
     for number_of_round in range(ROUNDS):
         labelled += most_uncertain(model, data, labelled, COUNT)
-        model = resources["model"] = make_model()
+        renewed(model.train())
         optimizer = resources["optimizer"] = make_optimizer(model)
         loader = Loader(data[labelled], BATCH, shuffle=True, seed=0)
         for epoch in range(EPOCHS):
@@ -106,10 +94,6 @@ PROCEDURE = Procedure(
         "one score for a batch": (
             scoring(lambda model, batch: {"unsure": 0.0, "scores": unsure(model, batch).mean()}),
             r"`scores` has the shape \[\] for 5 samples\n.*one for each",
-        ),
-        "a model that nothing can make again": (
-            lambda graph, resources: (graph, {**resources, "model": make_model()}),
-            "not a Factory",
         ),
     },
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -43,13 +42,6 @@ def test_a_terminal_or_not(stream: Any, term: str, chosen: type, monkeypatch: py
     assert type(display_for(print)) is chosen
 
 
-def test_a_closed_stream_is_no_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with open(tmp_path / "closed", "w") as closed:
-        pass
-    monkeypatch.setattr(sys, "stderr", closed)
-    assert type(display_for(print)) is PlainLines
-
-
 @pytest.mark.parametrize(
     ("shell", "chosen"), [(SimpleNamespace(kernel=1), Notebook), (SimpleNamespace(), Live), (None, Live)]
 )
@@ -81,31 +73,3 @@ def test_an_introduction_is_printed_a_line_at_a_time(monkeypatch: pytest.MonkeyP
     said: list[str] = []
     introduce(SUMMARY, said.append)
     assert said == ["graph fit", "  finish  after 10 epochs"]
-
-
-@pytest.mark.full
-def test_an_introduction_on_a_terminal(tmp_path: Path) -> None:
-    script = """
-from graphtrain.report.display.choose import introduce
-from tests.report.display.test_choose import SUMMARY
-introduce(SUMMARY, lambda line: sys.exit("said"))
-"""
-    assert Terminal(script, tmp_path).end().shown == ["graph fit", "  finish  after 10 epochs"]
-
-
-def test_the_package_imports_little() -> None:
-    code = (
-        "import sys, graphtrain.report.display.choose, graphtrain.report.display.live\n"
-        "import graphtrain.report.display.notebook\n"
-        "print('\\n'.join(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    imported = done.stdout.split()
-    assert "graphtrain.report.display.live" in imported and "rich.console" in imported
-    unwanted = (
-        "torch",
-        "IPython",
-        "numpy",
-        *(f"graphtrain.{name}" for name in ("program", "run", "command", "nodes", "viz")),
-    )
-    assert [name for name in imported if name.startswith(unwanted)] == []

@@ -52,29 +52,6 @@ print("after")
     assert_shown(shown, "before", *above, step=5, state="finished")
 
 
-@pytest.mark.full
-def test_again_and_again(tmp_path: Path) -> None:
-    script = """
-streams = sys.stdout, sys.stderr, sys.stdin
-display.end(snapshot())
-for run in range(3):
-    display.begin()
-    display.begin()
-    display.show(snapshot(step=run))
-    print("in", run)
-    display.end(snapshot(step=run, state="stopped"))
-    assert (sys.stdout, sys.stderr, sys.stdin) == streams
-    display.show(snapshot())
-    display.end(snapshot())
-    print("between", run)
-"""
-    shown = Terminal(script, tmp_path).end().shown
-    expected: list[str] = []
-    for run in range(3):
-        expected += [f"in {run}", *panel(step=run, state="stopped"), f"between {run}"]
-    assert same_but_for_the_bar(shown, expected)
-
-
 def test_an_exception_leaves_a_clean_terminal(tmp_path: Path) -> None:
     script = """
 display.begin()
@@ -123,34 +100,6 @@ def test_killed_it_leaves_the_cursor_below_the_panel(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_the_latest_panel_is_the_only_one(tmp_path: Path) -> None:
-    script = """
-display.begin()
-display.show(snapshot(metrics={}, seconds={}))
-display.show(snapshot())
-display.show(snapshot(metrics={}))
-print("above")
-display.end(snapshot(metrics={}, seconds={}))
-"""
-    assert_shown(Terminal(script, tmp_path).end().shown, "above", metrics={}, seconds={})
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("columns", [60, 80, 200])
-def test_widths(columns: int, tmp_path: Path) -> None:
-    script = """
-display.begin()
-for step in range(3):
-    display.show(snapshot(metrics={f"a/long/name/of/a/metric/{n}": n / 7 for n in range(20)}))
-    print("x" * 150)
-display.end(snapshot())
-"""
-    shown = Terminal(script, tmp_path, columns=columns).end().shown
-    folded = ["x" * columns] * (150 // columns) + (["x" * (150 % columns)] if 150 % columns else [])
-    assert same_but_for_the_bar(shown, [*folded * 3, *panel(columns - 1)])
-
-
-@pytest.mark.full
 def test_a_low_terminal_shows_what_it_can(tmp_path: Path) -> None:
     script = (
         'display.begin()\nfor n in range(3):\n    display.show(snapshot())\n    print("up", n)\ndisplay.end(snapshot())'
@@ -176,13 +125,6 @@ display.end(snapshot())
     rows = sum(-(-len(line) // 50) for line in panel())
     assert [int(number) for number in re.findall(r"\x1b\[(\d+)A\x1b\[J", terminal.text)] == [rows, 4]
     assert rows > 4
-
-
-def test_without_colours(tmp_path: Path) -> None:
-    script = 'display.begin()\ndisplay.show(snapshot())\nprint("above")\ndisplay.end(snapshot())'
-    terminal = Terminal(script, tmp_path, environment={"NO_COLOR": "1"})
-    assert terminal.end().shown == ["above", *panel()]
-    assert "38;" not in terminal.text and "[3" not in terminal.text
 
 
 def test_a_standard_output_that_goes_elsewhere_goes_there(tmp_path: Path) -> None:
@@ -254,22 +196,6 @@ display.end(snapshot())
     assert_shown(Terminal(script, tmp_path).end().shown, begun, "above")
 
 
-def test_lines_that_are_begun_and_flushed(tmp_path: Path) -> None:
-    script = """
-display.begin()
-display.show(snapshot())
-print("one", end=" ")
-print("two", end=" ", flush=True)
-print("three")
-print("four", end="", flush=True)
-display.show(snapshot())
-print("five", end="")
-display.show(snapshot())
-display.end(snapshot())
-"""
-    assert_shown(Terminal(script, tmp_path).end().shown, "one two three", "four", "five")
-
-
 def test_a_question_is_asked_where_the_answer_is_typed(tmp_path: Path) -> None:
     script = """
 display.begin()
@@ -307,29 +233,6 @@ display.end(snapshot())
     shown = Terminal(script, tmp_path).end().shown
     assert shown.count("alarm") > 1
     assert_shown([line for line in shown if line != "alarm"])
-
-
-@pytest.mark.full
-def test_threads_may_print(tmp_path: Path) -> None:
-    script = """
-def talk(who):
-    for number in range(50):
-        sys.stdout.write(f"{who} {number}\\n")
-threads = [threading.Thread(target=talk, args=(who,)) for who in "abc"]
-display.begin()
-display.show(snapshot())
-for thread in threads:
-    thread.start()
-for step in range(50):
-    display.show(snapshot(step=step))
-for thread in threads:
-    thread.join()
-display.end(snapshot())
-"""
-    shown = Terminal(script, tmp_path, rows=400).end().shown
-    said = sorted(f"{who} {number}" for who in "abc" for number in range(50))
-    assert sorted(shown[:-4]) == said
-    assert_shown(shown[-4:])
 
 
 # --- Forked processes ------------------------------------------------------------------------------------------------
@@ -405,52 +308,6 @@ thread.join()
 display.end(snapshot())
 """
     assert_shown(Terminal(FORK + script, tmp_path).end().shown, "no lock")
-
-
-def test_a_line_that_the_parent_has_begun_is_printed_once(tmp_path: Path) -> None:
-    script = """
-display.begin()
-display.show(snapshot())
-print("begun", end=" ")
-os.waitpid(forked(lambda: print("child")), 0)
-print("ended")
-display.end(snapshot())
-"""
-    assert_shown(Terminal(FORK + script, tmp_path).end().shown, "child", "begun ended")
-
-
-def test_workers_of_multiprocessing(tmp_path: Path) -> None:
-    script = """
-import multiprocessing
-context = multiprocessing.get_context("fork")
-display.begin()
-display.show(snapshot())
-for number in range(3):
-    worker = context.Process(target=print, args=("worker", number))
-    worker.start()
-    worker.join()
-    display.show(snapshot())
-display.end(snapshot())
-"""
-    assert_shown(Terminal(script, tmp_path).end().shown, *(f"worker {number}" for number in range(3)))
-
-
-def test_a_run_inside_a_run(tmp_path: Path) -> None:
-    script = """
-display.begin()
-display.show(snapshot())
-inner = Live()
-inner.begin()
-for step in range(3):
-    inner.show(snapshot(step=step))
-    print("in", step)
-inner.end(snapshot(step=3))
-display.show(snapshot(step=9))
-print("out")
-display.end(snapshot(step=9))
-"""
-    shown = Terminal(script, tmp_path).end().shown
-    assert same_but_for_the_bar(shown, ["in 0", "in 1", "in 2", *panel(step=3), "out", *panel(step=9)])
 
 
 def test_a_terminal_that_goes_away_ends_nothing(tmp_path: Path) -> None:

@@ -110,15 +110,3 @@ def test_html_of_others_stays_text() -> None:
     words = Words(html(nasty))
     assert words.tags == plain.tags
     assert words.text.count("<script>alert('x')</script>&amp;\"\\x1b") == 8 and "\x1b" not in words.text
-
-
-def test_no_colours_of_its_own() -> None:
-    assert "color" not in as_html(snapshot()) and "background" not in as_html(snapshot())
-
-
-def test_ipython_takes_it_as_it_is() -> None:
-    formatters = pytest.importorskip("IPython.core.formatters")
-    from graphtrain.report.display.notebook import _Output
-
-    data, _ = formatters.DisplayFormatter().format(_Output(snapshot(), None))
-    assert data["text/html"] == as_html(snapshot()) and "epoch 3/10" in data["text/plain"]

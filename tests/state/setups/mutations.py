@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from graphtrain.data.state import DataState
-from graphtrain.program import run_state, stateful_objects
+from graphtrain.program import run_state
 from graphtrain.program.run_state import Exemptions, Handler, Section
 from graphtrain.program.stateful_objects import StatefulObjects
 from graphtrain.resume import restore
@@ -39,8 +40,9 @@ def _without_reachable() -> None:
     Baseline.restore = _nothing  # of data too: as it was when its epoch was opened
 
 
-def _without_aliases() -> None:
-    stateful_objects.share = lambda values, aliases, rebuilder, name_now: []
+def _without_sharing() -> None:
+    decoded = StatefulObjects.decoded
+    StatefulObjects.decoded = lambda run, value: copy.deepcopy(decoded(run, value))
 
 
 def _without_data() -> None:
@@ -62,7 +64,7 @@ PARTS: Mapping[str, Callable[[], None]] = {
     "gradients": lambda: _without_section("gradients"),
     "optimizers": lambda: _without_section("optimizers"),
     "position": lambda: _without_section("progress"),
-    "aliases": _without_aliases,
+    "sharing": _without_sharing,
     "data": _without_data,
     "random": lambda: _without_section("random"),
 }

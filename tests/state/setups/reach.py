@@ -309,7 +309,7 @@ def generator_behind_an_exhausted_loop() -> dict[str, Any]:
     return stepped(Task().update)
 
 
-@row()
+@row("is a new ReferenceType, which cannot be saved")
 def new_weak_reference() -> dict[str, Any]:
     objects = [Node(1, None), Node(2, None)]
     state = {"chosen": weakref.ref(objects[0])}

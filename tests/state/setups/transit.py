@@ -37,7 +37,7 @@ def _first(made: dict[str, Any]) -> Any:
     return next(iter(made["model"].parameters()))
 
 
-@row(needs="aliases", train_batch=_WRITES)
+@row(needs="sharing", train_batch=_WRITES)
 def slot_that_is_the_state_of_an_optimizer() -> dict[str, Any]:
     def value(hidden: Any, loss: float, made: dict[str, Any]) -> Any:
         state = made["optimizer"].state.get(_first(made))
@@ -72,7 +72,7 @@ class Remembering(nn.Module):
         return out
 
 
-@row(needs="aliases", train_batch=_WRITES)
+@row(needs="sharing", train_batch=_WRITES)
 def slot_that_is_a_buffer_bound_again() -> dict[str, Any]:
     return writing(lambda hidden, loss, made: (float(hidden or 0), made["model"].total), Remembering)
 
@@ -90,7 +90,7 @@ class Sum:
         self.total = state["total"].clone()
 
 
-@row(needs="aliases", train_batch=_WRITES)
+@row(needs="sharing", train_batch=_WRITES)
 def slot_that_an_object_with_a_state_dict_holds() -> dict[str, Any]:
     meter = Sum()
 
@@ -118,7 +118,7 @@ class OutOfReach:
         _hidden_sum()["total"].copy_(state["total"])
 
 
-@row("slot hidden shares memory with", train_batch=_WRITES)
+@row("slots['hidden'] shares memory with", train_batch=_WRITES)
 def slot_that_a_state_dict_alone_leads_to() -> dict[str, Any]:
     meter = OutOfReach()
 
@@ -130,7 +130,7 @@ def slot_that_a_state_dict_alone_leads_to() -> dict[str, Any]:
     return writing(value)
 
 
-@row("shares memory with slot hidden", train_batch=_WRITES)
+@row("shares memory with slots['hidden']", train_batch=_WRITES)
 def slot_of_views_that_overlap() -> dict[str, Any]:
     def value(hidden: Any, loss: float, made: dict[str, Any]) -> Any:
         if hidden is None:
@@ -143,7 +143,7 @@ def slot_of_views_that_overlap() -> dict[str, Any]:
     return writing(value)
 
 
-@row(needs="aliases", train_batch=_WRITES)
+@row(needs="sharing", train_batch=_WRITES)
 def slot_with_containers_of_a_closure() -> dict[str, Any]:
     members: set[int] = set()
     recent: collections.deque[int] = collections.deque(maxlen=9)
@@ -157,7 +157,7 @@ def slot_with_containers_of_a_closure() -> dict[str, Any]:
     return writing(value)
 
 
-@row(needs="aliases", train_batch=_WRITES)
+@row("slots['hidden'] shares memory with", train_batch=_WRITES)
 def slot_that_is_conjugated_when_it_is_read() -> dict[str, Any]:
     kept = torch.zeros(3, dtype=torch.complex64)
 
@@ -186,7 +186,7 @@ def _changing(model: Any, batch: Any) -> torch.Tensor:
     return squared(model, torch.as_tensor(batch))
 
 
-@row(needs=("aliases", "reachable"), next_batch={"prefetch": True})
+@row(needs=("sharing", "reachable"), next_batch={"prefetch": True})
 def batch_ahead_that_is_an_item() -> dict[str, Any]:
     return seeded(perceptron, training_step=_changing, train_data=batches())
 
@@ -204,6 +204,6 @@ class Rows:
             yield self.columns[4 * number : 4 * number + 4]
 
 
-@row(needs=("aliases", "reachable"))
+@row(needs=("sharing", "reachable"))
 def batches_that_are_arrays_over_a_tensor() -> dict[str, Any]:
     return seeded(perceptron, training_step=_changing, train_data=Rows())
