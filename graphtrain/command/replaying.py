@@ -23,7 +23,7 @@ from graphtrain.printable import one_line, shorten
 from graphtrain.proof.comparison import first_lines
 from graphtrain.proof.history import RunHistory, Segment
 from graphtrain.proof.replay import Replay, parse_moment
-from graphtrain.proof.verify import Verdict, Verifier
+from graphtrain.proof.verify import Verdict, verify
 from graphtrain.ranks import current_ranks, on_all_ranks
 from graphtrain.report.numbers import duration, size
 from graphtrain.report.run import Run
@@ -31,6 +31,7 @@ from graphtrain.state.weights import dtype_and_shape
 from graphtrain.storage.checkpoint import SavedCheckpoint
 from graphtrain.storage.named import checkpoint_folder, graph_of
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
+from graphtrain.trainer.trainer import Trainer
 
 _MOST_PARAMETERS = 60
 _MOST_PARTS = 12
@@ -67,13 +68,16 @@ def _verdicts(
             if any(segment.goal.ranks != current_ranks().world_size for segment in segments)
             else "keep more checkpoints, as in graphtrain run ... checkpoint.keep=100",
         )
-    verifier = Verifier(lambda segment: factory.trainer(segment.goal, from_the_beginning=segment.start is None))
+
+    def trainer(segment: Segment) -> Trainer:
+        return factory.trainer(segment.goal, from_the_beginning=segment.start is None)
+
     verdicts: list[Verdict] = []
     for segment in segments:
         if segment.change:
             report(f"skipped {segment}: {segment.change}")
             continue
-        verdicts.append(verifier.verify(segment))
+        verdicts.append(verify(segment, trainer))
         if sys.stderr.isatty():  # a long run takes its time
             report(f"{len(verdicts)}/{len(comparable)}  {segment}: {_result(verdicts[-1])}")
     return verdicts
