@@ -207,8 +207,7 @@ class Run(Recorded):
     @property
     def arguments(self) -> dict[str, Any]:
         """The arguments of `setup` at the last start; empty where no command has started it."""
-        abouts = [start["about"] for start in read_starts(self.path) if isinstance(start.get("about"), dict)]
-        arguments = abouts[-1].get("arguments") if abouts else None
+        arguments = self._last("about").get("arguments")
         return {name: of_text(value) for name, value in arguments.items()} if isinstance(arguments, dict) else {}
 
     @property

@@ -76,8 +76,6 @@ def equipped(graph: Graph) -> Graph:
     return graph.set("clip", max_norm=1.0).set("accumulate", every=2)
 
 
-
-
 def make_trainer(
     data: Any, edit: Edit, run_dir: Path | None = None, *, epochs: int = 1, step: Any = training_step
 ) -> Trainer:
