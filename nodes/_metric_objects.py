@@ -46,13 +46,12 @@ class MetricObjects:
     def __init__(self, objects: Mapping[str, Any], prefixes: Mapping[str, str], recorder: Recorder) -> None:
         inputs = {name: inputs_of(value) for name, value in objects.items()}
         self._inputs = {name for taken in inputs.values() for name in taken} - {_KEPT}
-        self._names = {name[start:] for name in objects for start in _starts(name)}
-        self._own: list[tuple[str, str, Any, Mapping[str, bool], Means]] = []
+        self._own: list[tuple[str, Any, Mapping[str, bool], Means]] = []
         for name, value in objects.items():
             for prefix, owner in sorted(prefixes.items(), reverse=True):  # "epoch/" before ""
                 inner = name.removeprefix(prefix)
                 if name.startswith(prefix) and (owner not in (LOG, EPOCH) or "/" not in inner):
-                    self._own.append((name, inner, value, inputs[name], updates_of(recorder, owner)))
+                    self._own.append((name, value, inputs[name], updates_of(recorder, owner)))
                     break
 
     def update(self, result: Any, function: str) -> Any:
@@ -64,10 +63,18 @@ class MetricObjects:
         Raises:
             UsageError: the result has not all that an object is updated with.
         """
-        for name, inner, value, inputs, updates in self._own:
-            arguments, named = self._arguments(result, name, inner, inputs, function)
+        returned = result if isinstance(result, Mapping) else {}
+        for name, value, inputs, updates in self._own:
+            if missing := [each for each, is_required in inputs.items() if is_required and each not in returned]:
+                got = quoted(map(str, returned)) if returned else described(result)
+                pairs = ", ".join(f'"{each}": ...' for each in inputs)
+                raise UsageError(
+                    f"the metric object `{name}` is updated with {quoted(missing)}, which `{function}` did not return; "
+                    f"it returned {got}",
+                    f'return what `update` takes by name, as in {{"loss": loss, {pairs}}}',
+                )
             with torch.no_grad():
-                value.update(*arguments, **named)
+                value.update(**{each: resources.without_graph(returned[each]) for each in inputs if each in returned})
             updates.add({name: Sum(1)}, 1)
         return self.without_taken(result)
 
@@ -75,35 +82,7 @@ class MetricObjects:
         """A result without the values that objects take, of this node or another one."""
         if not isinstance(result, Mapping):
             return result
-        return {name: value for name, value in result.items() if not self._takes(name, value)}
-
-    def _takes(self, name: str, value: Any) -> bool:
-        return name in self._inputs or (name in self._names and isinstance(value, tuple | Mapping))
-
-    def _arguments(
-        self, result: Any, name: str, inner: str, inputs: Mapping[str, bool], function: str
-    ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        returned = result if isinstance(result, Mapping) else {}
-        given = returned.get(inner)
-        if isinstance(given, Mapping):
-            return (), resources.without_graph(dict(given))
-        if isinstance(given, tuple):
-            return resources.without_graph(given), {}
-        if missing := [each for each, is_required in inputs.items() if is_required and each not in returned]:
-            got = quoted(map(str, returned)) if returned else described(result)
-            pairs = ", ".join(f'"{each}": ...' for each in inputs)
-            raise UsageError(
-                f"the metric object `{name}` is updated with {quoted(missing)}, which `{function}` did not return; it "
-                f"returned {got}",
-                f'return what `update` takes by name, as in {{"loss": loss, {pairs}}}, or all of it under the name of '
-                f'the object, "{inner}": (...)',
-            )
-        return (), {each: resources.without_graph(returned[each]) for each in inputs if each in returned}
-
-
-def _starts(name: str) -> list[int]:
-    """Where the name of an object begins without one or more of its prefixes."""
-    return [0, *(place + 1 for place, letter in enumerate(name) if letter == "/")]
+        return {name: value for name, value in result.items() if name not in self._inputs}
 
 
 def of_training(objects: Mapping[str, Any], prefix: str, recorder: Recorder) -> MetricObjects:

@@ -86,8 +86,7 @@ def node(
         effects: what a visit does to the gradients of the slot `optimizer`, to the mode of the slot `model`, or to what
             step functions have written to slots, in order: `backward`, `exchange` (among processes), `scale` (or
             `unscale`), `divide`, `clip`, `use`, `step`, `zero_grad`, `eval`, `train`, `forget`. Another slot is named
-            after the effect: ``"use inner_optimizer"``. With ``"backward?"`` a visit returns one more value, last:
-                whether it ran backward. Default: nothing.
+            after the effect: ``"use inner_optimizer"``. Default: nothing.
         optional: the resources, and the parameters, without which a visit would do nothing; if a resource is
             missing, or all the parameters are None or a bound of infinity, the node is bypassed. Default: none.
         varying: the parameters that it reads at every visit, so that a graph may give them an expression instead of a
@@ -234,8 +233,6 @@ def _check(kind: Kind) -> None:
             action_of(effect)
         except ValueError as error:
             raise TypeError(f"{kind.name}: {error}") from None
-    if sum(action.is_reported for action in kind.actions) > 1:
-        raise TypeError(f"{kind.name}: `backward?` is declared twice; declare it once")
     for slot in kind.transient:
         if slot not in kind.writes:
             raise TypeError(f"{kind.name}: transient slot {slot!r} is not among what it writes")

@@ -101,10 +101,6 @@ def _scale() -> None: ...
 def _exchange() -> None: ...
 
 
-def _maybe_pass() -> bool:
-    return True
-
-
 def _inner_pass() -> None: ...
 
 
@@ -139,7 +135,6 @@ _MARKS: dict[str, tuple[Any, dict[str, Any]]] = {
     "unscale": (_unscale, {"effects": "unscale"}),
     "scale": (_scale, {"effects": "scale"}),
     "exchange": (_exchange, {"effects": "exchange"}),
-    "maybe_pass": (_maybe_pass, {"effects": "backward?"}),
     "inner_pass": (_inner_pass, {"effects": ("backward inner_optimizer", "use inner_optimizer")}),
     "use_loss": (_use_loss, {}),
     "score": (_score, {"writes": "score"}),
@@ -475,8 +470,6 @@ GRADIENTS = [
     edited("cleared after the exchange", lambda g: use(g, "sum", "exchange", before="clip").insert(
         "clear", "zero_grad", after="sum"), "G404 nodes.clear", "G411 nodes.clip",
            "G401 nodes.step"),
-    edited("a step where there may have been no backward pass",
-           lambda g: g.replace("train_batch", own("maybe_pass").implementation), "G401 nodes.step", of=plain()),
     edited("gradients of an inner optimizer that are never cleared",
            lambda g: bound("optimizer train_batch step zero_grad")(use(g, "inner_pass", before="train_batch")),
            "G405 nodes.inner_pass", of=plain()),

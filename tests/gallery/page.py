@@ -10,7 +10,6 @@ from typing import Any
 
 from graphtrain import Graph
 from graphtrain.viz import render
-from tests.gallery.lines import kind_lines, toml_lines
 from tests.gallery.procedure import Procedure
 from tests.gallery.procedures import all_procedures
 from tests.shipped import OVERLAYS, ROOT
@@ -29,8 +28,7 @@ gan: no problems (...)
 
 The tests in `tests/gallery` check for each procedure that it gives the same weights as a plain PyTorch loop, bit for
 bit, that it can be interrupted at every transition and resumed exactly, and that its example reaches the result in the
-table. Line counts exclude blank lines and comments, and for kinds also docstrings and declarations.
-[Recipes](recipes.md) are shorter still.
+table. [Recipes](recipes.md) are shorter still.
 
 """
 
@@ -39,8 +37,8 @@ def page() -> str:
     """The text of the page."""
     procedures = all_procedures()
     rows = [
-        "| | what it does | lines of TOML | lines of new kinds | result of the example | baseline |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| | what it does | result of the example | baseline |",
+        "| --- | --- | --- | --- |",
         *(_row(procedure) for procedure in procedures.values()),
     ]
     return _BEGINNING + "\n".join(rows) + "\n\n" + "\n".join(_section(each) for each in procedures.values())
@@ -89,8 +87,6 @@ def _row(procedure: Procedure) -> str:
     cells = (
         f"[{procedure.name}](#{procedure.name})",
         summary(procedure),
-        toml_lines(procedure.toml),
-        sum(map(kind_lines, procedure.kinds)),
         f"`{measured['METRIC']}` {sign} {measured['LEVEL']}",
         measured["BASELINE"],
     )

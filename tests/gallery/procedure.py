@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,14 +26,8 @@ class Procedure:
         resources: fresh, and equal at each call.
         by_hand: trains `resources()` by a plain loop, in place, and adds what else is compared. The generators were
             seeded just before, as by a Trainer.
-        toml_lines: how many lines its file may have that are neither blank nor comments.
-        kind_lines: how many lines of code the functions of its new kinds may have in all, as `lines.py` counts them.
-        kinds: the new ones, by name.
         compared: the resources whose `state_dict` equals that of the loop by hand, and of the run never cut.
         one_rank_only: part of the message that refuses it at two ranks. Default: it trains there.
-        refused_overlays: of `OVERLAYS`, with part of the message that refuses it. Default: it trains, and resumes.
-        with_overlay: the resources that it takes with an overlay. Default: the same, with a `training_step` that
-            returns the sum over its samples for `token_windows`.
         bad: what is wrong, with the change that makes it so, and part of the message that comes before anything trains.
     """
 
@@ -42,13 +35,8 @@ class Procedure:
     graph: Callable[[], Graph]
     resources: Callable[[], Resources]
     by_hand: Callable[[Resources], None]
-    toml_lines: int
-    kind_lines: int
-    kinds: tuple[str, ...] = ()
     compared: tuple[str, ...] = ("model",)
     one_rank_only: str = ""
-    refused_overlays: Mapping[str, str] = field(default_factory=dict)
-    with_overlay: Callable[[Resources, str], Resources] = lambda resources, overlay: for_overlay(resources, overlay)
     bad: Mapping[str, tuple[Change, str]] = field(default_factory=dict)
 
     @property
@@ -81,20 +69,6 @@ class Procedure:
             notify=lambda line: None,
             **supplied,
         )
-
-
-def for_overlay(resources: Resources, overlay: str) -> Resources:
-    """The same, but for `token_windows`, where `training_step` returns the sum of the losses of its samples."""
-    step = resources.get("training_step")
-    if overlay != "token_windows" or step is None:
-        return resources
-
-    @functools.wraps(step)
-    def sum_of(model: torch.nn.Module, batch: Any, *further: Any, **named: Any) -> dict[str, Any]:
-        samples = len(batch[0] if isinstance(batch, tuple | list) else batch)
-        return {"loss": step(model, batch, *further, **named) * samples, "tokens": samples}
-
-    return {**resources, "training_step": sum_of}
 
 
 def without(name: str) -> Change:

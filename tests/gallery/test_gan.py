@@ -8,9 +8,7 @@ import pytest
 import torch
 
 from graphtrain import Graph, PlannedRun, Trainer
-from graphtrain.ranks import Ranks
 from tests.gallery.procedures import gan
-from tests.ranks.fake_ranks import run_ranks
 
 MORE_AT_FIRST = "3 if generator_step.steps < 1 else 2"
 
@@ -50,24 +48,6 @@ def update(supplied: dict[str, Any], part: str, batches: list[torch.Tensor], div
     supplied[f"{part}_optimizer"].step()
 
 
-@pytest.mark.full
-def test_two_ranks_train_as_the_loop_by_hand() -> None:
-    """The last round of an epoch has one batch: a short window of the critic, and the mean of one of the generator."""
-
-    def program(ranks: Ranks) -> list[Any]:
-        return weights(by_graph(gan.graph()).resources)
-
-    by_hand = resources()
-    turn = 0
-    for _ in range(gan.EPOCHS):
-        for first in range(0, gan.BATCHES, 2):
-            rounds, turn = by_hand["train_data"][first : first + 2], turn + 1
-            update(by_hand, "critic", rounds, 2)
-            if turn % gan.CRITIC_STEPS == 0:
-                update(by_hand, "generator", rounds, len(rounds))
-    assert run_ranks(2, program) == [weights(by_hand)] * 2
-
-
 @pytest.mark.parametrize(("window", "every"), [(2, "2"), (1, MORE_AT_FIRST)])
 def test_windows_of_the_critic_and_a_frequency_that_varies_train_as_the_loop_by_hand(window: int, every: str) -> None:
     graph = gan.graph().set("accumulate", every=window).set("alternate", reads={"every": every})
@@ -94,8 +74,3 @@ def test_each_is_trained_without_gradients_of_the_other() -> None:
     own = by_graph(gan.graph()).resources
     assert all(parameter.grad is None for parameter in own["model"].parameters())
     assert weights(by_graph(gan.graph().set("generate", only_own=False)).resources) != weights(own)
-
-
-@pytest.mark.parametrize("overlay", ["early_stop", "plateau", "sanity", "swa"])
-def test_an_overlay_that_does_nothing_to_gradients_has_no_problem(overlay: str) -> None:
-    assert Graph.load("gan").overlay(overlay).check() == []

@@ -67,26 +67,3 @@ def test_two_ranks_train_as_the_loop_by_hand() -> None:
     assert first[2] == len(rows) == lbfgs.EPOCHS * 3
     assert torch.allclose(torch.tensor(first[1]), torch.tensor(rows))
     assert first[3] == float(loss), "the mean of both ranks, by which the line search goes"
-
-
-def test_a_mixed_precision_computes_in_it() -> None:
-    seen = []
-
-    def training_step(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
-        seen.append((torch.ones(1, 1) @ torch.ones(1, 1)).dtype)
-        return lbfgs.training_step(model, batch)["loss"]
-
-    by_graph(lbfgs.graph().set("step", precision="bf16-mixed"), training_step=training_step)
-    assert {*seen} == {torch.bfloat16}
-
-
-def test_another_optimizer_steps_with_a_closure_too() -> None:
-    """One evaluation a step: what `fit` trains."""
-
-    def sgd() -> dict[str, Any]:
-        supplied = resources()
-        return supplied | {"optimizer": torch.optim.SGD(supplied["model"].parameters(), lr=0.1, momentum=0.9)}
-
-    fit = Graph.load("fit").set("finish", after=f"{lbfgs.EPOCHS} epochs").set("checkpoint", every="never")
-    trained = [by_graph(graph, **sgd()).resources for graph in (lbfgs.graph(), fit)]
-    assert weights(trained[0]) == weights(trained[1])

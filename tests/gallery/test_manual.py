@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphtrain import Graph, Trainer, UsageError
+from graphtrain import Graph, Trainer
 from tests.gallery.procedures import manual
 
 
@@ -41,22 +41,3 @@ def test_of_several_optimizers_those_are_counted_that_the_node_reads(counted: An
     trainer = Trainer(graph, display=None, notify=lambda line: None, **given)
     trainer.run()
     assert trainer.read("step.steps") == steps
-
-
-def test_the_whole_function_runs_in_the_precision() -> None:
-    seen = []
-
-    def training_step(model: Any, batch: torch.Tensor, optimizer: Any) -> torch.Tensor:
-        seen.append((torch.ones(1, 1) @ torch.ones(1, 1)).dtype)
-        return manual.loss_of(model, batch)
-
-    given = manual.resources()
-    del given["scheduler"]
-    graph = manual.graph().set("step", precision="bf16-mixed").set("finish", after="1 batches")
-    Trainer(graph, display=None, notify=lambda line: None, **{**given, "training_step": training_step}).run()
-    assert seen == [torch.bfloat16]
-
-
-def test_a_validation_does_not_train_with_the_training_step() -> None:
-    with pytest.raises(UsageError, match="there is neither a `validation_step`"):
-        trainer_of(manual.graph(), validation_step=None).run()

@@ -37,12 +37,6 @@ def visits(*losses: float | None, said: list[str] | None = None, is_saved: bool 
     return rollback.mean, history.asked
 
 
-def test_a_first_loss_that_is_no_number_is_no_mean() -> None:
-    expected, _ = visits(1.0, 1.1, 3.0)
-    assert visits(math.nan, 1.0, 1.1, 3.0) == (expected, 2)
-    assert visits(math.inf, 1.0, 1.1, 3.0) == (expected, 2)
-
-
 def test_deviations_judge_losses_of_any_sign_and_level() -> None:
     noisy = [0.1, -0.1] * 20
     assert visits(*noisy)[1] == 0
@@ -61,7 +55,3 @@ def test_a_spike_with_nowhere_to_go_back_to_is_reported_once() -> None:
 def test_a_loss_that_is_not_finite_with_nowhere_to_go_back_to_is_an_error() -> None:
     with pytest.raises(NotFiniteError, match="the loss is nan at batch 5 of epoch 1, and there is no checkpoint"):
         visits(1.0, math.nan, is_saved=False)
-
-
-def test_a_batch_that_is_skipped_counts_as_no_loss() -> None:
-    assert visits(None, 1.0, None, 1.1, None, 3.0) == visits(1.0, 1.1, 3.0)

@@ -10,12 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from graphtrain import Graph, GraphError, Trainer, UsageError
-from graphtrain.ranks import Ranks
+from graphtrain import Graph, Trainer, UsageError
 from tests.gallery.procedures import yielding
-from tests.ranks.fake_ranks import run_ranks
-
-BETWEEN = ("accumulate", "exchange", "clip", "step", "zero_grad", "next_loss")
 
 
 def resources(**more: Any) -> dict[str, Any]:
@@ -52,21 +48,6 @@ def step(supplied: dict[str, Any]) -> None:
         optimizer.zero_grad()
 
 
-def test_two_ranks_train_as_the_loop_by_hand() -> None:
-    """In the last round of an epoch one of them has no batch."""
-
-    def program(ranks: Ranks) -> list[Any]:
-        return weights(run(yielding.graph(), **resources()).resources)
-
-    by_hand = resources()
-    for _ in range(yielding.EPOCHS):
-        for first in range(0, yielding.BATCHES, 2):
-            for number in range(2):
-                add_gradients(by_hand, number, by_hand["train_data"][first : first + 2], 2)
-                step(by_hand)
-    assert run_ranks(2, program) == [weights(by_hand)] * 2
-
-
 def test_a_window_of_all_losses_steps_all_at_once() -> None:
     by_hand = resources()
     for batch in by_hand["train_data"] * yielding.EPOCHS:
@@ -76,16 +57,6 @@ def test_a_window_of_all_losses_steps_all_at_once() -> None:
     trainer = run(yielding.graph().set("accumulate", every=2), **resources())
     assert weights(trainer.resources) == weights(by_hand)
     assert trainer.read("step.steps") == yielding.EPOCHS * yielding.BATCHES
-
-
-def test_a_window_that_is_given_up_leaves_the_other_losses_of_its_batch_out() -> None:
-    """The next batch begins with the first loss again."""
-    graph = yielding.graph().insert("discard").connect("accumulate", "discard", when="is_third")
-    graph = graph.guard("is_third", "train_batch.runs == 3").connect("discard", "decide")
-    seen: list[str] = []
-    losses = [lambda model, batch, of=of: seen.append(of.__name__) or of(model, batch) for of in yielding.LOSSES]
-    run(graph.set("finish", after="3 batches"), **resources(losses=losses))
-    assert seen == ["body_loss", "head_loss", "body_loss", "body_loss", "head_loss"]
 
 
 # ---- a function that yields
@@ -114,12 +85,6 @@ def test_a_function_that_yields_trains_what_a_list_trains() -> None:
     assert weights(by_function.resources) == weights(by_list.resources)
 
 
-def test_a_list_has_save_points_between_its_losses_and_a_function_has_none() -> None:
-    assert {*BETWEEN} <= {*run(yielding.graph(), **yielding.resources()).save_points()}
-    points = {*run(of_a_function(), **yielded()).save_points()}
-    assert "decide" in points and not {*BETWEEN} & points
-
-
 def test_a_function_that_yields_too_few_losses_is_named() -> None:
     def one_loss(model: Any, batch: torch.Tensor) -> Iterator[torch.Tensor]:
         yield yielding.body_loss(model, batch)
@@ -139,11 +104,3 @@ def test_a_cut_between_the_losses_of_a_function_is_made_behind_them(cut: int, tm
     second = trainer_of(of_a_function(), tmp_path / "run", **yielded())
     second.run()
     assert second.digest() == whole.digest()
-
-
-def test_several_ranks_refuse_a_function() -> None:
-    def program(ranks: Ranks) -> None:
-        run(of_a_function(), **yielded())
-
-    with pytest.raises(GraphError, match=r"G701: `losses_left` reads `next_loss\.left`, which differs between ranks"):
-        run_ranks(2, program)

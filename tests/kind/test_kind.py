@@ -355,11 +355,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: node(fn("async def f()")), f"f: {_RETURNS}"),
     (lambda: node(effects="backwards")(fn("def f()")),
      f"f: unknown effect 'backwards'; {_UNKNOWN_EFFECT}"),  # type: ignore[arg-type]
-    (lambda: node(effects="step?")(fn("def f()")),
-     "f: 'step?': only `backward?` can be reported by a visit; `step` always happens"),
     (lambda: node(effects="eval model")(fn("def f()")), f"f: 'eval model': {_FOLLOWED}"),
-    (lambda: node(effects=("backward?", "backward? d"))(fn("def f()")),
-     "f: `backward?` is declared twice; declare it once"),
     (lambda: node(transient="x")(fn("def f()")), "f: transient slot 'x' is not among what it writes"),
     (lambda: node(writes="a b")(fn("def f()")), "f: the names of slots are identifiers, each once; got 'a b'"),
     (lambda: node(writes=("a", "a"))(fn("def f()")), "f: the names of slots are identifiers, each once; got 'a'"),

@@ -11,15 +11,13 @@ from typing import Any
 import pytest
 import torch
 
-from graphtrain import END_EPOCH, Graph, Trainer, UsageError
+from graphtrain import Graph, Trainer, UsageError
 from tests.ranks.fake_ranks import run_ranks
-from tests.ranks.processes import run_processes
 
 pytest.importorskip("torchmetrics")
 
 from torchmetrics import MeanMetric, MeanSquaredError, MetricCollection, PearsonCorrCoef
 from torchmetrics.classification import (
-    BinaryAUROC,
     BinaryF1Score,
     MulticlassAccuracy,
     MulticlassAUROC,
@@ -242,38 +240,6 @@ def test_ranks_record_what_one_process_does(name: str, number: int) -> None:
         assert of_rank == pytest.approx(alone, rel=1e-5, abs=1e-6)
 
 
-def of_all(number: int) -> list[dict[str, float]]:
-    return [evaluated(name, number) for name in OBJECTS if name != "own"]
-
-
-@pytest.mark.sweep
-def test_ranks_that_are_processes_record_what_one_process_does() -> None:
-    alone = [pytest.approx(each, rel=1e-5, abs=1e-6) for each in of_all(5)]
-    for of_rank in run_processes(2, of_all, 5):
-        assert of_rank == alone
-
-
-@pytest.mark.sweep
-def test_more_than_a_thousand_batches_are_exact_through_a_cut(tmp_path: Path) -> None:
-    def new(run_dir: Path | None, lines: list[str]) -> Trainer:
-        objects = {"val/it": MulticlassAUROC(CLASSES), "val/own": Quantiles()}
-        step = functools.partial(step_returning, lambda *given: classes(*given) | {"value": given[0][:, 0]})
-        trainer = make(objects, step, Graph.load("evaluate"), run_dir, lines, data=batches(5) * 240)
-        return trainer
-
-    lines: list[str] = []
-    whole = new(None, lines)
-    whole.run()
-    first = new(tmp_path, lines)
-    first.advance(2 * 1100)
-    first.save()
-    lines.clear()
-    second = new(tmp_path, lines)
-    second.run()
-    assert any(line.endswith("exact") for line in lines), lines
-    assert second.metrics == whole.metrics and second.digest() == whole.digest()
-
-
 def test_what_several_ranks_have_seen_is_joined_without_effect_on_what_each_has() -> None:
     def run(ranks: Any) -> tuple[int, list[float]]:
         objects = {"it": MeanMetric(), "epoch/it": MeanMetric()}
@@ -291,37 +257,6 @@ def test_what_several_ranks_have_seen_is_joined_without_effect_on_what_each_has(
 # ---- what is returned
 
 
-def test_one_returned_under_its_name_is_updated_with_that_and_others_are_not() -> None:
-    def step(model: Any, batch: Batch) -> dict[str, Any]:
-        logits = model(batch[0])
-        labels = batch[1] > 0
-        return {
-            "loss": logits.sum(),
-            "first": (logits[:, 0].sigmoid(), labels),
-            "second": {"target": labels, "preds": logits[:, 1].sigmoid()},
-            "preds": logits[:, 2].sigmoid(),
-            "target": labels,
-        }
-
-    objects = {f"val/{name}": BinaryAUROC() for name in ("first", "second", "third")}
-    trainer = make(objects, step, Graph.load("evaluate"))
-    trainer.run()
-    model, expected = parts()[0].eval(), [BinaryAUROC() for _ in range(3)]
-    for inputs, target in batches():
-        for number, each in enumerate(expected):
-            each.update(model(inputs)[:, number].sigmoid(), target > 0)
-    values = [trainer.metrics[-1][name] for name in objects]
-    assert values == [each.compute().item() for each in expected] and len({*values}) == 3
-
-
-def test_what_only_an_evaluation_takes_is_no_metric_of_the_training() -> None:
-    objects = {"val/": MetricCollection({"acc": MulticlassAccuracy(CLASSES)})}
-    trainer = make(objects, functools.partial(step_returning, classes))
-    trainer.run()
-    names = {metric for row in trainer.metrics for metric in row}
-    assert names == {"step", "epoch", "loss", "lr", "epoch/loss", "val/loss", "val/acc"}
-
-
 def test_of_two_nodes_that_train_each_updates_its_own() -> None:
     graph = FIT.insert("other", "train_batch", after="train_batch", writes={"loss": "other_loss"})
     objects = {"it": MeanMetric(), "other/it": MeanMetric(), "epoch/other/it": MeanMetric()}
@@ -329,25 +264,6 @@ def test_of_two_nodes_that_train_each_updates_its_own() -> None:
     trainer.run()
     seen = [{*row} & {*objects} for row in trainer.metrics if "it" in row or "epoch/loss" in row]
     assert {frozenset(names) for names in seen} == {frozenset({"it", "other/it"}), frozenset({"epoch/other/it"})}
-
-
-def test_no_tensor_with_a_graph_is_kept() -> None:
-    objects = {"it": MulticlassAUROC(CLASSES)}
-    trainer = make(objects, functools.partial(step_returning, classes), FIT.set("log", every="never"))
-    trainer.advance(12)
-    assert objects["it"].preds and not any(each.requires_grad for each in objects["it"].preds)
-
-
-def test_an_evaluation_that_ends_early_or_is_entered_again_begins_with_none() -> None:
-    def step(model: Any, batch: Batch) -> Any:
-        return {"loss": model(batch[0]).sum(), "value": batch[0][:, 0]}, END_EPOCH
-
-    objects = {"val/it": Quantiles()}
-    trainer = make(objects, step, Graph.load("evaluate"))
-    trainer.run()
-    by_hand = Quantiles()
-    by_hand.update(batches()[0][0][:, 0])
-    assert {"low": trainer.metrics[-1]["val/it/low"], "high": trainer.metrics[-1]["val/it/high"]} == by_hand.compute()
 
 
 @pytest.mark.parametrize("monitor", ["val/it/low", "epoch/it/low", "it/low"])

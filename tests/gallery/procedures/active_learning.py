@@ -69,10 +69,6 @@ def by_hand(resources: Resources) -> None:
                     optimizer.zero_grad()
 
 
-def count_of(count: int) -> Change:
-    return lambda graph, resources: (graph.set("query/label_uncertain", count=count), resources)
-
-
 def with_pool(**options: Any) -> Change:
     def change(graph: Graph, resources: Resources) -> tuple[Graph, Resources]:
         data = options.pop("data", resources["train_data"].dataset)
@@ -90,14 +86,8 @@ PROCEDURE = Procedure(
     graph=graph,
     resources=resources,
     by_hand=by_hand,
-    toml_lines=25,
-    kind_lines=12,
-    kinds=("label_uncertain",),
     compared=("model", "optimizer"),
     bad={
-        "nothing to be labelled": (count_of(0), r"label_uncertain.count: expected an integer > 0, got 0"),
-        "no model": (without("model"), "`model`"),
-        "no pool": (without("pool_data"), "`pool_data`"),
         "no step for the pool": (without("pool_step"), r"there is neither.*\n.*`pool_step`"),
         "an empty pool": (with_pool(data=[]), "`pool_data` has no samples"),
         "a shuffled pool": (with_pool(shuffle=True), r"`pool_data` has no samples in a known order\n.*unshuffled"),

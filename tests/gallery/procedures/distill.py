@@ -6,7 +6,7 @@ import torch
 from torch.nn.functional import kl_div, log_softmax
 
 from graphtrain import Graph
-from tests.gallery.procedure import Procedure, Resources, without
+from tests.gallery.procedure import Procedure, Resources
 
 EPOCHS, BATCHES, WINDOW = 3, 5, 2
 
@@ -64,13 +64,5 @@ PROCEDURE = Procedure(
     graph=graph,
     resources=resources,
     by_hand=by_hand,
-    toml_lines=6,
-    kind_lines=6,
-    kinds=("teach",),
     compared=("model", "teacher", "optimizer"),
-    bad={
-        "no teacher": (without("teacher"), "`teacher`"),
-        "nothing to ask it": (without("teacher_step"), "teacher_step"),
-        "no model": (without("model"), "`model`"),
-    },
 )

@@ -7,7 +7,7 @@ import copy
 import torch
 
 from graphtrain import Graph
-from tests.gallery.procedure import Procedure, Resources, regression, setting, squared_error, without
+from tests.gallery.procedure import Procedure, Resources, regression, squared_error
 
 EPOCHS, BATCHES = 3, 4
 
@@ -42,13 +42,5 @@ PROCEDURE = Procedure(
     graph=graph,
     resources=resources,
     by_hand=by_hand,
-    toml_lines=10,
-    kind_lines=12,
-    kinds=("ema",),
     compared=("model", "average", "optimizer"),
-    refused_overlays={"ema": "ema"},
-    bad={
-        "a decay of one": (setting("ema", decay=1.5), "decay"),
-        "no model": (without("model"), "model"),
-    },
 )

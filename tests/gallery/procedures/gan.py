@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.nn.functional import softplus
 
 from graphtrain import Graph
-from tests.gallery.procedure import Change, Procedure, Resources, without
+from tests.gallery.procedure import Procedure, Resources
 
 EPOCHS, BATCHES, CRITIC_STEPS = 2, 5, 2
 
@@ -67,34 +65,10 @@ def by_hand(resources: Resources) -> None:
             update("generator", generator_loss(model, batch))
 
 
-def with_critic_steps(value: Any) -> Change:
-    return lambda graph, resources: (graph.set("alternate", every=value), resources)
-
-
-def without_data(graph: Graph, resources: Resources) -> tuple[Graph, Resources]:
-    return graph, {**resources, "train_data": []}
-
-
 PROCEDURE = Procedure(
     name="gan",
     graph=graph,
     resources=resources,
     by_hand=by_hand,
-    toml_lines=25,
-    kind_lines=15,
-    kinds=("alternate",),
     compared=("model", "critic_optimizer", "generator_optimizer"),
-    refused_overlays={
-        "fp16": r"G410: `unscale` acts on the gradients of `critic_optimizer` by default",
-        "token_windows": r"G410: `divide` acts on the gradients of `critic_optimizer` by default",
-    },
-    bad={
-        "no critic steps": (with_critic_steps(0), r"alternate\.every: expected .* > 0, got 0"),
-        "half a critic step": (with_critic_steps(0.5), r"alternate\.every: expected an integer"),
-        "no model": (without("model"), "`model` is read by `generate`"),
-        "no optimizer of the generator": (without("generator_optimizer"), "`generator_optimizer` is read by"),
-        "no loss of the generator": (without("generator_loss"), "`generator_loss` is read by `generate`"),
-        "no loss of the critic": (without("critic_loss"), "`critic_loss` is read by `train_batch`"),
-        "no data": (without_data, "without a batch: the data is empty"),
-    },
 )

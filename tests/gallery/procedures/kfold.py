@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from graphtrain import Graph, Loader
-from tests.gallery.procedure import Change, Procedure, Resources, without
+from tests.gallery.procedure import Change, Procedure, Resources
 
 FOLDS, EPOCHS, SAMPLES, BATCH = 3, 2, 13, 3
 
@@ -91,20 +91,13 @@ PROCEDURE = Procedure(
     graph=graph,
     resources=resources,
     by_hand=by_hand,
-    toml_lines=12,
-    kind_lines=23,  # 10 of them refuse data, numbers of folds and an ensemble that do not fit together
-    kinds=("begin_fold", "end_fold"),
     compared=("model", "optimizer", "ensemble"),
     bad={
-        "one fold": (folds(1), r"begin_fold.folds: expected an integer > 1, got 1"),
         "more folds than samples": (folds(SAMPLES + 1), r"begin_fold.folds = 14: there are 13 samples\n.*at most"),
-        "no model": (without("model"), "`model`"),
-        "no optimizer": (without("optimizer"), "`optimizer`"),
         "a stream": (
             with_resource("train_data", lambda: iter([])),
             r"`train_data` is a list_iterator without a length\n.*pass a graphtrain.Loader",
         ),
-        "no data": (without("train_data"), "`train_data`"),
         "a validation of more samples": (
             with_resource("val_data", lambda: Loader(torch.randn(SAMPLES + 1, 3, dtype=torch.float64), BATCH)),
             r"`val_data` has 14 samples, and `train_data` 13\n.*give both one data set",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from graphtrain import Graph
-from tests.gallery.procedure import Procedure, Resources, without
+from tests.gallery.procedure import Procedure, Resources
 
 EPOCHS, BATCHES = 2, 4
 
@@ -47,10 +47,6 @@ def by_hand(resources: Resources) -> None:
         optimizer.step(closure)
 
 
-def with_float16(graph: Graph, resources: Resources) -> tuple[Graph, Resources]:
-    return graph.set("step", precision="16-mixed"), resources
-
-
 def with_the_graph_fit(graph: Graph, resources: Resources) -> tuple[Graph, Resources]:
     return Graph.load("fit").set("finish", after="1 epochs"), resources
 
@@ -61,26 +57,14 @@ def with_two_optimizers(graph: Graph, resources: Resources) -> tuple[Graph, Reso
     return graph.set("step", reads={"optimizer": ["optimizer", "second"]}), {**resources, "second": second}
 
 
-def without_data(graph: Graph, resources: Resources) -> tuple[Graph, Resources]:
-    return graph, {**resources, "train_data": []}
-
-
 PROCEDURE = Procedure(
     name="lbfgs",
     graph=graph,
     resources=resources,
     by_hand=by_hand,
-    toml_lines=8,
-    kind_lines=15,
-    kinds=("closure_step",),
     compared=("model", "optimizer"),
-    refused_overlays={"fp16": "train_batch", "token_windows": "train_batch"},
     bad={
-        "float16": (with_float16, r"step\.precision: expected .*, got \"16-mixed\""),
         "the graph fit": (with_the_graph_fit, "`LBFGS` computes the loss itself, several times"),
         "two optimizers": (with_two_optimizers, "`closure_step` steps one optimizer, and reads 2"),
-        "no optimizer": (without("optimizer"), "`optimizer` is read by"),
-        "no training step": (without("training_step"), "`training_step` is read by"),
-        "no data": (without_data, "without a batch: the data is empty"),
     },
 )

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from graphtrain import Graph
-from tests.gallery.procedure import Change, Procedure, Resources, without
+from tests.gallery.procedure import Change, Procedure, Resources
 
 EPOCHS, TASKS, INNER_STEPS, RATE = 2, 5, 3, 0.03
 
@@ -59,10 +59,6 @@ def by_hand(resources: Resources, second_order: bool = False) -> None:
                 optimizer.zero_grad()
 
 
-def setting(node: str = "inner/adapt", **parameters: Any) -> Change:
-    return lambda graph, resources: (graph.set(node, **parameters), resources)
-
-
 def with_data(change: Any) -> Change:
     return lambda graph, resources: (graph, {**resources, "train_data": list(map(change, resources["train_data"]))})
 
@@ -72,20 +68,8 @@ PROCEDURE = Procedure(
     graph=graph,
     resources=resources,
     by_hand=by_hand,
-    toml_lines=25,
-    kind_lines=10,
-    kinds=("adapt", "train_adapted"),
     compared=("model", "optimizer"),
     bad={
-        "no inner step": (setting(steps=0), "adapt.steps: expected an integer > 0, got 0"),
-        "no rate": (setting(rate=0.0), "adapt.rate: expected a number > 0, got 0.0"),
-        "compiled": (setting("train_batch", compile=True), "train_batch.compile: expected false, got true"),
-        "in halves": (
-            setting("train_batch", on_out_of_memory="halve"),
-            r'train_batch.on_out_of_memory: expected "stop", got "halve"',
-        ),
-        "no model": (without("model"), "`model`"),
-        "no optimizer": (without("optimizer"), "`optimizer`"),
         "batches that are no tasks": (
             with_data(lambda task: task["support"]),
             r"`adapt`: the batch is a tensor of shape \(4, 3\)\n.*a task is",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from graphtrain import Graph
-from tests.gallery.procedure import Procedure, Resources, without
+from tests.gallery.procedure import Procedure, Resources
 
 EPOCHS, BATCHES, WINDOW = 3, 5, 2
 
@@ -69,16 +69,6 @@ PROCEDURE = Procedure(
     graph=graph,
     resources=resources,
     by_hand=by_hand,
-    toml_lines=8,
-    kind_lines=6,
-    kinds=("manual_step",),
     compared=("model", "optimizer", "scheduler"),
     one_rank_only=r"G702: `step` steps `optimizer` with gradients that were not exchanged[^!]*within the same visit",
-    refused_overlays={"fp16": "train_batch", "token_windows": "train_batch"},
-    bad={
-        "no optimizer": (without("optimizer"), "`optimizer` is read by `step`"),
-        "no scheduler": (without("scheduler"), "`scheduler` is read by `step`"),
-        "no training step": (without("training_step"), "`training_step` is read by"),
-        "no data": (without_data, "without a batch: the data is empty"),
-    },
 )

@@ -8,7 +8,7 @@ import numpy
 import torch
 
 from graphtrain import Graph
-from tests.gallery.procedure import Procedure, Resources, setting, without
+from tests.gallery.procedure import Procedure, Resources
 
 EPOCHS, KEPT, STEPS, ENVIRONMENTS, BATCH = 4, 2, 5, 2, 4
 DISCOUNT, SMOOTHING = 0.9, 0.8
@@ -115,34 +115,11 @@ def by_hand(resources: Resources) -> None:
                 optimizer.zero_grad()
 
 
-def with_overlay(resources: Resources, overlay: str) -> Resources:
-    if overlay != "token_windows":
-        return resources
-
-    def sum_of(model: Any, batch: dict[str, torch.Tensor]) -> dict[str, Any]:
-        count = len(batch["actions"])
-        return {"loss": training_step(model, batch) * count, "tokens": count}
-
-    return {**resources, "training_step": sum_of}
-
-
 PROCEDURE = Procedure(
     name="ppo",
     graph=graph,
     resources=resources,
     by_hand=by_hand,
-    toml_lines=25,
-    kind_lines=40,
-    kinds=("collect_rollout", "shuffle_rollout"),
     compared=("model", "optimizer"),
     one_rank_only="each rank would collect a rollout of its own",
-    with_overlay=with_overlay,
-    bad={
-        "no environment": (without("env"), "`env`"),
-        "no policy": (without("act"), "`act`"),
-        "no model": (without("model"), "`model`"),
-        "no step": (setting("collect_rollout", steps=0), "collect_rollout.steps: expected an integer > 0, got 0"),
-        "no epoch": (setting("collect_rollout", epochs=0), "collect_rollout.epochs: expected an integer > 0, got 0"),
-        "no sample": (setting("shuffle_rollout", batch_size=0), "batch_size: expected an integer > 0, got 0"),
-    },
 )

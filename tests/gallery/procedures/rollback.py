@@ -100,16 +100,6 @@ def copied(value: Any) -> Any:
     return [copied(inner) for inner in value] if isinstance(value, list) else value
 
 
-def with_overlay(resources: Resources, overlay: str) -> Resources:
-    if overlay != "token_windows":
-        return resources
-
-    def sum_of(model: torch.nn.Module, batch: Any) -> dict[str, Any]:
-        return {"loss": training_step(model, batch) * len(batch[0]), "tokens": len(batch[0])}
-
-    return {**resources, "training_step": sum_of}
-
-
 def changed(**parameters: Any) -> Change:
     return lambda graph, resources: (graph.set("rollback", **parameters), resources)
 
@@ -118,25 +108,14 @@ def without_checkpoints(graph: Graph, resources: Resources) -> tuple[Graph, Reso
     return graph.remove("checkpoint"), resources
 
 
-def without_model(graph: Graph, resources: Resources) -> tuple[Graph, Resources]:
-    return graph, {name: value for name, value in resources.items() if name != "model"}
-
-
 PROCEDURE = Procedure(
     name="rollback",
     graph=graph,
     resources=resources,
     by_hand=by_hand,
-    toml_lines=15,
-    kind_lines=33,
-    kinds=("rollback",),
     compared=("model", "optimizer"),
-    with_overlay=with_overlay,
     bad={
-        "no deviation": (changed(deviations=0.0), "deviations"),
-        "nothing left out": (changed(skip=0), "skip"),
         "no checkpoint to go back to": (lambda graph, resources: (graph, resources), "run directory"),
         "no node that saves": (without_checkpoints, "no node saves one"),
-        "no model": (without_model, "model"),
     },
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from graphtrain import Graph
-from tests.gallery.procedure import Change, Procedure, Resources, without
+from tests.gallery.procedure import Procedure, Resources
 
 EPOCHS, BATCHES, WINDOW, RADIUS = 3, 5, 2, 0.1
 
@@ -61,23 +61,10 @@ def by_hand(resources: Resources) -> None:
                 passes = 0
 
 
-def of_radius(radius: float) -> Change:
-    return lambda graph, resources: (graph.set("train_batch", radius=radius), resources)
-
-
 PROCEDURE = Procedure(
     name="sam",
     graph=graph,
     resources=resources,
     by_hand=by_hand,
-    toml_lines=6,
-    kind_lines=20,
-    kinds=("sam_batch",),
     compared=("model", "optimizer"),
-    refused_overlays={"fp16": "loss_scale|16-mixed", "token_windows": "per|counted"},
-    bad={
-        "no radius": (of_radius(0.0), "radius"),
-        "no optimizer": (without("optimizer"), "`optimizer`"),
-        "no step function": (without("training_step"), "training_step"),
-    },
 )

@@ -7,7 +7,7 @@ import copy
 import torch
 
 from graphtrain import Graph
-from tests.gallery.procedure import Procedure, Resources, regression, squared_error, without
+from tests.gallery.procedure import Procedure, Resources, regression, squared_error
 
 EPOCHS, BATCHES = 3, 4
 
@@ -45,12 +45,8 @@ PROCEDURE = Procedure(
     graph=graph,
     resources=resources,
     by_hand=by_hand,
-    toml_lines=10,
-    kind_lines=12,
-    kinds=("swa",),
     compared=("model", "swa_model", "optimizer"),
     bad={
-        "no model": (without("model"), "`model`"),
         "nothing is averaged": (without_average, "swa_model"),
     },
 )

@@ -62,27 +62,8 @@ def by_hand(resources: Resources) -> None:
             resources["optimizer"].zero_grad()
 
 
-def with_overlay(resources: Resources, overlay: str) -> Resources:
-    if overlay != "token_windows":
-        return resources
-
-    def sum_of(model: torch.nn.Module, batch: torch.Tensor, hidden: torch.Tensor | None = None) -> dict[str, Any]:
-        result = training_step(model, batch, hidden)
-        return {**result, "loss": result["loss"] * batch.shape[1], "tokens": batch.shape[1]}
-
-    return {**resources, "training_step": sum_of}
-
-
 def with_splits(**parameters: Any) -> Change:
     return lambda graph, resources: (graph.set("split_batch", **parameters), resources)
-
-
-def without_step(graph: Graph, resources: Resources) -> tuple[Graph, Resources]:
-    return graph, {name: value for name, value in resources.items() if name != "training_step"}
-
-
-def without_data(graph: Graph, resources: Resources) -> tuple[Graph, Resources]:
-    return graph, {**resources, "train_data": []}
 
 
 PROCEDURE = Procedure(
@@ -90,15 +71,8 @@ PROCEDURE = Procedure(
     graph=graph,
     resources=resources,
     by_hand=by_hand,
-    toml_lines=30,
-    kind_lines=50,
-    kinds=("split_batch",),
     compared=("model", "optimizer"),
-    with_overlay=with_overlay,
     bad={
-        "a length of 0": (with_splits(length=0), r"split_batch\.length: expected an integer > 0, got 0"),
         "no such dimension": (with_splits(dimension=3), "a batch has no tensor with a length along dimension 3"),
-        "no training step": (without_step, "training_step"),
-        "no data": (without_data, "without a batch: the data is empty"),
     },
 )

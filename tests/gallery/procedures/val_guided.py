@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from graphtrain import Graph
-from tests.gallery.procedure import Procedure, Resources, regression, squared_error, without
+from tests.gallery.procedure import Procedure, Resources, regression, squared_error
 
 EPOCHS, BATCHES, WINDOW = 3, 5, 2
 
@@ -45,12 +45,5 @@ PROCEDURE = Procedure(
     graph=graph,
     resources=resources,
     by_hand=by_hand,
-    toml_lines=15,
-    kind_lines=6,
-    kinds=("guide",),
     compared=("model", "optimizer"),
-    bad={
-        "no data that guides": (without("guiding_data"), "guiding_data"),
-        "no model": (without("model"), "`model`"),
-    },
 )

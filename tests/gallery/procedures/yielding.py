@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from graphtrain import Graph
-from tests.gallery.procedure import Procedure, Resources, without
+from tests.gallery.procedure import Procedure, Resources
 
 EPOCHS, BATCHES = 2, 5
 
@@ -64,16 +64,6 @@ def by_hand(resources: Resources) -> None:
             optimizer.zero_grad()
 
 
-def with_overlay(resources: Resources, overlay: str) -> Resources:
-    if overlay != "token_windows":
-        return resources
-
-    def sum_of(loss_of: Any) -> Any:
-        return lambda model, batch: {"loss": loss_of(model, batch) * len(batch), "tokens": len(batch)}
-
-    return {**resources, "losses": [sum_of(loss_of) for loss_of in LOSSES]}
-
-
 def with_one_loss(graph: Graph, resources: Resources) -> tuple[Graph, Resources]:
     return graph, {**resources, "losses": LOSSES[:1]}
 
@@ -82,27 +72,16 @@ def with_a_function(graph: Graph, resources: Resources) -> tuple[Graph, Resource
     return graph, {**resources, "losses": body_loss}
 
 
-def without_data(graph: Graph, resources: Resources) -> tuple[Graph, Resources]:
-    return graph, {**resources, "train_data": []}
-
-
 PROCEDURE = Procedure(
     name="yielding",
     graph=graph,
     resources=resources,
     by_hand=by_hand,
-    toml_lines=20,
-    kind_lines=14,
-    kinds=("next_loss", "begin_losses"),
-    with_overlay=with_overlay,
     bad={
-        "no losses": (without("losses"), "`losses` is read by `next_loss`"),
-        "no optimizers": (without("optimizer"), "`optimizer` is read by"),
         "one loss": (with_one_loss, "`losses` is a list of 1, and there are 2 optimizers"),
         "a function as losses": (
             with_a_function,
             "`losses` is a function, and there are 2 optimizers\n.*`begin_losses`",
         ),
-        "no data": (without_data, "without a batch: the data is empty"),
     },
 )
