@@ -53,7 +53,7 @@ def diff(
         other = load_graph(other, overlays=overlay)
     difference = Renaming(renamings(rename), graph, other).graph(graph).diff(other)
     changes = difference.changes
-    rows: list[tuple[str, ...]] = [(each.how, each.what, _where(each), *each.values, each.overlay) for each in changes]
+    rows: list[tuple[str, ...]] = [(each.how, each.what, _where(each), *each.values) for each in changes]
     rows += _changed_arguments(arguments, other_arguments)
     summary = counted(len(rows), "difference") if rows else "no difference"
     if difference and not difference.matters and len(rows) == len(changes):
@@ -61,9 +61,8 @@ def diff(
     printed = console()
     printed.print(f"[bold]{escaped(before)} -> {escaped(after)}[/bold]: {summary}", soft_wrap=True)
     if rows:
-        columns = ["", "what", "where", "before", "after", *(["overlay"] if any(row[-1] for row in rows) else [])]
-        signed = [(_SIGNS[how], *cells)[: len(columns)] for how, *cells in rows]
-        printed.print(table(columns, signed, styles=[_STYLES[row[0]] for row in rows]))
+        signed = [(_SIGNS[how], *cells) for how, *cells in rows]
+        printed.print(table(["", "what", "where", "before", "after"], signed, styles=[_STYLES[row[0]] for row in rows]))
     if output is not None:
         click.echo(f"wrote {imported('graphtrain.viz.render').render(difference, output)}")
 
@@ -79,16 +78,14 @@ def _read(source: str) -> tuple[Graph, Mapping[str, Any] | None]:
     return load_graph(source), None
 
 
-def _changed_arguments(
-    before: Mapping[str, Any] | None, after: Mapping[str, Any] | None
-) -> list[tuple[str, str, str, str, str, str]]:
+def _changed_arguments(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[tuple[str, ...]]:
     """Rows for the arguments of setup that differ between two runs."""
     if before is None or after is None:
         return []
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     hows = ["added" if name not in before else "removed" if name not in after else "changed" for name in names]
     texts = ([shown(run[name]) if name in run else "" for name in names] for run in (before, after))
-    return [(how, "argument", name, old, new, "") for how, name, old, new in zip(hows, names, *texts, strict=True)]
+    return [(how, "argument", name, old, new) for how, name, old, new in zip(hows, names, *texts, strict=True)]
 
 
 def _where(change: Change) -> str:

@@ -227,21 +227,6 @@ def test_a_problem_does_not_name_a_line_that_says_something_else() -> None:
     assert problem.where == "guards.log_due"
 
 
-@node(writes="stop_file")
-def look_for_stop() -> bool:
-    """Whether a file exists."""
-    return False
-
-
-def test_a_guard_that_reads_a_slot_when_the_run_starts_says_where_to_start() -> None:
-    graph = FIT.insert("look", look_for_stop, after="zero_grad").guard("ending", or_="stop_file")
-    (problem,) = graph.check()
-    assert (problem.code, problem.severity, problem.path) == ("G303", "error", ("decide",))
-    assert "reads `stop_file`, which is not written when the run starts there: `look` writes it only" in problem.message
-    assert problem.hint.startswith('start there, start = "look"; or let the guard read a field of it')
-    assert replace(graph, start="look").check() == []
-
-
 def test_a_prompt_shows_problems_as_lines() -> None:
     problems = FIT.set("clip", max_norm="fast").guard("spare", "log.due").check()
     assert repr(problems) == str(problems) == "\n".join(map(str, problems)) and len(problems) == 2
