@@ -254,7 +254,7 @@ def slurm_scripts() -> list[str]:
 
 
 @pytest.mark.parametrize("code", [0, 75, 1])
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(2))
 def test_batch_scripts_exit_as_the_run_does_and_are_queued_again(number: int, code: int, tmp_path: Path) -> None:
     """With stand-ins for the commands of Slurm, torchrun and graphtrain."""
     stand_ins = {
@@ -279,7 +279,6 @@ def test_batch_scripts_exit_as_the_run_does_and_are_queued_again(number: int, co
         "torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint node7:29500 --rdzv-id 5 "
         "--signals-to-handle SIGTERM,SIGINT,SIGUSR1 --shutdown-timeout 240 -m graphtrain run train.py "
         "--run-dir runs/first",
-        "3 1 16 node7 graphtrain run train.py --run-dir runs/first",
     ][number]
     assert calls[0].strip() == expected.strip()
 
