@@ -40,8 +40,6 @@ class Order(Sampler[int]):
     Arguments:
         length: of the data.
         seed: see above.
-        lengths: those of the samples, if the ones of a window are to be about equally long. Default: they are not.
-        window: how many samples a window has.
 
     >>> order = Order(5, seed=42)
     >>> order.set_epoch(1)
@@ -49,9 +47,8 @@ class Order(Sampler[int]):
     True
     """
 
-    def __init__(self, length: int, seed: int, lengths: list[int] | None = None, window: int = 1) -> None:
+    def __init__(self, length: int, seed: int) -> None:
         self.length, self.seed, self.epoch = length, seed, 0
-        self.lengths, self.window = lengths, window
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
@@ -61,22 +58,7 @@ class Order(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
-        if self.lengths is not None:
-            grouped = trainer_pt_utils.get_length_grouped_indices(self.lengths, self.window, generator=generator)
-            return iter(grouped)
         return iter(torch.randperm(self.length, generator=generator).tolist())
-
-
-def _lengths(args: Any, dataset: Any, name: str) -> list[int]:
-    """How long each sample is: a column of the data, or the length of its main input."""
-    if args.length_column_name in (getattr(dataset, "column_names", None) or ()):
-        return [int(length) for length in dataset[args.length_column_name]]
-    if not isinstance(dataset[0], Mapping) or name not in dataset[0]:
-        raise UsageError(
-            f"train_sampling_strategy='group_by_length' finds no lengths: samples have no `{name}`",
-            f"give the data a column `{args.length_column_name}`, or set train_sampling_strategy='random'",
-        )
-    return [len(sample[name]) for sample in dataset]
 
 
 def _base(model: Any) -> Any:
@@ -88,9 +70,8 @@ def _label_names(args: Any, model: Any) -> list[str]:
     return list(transformers.utils.find_labels(type(_base(model))) if args.label_names is None else args.label_names)
 
 
-def _loader(args: Any, model: Any, dataset: Any, collator: Any, *, trains: bool, main_input: str = "input_ids") -> Any:
+def _loader(args: Any, model: Any, dataset: Any, collator: Any, *, trains: bool) -> Any:
     """The batches of a data set, without the columns that the model does not take."""
-    whole = dataset
     columns = [*inspect.signature(_base(model).forward).parameters, "label", "label_ids", *_label_names(args, model)]
     if args.remove_unused_columns and getattr(dataset, "column_names", None):
         unused = [name for name in dataset.column_names if name not in columns]
@@ -109,9 +90,8 @@ def _loader(args: Any, model: Any, dataset: Any, collator: Any, *, trains: bool,
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
         return DataLoader(dataset, size, **options)
     strategy = plain(args.train_sampling_strategy) if trains else "sequential"
-    lengths = _lengths(args, whole, main_input) if strategy == "group_by_length" else None
     seed = args.seed if args.data_seed is None else args.data_seed
-    order = Order(len(dataset), seed, lengths, size * args.gradient_accumulation_steps)
+    order = Order(len(dataset), seed)
     return Loader(dataset, size, sampler=None if strategy == "sequential" else order, **options)
 
 
@@ -417,8 +397,7 @@ def setup(
     model = _prepared(model, args, model_init, optimizers)
     _refuse_missing(args, train_dataset, eval_dataset)
     collator = data_collator or _collator(processing_class)
-    main = processing_class.model_input_names[0] if hasattr(processing_class, "model_input_names") else "input_ids"
-    train_data, steps = _loader(args, model, train_dataset, collator, trains=True, main_input=main), args.max_steps
+    train_data, steps = _loader(args, model, train_dataset, collator, trains=True), args.max_steps
     has_length = hasattr(train_dataset, "__len__")
     per_epoch = math.ceil(len(train_data) / args.gradient_accumulation_steps) if has_length else steps
     steps = steps if steps > 0 else math.ceil(args.num_train_epochs * per_epoch)

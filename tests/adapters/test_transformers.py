@@ -147,31 +147,6 @@ def test_a_window_is_a_mean_where_batches_have_no_labels(tmp_path: Path) -> None
         assert overlay in graph.layers.names
 
 
-@pytest.mark.full
-def test_samples_of_a_window_are_about_equally_long(tmp_path: Path) -> None:
-    """The order is one of Trainer's function; which, depends on the seed and the epoch alone."""
-    data = [{"input_ids": [1 + place % 40] * (1 + place % 9), "labels": place % 3} for place in range(64)]
-    pad = transformers.DataCollatorWithPadding(tokenizer())
-    given = {"train_sampling_strategy": "group_by_length", "num_train_epochs": 1}
-    run = here(classifier, tmp_path, given=given, train_dataset=data, data_collator=pad)
-    run.run()
-    by_length, mixed = (
-        sum(batch["input_ids"].shape[1] for batch in loader.batches(0))
-        for loader in (
-            run.resources["train_data"],
-            here(classifier, tmp_path, given={}, train_dataset=data, data_collator=pad).resources["train_data"],
-        )
-    )
-    assert by_length < mixed and sorted(run.resources["train_data"].sampler) == [*range(64)]
-    named = [{**row, "length": len(row["input_ids"])} for row in data]
-    datasets = pytest.importorskip("datasets")
-    table = datasets.Dataset.from_list(named)
-    of_column = here(classifier, tmp_path, given=given, train_dataset=table, data_collator=pad).resources["train_data"]
-    assert [*of_column.sampler] == [*run.resources["train_data"].sampler]
-    with pytest.raises(UsageError, match="finds no lengths: samples have no `input_ids`"):
-        setup(classifier(), arguments(tmp_path, **given), train_dataset=[{"text": 1}] * 4)
-
-
 def tokenizer() -> Any:
     """One of 50 words, of no file."""
     tokenizers = pytest.importorskip("tokenizers")
