@@ -87,8 +87,6 @@ def for_the_site(text: str, path: str) -> str:
 
 def _block(words: list[str], text: str) -> str:
     language, *rest = words or ["text"]
-    if language == "mermaid":
-        return "![The life cycle of a run](pictures/life_cycle.svg)"
     name = [word for word in rest if language in ("python", "toml")]
     return f"```{language}" + (f' title="{name[0]}"' if name else "") + f"\n{text}```"
 

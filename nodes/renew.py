@@ -59,9 +59,7 @@ class Renew:
         """Take them from a checkpoint."""
         self._first = state
 
-    def setup(
-        self, model: torch.nn.Module, optimizer: Any, scheduler: Any = None, ranks: Agreement | None = None
-    ) -> None:
+    def setup(self, model: Any, optimizer: Any, scheduler: Any = None, ranks: Agreement | None = None) -> None:
         if hasattr(model, "set_requires_gradient_sync"):
             raise UsageError(
                 "renew: `model` is sharded over ranks, of which no rank can reset its part",
@@ -82,7 +80,7 @@ class Renew:
                 }
             )
 
-    def __call__(self, model: torch.nn.Module) -> None:
+    def __call__(self, model: Any) -> None:
         with self._ranks.drawing_alike() if self._ranks is not None else contextlib.nullcontext():
             for name, module in reversed(plainly_named(model.named_modules())):  # a model may set what its parts have
                 if name in self._first["model"]:

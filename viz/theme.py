@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -93,6 +94,7 @@ LIGHT = Scheme("#ffffff", "#1f2328", "#57606a", "#57606a", "#d1006c", "#f5a04a",
 DARK = Scheme("#0d1117", "#e6edf3", "#a3b0bd", "#9aa7b4", "#ff6bb5", "#96500f", tint=0.30, edge=0.10)
 
 HEAT_LEVELS = 10  # steps of colour in a heat picture
+_SHAPES = ":is(path, polygon, polyline, ellipse)"
 
 
 def mix(first: str, second: str, share: float) -> str:
@@ -131,33 +133,34 @@ def adaptive(svg: str, panel: bool = False) -> str:
 
 def _style(panel: bool) -> str:
     """CSS; it wins over the attributes of the drawing, whose elements carry the classes that `to_dot` gave them."""
-    rules = [(".graph > polygon", "fill: none"), (".edge:hover path", "stroke-width: 2.5")]
+    always = [".graph > polygon { fill: none }", ".edge:hover path { stroke-width: 2.5 }"]
+    dark = [*rules(DARK)]
     if panel:
-        rules.append(("", f"background: {LIGHT.paper}"))
-    dark = [(".graph text", f"fill: {DARK.ink}"), (".edge text, .return text", f"fill: {DARK.faint}")]
-    dark += [(".edge path", f"stroke: {DARK.line}"), (".edge polygon", f"fill: {DARK.line}; stroke: {DARK.line}")]
-    if panel:
-        dark.append(("", f"background: {DARK.paper}"))
-    shapes = ("path", "polygon", "polyline", "ellipse")
+        always.append(f"{{ background: {LIGHT.paper} }}")
+        dark.append(f"{{ background: {DARK.paper} }}")
+    lines = [*always, "@media (prefers-color-scheme: dark) {", *dark]
+    return "".join(f"{line if line.startswith('@') else f'svg.graphtrain {line}'}\n" for line in lines) + "}\n"
+
+
+def rules(scheme: Scheme) -> Iterator[str]:
+    """The rules of CSS that paint a drawing in the colours of a scheme, without what they are restricted to."""
+    yield f".graph text {{ fill: {scheme.ink} }}"
+    yield f":is(.edge, .return) text {{ fill: {scheme.faint} }}"
+    yield f".edge path {{ stroke: {scheme.line} }}"
+    yield f".edge polygon {{ fill: {scheme.line}; stroke: {scheme.line} }}"
     # Only what is filled is painted: the second strokes of a cylinder or a folded corner are lines with no fill.
-    for name in (*FAMILIES, *(f"heat{level}" for level in range(HEAT_LEVELS + 1)), "current"):
-        fill, line = DARK.look(name)
-        dark += [(f".{name} {shape}", f"stroke: {line}") for shape in shapes if line]
-        dark += [(f'.{name} {shape}:not([fill="none"])', f"fill: {fill}") for shape in shapes if fill]
+    filled = f'{_SHAPES}:not([fill="none"])'
+    for name in (*FAMILIES, *MARKS, "same", *(f"heat{level}" for level in range(HEAT_LEVELS + 1)), "mark"):
+        fill, line = scheme.look(name)
+        if line:
+            yield f":is(.node, .cluster).{name} {_SHAPES} {{ stroke: {line} }}"
+        if fill:
+            yield f":is(.node, .cluster).{name} {filled} {{ fill: {fill} }}"
     for name in (*MARKS, "same"):
-        fill, line = DARK.look(name)
-        dark += [(f".node.{name} {shape}, .cluster.{name} {shape}", f"stroke: {line}") for shape in shapes]
-        dark += [(f'.node.{name} {shape}:not([fill="none"])', f"fill: {fill}") for shape in shapes]
-        dark += [(f'.cluster.{name} {shape}:not([fill="none"])', f"fill: {DARK.paper}") for shape in shapes]
+        yield f".cluster.{name} {filled} {{ fill: {scheme.paper} }}"
     for name in MARKS:
-        _, colour = DARK.look(name)
-        dark += [(f".edge.{name} path", f"stroke: {colour}"), (f".edge.{name} text", f"fill: {colour}")]
-        dark += [(f".edge.{name} polygon", f"fill: {colour}; stroke: {colour}")]
-    dark += [(".mark ellipse", f"stroke: {DARK.line}"), ('.mark ellipse:not([fill="none"])', f"fill: {DARK.line}")]
-    text = "".join(f"{_scoped(*rule)}\n" for rule in rules)
-    return text + "@media (prefers-color-scheme: dark) {\n" + "".join(f"  {_scoped(*rule)}\n" for rule in dark) + "}\n"
-
-
-def _scoped(selector: str, declarations: str) -> str:
-    scoped = ", ".join(f"svg.graphtrain {part}" for part in selector.split(", "))
-    return f"{scoped} {{ {declarations} }}".replace("  ", " ")
+        _, colour = scheme.look(name)
+        yield f".edge.{name} path {{ stroke: {colour} }}"
+        yield f".edge.{name} :is(polygon, text) {{ fill: {colour} }}"
+        yield f".edge.{name} polygon {{ stroke: {colour} }}"
+    yield f":is(.node, .cluster).current {_SHAPES} {{ stroke: {scheme.current}; stroke-width: 4 }}"

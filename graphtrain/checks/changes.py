@@ -312,7 +312,7 @@ class Counting:
             if action.effect == "zero_grad":
                 count = 0
             elif count is not None:
-                count = None if action.is_reported else count + 1
+                count += 1
         return count
 
     def counts(

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from graphtrain.checks.expressions import initial_value
-from graphtrain.checks.guards import METRIC_HINT
 from graphtrain.graph.elements import Problem
-from graphtrain.kind.parameter import known_mode
 from graphtrain.language.closures import Cell, compile_guard
 from graphtrain.language.syntax import Expression, FieldOf, Name, Operation
 from graphtrain.plan.flow import Flow, FlowPoint, changers, names_on
 from graphtrain.plan.plan import Plan, PlanNode
-from graphtrain.plan.scope import (
-    ExpressionTarget,
-    ResourceTarget,
-    Scope,
-    SlotTarget,
-    Target,
-    leaves,
-    slots_of,
-)
+from graphtrain.plan.scope import ExpressionTarget, Scope, resources_of, slots_of
 from graphtrain.plan.slots import Slots
 from graphtrain.plan.solve import Ways, solve
 
@@ -182,13 +170,16 @@ class _FirstVisit:
             return False
 
     def _initial(self, part: Name | FieldOf) -> Any:
-        if changers(self._plan, self._scope, part) & self._visited:
-            raise ValueError("it may have changed")
-        if isinstance(part, FieldOf) and part.field == "due":
-            trigger = self._plan.by_path[f"{self._scope.path}{part.node}"].trigger
-            if trigger is None or trigger.once:
-                raise ValueError("it may be due from the start")
-        return initial_value(self._scope, part)
+        inside = self._scope.inside(part.node) if isinstance(part, FieldOf) else None
+        if isinstance(part, Name) or inside is None or changers(self._plan, self._scope, part) & self._visited:
+            raise ValueError("it is not known, or may have changed")
+        plan_node = self._plan.by_path[f"{self._scope.path}{part.node}"]
+        kind, trigger = plan_node.kind, plan_node.trigger
+        if part.field == "due" and trigger is not None and not trigger.once:
+            return False
+        if kind is None or part.field not in kind.fields or not kind.fields[part.field].stored:
+            raise ValueError("it is computed, or a parameter")
+        return kind.fields[part.field].default
 
 
 def _missed(slots: Slots, reading: _Reading, bits: int, when: str) -> Problem:
@@ -224,8 +215,6 @@ def _missed(slots: Slots, reading: _Reading, bits: int, when: str) -> Problem:
     hint = f"route the path through {writing} first"
     if reading.verb == "reads":
         hint += ", or give the read a default (`= None`) where it may be absent"
-    elif reading.verb == "guard" and any(known_mode(name) is not None or name == "metrics" for name in names):
-        hint = METRIC_HINT
     elif at_start and writers[0] in slots.flow.scope.graph.nodes:
         hint = f'start there, start = "{writers[0]}"; or let the guard read a field of it, which has a value before'
     elif reading.verb == "guard":
@@ -275,63 +264,26 @@ def _path_without(slots: Slots, goal: FlowPoint, name: str, *, inside: bool) -> 
 
 
 def _recorded_twice(flow: Flow) -> Iterator[Problem]:
-    """Nodes that record metrics under the same name as another evaluation."""
+    """Nodes that record metrics under the same name as an evaluation of other resources."""
     recorded: dict[object, list[PlanNode]] = {}
-    evaluations = _Evaluations(flow)
     for plan_node in flow.plan.nodes:
         parameter = plan_node.kind.roles.records if plan_node.kind is not None else ""
         if not parameter:
             continue
         name = plan_node.parameters[parameter]
         before = recorded.setdefault(name, [])
-        other = next((other for other in before if not evaluations.are_the_same(other, plan_node)), None)
+        other = next((other for other in before if _evaluated(flow, other) != _evaluated(flow, plan_node)), None)
         before.append(plan_node)
         if other is not None:
-            around = plan_node.path.rpartition("/")[0].replace("/", "_")
-            new_name = around if around and around != name else f"{name}_2"
             yield plan_node.scope.problem(
                 "G307",
                 f"nodes.{plan_node.node.name}",
                 f"`{other.path}` and `{plan_node.path}` both record their metrics as `{name}/...`",
-                f'give one of them another name, as in {plan_node.path}.{parameter} = "{new_name}"',
+                f'give one of them another name, as in {plan_node.path}.{parameter} = "{name}_2"',
             )
 
 
-class _Evaluations:
-    """The evaluations of a flow, each analysed once however often it is compared."""
-
-    def __init__(self, flow: Flow) -> None:
-        self._flow = flow
-        self._read: dict[str, set[Target]] = {}
-
-    def are_the_same(self, first: PlanNode, second: PlanNode) -> bool:
-        """True for the same evaluation in two places, and for one and its part that only runs before training."""
-        if first.scope is second.scope or self._read_by(first.scope) != self._read_by(second.scope):
-            return False
-        return first.scope.graph.structural_hash == second.scope.graph.structural_hash or not (
-            {first.path, second.path} <= self._after_a_step
-        )
-
-    def _read_by(self, scope: Scope) -> set[Target]:
-        """The reads of nodes of a body from outside it."""
-        if scope.path not in self._read:
-            targets = {
-                leaf
-                for plan_node in self._flow.plan.nodes_in(scope)
-                for _, target in (*plan_node.reads, *plan_node.setup_reads)
-                for leaf in leaves(target)
-            }
-            self._read[scope.path] = {
-                target
-                for target in targets
-                if isinstance(target, ResourceTarget)
-                or not (target.path if isinstance(target, SlotTarget) else target.node).startswith(scope.path)
-            }
-        return self._read[scope.path]
-
-    @functools.cached_property
-    def _after_a_step(self) -> set[str]:
-        """The paths of the nodes that can run after a step of an optimizer."""
-        stepping = [point for point in self._flow.points if point.kind is not None and point.kind.has_effect("step")]
-        starts = [arrow.target for point in stepping for arrow in point.arrows]
-        return {point.path for point in Ways(starts, lambda point: (arrow.target for arrow in point.arrows))}
+def _evaluated(flow: Flow, plan_node: PlanNode) -> set[str]:
+    """The resources that the nodes around one read."""
+    nodes = flow.plan.nodes_in(plan_node.scope)
+    return {name for each in nodes for _, target in (*each.reads, *each.setup_reads) for name in resources_of([target])}

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fractions import Fraction
-from typing import Any
 
-from graphtrain.checks.guards import ExpressionFault, ValueTypeError, name_faults, syntax_hint, type_of
+from graphtrain.checks.guards import ExpressionFault, ValueTypeError, name_faults, type_of
 from graphtrain.graph.elements import Node, Problem
 from graphtrain.kind import Kind
-from graphtrain.kind.parameter import REQUIRED
-from graphtrain.language.closures import Cell, compile_guard
 from graphtrain.language.syntax import (
-    FieldOf,
     GuardCycleError,
     GuardSyntaxError,
-    Name,
     is_expression,
 )
 from graphtrain.plan.scope import ExpressionTarget, Scope, ValueType, value_type
@@ -72,7 +66,7 @@ def _faults(scope: Scope, node: Node, name: str, target: ExpressionTarget) -> It
             thing = f"nodes.{node.name}.reads.{name}"
             yield scope.problem("G115", thing, message, "nor is it a field (`node.field`) or an expression")
         else:
-            yield _problem(scope, node, name, "G201", str(error), syntax_hint(error))
+            yield _problem(scope, node, name, "G201", str(error))
         return
     faults = [*name_faults(scope, target.text, parsed)]
     if not faults:
@@ -96,7 +90,7 @@ def _type_faults(target: ExpressionTarget, received: ValueType) -> list[Expressi
     return [ExpressionFault("G204", message, hint)]
 
 
-# ---- cycles, and the value at the start, for the first visit of a node
+# ---- cycles
 
 
 def _cycles(scope: Scope, targets: list[tuple[Node, str, ExpressionTarget]]) -> Iterator[Problem]:
@@ -120,52 +114,3 @@ def _circle(target: ExpressionTarget, path: tuple[str, ...]) -> tuple[str, ...]:
             if further := _circle(inner, (*path, inner.name)):
                 return further
     return ()
-
-
-class _UnknownError(ValueError):
-    """A value that is not known before the run."""
-
-
-def _value(target: ExpressionTarget) -> Any:
-    """The value of an expression at the start of a run.
-
-    Raises:
-        _UnknownError: it reads a slot, or a node of an undeclared kind.
-        ArithmeticError, TypeError, ValueError: it has no value, or one that the parameter cannot have.
-    """
-    value = compile_guard(target.expression, lambda part: Cell(lambda: initial_value(target.scope, part)))()
-    return value if target.parameter is None else target.parameter.evaluated(value)
-
-
-def initial_value(scope: Scope, part: Name | FieldOf) -> Any:
-    """The value of a name in an expression at the start of a run.
-
-    Raises:
-        ValueError: it is not known.
-    """
-    inside = scope.inside(part.node) if isinstance(part, FieldOf) else None
-    if isinstance(part, Name) or inside is None:
-        raise _UnknownError
-    (inner, node), field = inside, part.field
-    target, kind = scope.field(part.node, field), inner.kinds[node.name]
-    if isinstance(target, ExpressionTarget):
-        return _value(target)
-    if kind is None:
-        raise _UnknownError
-    if field in kind.parameters:
-        parameter = kind.parameters[field]
-        value = parameter.coerce(node.parameters[field]) if field in node.parameters else parameter.default
-        if value is REQUIRED:
-            raise _UnknownError
-    elif field == "due":
-        value = False
-    elif kind.fields[field].stored:
-        value = kind.fields[field].default
-    else:
-        try:
-            value = getattr(kind.new_instance(), field)
-        except Exception:
-            raise _UnknownError from None
-    if not isinstance(value, bool | int | float | str | Fraction):
-        raise _UnknownError
-    return value

@@ -324,8 +324,7 @@ class _Automaton:
         for action in self._actions.get(point, ()):
             followed = [self._rules[action.effect, before] for before in states]
             faults += [fault for _, fault in followed if fault is not None]
-            left = states if action.is_reported else []
-            states = list(dict.fromkeys([*left, *(after for after, _ in followed)]))
+            states = list(dict.fromkeys(after for after, _ in followed))
         return states, faults
 
     def open(self, point: FlowPoint, state: State) -> Iterator[FlowEdge]:

@@ -9,8 +9,7 @@ import re
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from graphtrain.graph.elements import Problem, Severity
-from graphtrain.graph.registry import overlays_with
+from graphtrain.graph.elements import Problem, Severity, nodes_of
 from graphtrain.kind.parameter import known_mode
 from graphtrain.language.closures import COMPARISONS, constant_value
 from graphtrain.language.syntax import (
@@ -23,7 +22,6 @@ from graphtrain.language.syntax import (
     GuardSyntaxError,
     Name,
     Operation,
-    UnknownFunctionError,
     expand,
     walk,
 )
@@ -39,11 +37,10 @@ def check_guards(scope: Scope) -> Iterator[Problem]:
         try:
             guards[name] = scope.parse(text)
         except GuardSyntaxError as error:
-            yield _problem(scope, name, "G201", str(error), syntax_hint(error))
+            yield _problem(scope, name, "G201", str(error))
     used = {edge.when for leaving in scope.graph.edges.values() for edge in leaving}
     expanded: dict[str, Expression] = {}
     circles: set[frozenset[str]] = set()  # each is reported once, at its first guard
-    too_large: set[str] = set()  # of guards that name each other, the first that is too large
     for name, expression in guards.items():
         problems = list(_guard(scope, name, expression, guards))
         try:
@@ -52,12 +49,6 @@ def check_guards(scope: Scope) -> Iterator[Problem]:
             if name in error.path and frozenset(error.path) not in circles:
                 yield _problem(scope, name, "G207", f"defined in terms of itself: {error}")
                 circles.add(frozenset(error.path))
-            yield from problems
-            continue
-        except GuardSyntaxError as error:
-            if not too_large.intersection(part.name for part in walk(expression) if isinstance(part, Name)):
-                yield _problem(scope, name, "G201", str(error))
-            too_large.add(name)
             yield from problems
             continue
         if not problems and (constant := constant_value(whole)) is not None:
@@ -116,23 +107,9 @@ class ExpressionFault(NamedTuple):
     hint: str = ""
 
 
-def syntax_hint(error: GuardSyntaxError) -> str:
-    """A hint for a text that cannot be parsed; empty if there is none."""
-    return suggestion(error.name, FUNCTIONS) if isinstance(error, UnknownFunctionError) else ""
-
-
 def name_faults(scope: Scope, text: str, expression: Expression) -> Iterator[ExpressionFault]:
     """Every undefined or ambiguous name in an expression."""
-    parts = [*walk(expression)]
-    for written in dict.fromkeys(_PATH.findall(text)):
-        first, *inner = written.rpartition(".")[0].split("/")
-        # It was parsed as a division, since `first` is not a node with a body.
-        is_divided = Name(first) in parts and first not in {*scope.bodies, *scope.graph.guards}
-        if is_divided and not scope.may_hold(first) and (first in scope.graph.nodes or any(_name(scope, first, text))):
-            yield ExpressionFault("G202", *no_node(scope, f"{first}/{inner[0]}", f"`{written}`"))
-            divided = [*map(Name, (first, *inner[:-1])), FieldOf(inner[-1], written.rpartition(".")[2])]
-            parts = [part for part in parts if part not in divided]
-    for part in parts:
+    for part in walk(expression):
         if isinstance(part, Name):
             yield from _name(scope, part.name, text)
         elif isinstance(part, FieldOf):
@@ -143,7 +120,6 @@ def name_faults(scope: Scope, text: str, expression: Expression) -> Iterator[Exp
             yield ExpressionFault("G208", message, _RENAME_SLOT)
 
 
-_PATH = re.compile(r"(?<![\w./])[A-Za-z_]\w*(?:/[A-Za-z_]\w*)+\.[A-Za-z_]\w*")
 _RENAME_SLOT = "rename the slot: `writes` of the node that writes it"
 
 
@@ -176,43 +152,26 @@ def _meant(scope: Scope, name: str, text: str) -> str:
         return f"the clock counts it: read `{counter}`"
     if known_mode(name) is not None or f"{name}/" in text:
         return METRIC_HINT
-    owners = [f"`{owner}.{name}`" for owner in scope.graph.nodes if name in readable_fields(scope, owner)]
-    if len(owners) == 1:
-        return f"it is a field of a node: read {owners[0]}"
     return suggestion(name, [*scope.graph.guards, *scope.slots])
 
 
 def _field(scope: Scope, part: FieldOf) -> Iterator[ExpressionFault]:
     shown = f"`{part.node}.{part.field}`"
-    is_metric = known_mode(part.field) is not None
     if scope.inside(part.node) is None:
-        message, hint = no_node(scope, part.node, shown)
-        yield ExpressionFault("G202", message, METRIC_HINT if is_metric else hint)
+        yield ExpressionFault("G202", *no_node(scope, part.node, shown))
         return
     value_type = field_type(scope, part.node, part.field)
     if value_type is None:
-        hint = METRIC_HINT if is_metric else suggestion(part.field, readable_fields(scope, part.node))
+        hint = suggestion(part.field, readable_fields(scope, part.node))
         yield ExpressionFault("G203", f"`{part.node}` has no field `{part.field}`", hint)
     elif value_type in ("trigger", "other"):
-        fields = readable_fields(scope, part.node)
-        hint = f"read `{part.node}.due`" if value_type == "trigger" else suggestion("", fields)
+        hint = f"read `{part.node}.due`" if value_type == "trigger" else ""
         yield ExpressionFault("G204", f"{shown} is not a number, text or truth value", hint)
 
 
 def no_node(scope: Scope, path: str, shown: str) -> tuple[str, str]:
     """The reason why a path leads to no node, and a hint."""
-    inner: Scope | None = scope
-    for number, name in enumerate(names := path.split("/")):
-        if inner is None:
-            around = "/".join(names[:number])
-            return f"{shown} leads into `{around}`, which has no graph inside", f"read one of the fields of `{around}`"
-        if name not in inner.graph.nodes:
-            overlays = " or ".join(f"`{overlay}`" for overlay in overlays_with(name))
-            hint = f"the overlay {overlays} adds it" if overlays else suggestion(name, inner.graph.nodes, {})
-            return f"unknown node `{name}` in {shown}", hint
-        node = inner.graph.nodes[name]
-        inner = inner.body_of(node) if node.body is not None else None
-    raise AssertionError(path)
+    return f"unknown node `{path}` in {shown}", suggestion(path, nodes_of(scope.graph))
 
 
 class ValueTypeError(Exception):
@@ -286,13 +245,7 @@ def _expect(scope: Scope, operand: Expression, wanted: ValueType, symbol: str, g
 def _compare(scope: Scope, symbol: str, first: Expression, second: Expression, guards: Collection[str]) -> None:
     left, right = (_word(type_of(scope, operand, guards)) for operand in (first, second))
     if "unknown" not in (left, right) and left != right:
-        hint = (
-            METRIC_HINT
-            if any(isinstance(each, Constant) and "/" in str(each.value) for each in (first, second))
-            else ""
-        )
-        message = f"`{spell(first)}` is a {left} and `{spell(second)}` a {right}: they cannot be compared"
-        raise ValueTypeError(message, hint)
+        raise ValueTypeError(f"`{spell(first)}` is a {left} and `{spell(second)}` a {right}: they cannot be compared")
     if symbol not in ("==", "!=") and {left, right} & {"boolean", "string"}:
         raise ValueTypeError(f"`{symbol}` compares numbers; `{spell(first)}` is a {left}")
 

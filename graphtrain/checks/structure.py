@@ -13,8 +13,8 @@ from graphtrain.graph.elements import END, NESTED, Node, Problem
 from graphtrain.graph.registry import find_graph, known_kinds
 from graphtrain.kind import Kind
 from graphtrain.kind.declaration import FROM
-from graphtrain.kind.parameter import REQUIRED, is_trigger, known_mode
-from graphtrain.kind.trigger import ONCE, Trigger, known_units, unit_hint
+from graphtrain.kind.parameter import REQUIRED, is_trigger, known_mode, show_value
+from graphtrain.kind.trigger import ONCE, Trigger, known_units
 from graphtrain.language.syntax import field_of, is_expression
 from graphtrain.names import nearest, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
@@ -87,7 +87,7 @@ def _is_name(name: str) -> bool:
 
 def _start(scope: Scope) -> Iterator[Problem]:
     if scope.graph.start not in scope.graph.nodes:
-        hint = suggestion(scope.graph.start, scope.graph.nodes, {})
+        hint = suggestion(scope.graph.start, scope.graph.nodes)
         yield scope.problem("G101", "start", f"unknown node `{scope.graph.start}`", hint)
 
 
@@ -102,7 +102,8 @@ def _node(scope: Scope, node: Node, *, all_kinds_known: bool) -> Iterator[Proble
     if kind is None:
         hint = f'`{node.use}` is a graph: give it as graph = "{node.use}"' if find_graph(node.use) else ""
         if not hint:
-            hint = _kind_meant(node)
+            hint = suggestion(node.use, known_kinds())
+            hint += ' A node of another name has use = "KIND".' if hint and node.use == node.name else ""
             hint += "" if all_kinds_known else f" Or {_DECLARED}" if hint else _DECLARED
         yield scope.problem("G102", thing, f"unknown kind `{node.use}`", hint)
         return
@@ -142,17 +143,6 @@ def _node(scope: Scope, node: Node, *, all_kinds_known: bool) -> Iterator[Proble
     yield from _slots(scope, node)
 
 
-def _kind_meant(node: Node) -> str:
-    """A hint at the kind that a node of an unknown one is most likely of; empty if none is alike."""
-    words = {*node.use.casefold().split("_")}
-    within = [name for name in known_kinds() if words.issuperset(name.split("_"))]
-    meant = nearest(node.use, known_kinds()) or max(within, key=len, default=None)
-    if meant is None:
-        return ""
-    written = f' A node of another name has use = "{meant}".' if node.use == node.name else ""
-    return f"did you mean `{meant}`?{written}"
-
-
 def _mode(scope: Scope, node: Node, kind: Kind) -> Iterator[Problem]:
     """A metric for which it is not given whether small or large values are good."""
     monitors, mode = kind.roles.monitor, kind.roles.mode
@@ -166,39 +156,24 @@ def _mode(scope: Scope, node: Node, kind: Kind) -> Iterator[Problem]:
 
 
 def _units(scope: Scope, node: Node, name: str, trigger: Trigger) -> Iterator[Problem]:
-    units = scope.graph.units
-    known = known_units(units)
+    known = known_units(scope.graph.units)
     for term in trigger.terms:
-        if term.unit in known:
-            continue
-        if term.per:
-            hint = f'did you mean "{1 / term.amount} per {term.per[:-1]}"?' if term.per in known else ""
-            hint = hint or unit_hint(term.unit, known)
-            message = f'`{term.per}` in {node.name}.{name} = "{term}" is not a single unit of the clock'
-        else:
-            singular = f"{term.unit}s"
-            hint = f"did you mean `{singular}`?" if singular in known else unit_hint(term.unit, known)
+        if term.unit not in known:
             message = f'unknown unit `{term.unit}` in {node.name}.{name} = "{term}"'
-        yield scope.problem("G106", f"nodes.{node.name}.{name}", message, hint)
+            yield scope.problem("G106", f"nodes.{node.name}.{name}", message, suggestion(term.unit, known))
 
 
 def _moments(scope: Scope, node: Node, kind: Kind, name: str, trigger: Trigger) -> Iterator[Problem]:
     """The values that are invalid for `after` and `from`, which are reached once."""
     if name == kind.trigger == "every":
         return
-    thing = f"nodes.{node.name}.{name}"
     repeated = [text for text in trigger.texts if text == ONCE or " per " in text]
-    if repeated:
-        message = (
-            f'{node.name}.{name}: "{repeated[0]}" says how often, but `{name}` takes an amount that is reached once'
-        )
-        yield scope.problem("G104", thing, message, f'write an amount, as in {name} = "5 epochs"')
-    elif name == FROM and trigger.is_never:
-        message = f'{node.name}.{FROM}: "never" would keep the node from being due at all'
-        yield scope.problem("G104", thing, message, 'leave it out; or write every = "never"')
+    if repeated or (name == FROM and trigger.is_never):
+        message = f"{node.name}.{name} takes an amount that is reached once, got {show_value(trigger.texts)}"
+        yield scope.problem("G104", f"nodes.{node.name}.{name}", message, f'as in {name} = "5 epochs"')
     elif name == FROM and "every" not in node.parameters and kind.parameters["every"].default is None:
         message = f"{node.name}.{FROM} needs `every`, and `{node.name}` has none: it runs at every visit"
-        yield scope.problem("G104", thing, message, 'add one, as in every = "1 epochs"')
+        yield scope.problem("G104", f"nodes.{node.name}.{name}", message, 'add one, as in every = "1 epochs"')
 
 
 def _slots(scope: Scope, node: Node) -> Iterator[Problem]:
@@ -213,7 +188,7 @@ def _slots(scope: Scope, node: Node) -> Iterator[Problem]:
             if verb == "reads" and slot in parameters:
                 continue  # an expression gives its value: `checks.expressions`
             may_be_returned = verb == "writes" and slot in scope.returned_by(node) and slot.isidentifier()
-            if may_be_returned and not nearest(slot, {*kind.writes} - mapping.keys(), cutoff=0.85):
+            if may_be_returned and not nearest(slot, {*kind.writes} - mapping.keys()):
                 continue  # the step function returns it
             if slot not in known and not (open_body and verb == "reads"):
                 hint = suggestion(slot, known) or f"it {verb} nothing that could be renamed"
@@ -259,7 +234,7 @@ def _edges(scope: Scope, source: str) -> Iterator[Problem]:
     graph, thing = scope.graph, f"edges.{source}"
     leaving = graph.edges.get(source, ())
     if source not in graph.nodes:
-        yield scope.problem("G101", thing, f"unknown node `{source}`", suggestion(source, graph.nodes, {}))
+        yield scope.problem("G101", thing, f"unknown node `{source}`", suggestion(source, graph.nodes))
         return
     if source in RESERVED:
         return  # reported as G114
@@ -270,7 +245,7 @@ def _edges(scope: Scope, source: str) -> Iterator[Problem]:
     seen: set[tuple[str, str | None]] = set()
     for number, edge in enumerate(leaving):
         if edge.target != END and edge.target not in graph.nodes:
-            hint = suggestion(edge.target, [*graph.nodes, END], {})
+            hint = suggestion(edge.target, [*graph.nodes, END])
             yield scope.problem("G101", thing, f"unknown node `{edge.target}`", hint, place=edge.place)
         if edge.when is not None and edge.when not in graph.guards:
             hint = suggestion(edge.when, graph.guards) or "define it under [guards]"

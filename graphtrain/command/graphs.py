@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Sequence
 from importlib.resources import files
@@ -228,8 +227,6 @@ def _show(graph: Graph, title: str, printed: Console) -> None:
 
 # ---- copy
 
-_NAME = re.compile(rb"""^([ \t]*name[ \t]*=[ \t]*)("[^"\r\n]*"|'[^'\r\n]*')""", re.MULTILINE)
-
 
 @command("graphtrain copy fit my_fit.toml", "graphtrain copy ema my_ema.toml")
 @click.argument("graph")
@@ -239,7 +236,7 @@ def copy(graph: str, path: Path, *, overlay: Sequence[str] = ()) -> None:
     """Copy a graph, or an overlay by its name, to a new file that you can edit.
 
     The text of a shipped graph, of an overlay or of a file is copied with its comments; that of a script or a run, and
-    of a graph with --overlay, is generated. The copy has the name of its file, PATH, which must not exist.
+    of a graph with --overlay, is generated. PATH must not exist.
 
     GRAPH is a shipped graph (fit), a TOML file, a script (which is imported), a run directory, or a checkpoint in one.
     """
@@ -257,10 +254,7 @@ def copy(graph: str, path: Path, *, overlay: Sequence[str] = ()) -> None:
         # A graph without a file, from a script or a run, is written as TOML.
         is_text = not overlay and not isinstance(named, Graph) and file.is_file()
         text = file.read_bytes() if is_text else loaded.to_toml().encode()
-    head, *tables = re.split(rb"(?m)^(?=[ \t]*\[)", text, maxsplit=1)
-    name = json.dumps(path.stem, ensure_ascii=False).encode()
-    head = _NAME.sub(lambda line: line[1] + name, head, count=1)
-    write_new(path, b"".join([head, *tables]))
+    write_new(path, text)
     use = "--overlay" if overlay_file is not None else "--graph"
     click.echo(f"wrote {path}; run it with: graphtrain run SCRIPT {use} {shlex.quote(str(path))}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -81,9 +80,5 @@ def _run(path: Path) -> Path:
 
 
 def _announce(port: int) -> None:
-    try:
-        user = f"{getpass.getuser()}@"
-    except (KeyError, ImportError, OSError):  # a container without an entry for the user
-        user = ""
     click.echo(f"http://127.0.0.1:{port}/  (an interrupt ends it)")
-    click.echo(printable(f"from another machine: ssh -L {port}:127.0.0.1:{port} {user}{socket.gethostname()}"))
+    click.echo(printable(f"from another machine: ssh -L {port}:127.0.0.1:{port} {socket.gethostname()}"))

@@ -14,7 +14,7 @@ from graphtrain.errors import EditError
 from graphtrain.graph.canonical import plain_parameter
 from graphtrain.graph.elements import END, NESTED, Edge, Node, Place, redirected, slots_of
 from graphtrain.graph.layers import Layers
-from graphtrain.graph.registry import may_be_bypassed, overlays_with
+from graphtrain.graph.registry import may_be_bypassed
 from graphtrain.kind import kind_of
 from graphtrain.kind.parameter import show_value
 from graphtrain.language.syntax import GuardSyntaxError, Name, parse, walk
@@ -444,9 +444,7 @@ class Editable(ABC):
         if not isinstance(name, str):
             raise EditError(f"{verb}: expected the name of a node, got {show_value(name)}")
         if name not in self.nodes:
-            overlays = " or ".join(f"`{overlay}`" for overlay in overlays_with(name)) if verb == "set" else ""
-            hint = f"the overlay {overlays} adds it: add that before, as by --overlay or `overlay`" if overlays else ""
-            raise EditError(f"{verb}: there is no node `{name}`", hint or suggestion(name, self.nodes, {}))
+            raise EditError(f"{verb}: there is no node `{name}`", suggestion(name, self.nodes))
         return name
 
     def _leading(self, source: str, target: str, verb: str) -> tuple[str, tuple[Edge, ...]]:

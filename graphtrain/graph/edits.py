@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from graphtrain.errors import EditError
 from graphtrain.graph.edit import Editable
 from graphtrain.graph.elements import END, Node, Place
-from graphtrain.kind.parameter import coerce, show_value
+from graphtrain.kind.parameter import show_value, type_name
 from graphtrain.names import suggestion
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Edit:
 
     def nodes(self) -> list[str]:
         """The nodes that it needs, by their paths."""
-        given = {_parameters(self.verb)[0].name: self.subject, **self.arguments}
+        given = {[*_signature(self.verb).parameters][1]: self.subject, **self.arguments}
         names: list[str] = []
         for key in VERBS[self.verb]:
             if key == "field":
@@ -124,62 +124,29 @@ def edit_of(table: Mapping[str, Any], place: Place, overlay: str = "") -> Edit:
     # `or` and `and` are keywords of Python.
     rest = {f"{name}_" if name in ("or", "and") else name: value for name, value in table.items() if name != verb}
     if_there = rest.pop(IF_THERE, False)
-    wrong = "" if isinstance(if_there, bool) else f"{IF_THERE}: expected true or false, got {show_value(if_there)}"
-    if wrong := wrong or _wrong_argument(verb, table[verb], rest):
-        raise EditError(f"edit: {verb}: {wrong}", _usage(verb))
+    if wrong := _wrong_argument(verb, table[verb], {**rest, IF_THERE: if_there}):
+        raise EditError(f"edit: {verb}: {wrong}", f"it takes {', '.join([*_signature(verb).parameters][1:])}")
     return Edit(verb, table[verb], rest, place, if_there, overlay)
 
 
 @functools.cache
-def _parameters(verb: str) -> list[inspect.Parameter]:
-    """The parameters of a verb; ``**parameters`` is the last."""
-    declared = inspect.signature(getattr(Editable, verb)).parameters.values()
-    return [each for each in declared if each.kind is not each.VAR_POSITIONAL][1:]
+def _signature(verb: str) -> inspect.Signature:
+    return inspect.signature(getattr(Editable, verb))
 
 
 def _wrong_argument(verb: str, first: Any, others: Mapping[str, Any]) -> str:
     """The problem with the arguments of a verb, before it is called; empty if there is none."""
-    parameters = _parameters(verb)
-    if parameters[0].name in others and parameters[0].kind is not parameters[0].POSITIONAL_ONLY:
-        return f"`{parameters[0].name}` is already the value of `{verb}`"
-    arguments = {**others, parameters[0].name: first}
-    takes_more = parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
-    named = parameters[:-1] if takes_more else parameters
-    for parameter in named:
-        name, value = parameter.name, arguments.get(parameter.name)
-        if name not in arguments:
-            if parameter.default is parameter.empty:
-                return f"`{name}` is missing"
-        elif name == "between":
-            if not isinstance(value, list) or not all(isinstance(end, str) for end in value):
-                return f'between: expected ["SOURCE", "TARGET"], got {show_value(value)}'
-            if len(value) != 2:
-                return f"`between` takes a source and a target, got {value!r}"
-        elif name == "graph":
-            if not isinstance(value, str | dict):
-                return f"graph: expected a name, a path or a table, got {show_value(value)}"
-        else:
-            try:
-                coerce(value, bool if name == "first" else str)
-            except ValueError as error:
-                return f"{name.rstrip('_')}: {error}"
-    if verb == "guard" and not {"expression", "or_", "and_"}.intersection(arguments):
-        return "one of `expression`, `or` and `and` is missing"
-    known = {parameter.name.rstrip("_") for parameter in named}
-    for name in arguments:
-        if name.rstrip("_") not in known and not takes_more:
-            return f"it takes no `{name}`. {suggestion(name, known)}".rstrip()
+    rest = {name: value for name, value in others.items() if name != IF_THERE}
+    try:
+        _signature(verb).bind(None, first, **rest)
+    except TypeError as error:
+        return str(error)
+    texts = _signature(verb).parameters.keys() - {"between", "graph", "parameters"}
+    for name, value in {verb: first, **others}.items():
+        expected = bool if name in ("first", IF_THERE) else str
+        if (name in texts or name in (verb, IF_THERE)) and type(value) is not expected:
+            return f"{name.rstrip('_')}: expected {type_name(expected)}, got {show_value(value)}"
     return ""
-
-
-def _usage(verb: str) -> str:
-    first, *others = _parameters(verb)
-    required = [other.name for other in others if other.default is other.empty and other.kind is not other.VAR_KEYWORD]
-    optional = [other.name.rstrip("_") for other in (first, *others) if other.default is not other.empty]
-    written = ", ".join(f'{name} = "..."' for name in (verb, *required))
-    options = f"; optional: {', '.join([*optional, IF_THERE])}"
-    more = "; then parameters of the node" if others and others[-1].kind is inspect.Parameter.VAR_KEYWORD else ""
-    return f"the verb is written {written}{options}{more}"
 
 
 # ---- places in files after an edit

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from graphtrain.errors import UsageError
 from graphtrain.graph.graph import Graph
 from graphtrain.kind.parameter import Precision
-from graphtrain.names import FIT, edit_named, takes_number
+from graphtrain.names import FIT
 
 
 def fit(
@@ -61,7 +59,6 @@ def fit(
         overlays: further ones, by name or path.
 
     Raises:
-        UsageError: a setting is a number and something else is given.
         EditError, GraphError: a value cannot be one, or overlays do not compose.
 
     >>> graph = fit(epochs=3, accumulate=4, clip=1.0, best="val/accuracy")
@@ -73,21 +70,15 @@ def fit(
     <Node finish: after = ["3 epochs", "1000 steps"]>
     """
     settings = {name: value for name, value in locals().items() if name in FIT and value is not None}
-    for name, value in settings.items():
-        if takes_number(FIT[name]) and (isinstance(value, bool) or not isinstance(value, numbers.Real)):
-            hint = 'write early_stop=3, and .set("early_stop", monitor=...) for the metric'
-            raise UsageError(f"fit: {name}: expected a number, got {value!r}", hint if name == "early_stop" else "")
     edits: dict[str, dict[str, Any]] = {}
     further = [overlays] if isinstance(overlays, str | Path) else [*overlays]
     further += ["fp16"] if precision == "16-mixed" else []
+    further += [name for name in ("ema", "early_stop") if name in settings]
     for name, value in settings.items():
-        overlay, node, parameter, new = edit_named(FIT[name], value)
-        further += [overlay] if overlay else []
-        before = edits.setdefault(node, {}).get(parameter)
+        node, parameter, unit = FIT[name]
+        new, before = f"{value} {unit}" if unit else value, edits.setdefault(node, {}).get(parameter)
         edits[node][parameter] = new if before is None else [before, new]
-    graph = Graph.load("fit")
-    if further:
-        graph = graph.overlay(*dict.fromkeys(further))
+    graph = Graph.load("fit").overlay(*dict.fromkeys(further))
     for node, parameters in edits.items():
         graph = graph.set(node, **parameters)
     return graph

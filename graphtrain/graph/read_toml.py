@@ -19,7 +19,7 @@ from graphtrain.graph.overlay import Overlay, with_overlays
 from graphtrain.graph.registry import GRAPHS, OVERLAYS, find_graph
 from graphtrain.graph.sources import GraphReading, TextSource
 from graphtrain.kind.parameter import show_value
-from graphtrain.names import FOREIGN, suggestion
+from graphtrain.names import suggestion
 from graphtrain.printable import one_line, shorten
 
 if TYPE_CHECKING:
@@ -250,11 +250,8 @@ def _tables(text: str, source: TextSource, reading: GraphReading) -> dict[str, A
     except (ValueError, RecursionError) as error:  # ValueError: TOMLDecodeError, or an integer of 5,000 digits
         message = str(error).split("; use sys.")[0] if isinstance(error, ValueError) else "nested too deeply"
     position = re.search(r"\(at line (\d+), column \d+\)", message)
-    line = int(position.group(1)) if position else None
-    rows = text.split("\n")
-    row = rows[line - 1].strip() if line is not None and line <= len(rows) else ""
-    message = f"TOML: {message.split(' (at')[0]}{f': {shorten(row, 80)}' if row else ''}"
-    reading.problems.append(Problem("G001", "error", str(Place(source.file, line)), message))
+    place = Place(source.file, int(position.group(1)) if position else None)
+    reading.problems.append(Problem("G001", "error", str(place), f"TOML: {message.split(' (at')[0]}"))
     return None
 
 
@@ -273,13 +270,10 @@ def _read_table(data: Mapping[str, Any], reader: Reader, default_name: str) -> G
     if "extends" in data:
         return _extended(data, name, reader) if not is_json else make(name, "", {}, {})
     for key in ("start", "nodes", "edges"):
-        if key not in data and key not in data.get("nodes", ()):
+        if key not in data:
             hint = '`start = "NODE"` names the node that runs first' if key == "start" else f"write it as [{key}]"
             reader.problem("G003", (), f"`{key}` is missing", hint)
     nodes, edges, guards, clock = (reader.table(data, key) for key in _TABLES)
-    for key in [key for key in nodes if key in (*_TABLES, "start") and key not in data]:
-        reader.problem("G003", ("nodes", key), f"`{key}` is inside [nodes]", _top_level(key))
-        nodes = {name: table for name, table in nodes.items() if name != key}
     named = {"edges": edges, "guards": guards, "clock": clock}
     places = [("start",), *((section, name) for section, table in named.items() for name in table)]
     return make(
@@ -305,8 +299,6 @@ def _check_keys(data: Mapping[str, Any], known: tuple[str, ...], reader: Reader)
             if key in _PLAIN_KEYS and "edit" in known:
                 hint = "a graph with `extends` changes its base with [[edit]] tables"
                 hint = hint if "extends" in known else "an overlay changes its graph with [[edit]] tables"
-            elif key == "edit":
-                hint = '[[edit]] changes the graph that `extends = "NAME"` names'
             else:
                 hint = suggestion(key, known)
             reader.problem("G002", (key,), f"unknown key `{key}`", hint)
@@ -315,20 +307,12 @@ def _check_keys(data: Mapping[str, Any], known: tuple[str, ...], reader: Reader)
         reader.problem("G003", ("format",), f"`format = {FORMAT}` is expected at the top; {received}")
 
 
-def _top_level(key: str) -> str:
-    move = f"put its header [{key}] before it" if key in _TABLES else "move its line above the first header"
-    return f"`{key}` belongs at the top level: {move}"
-
-
 def _read_node(name: str, value: Any, reader: Reader) -> Node:
     key = ("nodes", name)
     place = reader.place(*key)
     if not isinstance(value, dict):
         hint = f"write `{name} = {{}}`, or a separate table: [nodes.{name}]"
-        if name in FOREIGN:
-            hint = suggestion(name, ())
-        elif name in _PLAIN_KEYS:
-            hint = _top_level(name)
+        hint = "it belongs at the top level, above [nodes]" if name in _PLAIN_KEYS else suggestion(name, ()) or hint
         reader.problem("G003", key, f"nodes.{name}: expected a table of parameters, got {show_value(value)}", hint)
         return Node(name, name, place=place)
     rest = dict(value)

@@ -177,7 +177,7 @@ class Texts:
 
     def hint(self, source: str) -> str:
         """A hint for an unknown name."""
-        match = nearest(source, self.known(), cutoff=0.65)
+        match = nearest(source, self.known())
         return f"did you mean `{match}`?" if match else f"known: {', '.join(self.known())}; a path ends in .toml"
 
 
@@ -185,12 +185,6 @@ GRAPHS = Texts("graph", "graphs", "graphtrain.graphs")
 OVERLAYS = Texts("overlay", "graphs/overlays", "graphtrain.overlays")
 find_graph, known_graphs = GRAPHS.find, GRAPHS.known
 find_overlay, known_overlays = OVERLAYS.find, OVERLAYS.known
-
-
-def overlays_with(node: str) -> list[str]:
-    """The names of the shipped overlays that insert a node of that name, or nest one."""
-    adds = re.compile(rf'\b(?:insert|nest) *= *"{re.escape(node)}"')
-    return sorted(name for name, file in _texts(OVERLAYS.folder).items() if adds.search(_read(file)))
 
 
 def summary(file: Traversable | None) -> str:

@@ -29,7 +29,7 @@ def renamed(graph: EditedGraph, old: str, new: str, prefix: str = "") -> EditedG
     outer, slash, rest = old.partition("/")
     if outer not in graph.nodes:
         known = [f"{prefix}{name}" for name in graph.nodes]
-        raise EditError(f"rename: there is no node `{prefix}{outer}`", suggestion(f"{prefix}{outer}", known, {}))
+        raise EditError(f"rename: there is no node `{prefix}{outer}`", suggestion(f"{prefix}{outer}", known))
     body, path = graph.nodes[outer].body, f"{old.rpartition('/')[0]}{slash}{new}"
     nodes, edges, start, layers = graph.nodes, graph.edges, graph.start, graph.layers
     if not slash:

@@ -230,11 +230,6 @@ class Kind:
         return any(action.effect == effect for action in self.actions)
 
     @property
-    def reports_backward(self) -> bool:
-        """True if a visit returns, last, whether it ran backward."""
-        return any(action.is_reported for action in self.actions)
-
-    @property
     def may_return_slots(self) -> bool:
         """True if it is given a user's step function that may return values for further slots."""
         return any(read.is_step_function for read in self.reads) and not self.repeats_step

@@ -28,12 +28,10 @@ class Action(NamedTuple):
     Arguments:
         effect: what a visit does; `scale` for `unscale` too.
         slot: the optimizer on whose gradients it acts.
-        is_reported: True if it happens only when the visit says so in its last returned value.
     """
 
     effect: str
     slot: str = "optimizer"
-    is_reported: bool = False
 
 
 def action_of(text: str) -> Action:
@@ -43,21 +41,16 @@ def action_of(text: str) -> Action:
         ValueError: it declares none.
 
     >>> action_of("use inner_optimizer")
-    Action(effect='use', slot='inner_optimizer', is_reported=False)
-    >>> action_of("backward?")
-    Action(effect='backward', slot='optimizer', is_reported=True)
+    Action(effect='use', slot='inner_optimizer')
     """
-    name, _, slot = text.strip().partition(" ")
-    effect = name.removesuffix("?")
+    effect, _, slot = text.strip().partition(" ")
     if effect not in EFFECTS:
         raise ValueError(f"unknown effect {text!r}; known: {', '.join(EFFECTS)}")
-    if name != effect and effect != "backward":
-        raise ValueError(f"{text!r}: only `backward?` can be reported by a visit; `{effect}` always happens")
     if slot and (effect not in ON_GRADIENTS or not slot.strip().isidentifier()):
         raise ValueError(
             f"{text!r}: an effect on gradients is followed by the slot of its optimizer, as in 'use optimizer'"
         )
-    return Action("scale" if effect == "unscale" else effect, slot.strip() or "optimizer", name != effect)
+    return Action("scale" if effect == "unscale" else effect, slot.strip() or "optimizer")
 
 
 class EpochFields(NamedTuple):

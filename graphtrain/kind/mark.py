@@ -86,8 +86,7 @@ def node(
         effects: what a visit does to the gradients of the slot `optimizer`, to the mode of the slot `model`, or to what
             step functions have written to slots, in order: `backward`, `exchange` (among processes), `scale` (or
             `unscale`), `divide`, `clip`, `use`, `step`, `zero_grad`, `eval`, `train`, `forget`. Another slot is named
-            after the effect: ``"use inner_optimizer"``. With ``"backward?"`` a visit returns one more value, last:
-                whether it ran backward. Default: nothing.
+            after the effect: ``"use inner_optimizer"``. Default: nothing.
         optional: the resources, and the parameters, without which a visit would do nothing; if a resource is
             missing, or all the parameters are None or a bound of infinity, the node is bypassed. Default: none.
         varying: the parameters that it reads at every visit, so that a graph may give them an expression instead of a
@@ -227,42 +226,30 @@ def _fixed(parameters: Mapping[str, Parameter], declared: Mapping[str, Any]) -> 
 def _check(kind: Kind) -> None:
     """Raise if an argument of `@node` does not fit the signature or the others."""
     for slot in (*kind.writes, *kind.optional):
-        if not (isinstance(slot, str) and slot.isidentifier()):
-            raise TypeError(f"{kind.name}: the name of a slot must be an identifier; got {slot!r}")
-    if len(set(kind.writes)) < len(kind.writes):
-        raise TypeError(f"{kind.name}: it writes one slot twice: {', '.join(kind.writes)}")
+        if not (isinstance(slot, str) and slot.isidentifier()) or kind.writes.count(slot) > 1:
+            raise TypeError(f"{kind.name}: the names of slots are identifiers, each once; got {slot!r}")
     for effect in kind.effects:
         try:
             action_of(effect)
         except ValueError as error:
             raise TypeError(f"{kind.name}: {error}") from None
-    if sum(action.is_reported for action in kind.actions) > 1:
-        raise TypeError(f"{kind.name}: `backward?` is declared twice; declare it once")
     for slot in kind.transient:
         if slot not in kind.writes:
             raise TypeError(f"{kind.name}: transient slot {slot!r} is not among what it writes")
     read = {read.name for read in (*kind.reads, *(kind.setup_reads or ()))}
     for name, copied in kind.makes.items():
-        if not isinstance(copied, CopyOf):
-            raise TypeError(f'{kind.name}: it makes `{name}` from {copied!r}; write copy_of("model")')
-        for slot in (name, copied.source):
-            if slot not in read:
-                raise TypeError(f"{kind.name}: it makes `{name}` as a copy of `{copied.source}`, but reads no `{slot}`")
+        if not isinstance(copied, CopyOf) or not {name, copied.source} <= read:
+            raise TypeError(f"{kind.name}: it makes `{name}` as {copied!r}; write copy_of(SLOT), and read both")
     for parameter in kind.varying:
         _expect_parameter(kind, f"varying {parameter!r}", parameter)
         if parameter in _fixed(kind.parameters, vars(kind)):
             raise TypeError(f"{kind.name}: {parameter!r} cannot be varying: it is read before the node runs")
     for name, field in kind.step_inputs.items():
         if field not in kind.fields:
-            raise TypeError(
-                f"{kind.name}: step input {name!r} is {field!r}, which is not a field; known: {', '.join(kind.fields)}"
-            )
+            raise TypeError(f"{kind.name}: step input {name!r} is {field!r}, which is not a field")
     for field, parameter in kind.extra_due_fields.items():
-        if kind.trigger is None:
-            raise TypeError(f"{kind.name}: also due by {field!r}, but it has no trigger: without one it is always due")
-        if field not in kind.fields or kind.fields[field].type not in (bool, Any):
-            known = ", ".join(name for name, known in kind.fields.items() if known.type is bool and name != "due")
-            raise TypeError(f"{kind.name}: also due by {field!r}, which is not a bool field; known: {known}")
+        if kind.trigger is None or field not in kind.fields or kind.fields[field].type not in (bool, Any):
+            raise TypeError(f"{kind.name}: also due by {field!r}, which is not a bool field of a kind with a trigger")
         _expect_parameter(kind, f"never due by {field!r} without {parameter!r}", parameter)
     if kind.family not in FAMILIES:
         raise TypeError(f"{kind.name}: unknown family {kind.family!r}; known: {', '.join(FAMILIES)}")
@@ -378,19 +365,12 @@ def _attributes(target: type, name: str) -> tuple[dict[str, Parameter], dict[str
             fields[attribute] = Field(attribute, returned, stored=False)
         elif isinstance(value, Field) and attribute not in fields:
             raise TypeError(f"{name}.{attribute}: progress needs a type, as in `{attribute}: int = progress(0)`")
+    known = {*parameters, *fields}
     for field in fields.values():
-        what = f"{name}.{field.name}"
         if field.counts is not None and field.counts not in EFFECTS:
-            raise TypeError(f"{what}: unknown effect {field.counts!r} to count; known: {', '.join(EFFECTS)}")
-        if field.restarts is not None and field.restarts not in fields:
-            known = ", ".join(fields)
-            raise TypeError(f"{what}: `{field.restarts}`, which it restarts with, is not a field; known: {known}")
-        if field.target is not None and field.target not in {*parameters, *fields}:
-            known = ", ".join([*parameters, *fields])
-            raise TypeError(f"{what}: its target `{field.target}` is neither a parameter nor a field; known: {known}")
-        if field.window is not None and not (field.target and fields[field.window].stored):
-            only = f"only if it has a target, and `{field.window}` is progress"
-            raise TypeError(f"{what}: `{field.window}` can be its window {only}")
+            raise TypeError(f"{name}.{field.name}: unknown effect {field.counts!r} to count")
+        if unknown := {field.restarts, field.target, field.window} - known - {None}:
+            raise TypeError(f"{name}.{field.name}: `{unknown.pop()}` is neither a parameter nor a field")
     return parameters, fields
 
 

@@ -11,8 +11,6 @@ from fractions import Fraction
 from numbers import Rational
 from typing import Any
 
-from graphtrain.names import suggestion
-
 # Units that are multiples of another one; a graph's clock only needs the second.
 MULTIPLES: dict[str, tuple[str, int]] = {"minutes": ("seconds", 60), "hours": ("seconds", 3600)}
 
@@ -170,15 +168,6 @@ def known_units(units: Iterable[str]) -> list[str]:
     counted = list(units)
     multiples = [unit for unit, (base, _) in MULTIPLES.items() if base in counted]
     return [*counted, *multiples, *([RUN] if COUNTS_RUN in counted else [])]
-
-
-def unit_hint(unit: str, known: Iterable[str]) -> str:
-    """A hint for a unit that a clock does not have. Only near spellings are suggested: similar words are other units.
-
-    >>> unit_hint("epoch", ["epochs", "steps"]), unit_hint("iterations", ["steps", "validations"])
-    ('did you mean `epochs`?', 'known: steps, validations')
-    """
-    return suggestion(unit, known, {}, cutoff=0.8)
 
 
 def exactly(count: Any) -> Fraction:

@@ -14,10 +14,8 @@ from graphtrain.graph.registry import kind_of_node
 from graphtrain.viz.dot import to_dot
 from graphtrain.viz.picture import Picture, key_of, picture
 from graphtrain.viz.render import draw
-from graphtrain.viz.theme import DARK, FAMILIES, HEAT_LEVELS, LIGHT, MARKS, Scheme
+from graphtrain.viz.theme import DARK, LIGHT, rules
 from graphtrain.viz.wording import kind_line, one_line
-
-_SHAPES = ("path", "polygon", "polyline", "ellipse")
 
 
 def content_of(graph: Graph) -> dict[str, Any]:
@@ -122,30 +120,5 @@ def style() -> str:
     >>> ".heat10" in style() and "[data-theme=dark]" in style()
     True
     """
-    light, dark = [*_rules(LIGHT)], [*_rules(DARK)]
-    return "".join(
-        [
-            *(f".graph-picture {rule}\n" for rule in light),
-            *(f"[data-theme=dark] .graph-picture {rule}\n" for rule in dark),
-        ]
-    )
-
-
-def _rules(scheme: Scheme) -> Iterator[str]:
-    yield f"text {{ fill: {scheme.ink} }}"
-    yield f".edge text, .return text {{ fill: {scheme.faint} }}".replace(", .return", ", .graph-picture .return")
-    yield f".edge path {{ stroke: {scheme.line} }}"
-    yield f".edge polygon {{ fill: {scheme.line}; stroke: {scheme.line} }}"
-    for name in (*FAMILIES, *MARKS, "same", *(f"heat{level}" for level in range(HEAT_LEVELS + 1))):
-        fill, line = scheme.look(name)
-        for shape in _SHAPES:
-            if line:
-                yield f":is(.node, .cluster).{name} {shape} {{ stroke: {line} }}"
-            if fill:
-                yield f':is(.node, .cluster).{name} {shape}:not([fill="none"]) {{ fill: {fill} }}'
-    for name in MARKS:
-        _, colour = scheme.look(name)
-        yield f".edge.{name} path {{ stroke: {colour} }}"
-        yield f".edge.{name} polygon {{ fill: {colour}; stroke: {colour} }}"
-    yield f".node.mark ellipse {{ stroke: {scheme.line} }}"
-    yield f".node.current :is({', '.join(_SHAPES)}) {{ stroke: {scheme.current}; stroke-width: 4 }}"
+    light = (f".graph-picture {rule}\n" for rule in rules(LIGHT))
+    return "".join([*light, *(f"[data-theme=dark] .graph-picture {rule}\n" for rule in rules(DARK))])

@@ -152,13 +152,11 @@ class PlanAction:
         effect: the effect.
         optimizers: the optimizers of these gradients: names of resources (or paths of slots).
         slot: the slot of the node that holds them.
-        is_reported: True if it happens only when the visit reports it in what it returns.
     """
 
     effect: str
     optimizers: tuple[str, ...]
     slot: str
-    is_reported: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -328,7 +326,7 @@ def _planned(scope: Scope, node: Node, body: Scope | None) -> PlanNode:
         returned={name: f"{scope.path}{slot}" for name, slot in scope.returned_by(node).items()},
         optimizers=optimizers_of(scope, node, "optimizer"),
         actions=tuple(
-            PlanAction(action.effect, optimizers_of(scope, node, action.slot), action.slot, action.is_reported)
+            PlanAction(action.effect, optimizers_of(scope, node, action.slot), action.slot)
             for action in (kind.actions if kind is not None and body is None else ())
             if action.effect in ON_GRADIENTS
         ),

@@ -1,7 +1,6 @@
 """Analyses of a flow: fixed points, reachable states, and strongly connected components.
 
-Sources: Kildall, "A unified approach to global program optimization", 1973; Tarjan, "Depth-first search and linear
-graph algorithms", 1972. The search for traps needs the components of many small sets: networkx would copy each.
+Source: Kildall, "A unified approach to global program optimization", 1973.
 """
 
 from __future__ import annotations
@@ -103,35 +102,8 @@ def components(points: Collection[Point], targets: Mapping[Point, Iterable[Point
     >>> components([1, 2, 3, 4], {1: [2], 2: [1, 3], 3: [4], 4: [4, None]})
     [frozenset({4}), frozenset({1, 2})]
     """
-    lowest: dict[Point, int] = {}  # of each visited point, the first on the path that it leads back to
-    path: list[Point] = []  # the points whose component is not known yet
-    parts: list[frozenset[Point]] = []
-    for root in points:
-        if root in lowest:
-            continue
-        lowest[root] = 0
-        path.append(root)
-        visits = [(root, 0, iter(targets[root]))]
-        while visits:
-            point, position, following = visits[-1]
-            for after in following:
-                if after is None or after not in points:
-                    continue
-                if after not in lowest:
-                    lowest[after] = len(path)
-                    visits.append((after, len(path), iter(targets[after])))
-                    path.append(after)
-                    break
-                lowest[point] = min(lowest[point], lowest[after])
-            else:
-                visits.pop()
-                if lowest[point] == position:
-                    part = frozenset(path[position:])
-                    del path[position:]
-                    lowest |= dict.fromkeys(part, len(points))  # the component is complete
-                    if len(part) > 1 or point in targets[point]:
-                        parts.append(part)
-                else:
-                    before = visits[-1][0]
-                    lowest[before] = min(lowest[before], lowest[point])
-    return parts
+    import networkx  # which takes a while
+
+    inside = within(points, targets)
+    parts = networkx.strongly_connected_components(networkx.DiGraph(inside))
+    return [frozenset(part) for part in parts if len(part) > 1 or any(point in inside[point] for point in part)]

@@ -29,7 +29,6 @@ from graphtrain.plan.counted import Counted, epoch_fields_of
 from graphtrain.plan.scope import ExpressionTarget
 from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 from graphtrain.program.cells import Cells
-from graphtrain.program.gradient_windows import Report
 from graphtrain.program.loop import Transition
 from graphtrain.program.rounds import Act
 from graphtrain.program.stopwatch import Stopwatch
@@ -96,8 +95,6 @@ class _CountingVisits(Visits):
         fields, declared = node.fields, node.kind.fields.values()
         added = [(each.name, each.adds) for each in declared if each.adds is not None]
         copied = [(each.last, each.name) for each in declared if each.last is not None]
-        if node.kind.reports_backward:
-            self.windows.reports[node.index] = Report(node.path, ran_backward=True)
 
         def count() -> None:
             for name, amount in added:

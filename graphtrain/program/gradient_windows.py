@@ -8,7 +8,6 @@ from typing import Any, final
 
 from graphtrain.data.shares import WindowCounter, Windows
 from graphtrain.kind import Field
-from graphtrain.plan.plan import PlanAction
 from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 from graphtrain.program.cells import Cells
 from graphtrain.program.rounds import Act, Rounds, then
@@ -20,17 +19,6 @@ def counters_of(program: Program) -> list[tuple[ProgramNode, Field]]:
     return [(node, field) for node in nodes for field in node.kind.fields.values() if field.counts is not None]
 
 
-class Report:
-    """The report of a node's last visit about its backward pass."""
-
-    def __init__(self, path: str, *, ran_backward: bool = False) -> None:
-        self.path, self.ran_backward = path, ran_backward
-
-    def has_run(self) -> bool:
-        """Whether it ran backward."""
-        return self.ran_backward
-
-
 @final
 class GradientWindows:
     """The counters of the windows of one program.
@@ -40,7 +28,6 @@ class GradientWindows:
 
     Attributes:
         counters: the nodes that count windows, with the field that counts.
-        reports: position -> the report of the last visit about its backward pass, for nodes that return one.
         visit_of: makes the visit of a node, by which gradients are exchanged within another; set by the visits of a
             run of several ranks. None: they are exchanged where the node is.
     """
@@ -54,7 +41,6 @@ class GradientWindows:
             for field in node.kind.fields.values()
             if field.with_gradients and (node.path, field.name) in program.plan.fields_read
         ]
-        self.reports: dict[int, Report] = {}
         self.visit_of: Callable[[ProgramNode], Act] | None = None
 
     def enter(self, scope: ProgramGraph) -> None:
@@ -105,7 +91,9 @@ class GradientWindows:
                     act = self._opening(act, counter, field, always=is_cleared)
                     if field.exchanged is not None and self._rounds is not None:
                         act = then(functools.partial(fields.__setitem__, field.exchanged, False), act)
-                    act = _adding(act, fields, field.name, self._amount(node, action))
+                    act = _adding(
+                        act, fields, field.name, self._rounds.amount(node) if self._rounds is not None else None
+                    )
                 elif action.effect == "exchange" and field.exchanged is not None:
                     act = _setting(act, fields, field.exchanged, True)
                     flags.append((fields, field.exchanged))
@@ -123,11 +111,6 @@ class GradientWindows:
             if owner is not node and not cleared.isdisjoint(owner.plan_node.optimizers):
                 act = _setting(act, owner.fields, field.name, field.default)
         return act
-
-    def _amount(self, node: ProgramNode, action: PlanAction) -> Callable[[], int] | None:
-        """How many backward passes a visit makes; None for one."""
-        has_run = self.reports[node.index].has_run if action.is_reported else None
-        return has_run if self._rounds is None else self._rounds.amount(node, has_run)
 
     def _opening(self, act: Act, counter: ProgramNode, field: Field, *, always: bool) -> Act:
         """The call of a node whose backward pass may open a window, whose size is determined then."""

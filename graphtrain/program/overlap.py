@@ -89,7 +89,7 @@ def _way(program: Program, node: ProgramNode) -> _Way | None:
     (action,) = node.plan_node.actions
     targets = program.targets(node)
     counter = targets[0] if len(targets) == 1 else None
-    if action.is_reported or counter is None or not _is_plain(counter):
+    if counter is None or not _is_plain(counter):
         return None
     field = next((field for field in counter.kind.fields.values() if field.counts is not None), None)
     if field is None or field.exchanged is None or set(counter.plan_node.optimizers) != set(action.optimizers):

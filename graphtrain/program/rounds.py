@@ -130,18 +130,10 @@ class Rounds:
             return lambda: bool(rank < fields[ROUND])
         return lambda: rank < fields[ROUND] and not fields[IDLE]
 
-    def amount(self, node: ProgramNode, ran_backward: Callable[[], bool] | None = None) -> Callable[[], int]:
-        """A call that returns the number of micro-batches, over all ranks, for which a visit of a node runs backward.
-
-        Arguments:
-            ran_backward: for a node that reports whether it ran backward, which ranks then exchange: returns whether
-                the last visit with a batch did on this rank. Default: every visit does.
-        """
-        source, agreement = self.source(node), self.agreement
-        if ran_backward is None:
-            return (lambda: agreement.world_size) if source is None else lambda: int(source.fields[ROUND])
-        has_batch = self._has_batch(source) if source is not None else lambda: True
-        return lambda: sum(agreement.gather(has_batch() and ran_backward()))
+    def amount(self, node: ProgramNode) -> Callable[[], int]:
+        """A call that returns how many micro-batches, over all ranks, a visit of a node runs backward for."""
+        source, world_size = self.source(node), self.agreement.world_size
+        return (lambda: world_size) if source is None else lambda: int(source.fields[ROUND])
 
     def undivided(self) -> list[str]:
         """A line for each node that fetches batches and does not divide them among ranks."""

@@ -17,7 +17,7 @@ from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, Targe
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 from graphtrain.program.cells import Cells
-from graphtrain.program.gradient_windows import GradientWindows, Report
+from graphtrain.program.gradient_windows import GradientWindows
 from graphtrain.program.resources import StepCall
 from graphtrain.program.rounds import Act, Rounds, source_of_batches, then
 from graphtrain.program.triggers import After
@@ -150,9 +150,6 @@ class Visits:
         else:
             function = node.instance.__call__
         call, writes = self._with_slots(function, node), self.indices(node)
-        if node.kind.reports_backward:
-            self.windows.reports[node.index] = report = Report(node.path)
-            return _storing_reported(call, self._slots, writes, report)
         call = _storing(call, self._slots, writes)
         return (
             then(call, functools.partial(self.forget, sorted(node.plan_node.kills))) if node.plan_node.kills else call
@@ -230,25 +227,6 @@ def _storing(call: Act, slots: list[Any], writes: list[int]) -> Act:
             slots[index] = value
 
     return store_all
-
-
-def _storing_reported(call: Act, slots: list[Any], writes: list[int], report: Report) -> Act:
-    """The call of a node that returns, after what it writes, whether it ran backward."""
-
-    def store() -> None:
-        returned = call()
-        values = returned if isinstance(returned, tuple) and writes else (returned,)
-        if len(values) != len(writes) + 1 or not isinstance(values[-1], bool):
-            received = f"{len(values)} values, the last of type {type(values[-1]).__name__}"
-            raise UsageError(
-                f"{report.path}: a kind with the effect `backward?` returns, last, whether it did; got {received}",
-                f"return {len(writes)} values that it writes, and True or False" if writes else "return True or False",
-            )
-        report.ran_backward = values[-1]
-        for index, value in zip(writes, values, strict=False):
-            slots[index] = value
-
-    return store
 
 
 # ---- requests of step functions: `STOP` and `END_EPOCH`

@@ -56,7 +56,7 @@ class WholeRun:
             UsageError: there is no such node; time or metrics alone end the run, or data has no length.
         """
         if path not in self._plan.by_path:
-            raise UsageError(f"there is no node `{path}`", suggestion(path, nodes_of(self._plan.graph), {}))
+            raise UsageError(f"there is no node `{path}`", suggestion(path, nodes_of(self._plan.graph)))
         total, scope = 1, self._plan.main
         for name in path.split("/"):
             plan_node = self._plan.by_path[f"{scope.path}{name}"]

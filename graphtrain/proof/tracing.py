@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, final
@@ -11,7 +11,7 @@ from graphtrain.errors import GuardError
 from graphtrain.graph.elements import END
 from graphtrain.kind.trigger import decimal
 from graphtrain.language.closures import Cell, Read, compile_guard
-from graphtrain.language.syntax import FieldOf, Name, walk
+from graphtrain.language.syntax import FieldOf, Name
 from graphtrain.printable import one_line
 from graphtrain.program.bind import ProgramGraph, ProgramNode
 from graphtrain.program.compiled_graph import CompiledGraph
@@ -22,8 +22,6 @@ _EXACT_DENOMINATOR = 10**6
 
 # The name of a guard, its value, and the names that it read with their values, in order.
 Asked = tuple[str, Any, tuple[tuple[str, Any], ...]]
-# By the prefix of a body and a name in its guards: the value, or error, of the name before the body ended.
-Outside = Mapping[tuple[str, str], Any]
 
 
 @final
@@ -135,7 +133,7 @@ def explain_untraced(
         return Explanation(path, "?", (), compiled.run_clock.describe(), _raised(failure))
     if loop.ended and not is_rewired:
         asked: list[Asked] = []
-        _leave(compiled.compiler, node, {}, asked)
+        _leave(compiled.compiler, node, asked)
         return Explanation(node.path, END, tuple(asked), compiled.run_clock.describe())
     note = "`run` keeps no trace: call run(trace=print), or advance()" if has_run else "nothing has run yet"
     return Explanation("", END if loop.ended else node.path, note=note)
@@ -143,7 +141,7 @@ def explain_untraced(
 
 @final
 class _Observation:
-    """A transition of one node: values that it changes are noted before, reads of its guards are evaluated after."""
+    """A transition of one node: its guards are evaluated again right after it."""
 
     def __init__(self, compiled: CompiledGraph, program_node: ProgramNode) -> None:
         self._compiled = compiled
@@ -151,17 +149,10 @@ class _Observation:
         self._nodes = [program_node]
         while (outer := self._nodes[-1].scope.outer) is not None:
             self._nodes.append(outer)
-        self._outside_reads = {
-            (node.scope.prefix, name): compiled.compiler.cells.named(node.scope, Name(name)).read
-            for node in self._nodes
-            for name in _names_of_outside(node)
-        }
 
     def begin(self) -> None:
-        """Note the values that the transition may change."""
+        """Note how often the nodes have run."""
         self._runs = [node.instance.runs for node in self._nodes]
-        # The end of a body changes values of the enclosing graph that its guards read: `runs`, `due` and its outputs.
-        self._outside = {key: _value_or_error(read) for key, read in self._outside_reads.items()}
 
     def explain(self, position: int, error: BaseException | None = None) -> Explanation:
         """The transition that led to a position, or raised."""
@@ -174,21 +165,21 @@ class _Observation:
         asked: list[Asked] = []
         is_idle = first.instance.runs == self._runs[0]
         notes = ["bypassed" if first.bypassed else "not due"] * is_idle
-        node, target = first, _leave(compiler, first, self._outside, asked)
+        node, target = first, _leave(compiler, first, asked)
         for outer, runs in zip(self._nodes[1:], self._runs[1:], strict=True):
             if target == END and outer.instance.runs != runs:
-                node, target = outer, _leave(compiler, outer, self._outside, asked)
+                node, target = outer, _leave(compiler, outer, asked)
         if isinstance(target, Exception) or error is not None:
             following = "?"
             notes.append(_raised(target if isinstance(target, Exception) else error or Exception()))
         elif target == END:
             following = END
         elif position != compiler.position(node.scope.nodes[target]):
-            notes.append("(but a guard reads something that is not saved state)")
+            notes.append("(but a guard answers otherwise now)")
         return Explanation(first.path, following, tuple(asked), where, " ".join(notes))
 
 
-def _leave(compiler: Compiler, node: ProgramNode, outside: Outside, asked: list[Asked]) -> str | Exception:
+def _leave(compiler: Compiler, node: ProgramNode, asked: list[Asked]) -> str | Exception:
     """Ask the edges of a node, in order: the target of the one that is taken, or what a guard raised."""
     for edge in node.scope.graph.edges[node.node.name]:
         if edge.when is None:
@@ -196,7 +187,7 @@ def _leave(compiler: Compiler, node: ProgramNode, outside: Outside, asked: list[
         reads: list[tuple[str, Any]] = []
         value: Any = None
         try:
-            value = _recording(compiler, node.scope, edge.when, outside, reads)()
+            value = _recording(compiler, node.scope, edge.when, reads)()
         except Exception as error:
             return error
         finally:
@@ -206,42 +197,23 @@ def _leave(compiler: Compiler, node: ProgramNode, outside: Outside, asked: list[
     raise AssertionError("the last edge is always taken")
 
 
-def _recording(
-    compiler: Compiler, scope: ProgramGraph, guard: str, outside: Outside, reads: list[tuple[str, Any]]
-) -> Read:
+def _recording(compiler: Compiler, scope: ProgramGraph, guard: str, reads: list[tuple[str, Any]]) -> Read:
     """A guard compiled as for the transition table, so that it reads the same in the same order; it notes each read."""
 
     def cell_of(expression: Name | FieldOf) -> Cell:
         name = expression.name if isinstance(expression, Name) else f"{expression.node}.{expression.field}"
         if name in scope.graph.guards:
-            return Cell(_recording(compiler, scope, name, outside, reads))
-        read, key = compiler.cells.named(scope, expression).read, (scope.prefix, name)
+            return Cell(_recording(compiler, scope, name, reads))
+        read = compiler.cells.named(scope, expression).read
 
         def recorded() -> Any:
-            value = outside[key] if key in outside else read()
-            if isinstance(value, Exception):
-                raise value
+            value = read()
             reads.append((name, value))
             return value
 
         return Cell(recorded)
 
     return compile_guard(scope.names.parse(scope.graph.guards[guard]), cell_of)
-
-
-def _names_of_outside(node: ProgramNode) -> set[str]:
-    """The names in the guards on the edges of a node that belong to the enclosing graph."""
-    scope = node.scope
-    guards = [scope.names.guards[edge.when] for edge in scope.graph.edges[node.node.name] if edge.when is not None]
-    names = {part.name for guard in guards for part in walk(guard) if isinstance(part, Name)}
-    return names - scope.names.written if scope.outer is not None else set()
-
-
-def _value_or_error(read: Read) -> Any:
-    try:
-        return read()
-    except Exception as error:
-        return error
 
 
 def _raised(error: BaseException) -> str:

@@ -65,15 +65,11 @@ class RunEnvironment:
         seeds = saved.about.get("seed"), now["about"].get("seed")
         return [
             *(code_changes(saved.origin, now["origin"]) or ()),
-            *self.changed_arguments(saved),
+            *argument_changes(saved.about, now["about"]),
             *data_changes(saved.data, now["data"]),
             # Another seed of the command, with which `setup` was called; the order of data stays that of the run.
             *([f"seed {seeds[0]} -> {seeds[1]}"] if seeds[0] is not None and seeds[0] != seeds[1] else []),
         ]
-
-    def changed_arguments(self, saved: Manifest) -> list[str]:
-        """The arguments of `setup` that differ from those of a manifest, in words."""
-        return argument_changes(saved.about, all_utf8(self.about))
 
     def changed_data(self, saved: Manifest) -> list[str]:
         """The names of the data that differ from those of a manifest."""

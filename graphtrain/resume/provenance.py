@@ -35,7 +35,7 @@ class Provenance:
     @property
     def difference_file(self) -> str:
         """The name of the file with the difference; empty if there is none."""
-        return f"source-{_digest(self.difference.encode())}.diff" if self.difference else ""
+        return f"source-{_digest(self.difference.encode('utf-8', 'backslashreplace'))}.diff" if self.difference else ""
 
     def as_plain(self) -> dict[str, object]:
         """Plain data for a manifest and the list of starts."""
@@ -62,12 +62,14 @@ def provenance(script: Path | None = None) -> Provenance:
         return Provenance()
     top = _git(folder, "rev-parse", "--show-toplevel").rstrip("\n")
     # Relative to the script, so that a copy of the project has the same names, in a repository or not.
-    files = {utf8(os.path.relpath(file, folder)): file for file in _loaded_files(Path(top) if top else folder, program)}
-    code = {name: _digest(file.read_bytes()) for name, file in sorted(files.items())}
+    files = _loaded_files(Path(top) if top else folder, program)
+    code = {all_utf8(os.path.relpath(file, folder)): _digest(file.read_bytes()) for file in sorted(files)}
     difference = _git(folder, "diff", "--no-ext-diff", "--no-color", "HEAD") if top else ""
-    name = utf8(program.resolve().name) if program is not None else ""
+    name = all_utf8(program.resolve().name) if program is not None else ""
     revision = _git(folder, "rev-parse", "HEAD").strip() if top else ""
-    return Provenance(code, revision, difference[:_MOST_CHARACTERS], name if name in code else "")
+    if len(difference) > _MOST_CHARACTERS:
+        difference = f"{difference[:_MOST_CHARACTERS]}\n# cut here: it is longer than {_MOST_CHARACTERS} characters\n"
+    return Provenance(code, revision, difference, name if name in code else "")
 
 
 def code_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str] | None:
@@ -83,14 +85,13 @@ def code_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str] 
     >>> code_changes(saved, {"script": "", "code": {}})
     """
     before, after = saved.get("code", {}), now.get("code", {})
-    programs = saved.get("script", ""), now.get("script", "")
-    hashes = before.get(programs[0]), after.get(programs[1])
-    common = (before.keys() & after.keys()) - {*programs}
-    changes = sorted(name for name in common if before[name] != after[name])
-    if None in hashes:  # a program that is not known may be another one
+    former, program = saved.get("script", ""), now.get("script", "")
+    common = sorted((before.keys() & after.keys()) - {former, program})
+    changes = [name for name in common if before[name] != after[name]]
+    if former not in before or program not in after:  # a program that is not known may be another one
         return changes or None
-    if hashes[0] != hashes[1]:
-        changes.insert(0, programs[0] if programs[0] == programs[1] else " -> ".join(programs))
+    if before[former] != after[program]:
+        changes.insert(0, former if former == program else f"{former} -> {program}")
     return changes
 
 
@@ -123,30 +124,21 @@ def _git(folder: Path, *words: str) -> str:
         )
     except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout.decode(errors="replace")
+    return os.fsdecode(done.stdout)
 
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def utf8(text: str) -> str:
-    """`text` with escapes for what UTF-8 cannot encode: a path or an argument may have any bytes.
-
-    >>> utf8("plain"), utf8(b"\\xff.py".decode(errors="surrogateescape"))
-    ('plain', '\\\\udcff.py')
-    """
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
 def all_utf8(value: Any) -> Any:
-    """Plain data with `utf8` applied to every string; tuples become lists.
+    """Plain data with escapes for what UTF-8 cannot encode: a path or an argument may have any bytes.
 
-    >>> all_utf8({"a": ("b", 1)})
-    {'a': ['b', 1]}
+    >>> all_utf8({"a": ("b", b"\\xff.py".decode(errors="surrogateescape"))})
+    {'a': ['b', '\\\\udcff.py']}
     """
     if isinstance(value, str):
-        return utf8(value)
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, Mapping):
         return {all_utf8(name): all_utf8(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):

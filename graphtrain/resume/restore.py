@@ -276,21 +276,15 @@ def _put_back(
 
 
 def difference_error(
-    undecided: list[HyperParameterChange],
-    arguments: Iterable[str] = (),
-    *,
-    are_saved: bool = True,
-    ended: bool = False,
+    undecided: list[HyperParameterChange], *, are_saved: bool = True, ended: bool = False
 ) -> UsageError:
     """The error that asks the user to decide.
 
     Arguments:
-        arguments: of `setup` that differ, in words. Default: none.
         are_saved: False if a checkpoint does not hold all the saved values. Default: True.
         ended: True if the run is finished. Default: False.
     """
-    of_setup = ", ".join(arguments)
-    lines = "".join(f"\n    {change}" for change in [*[f"arguments: {of_setup}"] * bool(of_setup), *undecided])
+    lines = "".join(f"\n    {change}" for change in undecided)
     names = ",".join(map(_chosen_by, undecided))
     saved, in_python = (", --from-saved keeps the old ones", " or run(from_saved=True)") if are_saved else ("", "")
     return UsageError(
@@ -326,7 +320,7 @@ class _Decisions:
         Raises:
             UsageError: a difference is undecided, or a saved value cannot be used.
         """
-        now, environment, manifest = run.hyper_parameters, run.environment, checkpoint.manifest
+        now, manifest = run.hyper_parameters, checkpoint.manifest
         states = checkpoint.sections["resources"]
         differences = now.differences(manifest.hyper_parameters, manifest.in_force, states)
         chosen = now.chosen(options.from_setup, differences)
@@ -334,8 +328,7 @@ class _Decisions:
         decisions = cls(differences, chosen, sorted(taken))
         not_saved = [difference for difference in decisions.undecided if difference.cannot_be_kept]
         if decisions.undecided and not options.from_saved:
-            arguments = environment.changed_arguments(manifest) if environment is not None else ()
-            raise difference_error(decisions.undecided, arguments, are_saved=not not_saved, ended=manifest.ended)
+            raise difference_error(decisions.undecided, are_saved=not not_saved, ended=manifest.ended)
         if not_saved:
             name = _chosen_by(not_saved[0])
             raise UsageError(f"the saved state of `{name}` cannot be used: {not_saved[0]}", f"--from-setup {name}")

@@ -224,7 +224,8 @@ class StateWriter:
                 raise UnknownStateError(path, f"is a combination of flags, {value!r}, which is not saved: {REMEDY}")
             return Found(("member", *name_of(type(value), path, is_enum=True), value.name))
         if type(value) is int and value in self._reachable.by_id:
-            raise UnknownStateError(path, "is the `id` of an object, which a resume does not keep: use a name")
+            place = path.removesuffix(f".keys()[{value}]")  # without an address
+            raise UnknownStateError(place, "has the `id` of an object, which a resume does not keep: use a name")
         return None
 
     def _tensor(self, tensor: torch.Tensor, path: str) -> Found | Instance | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, final
 
 import torch
@@ -20,19 +20,15 @@ from graphtrain.state.weights import weights_of
 from graphtrain.storage.background import uncollected
 from graphtrain.storage.strides import without_repeats
 
-NO_RESUME = "so a resume is refused"
-"""A part of each line about state that no resume can load."""
+NO_RESUME = "a resume with this `setup` is refused, or not exact"
+"""A part of each line about parameters that no resume can load as they are."""
 
 NameOf = Callable[[torch.Tensor], str]
 
-_GROWING = "make all of it in `setup`, and let training switch it on (docs/recipes.md, A model that grows)"
-_MADE_LATE = f"were not made by `setup`, {NO_RESUME}: {_GROWING}"
-_LOST_PARAMETERS = {
-    "new": f"{{}}: its parameters {{}} {_MADE_LATE}",
-    "gone": f"{{}}: its parameters {{}} are gone, {NO_RESUME}: keep them, and leave them out in `forward`",
-    "of another shape": f"{{}}: its parameters {{}} have another shape, {NO_RESUME}: give the same ones other `data`",
-    "exchanged": "{}: its parameters {} are not those that `setup` made: copy into those instead",
-}
+_CHANGED = (
+    f"{{}} changed since `setup`: {{}}; {NO_RESUME}: make all of it in `setup`, and let training switch it on "
+    "(docs/recipes.md, A model that grows)"
+)
 
 # A shape, a dtype and strides.
 _TensorForm = tuple[tuple[int, ...], torch.dtype, tuple[int, ...]]
@@ -40,15 +36,15 @@ _TensorForm = tuple[tuple[int, ...], torch.dtype, tuple[int, ...]]
 
 @final
 class ModuleForm:
-    """The form of the parameters and buffers of a module at set-up, so that a save detects changes of it.
+    """The parameters and buffers of a module at set-up, so that a save detects changes of them.
 
-    A buffer gets its saved form before its values are loaded, and so does a parameter if it is the same object. A
-    parameter that replaced that of `setup` does not: an optimizer may have the former one.
+    A buffer gets its saved form before its values are loaded. A change of parameters is reported.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
-        self._tensors = dict(_tensors(module))
-        self._forms = {name: _form_of(tensor) for name, tensor in self._tensors.items()}
+        tensors = dict(_tensors(module))
+        self._forms = {name: _form_of(tensor) for name, tensor in tensors.items()}
+        self._parameters = {name: each for name, each in tensors.items() if isinstance(each, torch.nn.Parameter)}
         # Checked at every save, for 335 modules in 0.4 ms; walking through them takes 2 ms.
         self._held = [
             (held, tuple(held.values()), tuple(map(_form_of, held.values())))
@@ -58,44 +54,36 @@ class ModuleForm:
         self._modules = [(inner._modules, tuple(inner._modules.values())) for inner in module.modules()]
         self._graphs = [_graphs_of(held) for held, *_ in self._held]
 
-    def _has_same_tensors(self) -> bool:
+    def _is_same(self) -> bool:
+        if any(forms != tuple(map(_form_of, held.values())) for held, _, forms in self._held):
+            return False
         held = itertools.chain(((held, made) for held, made, _ in self._held), self._modules)
         return all(len(now) == len(made) and all(map(operator.is_, now.values(), made)) for now, made in held)
 
     def changed(self, module: torch.nn.Module) -> dict[str, Any]:
-        """Name -> shape, dtype and strides of tensors whose form has changed and can be restored; None if empty."""
-        changed: dict[str, Any] = {}
-        has_same_forms = all(forms == tuple(map(_form_of, held.values())) for held, _, forms in self._held)
-        if has_same_forms and self._has_same_tensors():
-            return changed
-        for name, tensor in _tensors(module):
-            form, made = _form_of(tensor), self._forms.get(name)
-            if form == made and name in self._forms:
-                continue
-            is_buffer = not isinstance(tensor if tensor is not None else self._tensors.get(name), torch.nn.Parameter)
-            if is_buffer or (tensor is self._tensors.get(name) and made is not None):
-                changed[name] = None if form is None else [list(form[0]), form[1], list(form[2])]
-        return changed
+        """Name -> shape, dtype and strides of buffers whose form has changed; None for an empty one."""
+        if self._is_same():
+            return {}
+        buffers = {name: _form_of(owner._buffers[key]) for name, owner, key in _buffers(module)}
+        return {
+            name: None if form is None else [list(form[0]), form[1], list(form[2])]
+            for name, form in buffers.items()
+            if name not in self._forms or form != self._forms[name]
+        }
 
     def lost(self, path: str, module: torch.nn.Module) -> list[str]:
-        """A line for each parameter that a resume with the same `setup` could not load, and for buffers with graphs."""
+        """A line for parameters that have changed, which a resume could not load, and one for buffers with graphs."""
         lines = self._lost_graphs(path, module)
-        if self._has_same_tensors():
+        if self._is_same():
             return lines
-        now = dict(_tensors(module))
-        others: dict[str, list[str]] = {}
-        for name in {**self._tensors, **now}:
-            made, tensor = self._tensors.get(name), now.get(name)
-            if made is tensor or not (isinstance(made, torch.nn.Parameter) or isinstance(tensor, torch.nn.Parameter)):
-                continue
-            if tensor is None:
-                kind = "gone"
-            elif made is None:
-                kind = "new"
-            else:
-                kind = "exchanged" if made.shape == tensor.shape else "of another shape"
-            others.setdefault(kind, []).append(name)
-        return lines + [_LOST_PARAMETERS[kind].format(path, quoted(names)) for kind, names in others.items()]
+        now = {name: each for name, each in _tensors(module) if isinstance(each, torch.nn.Parameter)}
+        names = [
+            name
+            for name in {**self._parameters, **now}
+            if self._parameters.get(name) is not now.get(name)
+            or (self._forms[name] is not None and self._forms[name] != _form_of(now[name]))
+        ]
+        return lines + [_CHANGED.format(f"{path}: parameters", quoted(names))] * bool(names)
 
     def _lost_graphs(self, path: str, module: torch.nn.Module) -> list[str]:
         """A line for the first buffer that keeps a graph."""
@@ -129,29 +117,24 @@ def _form_of(tensor: torch.Tensor | None) -> _TensorForm | None:
 
 
 def reshape_module(module: torch.nn.Module, forms: Mapping[str, Any], persistent: Collection[str]) -> None:
-    """Give parameters and buffers the form of a saved state, so that it can be loaded.
+    """Give buffers the form of a saved state, so that it can be loaded.
 
     Arguments:
         forms: from `ModuleForm.changed`.
         persistent: the names in the saved `state_dict`.
 
     Raises:
-        CheckpointError: the module no longer has such a parameter or submodule.
+        CheckpointError: the module no longer has such a submodule.
     """
-    tensors, owners = dict(_tensors(module)), dict(plainly_named(module.named_modules()))
+    owners = dict(plainly_named(module.named_modules()))
+    device = next((tensor.device for _, tensor in _tensors(module) if tensor is not None), None)
     for name, form in forms.items():
-        tensor = tensors.get(name)
-        if form is not None and tensor is not None and not torch.nn.parameter.is_lazy(tensor):
-            if tensor.layout is torch.strided:
-                tensor.data = torch.empty_strided(form[0], form[2], dtype=form[1], device=tensor.device)
-            continue
         prefix, _, key = name.rpartition(".")
         owner = owners.get(prefix)
         if owner is None:
             raise CheckpointError(f"the model no longer has a module `{prefix}`")
         if key in owner._parameters:
-            continue  # lazy: loading makes it
-        device = next((other.device for other in tensors.values() if other is not None), None)
+            continue
         values = None if form is None else torch.empty_strided(form[0], form[2], dtype=form[1], device=device)
         if key in owner._buffers:
             owner._buffers[key] = values
@@ -282,36 +265,11 @@ class OptimizerForm:
             reported: the identities of parameters of modules that are already reported as new.
         """
         made, now = self._groups, [group["params"] for group in optimizer.param_groups]
-        is_kept = len(now) >= len(made) and all(map(is_identical, now, made))
+        if not (len(now) >= len(made) and all(map(is_identical, now, made))):
+            return [_CHANGED.format(f"{path}: parameter groups", "others, or in another order")]
         # Unchanged parameters are not listed: an optimizer may have 150,000 of them.
-        made, now = ([], now[len(made) :]) if is_kept else (made, now)
-        former, present = ({id(each): each for group in groups for each in group} for groups in (made, now))
-        late = [each for each in present.values() if id(each) not in former and not name_of(each)]
-        if late or is_kept:
-            unreported = [each for each in late if id(each) not in reported]
-            return [f"{path}: {len(unreported)} of its parameters {_MADE_LATE}"] if unreported else []
-        if gone := [former[each] for each in former if each not in present]:
-            what = f"its groups have lost {_named(gone, name_of)}"
-            remedy = "leave parameters in their groups, and freeze them: requires_grad_(False), grad = None"
-        elif sorted(map(sorted, _ids(now))) == sorted(map(sorted, _ids(made))):
-            what = "its groups, or the parameters in one, have another order"
-            remedy = "keep it, and change the values in a group, as in group['lr'] = 0.1"
-        else:
-            places = [
-                {each: number for number, group in enumerate(_ids(groups)) for each in group} for groups in (made, now)
-            ]
-            moved = [each for each in present.values() if places[0].get(id(each)) != places[1][id(each)]]
-            what = f"{_named(moved, name_of)} moved to another group"
-            remedy = "let `setup` give it a group of its own, and change the values in that group"
-        return [f"{path}: {what}, {NO_RESUME}: {remedy}"]
-
-
-def _ids(groups: Iterable[Iterable[torch.Tensor]]) -> list[list[int]]:
-    return [list(map(id, group)) for group in groups]
-
-
-def _named(parameters: Sequence[torch.Tensor], name_of: NameOf) -> str:
-    return quoted((name_of(each) or "a parameter" for each in parameters), 3)
+        late = [each for group in now[len(made) :] for each in group if not (name_of(each) or id(each) in reported)]
+        return [_CHANGED.format(f"{path}: parameter groups", "new parameters")] if late else []
 
 
 def note_rates(optimizer: Any, *_: Any) -> None:
@@ -367,7 +325,7 @@ def load_optimizer(optimizer: Any, state: Mapping[str, Any]) -> None:
         _load_by_itself(optimizer, state)
         return
     held = _HeldGroups(optimizer)
-    optimizer.load_state_dict(_quick_to_search(optimizer, state))
+    optimizer.load_state_dict(state)
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     as_saved: dict[int, Any] = {}
     numbers = [number for group in state["param_groups"] for number in group["params"]]
@@ -455,29 +413,6 @@ def poured(held: Any, loaded: Any) -> Any:
         case _:
             return loaded
     return held
-
-
-@final
-class _Numbers(list[int]):
-    """Numbers of parameters, with fast membership tests."""
-
-    def __init__(self, numbers: Iterable[int]) -> None:
-        super().__init__(numbers)
-        self._known = frozenset(self)
-
-    def __contains__(self, number: object) -> bool:
-        return number in self._known
-
-    def __deepcopy__(self, memo: object) -> list[int]:
-        return list(self)
-
-
-def _quick_to_search(optimizer: Any, state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A state whose groups can be searched fast: torch searches them for each tensor, which took 28 s for 150,000."""
-    if type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict:
-        return state  # which may keep the lists
-    groups = [{**group, "params": _Numbers(group["params"])} for group in state["param_groups"]]
-    return {**state, "param_groups": groups}
 
 
 def _as_saved(saved: Any, loaded: Any, held: Any, met: dict[int, Any]) -> Any:

@@ -13,7 +13,7 @@ from typing import Literal
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import nodes_of
-from graphtrain.kind.trigger import RUN, Term, Trigger, known_units, unit_hint
+from graphtrain.kind.trigger import RUN, Term, Trigger, known_units
 from graphtrain.names import suggestion
 from graphtrain.plan.scope import Scope
 from graphtrain.program.bind import ProgramNode
@@ -93,7 +93,7 @@ def parse_amount(text: str, graph: Graph, option: str = "until", example: str = 
     known = [unit for unit in known_units(units) if unit != RUN]
     for term in trigger.terms:
         if term.unit not in known:
-            raise UsageError(f'{option}: unknown unit `{term.unit}` in "{term}"', unit_hint(term.unit, known))
+            raise UsageError(f'{option}: unknown unit `{term.unit}` in "{term}"', suggestion(term.unit, known))
     return trigger
 
 

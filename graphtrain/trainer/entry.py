@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from graphtrain.errors import CheckpointError, LifeCycleError, UsageError
+from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.names import quoted, suggestion
 from graphtrain.program.copies import unlike_sources
 from graphtrain.program.horizon import other_horizons
@@ -68,38 +68,6 @@ def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> tuple[Checkpoint
     return checkpoint, changes
 
 
-def recover(run: LiveRun, resumed_from: Path | None) -> tuple[str, ...]:
-    """Resume from the last save point after a failure inside a node, as a new process would, with the same objects.
-
-    Arguments:
-        resumed_from: the checkpoint that a run without a directory was resumed from; None if it was not.
-
-    Returns:
-        What has changed since, in words.
-
-    Raises:
-        LifeCycleError: there is none; or there are several ranks, whose last save points may differ.
-    """
-    if run.session.world.world_size > 1:
-        raise LifeCycleError(
-            "the run has failed inside a node, and several ranks cannot go back to a save point in place",
-            "make a new Trainer, or start all ranks again: with a run directory they resume from its newest checkpoint",
-        )
-    checkpoint = run.files.newest() if run.files is not None else None
-    if checkpoint is None and resumed_from is not None:
-        checkpoint = read_checkpoint(resumed_from)
-    if checkpoint is None:
-        why = f" ({run.writer.refusal})" if run.writer.refusal else ""
-        without = ", and there is no run directory" if run.files is None else ""
-        raise LifeCycleError(
-            f"the run has failed inside a node before its first checkpoint{without}{why}: nothing to resume from",
-            "make a new Trainer with a new model and optimizer; with run_dir=... it resumes from its newest checkpoint",
-        )
-    _, changes = _resume(run, checkpoint, ResumeOptions(), run.session.trained, in_place=True)
-    note_start(run, checkpoint)
-    return changes
-
-
 def go_back(run: LiveRun, request: Return) -> None:
     """Go back to a checkpoint in place, as a node requested, and save; the progress in `keep` is kept.
 
@@ -143,36 +111,29 @@ def go_back(run: LiveRun, request: Return) -> None:
 
 
 def _resume(
-    run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status: Mapping[str, Any], *, in_place: bool = False
+    run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status: Mapping[str, Any]
 ) -> tuple[bool, tuple[str, ...]]:
     """Resume from a checkpoint; whether the state is bit for bit the saved one, and what has changed.
 
     Arguments:
         status: how far the run had trained; empty if unknown.
-        in_place: True after a failure in this process. Default: this is a new process.
     """
     session, files, manifest = run.session, run.files, checkpoint.manifest
-    restored = session.enter(checkpoint, options, again=in_place)
-    if in_place:
-        run.entered_again()
-    is_ours = in_place or (files is not None and files.owns(checkpoint))
-    changes = _report(run, checkpoint, restored, options, status if is_ours else None, in_place=in_place)
+    restored = session.enter(checkpoint, options)
+    is_ours = files is not None and files.owns(checkpoint)
+    changes = _report(run, checkpoint, restored, options, status if is_ours else None)
     if files is not None:
         run.cut_back_to(checkpoint)
         run.note_counts(renamed=options.rename)
-    elif in_place:
-        session.recorder.load_rows([])
     is_newest = files is not None and files.is_newest(checkpoint)
-    begins_lineage = False
     is_same_graph = manifest.graph_hash == session.compiled.saved_graph[1]
     is_continued = files is not None and files.owns(checkpoint) and checkpoint.ranks == session.world.world_size
     if is_newest and is_continued and is_same_graph and not restored.decided:
         run.writer.resumed_from(checkpoint)
-    if not in_place:
-        is_as_it_was = (is_ours or run.is_replay) and not (restored.decided or restored.is_other_graph)
-        saved = {path: name or checkpoint.path.name for path, name in manifest.saved_by.items()}
-        run.writer.saved, run.writer.returns = saved if is_as_it_was else {}, manifest.returns
-        begins_lineage = bool(session.compiled.returning) and not is_as_it_was
+    is_as_it_was = (is_ours or run.is_replay) and not (restored.decided or restored.is_other_graph)
+    saved = {path: name or checkpoint.path.name for path, name in manifest.saved_by.items()}
+    run.writer.saved, run.writer.returns = saved if is_as_it_was else {}, manifest.returns
+    begins_lineage = bool(session.compiled.returning) and not is_as_it_was
     # Saved before anything else, so that from now on a resume chooses this state, and the run can go back to it.
     begins_anew = (restored.decided or begins_lineage) and not _is_over(run, checkpoint)
     if files is not None and (begins_anew or not is_newest):
@@ -195,14 +156,12 @@ def _report(
     restored: Restored,
     options: ResumeOptions,
     status: Mapping[str, Any] | None,
-    *,
-    in_place: bool,
 ) -> tuple[str, ...]:
     """Report how the run is resumed; what has changed, in words."""
     session, files, manifest = run.session, run.files, checkpoint.manifest
     state, environment = session.compiled.state, session.environment
     different: list[str] = []
-    if files is not None and state.baseline is not None and environment is not None and not in_place:
+    if files is not None and state.baseline is not None and environment is not None:
         drift = checkpoint.sections.get("reachable", {})
         changed = environment.changed_data(manifest)
         different = setup_changes(files.setup_of(checkpoint), session.setup, state.baseline, drift, changed)

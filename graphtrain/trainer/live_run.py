@@ -37,12 +37,11 @@ from graphtrain.trainer.watchers import (
     Watchers,
 )
 
-Event = Literal["start", "recover", "ask_to_stop", "stop", "finish", "fail"]
+Event = Literal["start", "ask_to_stop", "stop", "finish", "fail"]
 
 _ACTIVE = ["running", "stopping"]
 _TRANSITIONS: list[list[Any]] = [  # event, the states in which it is possible, and the state that follows
     ["start", ["ready", "stopped", "finished"], "running"],
-    ["recover", ["failed"], "running"],  # from the last save point
     ["ask_to_stop", _ACTIVE, "stopping"],  # at the next save point
     ["stop", _ACTIVE, "stopped"],
     ["finish", _ACTIVE, "finished"],
@@ -282,7 +281,7 @@ class LifeCycle:
     """ready -> running -> stopping -> stopped, finished or failed; from each of these running again.
 
     Attributes:
-        machine: the `transitions.Machine`, which docs/resuming.md has a picture of.
+        machine: the `transitions.Machine`.
 
     >>> life = LifeCycle(); life.go("start"); life.state
     'running'
@@ -317,7 +316,8 @@ class LifeCycle:
             raise LifeCycleError(f"`{event}` is not possible while the run is {self.state}")
         if self.state == "failed":
             raise LifeCycleError(
-                "the run has failed inside a node; `run` resumes it from its last save point, and so does a new Trainer"
+                "the run has failed inside a node",
+                "make a new Trainer: with the same run_dir it resumes from the newest checkpoint",
             )
         calls = "`run`, `advance`, `load`, `rewire`"
         raise LifeCycleError(f"the run is {self.state}: {calls} cannot be called from inside it")

@@ -99,7 +99,6 @@ class Trainer(RunView):
     """
 
     _is_resumed = False
-    _resumed_from: Path | None = None  # without a run directory
 
     @on_all_ranks("before the run")
     def __init__(
@@ -201,12 +200,11 @@ class Trainer(RunView):
 
         Worker processes of loaders have ended when it returns or raises; a run that continues starts them again.
 
-        After a failure inside a node, such as an exception of a step function, it resumes from the newest checkpoint
-        of the run directory, as a new process would, and reports what it repeats. With several ranks, only a new
-        Trainer does.
+        After a failure inside a node, such as an exception of a step function, make a new Trainer: with the same run
+        directory it resumes from the newest checkpoint.
 
         Raises:
-            LifeCycleError: the run is running, or has failed before its first save point, or on several ranks.
+            LifeCycleError: the run is running, or has failed.
             UsageError: `until`, `resume` or `before` cannot be used, an amount is a fraction of an epoch of data
                 without a length, hyper-parameters differ, or the graph does not have the node that is next, or needs
                 a slot there that was not saved.
@@ -413,15 +411,12 @@ class Trainer(RunView):
             limit: the amount to run until; None to run only some transitions, which are not shown.
         """
         run, life = self._run, self._run.life
-        has_failed = life.state == "failed"
-        life.go("recover" if has_failed and limit is not None else "start")
+        life.go("start")
         failure: BaseException | None = None
         try:
             with run.files.held() if run.files is not None else nullcontext():
                 try:
                     with run.writer.completed():
-                        if has_failed:
-                            self._recover()
                         self._get_ready(options, limit)
                         yield
                 except BaseException as error:
@@ -436,7 +431,7 @@ class Trainer(RunView):
         except BaseException as error:
             run.session.world.fail(error)
             if life.is_active:  # it never began
-                life.go("fail" if has_failed else "stop")
+                life.go("stop")
             raise
 
     def _note_failure(self, error: BaseException) -> None:
@@ -452,20 +447,12 @@ class Trainer(RunView):
             run.replay = self.replay_options()
             run.status.write()
 
-    def _recover(self) -> None:
-        try:
-            self._changes = entry.recover(self._run, self._resumed_from)
-        except BaseException:
-            self._run.life.go("fail")
-            raise
-
     def _get_ready(self, options: ResumeOptions, limit: Trigger | None) -> None:
         run, session = self._run, self._session
         if not self._has_begun:
             require_equal_weights(session.world, session.resources)
             checkpoint, self._changes = entry.begin(run, options, self)
             self._is_resumed = checkpoint is not None
-            self._resumed_from = checkpoint.path.absolute() if checkpoint is not None and run.files is None else None
             self._has_begun = True
         compiled, loop = session.compiled, session.loop
         compiled.refuse_fractions("until", limit, loop.position)

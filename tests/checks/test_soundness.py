@@ -130,16 +130,6 @@ class Gate(Tick):
     limit: int = 2
 
 
-class MaybeBackward:
-    """Run backward at every second visit, and report it."""
-
-    passes: int = progress(0)
-
-    def __call__(self) -> bool:
-        self.passes += 1
-        return self.passes % 2 == 1
-
-
 KINDS: dict[str, Kind] = {
     "tick": undeclared("s_tick", Tick),
     "at_times": undeclared("s_at_times", TickAtTimes),
@@ -153,7 +143,6 @@ KINDS: dict[str, Kind] = {
     "use": undeclared("s_use", _use, effects="use"),
     "exchange": undeclared("s_exchange", _exchange, effects="exchange"),
     "scale": undeclared("s_scale", _scale, effects="scale"),
-    "maybe": undeclared("s_maybe", MaybeBackward, effects="backward?"),
     "inner": undeclared("s_inner", _inner, effects=("backward inner", "use inner", "zero_grad inner", "backward")),
     "gate": undeclared("s_gate", Gate, varying="limit"),
     "idle": undeclared("s_idle", TickWithLimit, optional="limit"),
@@ -164,7 +153,7 @@ KINDS: dict[str, Kind] = {
 }
 
 ACTING = (
-    "backward", "maybe", "inner", "exchange", "scale", "clip", "step", "zero_grad", "use", "accumulate",
+    "backward", "inner", "exchange", "scale", "clip", "step", "zero_grad", "use", "accumulate",
 )  # fmt: skip
 
 # --- graphs -----------------------------------------------------------------------------------------------------------
@@ -183,7 +172,6 @@ ROWS = (
     ("backward p", "use p", "zero_grad p"),
     ("backward p", "exchange p", "scale p", "clip p", "step p", "zero_grad p"),
     ("inner q", "step q", "zero_grad q"),
-    ("maybe p", "accumulate p", "step p", "zero_grad p"),
     ("tick", "idle"),
     ("absent", "tick"),
     ("gate", "read ="),
@@ -200,7 +188,6 @@ MISTAKES = (
     ("backward p", "scale p", "exchange p", "step p", "zero_grad p"),
     ("backward q", "exchange q", "backward q", "step q", "zero_grad q"),
     ("backward q", "scale q", "scale q", "step q", "zero_grad q"),
-    ("maybe p", "step p", "zero_grad p"),
 )
 
 
@@ -400,8 +387,7 @@ def watched(graph: Graph, elsewhere: Random | None = None) -> Run:
     """
     trainer = Trainer(replace(graph, allow=tuple(CODES)), seed=None, device="cpu", notify=lambda line: None)
     nodes = _flat(graph)
-    # And by what a visit reports, a count may change or not.
-    asked = [*_asked(graph), *(f"{path}.passes" for path, node in _flat(graph).items() if node.use == "s_maybe")]
+    asked = _asked(graph)
     guards = _asked_at(graph)
     answers: list[tuple[str, tuple[str, ...]]] = []  # where the run was, and what the guards there have read
     gradients = Gradients()

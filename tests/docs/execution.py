@@ -11,7 +11,7 @@
     ```console run with=optuna the same, where that package is installed; elsewhere the commands are parsed
     ```console run roughly the same, but a number may be another number, and a bar longer or shorter
     ```bash                its `graphtrain` commands are parsed
-    ```                    to be read only; so is a drawing in `mermaid`
+    ```                    to be read only
 
 Everything runs in one folder, and in this process where possible.
 """
@@ -101,7 +101,7 @@ class Page:
             case "bash", ():
                 for number, line in enumerate(block.text.splitlines(), start=block.line):
                     self._parse(line, number)
-            case (("text" | "" | "mermaid"), ()):
+            case (("text" | ""), ()):
                 pass  # the output of the block before it, or not executed
             case _:
                 raise PageError(f"{self._at(block.line)}: no such block: {block.language} {' '.join(block.words)}")

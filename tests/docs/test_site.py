@@ -12,7 +12,7 @@ import pytest
 from docs import site_docstrings, site_links
 from graphtrain import Graph, node
 from graphtrain.viz.render import render
-from tests.docs.blocks import blocks_of, read_blocks
+from tests.docs.blocks import blocks_of
 from tests.gallery.page import words_of
 from tests.shipped import KINDS, module_of
 
@@ -62,7 +62,7 @@ def test_no_link_leads_out_of_the_site_and_no_block_is_lost(path: Path) -> None:
     assert outside == []
     assert all((ROOT / target).exists() for target in site_links.targets_of(text, name))
     after = [block.text for block in blocks_of(changed)]
-    assert after == [block.text for block in blocks_of(text) if block.language != "mermaid"]
+    assert after == [block.text for block in blocks_of(text)]
 
 
 def test_a_file_of_the_repository_is_shown_on_a_page_of_its_own() -> None:
@@ -73,17 +73,6 @@ def test_a_file_of_the_repository_is_shown_on_a_page_of_its_own() -> None:
     assert {block.language for block in blocks_of(notebook)} == {"python", "text"}
     folder = site_links.page_of_source("tests/third_party/lookahead")
     assert "## pyproject.toml" in folder and len(blocks_of(folder)) > 2
-
-
-def test_the_picture_of_the_life_cycle_has_the_names_of_the_page() -> None:
-    (drawing,) = [block.text for block in read_blocks(DOCS / "resuming.md") if block.language == "mermaid"]
-    drawn = words_of(DOCS / "pictures" / "life_cycle.svg")
-    edges = re.findall(r"(\w+|\[\*\]) --> (\w+)(?: : (\w+))?", drawing)
-    assert {*drawn} >= {state for source, target, _ in edges for state in (source, target)} - {"[*]"}
-    labels = [name for words in drawn for name in words.split(", ")]
-    assert sorted(name for name in labels if name not in {target for _, target, _ in edges}) == sorted(
-        name for *_, name in edges if name
-    )
 
 
 def test_the_picture_of_the_tutorial_is_of_its_graph(tmp_path: Path) -> None:

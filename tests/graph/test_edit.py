@@ -417,8 +417,6 @@ REFUSED: list[tuple[Callable[[Graph], Graph], str, str]] = [
     (lambda g: g.with_optimizer("a b"), 'with_optimizer: takes the name of a resource or a slot; got "a b"', ""),
     (lambda g: g.with_optimizer(3), "with_optimizer: takes the name of a resource or a slot; got 3", ""),  # type: ignore[arg-type]
     (lambda g: g.rename(3, "x"), "rename: expected the name of a node, got 3", ""),  # type: ignore[arg-type]
-    (lambda g: g.set("early_stop", every="1 epochs"), "set: there is no node `early_stop`",
-     "the overlay `early_stop` adds it: add that before, as by --overlay or `overlay`"),
     (lambda g: g.replace("early_stop", "choice"), "replace: there is no node `early_stop`",
      f"known: {', '.join(sorted(FIT.nodes))}"),
 ]  # fmt: skip

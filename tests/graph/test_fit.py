@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import graphtrain
-from graphtrain import Graph, UsageError
-from graphtrain.names import FIT, edit_named
+from graphtrain import Graph
+from graphtrain.names import FIT
 
 FIT_GRAPH = Graph.load("fit")
 
@@ -52,25 +52,3 @@ def test_every_setting_is_tried_and_no_name_is_left_out() -> None:
     declared = {name for name, each in inspect.signature(graphtrain.fit).parameters.items() if each.kind == 3}
     assert declared == {*FIT, "overlays"}
     assert {name for settings, _ in EDITS for name in settings} == declared
-
-
-@pytest.mark.parametrize("name", FIT)
-def test_an_edit_names_a_parameter_that_there_is(name: str) -> None:
-    overlay, node, parameter, _ = edit_named(FIT[name], 1)
-    graph = FIT_GRAPH.overlay(overlay) if overlay else FIT_GRAPH
-    assert not [problem for problem in graph.set(node, **{parameter: "?"}).check() if problem.code == "G103"]
-
-
-@pytest.mark.parametrize(
-    ("setting", "hint"),
-    [
-        ({"early_stop": "val/loss"}, 'write early_stop=3, and .set("early_stop", monitor=...) for the metric'),
-        ({"epochs": "3 epochs"}, ""),
-        ({"keep": True}, ""),
-    ],
-)
-def test_a_number_is_a_number(setting: dict[str, Any], hint: str) -> None:
-    ((name, value),) = setting.items()
-    with pytest.raises(UsageError) as raised:
-        graphtrain.fit(**setting)
-    assert (raised.value.message, raised.value.hint) == (f"fit: {name}: expected a number, got {value!r}", hint)

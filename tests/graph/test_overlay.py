@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from graphtrain import Graph, GraphError, UsageError, node
-from graphtrain.errors import EditError
 from graphtrain.graph.canonical import saved_json
 from graphtrain.graph.layers import Layers
 from graphtrain.graph.read_toml import read_graph
@@ -390,13 +389,6 @@ def test_a_renamed_node_is_still_of_its_overlay() -> None:
     graph = FIT.overlay("ema").rename("ema", "average")
     assert graph.layers.overlay_of("node average") == "ema"
     assert "overlay ema" in str(graph)
-
-
-def test_what_an_overlay_would_add_is_named_where_it_is_set_without_it() -> None:
-    for name, overlay in (("early_stop", "early_stop"), ("unscale", "fp16")):
-        with pytest.raises(EditError) as refusal:
-            Graph.load("fit").set(name, every="1 epochs")
-        assert refusal.value.hint.startswith(f"the overlay `{overlay}` adds it")
 
 
 def test_a_dry_run_leaves_what_a_node_is_idle_without() -> None:

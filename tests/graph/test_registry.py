@@ -24,7 +24,6 @@ from graphtrain.graph.registry import (
     known_kinds,
     known_overlays,
     may_be_bypassed,
-    overlays_with,
     summary,
 )
 
@@ -109,7 +108,6 @@ def test_graphs_and_overlays_are_apart() -> None:
     assert {"fit", "evaluate", "gan"} <= {*known_graphs()} and {"ema", "rollback"} <= {*known_overlays()}
     assert not {*known_graphs()} & {*known_overlays()}
     assert find_overlay("fit") is find_graph("ema") is find_graph("nothing") is None
-    assert overlays_with("ema") == ["ema"] and overlays_with("unscale") == ["fp16"] and overlays_with("em") == []
     assert GRAPHS.hint("fitt") == "did you mean `fit`?"
     assert GRAPHS.hint("qqqqq") == f"known: {', '.join(known_graphs())}; a path ends in .toml"
 

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphtrain import Trigger
-from graphtrain.kind.parameter import Parameter
 from graphtrain.kind.trigger import Term, decimal, next_multiple
 
 
@@ -154,15 +153,3 @@ def test_a_quarter_of_an_epoch_fires_four_times_an_epoch() -> None:
             fired.append(batch)
             last = clock
     assert fired == [2, 4, 6, 7, 9, 11, 13, 14, 16, 18, 20, 21]  # after batch ceil(k / 4 * 7)
-
-
-@pytest.mark.parametrize("annotation", [Trigger, Trigger | None])
-def test_a_parameter_takes_texts_lists_and_triggers(annotation: object) -> None:
-    parameter = Parameter("every", annotation)
-    assert parameter.coerce("2 steps") == parameter.coerce(["2 steps"]) == parameter.coerce(Trigger("2 steps"))
-
-
-@pytest.mark.parametrize("value", [4, 1.5, True, [], [4], {"a": 1}])
-def test_a_number_without_a_unit_is_answered_with_an_example(value: object) -> None:
-    with pytest.raises(ValueError, match='expected a trigger such as "100 steps", got '):
-        Parameter("every", Trigger).coerce(value)

@@ -150,16 +150,6 @@ def test_a_folder_says_by_what_each_run_ended(tmp_path: Path) -> None:
     assert stopped["why"].startswith("it was stopped at ")
 
 
-def test_the_address_is_announced_to_a_user_without_an_entry(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def nobody() -> str:
-        raise KeyError("getpwuid(): uid not found: 1234")
-
-    monkeypatch.setattr("getpass.getuser", nobody)
-    monkeypatch.setattr(uvicorn.Server, "run", lambda server, sockets: None)
-    done = command("watch", str(folder), "--port", "0")
-    assert done.exit_code == 0 and ":127.0.0.1:" in done.stdout and "@" not in done.stdout, done.output
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [

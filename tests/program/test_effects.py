@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 
-from graphtrain import Edge, Graph, Node, Trainer, UsageError
+from graphtrain import Edge, Graph, Node, Trainer
 from tests.checks.corpus import undeclared
 
 
@@ -41,42 +40,3 @@ def test_an_effect_acts_on_the_optimizer_of_its_slot() -> None:
     effects = ("backward", "backward inner_optimizer", "zero_grad inner_optimizer")
     assert counts_of(visit, effects=effects) == [(1, 0), (2, 0), (3, 0)]
     assert counts_of(visit, effects=("zero_grad", "backward inner_optimizer")) == [(0, 1), (0, 2), (0, 3)]
-
-
-def test_a_backward_pass_counts_where_the_visit_reports_it() -> None:
-    visits = []
-
-    def visit() -> bool:
-        visits.append(1)
-        return len(visits) != 2
-
-    assert counts_of(visit, effects="backward?") == [(1, 0), (1, 0), (2, 0)]
-
-
-@pytest.mark.parametrize("writes", [("loss",), ("loss", "norm")])
-def test_what_a_visit_reports_comes_behind_what_it_writes(writes: tuple[str, ...]) -> None:
-    def visit() -> tuple[Any, ...]:
-        return (*range(len(writes)), True)
-
-    assert counts_of(visit, effects="backward?", writes=writes)[-1] == (3, 0)
-
-
-@pytest.mark.parametrize(
-    ("writes", "returned", "message"),
-    [
-        (
-            (),
-            None,
-            "visit: a kind with the effect `backward\\?` returns, last, whether it did; got 1 values, .* NoneType",
-        ),
-        (("loss",), 0.5, "got 1 values, the last of type float\n.*return 1 values that it writes, and True or False"),
-        (("loss",), (0.5, 1), "got 2 values, the last of type int"),
-        (("loss",), (0.5, 0.5, True), "got 3 values, the last of type bool"),
-    ],
-)
-def test_a_visit_that_does_not_report_is_an_error(writes: tuple[str, ...], returned: Any, message: str) -> None:
-    def visit() -> Any:
-        return returned
-
-    with pytest.raises(UsageError, match=message):
-        counts_of(visit, effects="backward?", writes=writes)

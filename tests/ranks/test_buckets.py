@@ -103,13 +103,3 @@ def test_plain_data_of_any_size_reaches_all_ranks_in_their_order(value: Any) -> 
 
     for gathered in run_ranks(3, program):
         assert gathered == [[0, value], [1, None], [2, value]]
-
-
-def test_a_seed_is_that_of_rank_0() -> None:
-    def program(ranks: Ranks) -> int:
-        torch.manual_seed(ranks.rank)
-        return agreement_of(ranks).seed()
-
-    torch.manual_seed(0)
-    expected = int(torch.randint(2**62, ()))
-    assert run_ranks(3, program) == [expected] * 3

@@ -197,7 +197,7 @@ def test_one_rank_fails(rows: list[dict[str, Any]]) -> None:
 def test_what_fails_on_one_rank_between_runs_and_when_it_begins(rows: list[dict[str, Any]]) -> None:
     first, second = rows
     assert first["fails again"][0] == second["fails again"][0] == "LifeCycleError"
-    assert "several ranks cannot go back to a save point in place\n  hint: make a new " in first["fails again"][1]
+    assert "the run has failed inside a node\n  hint: make a new " in first["fails again"][1]
     assert second["rewired"][0] == "GraphError"
     assert first["rewired"][1].startswith("rank 1 failed in `rewire`: GraphError: ")
     assert first["not rewired"] == second["not rewired"] == ("Outcome.FINISHED", True)

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,6 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from graphtrain import Loader
-from graphtrain.data.fingerprint import data_changes, fingerprint
 from graphtrain.resume import session
 from graphtrain.resume.environment import RunEnvironment
 from graphtrain.resume.provenance import Provenance, code_changes, provenance
@@ -143,32 +141,6 @@ class Files(Dataset[int]):
         return index
 
 
-class Backwards(torch.utils.data.Sampler[int]):
-    def __len__(self) -> int:
-        return 8
-
-    def __iter__(self) -> Iterator[int]:
-        yield from range(7, -1, -1)
-
-
-@pytest.mark.parametrize("kind", [Loader, DataLoader])
-def test_the_settings_of_a_loader_are_compared(kind: Any) -> None:
-    before = fingerprint(kind(range(8), 2))
-
-    def changes(**options: Any) -> list[str]:
-        return data_changes({"d": before}, {"d": fingerprint(kind(range(8), **{"batch_size": 2, **options}))})
-
-    assert changes() == []
-    assert changes(batch_size=4) == ["d (length 4 -> 2, batch size 2 -> 4)"]
-    assert changes(batch_size=4, shuffle=True) == ["d (length 4 -> 2, batch size 2 -> 4, shuffle False -> True)"]
-    assert changes(drop_last=True) == ["d (drop_last False -> True)"]
-    assert changes(sampler=Backwards()) == ["d (sampler None -> Backwards)"]
-    assert changes(batch_size=1, batch_sampler=[[0, 1]] * 4) == ["d (batch size 2 -> None, sampler None -> list)"]
-    other = DataLoader if kind is Loader else Loader
-    loaders = f"d (loader {kind.__name__} -> {other.__name__})"
-    assert data_changes({"d": before}, {"d": fingerprint(other(range(8), 2))}) == [loaders]
-
-
 def test_a_run_directory_does_not_change_what_a_noisy_data_set_gives(tmp_path: Path) -> None:
     class Noisy(Files):
         def __init__(self) -> None:
@@ -255,21 +227,6 @@ def in_git(folder: Path) -> Callable[..., str]:
         return subprocess.run(["git", *identity, *words], cwd=folder, check=True, capture_output=True, text=True).stdout
 
     return git
-
-
-def test_what_was_saved_commands_no_terminal() -> None:
-    here = RunEnvironment(Provenance(), {"d": {"length": 1}}, {"threads": 1}, {})
-    nasty = "\x1b]0;x\x07" + "x" * 100_000
-    line = here.compared(
-        Manifest(
-            data={"d": {"length": nasty}},
-            environment={"threads": nasty},
-            about={"arguments": {f"{number}{nasty}": nasty for number in range(100)}},
-        ),
-        others=[nasty],
-    )
-    assert line.startswith(r"exact except for what changed: \x1b]0;x\x07xx") and line.endswith(", 53 more")
-    assert line.isprintable() and len(line) < 50 * 400
 
 
 @pytest.mark.full

@@ -122,7 +122,7 @@ def test_a_failure_names_the_checkpoint_from_which_a_resume_begins(tmp_path: Pat
     with pytest.raises(ValueError, match="looks at") as failure:
         trainer.run()
     assert "resumes from checkpoint 000004-step-4" in failure.value.__notes__
-    assert trainer.run(until="1 steps") is Outcome.REACHED
+    assert trainer_of(tmp_path, said).run(until="1 steps") is Outcome.REACHED
     assert any(line.startswith("resumed ") and "step 4," in line for line in said)
 
 

@@ -95,10 +95,6 @@ def fill(name: str, value: Any) -> Change:
     return lambda model, optimizer: setattr(model, name, value)
 
 
-def register(name: str, *, persistent: bool) -> Change:
-    return lambda model, optimizer: model.register_buffer(name, torch.full((3,), 0.5), persistent=persistent)
-
-
 def thaw(model: Any, optimizer: Any) -> None:
     model.frozen.requires_grad_(True)
     optimizer.add_param_group({"params": [model.frozen], "lr": 0.5})
@@ -122,18 +118,10 @@ def grow_head(model: Any, optimizer: Any) -> None:
 LOADABLE: dict[str, Change] = {
     "nothing": lambda model, optimizer: None,
     "a buffer that was None": fill("mean", torch.full((3,), 0.25)),
-    "one that is not persistent": fill("scale", torch.full((3,), 0.25)),
     "a buffer that becomes None": fill("shift", None),
-    "a buffer that is registered": register("late", persistent=True),
-    "one that is registered and not persistent": register("later", persistent=False),
     "a buffer of another shape": grow,
-    "channels_last": lambda model, optimizer: model.to(memory_format=torch.channels_last),
     "a buffer of another dtype": lambda model, optimizer: model._buffers.update(shift=model.shift.double()),
-    "a frozen parameter of another dtype": lambda model, optimizer: setattr(
-        model.frozen, "data", model.frozen.data.bfloat16()
-    ),
     "a group that is added": thaw,
-    "parameters of another shape": grow_head,
 }
 
 
@@ -171,64 +159,44 @@ def shrink_group(model: Any, optimizer: Any) -> None:
     optimizer.state.pop(optimizer.param_groups[1]["params"].pop())
 
 
-def drop_group(model: Any, optimizer: Any) -> None:
-    for parameter in optimizer.param_groups.pop()["params"]:
-        optimizer.state.pop(parameter)
-
-
 def append_layers(model: Any, optimizer: Any) -> None:
     model.more = nn.Linear(2, 2)
     optimizer.add_param_group({"params": list(model.more.parameters())})
 
 
-def move(model: Any, optimizer: Any) -> None:
-    optimizer.param_groups[0]["params"].append(optimizer.param_groups[1]["params"].pop())
-
-
-ORDER = (
-    "optimizer: its groups, or the parameters in one, have another order, so a resume is refused: keep it, and change"
-)
-LATE = (
-    "were not made by `setup`, so a resume is refused: make all of it in `setup`, and let training switch it on (docs/"
-)
+OTHERS = "optimizer: parameter groups changed since `setup`: others, or in another order; "
+LATE = "optimizer: parameter groups changed since `setup`: new parameters; "
+OF_MODEL = "model: parameters changed since `setup`: "
 LOST: dict[str, tuple[Change, str]] = {
     "a parameter that appears": (
         lambda model, optimizer: model.register_parameter("extra", nn.Parameter(torch.ones(2))),
-        f"model: its parameters `extra` {LATE}",
+        f"{OF_MODEL}`extra`; a resume with this `setup` is refused, or not exact: make all of it in `setup`, and let "
+        "training switch it on (docs/recipes.md, A model that grows)",
     ),
-    "layers that are appended": (append_layers, f"model: its parameters `more.weight`, `more.bias` {LATE}"),
-    "one that goes": (
-        lambda model, optimizer: model.head.register_parameter("bias", None),
-        "model: its parameters `head.bias` are gone, so a resume is refused: keep them, and leave them out",
-    ),
+    "layers that are appended": (append_layers, f"{OF_MODEL}`more.weight`, `more.bias`; "),
+    "one that goes": (lambda model, optimizer: model.head.register_parameter("bias", None), f"{OF_MODEL}`head.bias`; "),
     "one of another shape": (
         lambda model, optimizer: setattr(model, "frozen", nn.Parameter(torch.ones(1))),
-        "model: its parameters `frozen` have another shape, so a resume is refused: give the same ones other `data`",
+        f"{OF_MODEL}`frozen`; ",
     ),
-    "another one": (
-        replace_head,
-        "a resume will not be exact: model: its parameters `head.weight` are not those that `setup` made: copy",
+    "another one": (replace_head, f"{OF_MODEL}`head.weight`; "),
+    "parameters that get another shape": (grow_head, f"{OF_MODEL}`frozen`, `head.weight`, `head.bias`; "),
+    "one that gets another dtype": (
+        lambda model, optimizer: setattr(model.frozen, "data", model.frozen.data.bfloat16()),
+        f"{OF_MODEL}`frozen`; ",
     ),
-    "a group without one": (
-        shrink_group,
-        "optimizer: its groups have lost `model.head.bias`, so a resume is refused: leave parameters in their",
-    ),
-    "fewer groups": (drop_group, "optimizer: its groups have lost `model.conv.bias`, `model.head.weight`, `model.head"),
-    "groups that changed places": (lambda model, optimizer: optimizer.param_groups.reverse(), ORDER),
-    "parameters that changed places": (lambda model, optimizer: optimizer.param_groups[1]["params"].reverse(), ORDER),
-    "one in another group": (
-        move,
-        "optimizer: `model.head.bias` moved to another group, so a resume is refused: let `setup` give it a",
-    ),
+    "a group without one": (shrink_group, OTHERS),
+    "groups that changed places": (lambda model, optimizer: optimizer.param_groups.reverse(), OTHERS),
     "something new in a group": (
         lambda model, optimizer: optimizer.param_groups[0]["params"].append(nn.Parameter(torch.ones(1))),
-        f"optimizer: 1 of its parameters {LATE}",
+        OTHERS,
     ),
     "a group with something new": (
         lambda model, optimizer: optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]}),
-        f"optimizer: 1 of its parameters {LATE}",
+        LATE,
     ),
 }
+LOADED = {"another one", "one that gets another dtype"}
 
 
 @pytest.mark.second(4)
@@ -244,16 +212,13 @@ def test_what_the_same_setup_could_not_load_is_one_sentence_at_the_save_and_at_t
     (said,) = [line for line in lines if "resume" in line]
     assert said.startswith(expected)
     second, resumed = trainer_of(change, tmp_path)
-    if "is refused" in said:
+    if name not in LOADED:
         with pytest.raises(CheckpointError) as refusal:
             second.advance(0)
         assert refusal.value.message.endswith(f": {said}")
     else:
         second.advance(0)
-        assert any(
-            line.startswith("resumed ") and said.removeprefix("a resume will not be exact: ") in line
-            for line in resumed
-        )
+        assert any(line.startswith("resumed ") and said in line for line in resumed)
 
 
 @pytest.mark.full

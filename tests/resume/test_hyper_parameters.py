@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 import shutil
 from collections.abc import Callable
@@ -147,22 +146,6 @@ def test_a_schedule_continues_as_if_the_rate_had_always_been_the_new_one(name: s
     new = trainer(tmp_path, make, lr=0.3)
     new.advance(0, from_setup="optimizer.lr") if name != "cyclic" else new.advance(0)
     assert rates(new, 5) == rates_by_hand(make, 12, lr=0.3)[7:]
-
-
-OFTEN = ("lambda", "step", "cosine", "cyclic", "sequential")
-
-
-@pytest.mark.second(4)
-@pytest.mark.full
-@pytest.mark.parametrize(
-    "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.sweep) for name in SCHEDULES]
-)
-def test_an_unchanged_schedule_resumes_exactly(name: str, tmp_path: Path) -> None:
-    make = SCHEDULES[name]
-    trainer(tmp_path, make).run(until="7 steps")
-    same = trainer(tmp_path, make)
-    same.advance(0)
-    assert rates(same, 5) == rates_by_hand(make, 12)[7:]
 
 
 @pytest.mark.full
@@ -373,26 +356,6 @@ def test_a_scheduler_that_left_fields_in_the_group_is_replaced(tmp_path: Path) -
     new.advance(0, from_setup="optimizer,scheduler")
     assert "max_lr" not in new.resources["optimizer"].param_groups[0]
     assert rates(new, 5) == rates_by_hand(SCHEDULES["step"], 5)
-
-
-def warm_up(step: int, *, steps: int) -> float:
-    return min(1.0, step / steps)
-
-
-@pytest.mark.full
-def test_functions_of_a_schedule_are_compared_by_their_values(tmp_path: Path) -> None:
-    def make(steps: int) -> Make:
-        return lambda one: lr_scheduler.LambdaLR(one, functools.partial(warm_up, steps=steps))
-
-    trainer(tmp_path, make(5)).run(until="3 steps")
-    trainer(tmp_path, make(5)).run(until="4 steps")
-    with pytest.raises(UsageError, match=r"scheduler.lr_lambdas: \[\[0.0, 0.2, 1.0"):
-        trainer(tmp_path, make(50)).run()
-    with pytest.raises(UsageError, match=r"the saved state of `scheduler.lr_lambdas` cannot be used"):
-        trainer(tmp_path, make(50)).run(from_saved=True)
-    new = trainer(tmp_path, make(50))
-    new.advance(0, from_setup="scheduler.lr_lambdas")
-    assert rates(new, 4) == rates_by_hand(make(50), 8)[4:]
 
 
 def linear(total: int) -> Callable[[int], float]:

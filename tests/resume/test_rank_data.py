@@ -119,7 +119,7 @@ def test_each_rank_continues_in_its_own_data(kind: str, cuts: list[int], tmp_pat
 @pytest.mark.first(1)
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_others_cannot_continue_in_it(world_size: int, tmp_path: Path) -> None:
-    run("loader", 3, tmp_path, 9)
+    run("loader", 3, tmp_path, 12)
     with pytest.raises(DataError) as raised:
         run("loader", world_size, tmp_path)
     assert raised.value.message.startswith("the data of the run is rank_local: each of 3 ranks has its own")
@@ -130,7 +130,7 @@ def test_a_part_of_the_run_is_counted_with_the_ranks_of_now(tmp_path: Path) -> N
     def halves(graph: Graph) -> Graph:
         return graph.set("validate", every="0.5 run")
 
-    rank_runs.run(2, tmp_path, advance=9, graph=halves)
+    rank_runs.run(2, tmp_path, advance=12, graph=halves)
     (end,) = rank_runs.run(1, tmp_path, graph=halves)
     begin = '`validate` is due by "0.5 run", which is counted as if the run had begun with 1 rank; it began with 2'
     assert [line for line in end.lines if line.startswith(begin)], end.lines

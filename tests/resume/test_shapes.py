@@ -64,14 +64,6 @@ class IterableKept(Kept, Iterable):
     pass
 
 
-class IndexableKept(Kept, Indexable):
-    pass
-
-
-class CallableKept(Kept, Callable):
-    pass
-
-
 class Replay(Iterable):
     """Draws from what it remembers."""
 
@@ -141,22 +133,9 @@ class Module(torch.nn.Module):
         return iter(BATCHES)
 
 
-class Wrapped:
-    """Hands everything to what it wraps, and has no methods of its own but one."""
-
-    def __init__(self) -> None:
-        self.inner = IterableKept()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(vars(self)["inner"], name)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.inner)
-
-
-WITHOUT_POSITION = [IterableKept, ReplayKept, Tensors, Wrapped]
-DRAWN = [Iterable, Indexable, Replay, Module, IndexableKept, Positioned, *WITHOUT_POSITION]
-SHAPES = [Bag, Callable, CallableKept, *DRAWN]
+WITHOUT_POSITION = [IterableKept, ReplayKept, Tensors]
+DRAWN = [Iterable, Indexable, Replay, Module, Positioned, *WITHOUT_POSITION]
+SHAPES = [Bag, Callable, *DRAWN]
 
 
 @node
@@ -224,7 +203,7 @@ DATA = ["as data", "as data, and by the step function", "as data of another name
 TABLE = [
     *((way, shape) for shape in reversed(SHAPES) for way in OBJECTS),
     *((way, shape) for shape in reversed(DRAWN) for way in (*DATA, "as data of a validation")),
-    *(("as a part of data", shape) for shape in (Indexable, IndexableKept)),
+    ("as a part of data", Indexable),
 ]
 TABLE.sort(key=lambda row: row[1] not in (ReplayKept, Positioned, IterableKept))
 

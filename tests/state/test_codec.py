@@ -141,7 +141,7 @@ def test_objects_are_shared_again_with_what_is_there() -> None:
     assert made[0] == [2] and made[0] is made[1] is not new
     assert made[2] is kept and made[3] is kept.x and made[4] == {2**40: 2}
     assert made[5] is model.weight and made[6] is model.weight.grad
-    with pytest.raises(UnknownStateError, match="is the `id` of an object, which a resume does not keep: use a name"):
+    with pytest.raises(UnknownStateError, match="has the `id` of an object, which a resume does not keep: use a name"):
         again({id(kept.x): 1}, kept)
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import socket
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from graphtrain.errors import CheckpointError, UsageError
+from graphtrain.errors import UsageError
 from graphtrain.storage import run_files, store
 from graphtrain.storage.checkpoint import read_checkpoint
 from graphtrain.storage.manifest import Manifest, read_manifest
@@ -95,20 +94,6 @@ def test_a_run_directory_is_made_and_tried(tmp_path: Path, monkeypatch: pytest.M
         "the run directory `run` cannot be found: the current folder no longer exists\n"
         "  hint: change to a folder that does, or name the run directory by its absolute path"
     )
-
-
-@pytest.mark.parametrize("name", ["status.json", "best.json", "metrics.jsonl"])
-def test_a_file_of_somebody_is_never_overwritten(name: str, run: Run) -> None:
-    file = run.files.folder / name
-    file.write_text("[1]\n")
-    with pytest.raises(UsageError) as refused:
-        run.files.find("auto")
-        run.begin()
-    assert str(refused.value) == (
-        f"`{name}` in `{run.files.path}` was not written by a run\n"
-        "  hint: choose another run directory, or move that file"
-    )
-    assert file.read_text() == "[1]\n"
 
 
 # ---- where it resumes
@@ -244,16 +229,6 @@ def test_the_list_of_starts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert names(folder) == before and len((folder / "starts.jsonl").read_text().splitlines()) == 3
 
 
-def test_the_hashes_of_what_was_set_up_last(run: Run) -> None:
-    run.begin()
-    checkpoint = read_checkpoint(run.save(1).path)
-    assert run.files.setup_of(checkpoint) == {}
-    run.files.started({"setup": {"a": 1, "b": "x"}}, {})
-    run.files.started({"setup": [1]}, {})
-    run.files.started({}, {})
-    assert run.files.setup_of(checkpoint) == {"a": "1", "b": "x"}
-
-
 def test_a_status_names_the_newest_and_the_best(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_files.time, "time", lambda: 1234.56789)
     files = run.files
@@ -361,26 +336,4 @@ def test_the_ranking_is_on_the_disk_before_anything_is_removed(run: Run, monkeyp
     assert seen == [[second.path.name]] and names(run.files.checkpoints) == [second.path.name]
 
 
-def test_unsound_ones_do_not_count_as_kept(run: Run) -> None:
-    run.begin()
-    one, two, three = (run.save(step).path for step in (1, 2, 3))
-    (three / "model.safetensors").write_bytes(b"torn")
-    assert run.files.newest().path == two  # type: ignore[union-attr]
-    four = run.save(4, Retention(2)).path
-    assert names(run.files.checkpoints) == [two.name, four.name] and not one.exists()
-    assert replace(run.files._store.facts_of(one), files={}) == replace(run.files._store.facts_of(one))
-
-
 # ---- the lock
-
-
-def test_a_checkpoint_that_cannot_be_written_leaves_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    run.begin()
-    monkeypatch.setattr(
-        "graphtrain.storage.checkpoint.write_files", lambda *words: (_ for _ in ()).throw(MemoryError())
-    )
-    with pytest.raises(CheckpointError) as failed:
-        run.save(1)
-    path = run.files.checkpoints / "000001-step-1"
-    assert str(failed.value) == f"cannot write the checkpoint {path}: MemoryError"
-    assert names(run.files.checkpoints) == []

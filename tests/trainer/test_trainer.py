@@ -639,6 +639,15 @@ def test_a_kind_that_replaces_its_dictionary_is_refused(when: str, tmp_path: Pat
             assert when != "while it runs"
 
 
+def test_a_group_that_was_added_while_it_trained_is_reported_at_the_resume(tmp_path: Path) -> None:
+    run = tiny(run_dir=tmp_path)
+    run.run(until="2 batches")
+    run.resources["optimizer"].add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
+    run.run(until="4 batches")
+    with pytest.raises(CheckpointError, match="parameter groups changed since `setup`: new parameters; a resume"):
+        tiny(run_dir=tmp_path).run()
+
+
 def test_a_validation_that_returns_nothing_is_named() -> None:
     with pytest.raises(UsageError, match="`validation_step` must return a mapping of metrics, or a scalar"):
         tiny(validation_step=lambda model, batch: None, val_data=[torch.ones(2, 1)]).run()

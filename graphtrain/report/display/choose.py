@@ -36,7 +36,6 @@ class PlainLines(Display):
         write: takes a line.
         interval_seconds: metrics logged sooner wait for the next line, or the end. Default: 2.
         clock: returns the time in seconds. Default: `time.monotonic`.
-        metrics: names of the metrics to write. Default: all.
 
     >>> lines = []; display = PlainLines(lines.append, interval_seconds=0)
     >>> display.begin()
@@ -51,12 +50,10 @@ class PlainLines(Display):
         write: Callable[[str], Any],
         interval_seconds: float = 2.0,
         clock: Callable[[], float] = time.monotonic,
-        metrics: Sequence[str] | None = None,
     ) -> None:
         self.interval_seconds = interval_seconds
         self._write = write
         self._clock = clock
-        self._metrics = metrics
         self._written: Mapping[str, float] = {}
         self._text = ""
         self._last = -float("inf")
@@ -108,9 +105,8 @@ class PlainLines(Display):
     def _write_line(self, snapshot: Snapshot, metrics: Mapping[str, float]) -> None:
         self._written = {**self._written, **metrics}
         self._last = self._clock()
-        wanted = metrics if self._metrics is None else self._metrics
         measured = snapshot.measured
-        names = [name for name in wanted if name in metrics and name in measured]
+        names = [name for name in metrics if name in measured]
         texts = parts(snapshot, names)
         row = snapshot.metrics if metrics else {}
         clocks = {name: row.get(name, value) for name, value in snapshot.clocks.items()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from io import StringIO
 from typing import Any, TextIO, cast, final
 
@@ -20,13 +19,9 @@ class Live(Display):
     """Draws the panel on standard error, and redraws it in `show`; other output appears above it.
 
     If standard error is not a terminal that can move its cursor, nothing is shown.
-
-    Arguments:
-        metrics: names of the metrics to show, in this order. Default: as many as fit on a line, losses first.
     """
 
-    def __init__(self, metrics: Sequence[str] | None = None) -> None:
-        self._metrics = metrics
+    def __init__(self) -> None:
         self._footer = Footer()
         self._console = Console(file=StringIO())
 
@@ -45,7 +40,7 @@ class Live(Display):
         # After a line that fills the terminal, the place of the cursor depends on the terminal.
         self._console.size = ConsoleDimensions(max(columns - 1, 1), lines)
         with self._console.capture() as drawn:
-            self._console.print(Panel(snapshot, self._metrics))
+            self._console.print(Panel(snapshot))
         self._footer.draw(drawn.get().splitlines())
 
     def end(self, snapshot: Snapshot) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from html import escape
 from typing import Any, final
 
@@ -17,16 +17,11 @@ _FAINT = "opacity: 0.65"
 
 @final
 class Notebook(Display):
-    """Shows the run as HTML below the cell, in the colours of the notebook's own theme.
+    """Shows the run as HTML below the cell, in the colours of the notebook's own theme."""
 
-    Arguments:
-        metrics: names of the metrics to show, in this order. Default: all.
-        interval_seconds: the least time between two updates. Default: 0.5.
-    """
+    interval_seconds = 0.5
 
-    def __init__(self, metrics: Sequence[str] | None = None, interval_seconds: float = 0.5) -> None:
-        self.interval_seconds = interval_seconds
-        self._metrics = metrics
+    def __init__(self) -> None:
         self._output: Any = None
         self._begun = False
 
@@ -39,7 +34,7 @@ class Notebook(Display):
         """Update the output."""
         if not self._begun:
             return
-        content = _Output(snapshot, self._metrics)
+        content = _Output(snapshot)
         if self._output is None:
             self._output = importlib.import_module("IPython.display").display(content, display_id=True)
         else:
@@ -54,18 +49,17 @@ class Notebook(Display):
 class _Output:
     """A snapshot as a displayable value; consoles of a kernel, without HTML, get the panel as text."""
 
-    def __init__(self, snapshot: Snapshot, metrics: Sequence[str] | None) -> None:
+    def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
-        self._metrics = metrics
 
     def _repr_html_(self) -> str:
-        return as_html(self._snapshot, self._metrics)
+        return as_html(self._snapshot)
 
     def __repr__(self) -> str:
-        return plain_text(Panel(self._snapshot, self._metrics))
+        return plain_text(Panel(self._snapshot))
 
 
-def as_html(snapshot: Snapshot, metrics: Sequence[str] | None = None) -> str:
+def as_html(snapshot: Snapshot) -> str:
     """A snapshot as HTML that inherits its colours; text is escaped.
 
     >>> print(as_html(Snapshot("stopped", "fit", "step", step=7, metrics={"<b>": 0.5})))
@@ -75,12 +69,12 @@ def as_html(snapshot: Snapshot, metrics: Sequence[str] | None = None) -> str:
     <div>0 s elapsed</div>
     </div>
     """
-    words = parts(snapshot, metrics)
+    words = parts(snapshot)
     first = escape(" · ".join(filter(None, (*words.facts, words.place))))
     if words.done is not None:
         bar = f'<progress value="{words.done:.4f}" max="1" style="width: 16em; vertical-align: middle"></progress>'
         first = f"{bar} {escape(share(words.done))} &nbsp; {first}"
-    shown = words.metrics if metrics is not None else in_reading_order(words.metrics)
+    shown = in_reading_order(words.metrics)
     named = (f'<span style="{_FAINT}">{escape(name)}</span> {escape(value)}' for name, value in shown)
     text = f'<div style="white-space: pre-wrap; {_FAINT}">{escape(words.text)}</div>' if words.text else ""
     rows = [text, first, _spaced(named), _spaced(map(escape, words.pace))]

@@ -179,7 +179,6 @@ class Panel:
 
     Arguments:
         snapshot: the run.
-        metrics: names of the metrics to show, in this order. Default: as many as fit on a line, losses first.
 
     >>> console = Console(width=60, highlight=False, no_color=True)
     >>> console.print(Panel(Snapshot("stopped", "fit", "step", step=7, epoch=0.5, done=0.25, metrics={"loss": 0.25})))
@@ -188,11 +187,10 @@ class Panel:
     0 s elapsed
     """
 
-    def __init__(self, snapshot: Snapshot, metrics: Sequence[str] | None = None) -> None:
-        self._parts = parts(snapshot, metrics)
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._parts = parts(snapshot)
         self._graph = one_line(snapshot.graph)
         self._colour = _COLOURS.get(snapshot.state, "cyan")
-        self._in_order = metrics is not None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         texts, width = self._parts, options.max_width
@@ -240,22 +238,16 @@ class Panel:
         return _line(words, width)
 
     def _metrics_line(self, width: int) -> Text:
-        metrics = self._parts.metrics
-        wanted: Sequence[tuple[str, str]] = metrics
-        if not self._in_order:  # the metrics without room are the same from row to row
-            wanted = sorted(in_reading_order(metrics), key=lambda metric: not metric[0].endswith("loss"))
+        # The metrics without room are the same from row to row.
+        wanted = sorted(in_reading_order(self._parts.metrics), key=lambda metric: not metric[0].endswith("loss"))
         texts = [f"{name} {value}" for name, value in wanted]
         number = _how_many(texts, width, more=True)
-        kept = wanted[:number] if self._in_order else in_reading_order(wanted[:number])
         hidden = f"{_GAP}+{len(wanted) - number} more" if number < len(wanted) else ""
         if cell_len(hidden + _GAP.join(texts[:number])) > width:
             hidden = ""
         line = Text()
-        for name, value in kept:
-            line.append(_GAP if line else "").append(
-                _shortened(name, width - len(hidden) - len(value) - 1), style="dim"
-            )
-            line.append(f" {value}")
+        for name, value in in_reading_order(wanted[:number]):
+            line.append(_GAP if line else "").append(name, style="dim").append(f" {value}")
         return _cut(line.append(hidden, style="dim"), width)
 
 
@@ -274,18 +266,6 @@ def _how_many(texts: Sequence[str], width: int, *, more: bool = False) -> int:
         if taken + (len(f"{_GAP}+{left} more") if more and left else 0) <= width:
             fitting = number
     return fitting
-
-
-def _shortened(name: str, width: int) -> str:
-    """The end of a name that is too long, since names of metrics differ at the end."""
-    if cell_len(name) <= width:
-        return name
-    taken = 0
-    for start in range(len(name) - 1, -1, -1):
-        taken += cell_len(name[start])
-        if taken >= width:
-            return "…" + name[start + 1 :]
-    return "…" + name
 
 
 def _line(words: Sequence[str], width: int, style: str = "") -> Text:

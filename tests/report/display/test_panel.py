@@ -21,8 +21,8 @@ from tests.report.display.test_snapshot import snapshots
 LONG = {f"validation/a_rather_long_name_of_a_metric/{number}": number + 0.5 for number in range(12)}
 
 
-def lines(one: Snapshot, width: int, **options: Any) -> list[str]:
-    return plain_text(Panel(one, **options), width).splitlines()
+def lines(one: Snapshot, width: int) -> list[str]:
+    return plain_text(Panel(one), width).splitlines()
 
 
 def test_all_of_it_on_a_wide_terminal() -> None:
@@ -89,18 +89,6 @@ def test_losses_are_shown_first_and_the_rest_is_counted() -> None:
         assert lines(snapshot(metrics=latest), 32)[1] == "loss 0.5  val/loss 0.75  +2 more"
     assert lines(snapshot(metrics={**LONG, **metrics}), 120)[1].endswith("/0 0.5  +11 more")
     assert "more" not in lines(snapshot(), 120)[1]
-
-
-def test_a_name_that_is_too_long_keeps_its_end() -> None:
-    name = "/".join(["deep"] * 20) + "/accuracy"
-    shown = lines(snapshot(metrics={name: 0.987}), 40)[1]
-    assert shown.startswith("…") and shown.endswith("/accuracy 0.987") and len(shown) <= 40
-
-
-def test_metrics_that_are_asked_for_come_in_their_order() -> None:
-    shown = lines(snapshot(), 120, metrics=["lr", "missing", "loss", "val/loss"])[1]
-    assert shown == "lr 0.001  loss 0.04231  val/loss 0.051"
-    assert len(lines(snapshot(), 120, metrics=[])) == 3
 
 
 @pytest.mark.parametrize(
