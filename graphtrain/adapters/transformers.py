@@ -130,14 +130,12 @@ def _smoothing(args: Any, model: Any) -> Callable[..., Any] | None:
 class _Losses:
     """The loss that `Trainer` computes, and what it is a mean over."""
 
-    def __init__(self, model: Any, args: Any, function: Any, whole: Any) -> None:
-        base, self.whole = _base(model), whole
+    def __init__(self, model: Any, args: Any, function: Any) -> None:
+        base = _base(model)
         parameters = inspect.signature(base.forward).parameters.values()
         takes_more = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
         self.takes_count = getattr(base, "accepts_loss_kwargs", takes_more)
         self.counts = self.takes_count or function is not None
-        if whole is not None and (function is not None or args.label_smoothing_factor):
-            raise UsageError("compute_loss is the whole loss", "leave compute_loss_func and label_smoothing_factor out")
         self.function, self.needs_labels = function or _smoothing(args, model), function is None
         encodes = getattr(getattr(base, "config", None), "is_encoder_decoder", False)
         mapping, shifting = losses_of_transformers.LOSS_MAPPING, losses_of_transformers.ForCausalLMLoss
@@ -151,10 +149,6 @@ class _Losses:
         return labels.ne(-100).sum() if isinstance(labels, torch.Tensor) else None
 
     def __call__(self, model: Any, batch: Mapping[str, Any], count: Any) -> tuple[torch.Tensor, Any]:
-        if self.whole is not None:
-            options = {} if model.training else {"return_outputs": True}
-            result = self.whole(model, {**batch}, num_items_in_batch=count, **options)
-            return (result, None) if model.training else result
         inputs = {**batch, "num_items_in_batch": count} if self.takes_count and count is not None else {**batch}
         labels = inputs.pop("labels", None) if self.function is not None else None
         outputs = model(**inputs)
@@ -175,7 +169,7 @@ class _Losses:
         batch = next(train_data.batches(0) if isinstance(train_data, Loader) else iter(train_data))
         if self.count(batch) is None:
             return "mean"
-        if self.shifts and self.whole is None:
+        if self.shifts:
             return "tokens"
         batch = {name: value.to(model.device) if torch.is_tensor(value) else value for name, value in batch.items()}
         model.eval()  # without dropout, the losses by two counts differ only if the model uses the count
@@ -207,7 +201,7 @@ def _steps(args: Any, losses: _Losses, window: str, preprocess: Any, *, gathers:
         if training_step is not own_step:
             raise UsageError(
                 "`training_step` was replaced, and `validation_step` still has the loss of `setup`",
-                "replace both: resources['validation_step'] = ...; or give the loss to setup: compute_loss=...",
+                "replace both: resources['validation_step'] = ...",
             )
         loss, outputs = losses(model, batch, losses.count(batch))
         if not gathers or split != "val":  # only `validate` gathers what is predicted
@@ -367,7 +361,6 @@ def setup(
     compute_metrics: Callable[..., Any] | None = None,
     preprocess_logits_for_metrics: Callable[..., Any] | None = None,
     compute_loss_func: Callable[..., Any] | None = None,
-    compute_loss: Callable[..., Any] | None = None,
     model_init: Callable[..., Any] | None = None,
     optimizers: tuple[Any, Any] = (None, None),
     callbacks: Collection[Any] = (),
@@ -382,8 +375,6 @@ def setup(
             with `model_init`, which makes it.
         args: what has no meaning here is an error.
         train_dataset, eval_dataset: data sets of `datasets` or torch; the second also a mapping of them.
-        compute_loss: what a subclass of `transformers.Trainer` overrides, without its `self`; it is also the loss of
-            evaluations. Default: the loss of the model.
         data_collator, compute_metrics, preprocess_logits_for_metrics, compute_loss_func, model_init, optimizers,
             processing_class: as of `transformers.Trainer`. Defaults: those of it.
         callbacks: refused: no TrainerCallback is called.
@@ -401,7 +392,7 @@ def setup(
     has_length = hasattr(train_dataset, "__len__")
     per_epoch = math.ceil(len(train_data) / args.gradient_accumulation_steps) if has_length else steps
     steps = steps if steps > 0 else math.ceil(args.num_train_epochs * per_epoch)
-    loss = _Losses(model, args, compute_loss_func, compute_loss)
+    loss = _Losses(model, args, compute_loss_func)
     window = loss.window(model, args, train_data)
     is_frozen = not all(parameter.requires_grad for parameter in model.parameters())
     graph = with_arguments(Graph.load("fit"), args, steps, window, slim=is_frozen)
