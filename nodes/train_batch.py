@@ -94,7 +94,7 @@ class TrainBatch(CallsTrainingStep):
 
     Raises:
         UsageError: `training_step` did not return a loss; `turn` is the index of no optimizer; the device does not
-            support the precision, or there is no compiler.
+            support the precision.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").set("train_batch", precision="bf16-mixed")

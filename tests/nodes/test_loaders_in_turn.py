@@ -204,23 +204,3 @@ def test_loaders_that_cannot_be_read_are_refused(val_data: Any, message: str) ->
 def test_a_mapping_that_holds_no_loaders_is_refused(val_data: Any) -> None:
     with pytest.raises(GraphError, match="G309: `val_data` is a mapping"):
         make(val_data=val_data)
-
-
-# ---- a metric that nothing gives
-
-
-def test_the_mean_over_loaders_is_named_as_such_once() -> None:
-    said: list[str] = []
-    model = torch.nn.Linear(2, 1)
-    Trainer(
-        Graph.load("fit").set("finish", after="2 epochs"),
-        notify=said.append,
-        display=None,
-        model=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        train_data=[torch.ones(2, 2)],
-        val_data={"clean": [torch.ones(2, 2)], "noisy": [torch.zeros(2, 2)]},
-        training_step=lambda model, batch: model(batch).square().mean(),
-    ).run()
-    lines = [line for line in said if "the mean over" in line]
-    assert lines == ["val/loss: the mean over the loaders clean, noisy, in which each has the same weight"]
