@@ -77,11 +77,6 @@ class Run(Recorded):
         return as_of_now(read_status(self.path))
 
     @property
-    def is_alive(self) -> bool | None:
-        """True if the process that wrote the status is alive; None if it runs on another host."""
-        return _is_alive_here(read_status(self.path))
-
-    @property
     def was_killed(self) -> bool:
         """True if its process is gone and has not stopped it."""
         status = read_status(self.path)
