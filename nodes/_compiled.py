@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, final
 
 import torch
 
 from graphtrain.data.batch import tensors_of
-from graphtrain.errors import UsageError
 from graphtrain.program.resources import StepInputs, StepOutputs
-
-_MISSING = ("InvalidCxxCompiler", "TritonMissing", "Failed to find C compiler")
 
 
 @final
@@ -42,19 +39,4 @@ class Compiled:
         if asks:
             for tensor in tensors_of(batch):
                 torch._dynamo.mark_static(tensor)
-        try:
-            return self._compiled(model, batch)
-        except Exception as error:
-            if any(word in cause for cause in _causes(error) for word in _MISSING):
-                raise UsageError(
-                    "train_batch.compile: torch.compile finds no working compiler on this machine",
-                    "install one (g++ for the CPU, Triton and gcc for CUDA), or leave train_batch.compile at false",
-                ) from None
-            raise
-
-
-def _causes(error: BaseException | None) -> Iterator[str]:
-    """An error, and those it came from, in words."""
-    while error is not None:
-        yield f"{type(error).__name__}: {error}"
-        error = error.__cause__ or error.__context__
+        return self._compiled(model, batch)

@@ -9,7 +9,7 @@ from graphtrain.data import NOTHING
 from graphtrain.data.loader import Loader
 from graphtrain.data.loaders import RankLocal, loaders_of, own_data
 from graphtrain.data.shares import WindowCounter, Windows
-from graphtrain.data.source import Indexed, Ordered, Source, Stateful, source_of
+from graphtrain.data.source import Indexed, Source, Stateful, source_of
 from graphtrain.data.state import DataState
 from graphtrain.data.wrapped import Common, Overfit
 from graphtrain.errors import DataError
@@ -67,7 +67,6 @@ class Supply:
         data: what is read.
         source: its source, as this rank opens it.
         division: how several ranks divide it.
-        is_early: True if batches are fetched a visit early.
         in_turn: the loaders of which one is read after the other; None for other data.
         length_in_turn: the batches of all of these; 0 where that is not known.
         limit: the most batches of what is read.
@@ -76,7 +75,6 @@ class Supply:
     run: Surroundings
     division: Division
     limit: BatchLimit
-    is_early: bool = False
     length_in_turn: int = 0
 
     def __init__(self, node: NextBatch) -> None:
@@ -187,9 +185,6 @@ class Supply:
 
     def _take(self, data: Any, source: Source) -> None:
         self.data, self.source, run = data, source, self.run
-        # Data that keeps its own position loses it at its end, which several ranks would reach a round early; and of a
-        # `Loader` they know the next round only when it begins.
-        self.is_early = self._node.prefetch and (run.ranks is None or not isinstance(source, Stateful | Ordered))
         if source.replays:
             for each in self.parts:
                 run.state.is_redrawn(each)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from graphtrain.kind import node, progress
@@ -30,10 +30,8 @@ class Checkpoint:
     Arguments:
         every: when to save. Default: after every epoch.
         keep: number of newest checkpoints to keep. Default: 2.
-        mode: "async" copies the state and writes it while training continues; "sync" waits until it is written.
-            Default: "async".
-        if_busy: what to do if the last checkpoint is still being written: "wait" for it, or "skip" this one, unless
-            its value of `best` is among the best. Default: "wait".
+        mode: "async" copies the state and writes it while training continues, which waits where the last one is still
+            being written; "sync" waits until it is written. Default: "async".
         if_failed: what to do if a checkpoint cannot be written, for example on a full disk: "stop" the run, or
             "continue". Earlier checkpoints are kept in either case. Default: "stop".
         slim: True stores frozen parameters separately, and unchanged files as hard links to the previous checkpoint if
@@ -47,7 +45,6 @@ class Checkpoint:
         keep_best: number of best checkpoints to keep. Default: 1.
 
     Guard fields:
-        skipped: saves that were skipped because the previous one was still being written.
         improved: a validation at this step recorded a value of `best` that is among the best, and it is not saved yet.
 
     Raises:
@@ -62,14 +59,12 @@ class Checkpoint:
     every: Trigger = Trigger("1 epochs")
     keep: Annotated[int, Above(0)] = 2
     mode: Literal["async", "sync"] = "async"
-    if_busy: Literal["wait", "skip"] = "wait"
     if_failed: Literal["stop", "continue"] = "stop"
     slim: bool = False
     best: Annotated[str, Metric()] | None = None
     best_mode: Mode | None = None
     keep_best: Annotated[int, Above(0)] = 1
 
-    skipped: int = progress(0)
     # The last value of `best` that no visit has seen: the place of its row as the recorder has it, which is the `step`
     # where no graph is around; the `value`; and whether that makes the node `due`.
     recorded: dict[str, Any] = progress({})
@@ -80,10 +75,9 @@ class Checkpoint:
     _recorder: Recorder
     _policy: SavePolicy
     _failures: int  # of saves, when one was ranked last
-    _notify: Callable[[str], None] | None  # None once it is reported that a value made no checkpoint due
 
-    def setup(self, checkpoints: Requests, recorder: Recorder, notify: Callable[[str], None] | None = None) -> None:
-        self._requests, self._recorder, self._notify = checkpoints, recorder, notify
+    def setup(self, checkpoints: Requests, recorder: Recorder) -> None:
+        self._requests, self._recorder = checkpoints, recorder
         self._failures = checkpoints.failures
         self._policy = checkpoints.policy = SavePolicy(self.mode, self.if_failed, self.slim)
 
@@ -101,13 +95,6 @@ class Checkpoint:
     def on_metrics(self, row: Mapping[str, float], is_evaluation: bool) -> None:
         value = row.get(self.best or "")
         if value is not None and math.isfinite(value):
-            if self.every.is_never and not is_evaluation and self.recorded and self._notify is not None:
-                self._notify(
-                    f"`{self.best}` is not recorded by an evaluation, so it makes no checkpoint due, and the first "
-                    "value was not saved: give checkpoint.every the trigger of the node that records it, or let that "
-                    "node be a graph (docs/metrics.md)"
-                )
-                self._notify = None
             is_among_best = self.retention().is_among_best(value, [other for _, other in self._best_saves()])
             self.recorded = {
                 "step": self._recorder.place_of(row),
@@ -125,11 +112,8 @@ class Checkpoint:
         return saves if self._requests.failures == self._failures else saves[:-1]
 
     def __call__(self) -> None:
-        is_improved, recorded, self.recorded = self.improved, self.recorded, {}
+        recorded, self.recorded = self.recorded, {}
         value = recorded["value"] if recorded and recorded["step"] == self._recorder.place else None
-        if self.if_busy == "skip" and not is_improved and self._requests.is_busy():
-            self.skipped += 1
-            return
         self._requests.save(self._policy, {self.best: value} if self.best is not None else {})
         if value is not None:
             self._rank(recorded["step"], value)

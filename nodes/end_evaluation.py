@@ -55,12 +55,8 @@ def end_evaluation(
     >>> graph.outputs
     ('metrics',)
     """
-    taken = recorder.means(split).take("whole")
-    metrics = {f"{split}/{name}": value for name, value in _over_loaders(taken).items()}
-    if notify is not None and (of_several := [text.split(_OF_LOADER) for text in taken if _OF_LOADER in text]):
-        loaders, names = (list(dict.fromkeys(parts)) for parts in zip(*of_several, strict=True))
-        means_of_all = ", ".join(f"{split}/{name}" for name in names)
-        notify(f"{means_of_all}: the mean over the loaders {', '.join(loaders)}, in which each has the same weight")
+    taken = _over_loaders(recorder.means(split).take("whole"))
+    metrics = {f"{split}/{name}": value for name, value in taken.items()}
     if metric_objects:
         metrics |= objects_of.recorded(metric_objects, split, recorder, ranks, metrics)
     put_back(model, training_state, fixed_data)

@@ -59,7 +59,7 @@ _SKIPPED = "the data gave None instead of a batch, as a `collate_fn` may: such b
 class NextBatch:
     """Fetch the next batch of `train_data`; after the last one of an epoch, the next visit begins a new epoch.
 
-    Data with a length is not read ahead unless `prefetch` is set; data without a length is read ahead by one batch, to
+    Data with a length is not read ahead; data without a length is read ahead by one batch, to
     know which batch is the last. This batch is stored in every checkpoint, or drawn again on a resume if it is not
     plain data. Data that yields fewer batches than its `len()` ends its epoch early (`exhausted`); data that yields
     more is read to its end.
@@ -95,12 +95,6 @@ class NextBatch:
         resume: how to restore the position in data that has a `state_dict`: "state" loads it, "replay" draws the
             batches of the epoch again. Default: "auto", which uses the state if that is exact; it is not for
             torchdata's `StatefulDataLoader` with workers, or a stream of `datasets` with a shuffle buffer.
-        prefetch: True fetches every batch one visit early, and on a CUDA device starts its copy, on a separate stream,
-            during training on the previous batch. No batch is fetched that its epoch does not need, and resuming is
-            still exact. On the CPU there is no benefit. If the data draws random numbers in this process batch by
-            batch, like a `DataLoader` without workers, the numbers differ from those without prefetching. The data must
-            not reuse the memory of a batch for the next one. Among several ranks a `graphtrain.Loader` and data with a
-            `state_dict` are not fetched early. Default: False.
         repeat: True, in a nested graph, starts from the first epoch of the data each time the graph begins; a
             `graphtrain.Loader` gives the same order and random numbers. Default: False, the data continues with its
             next epoch, as a DataLoader does.
@@ -142,7 +136,6 @@ class NextBatch:
     batches_per_epoch: Annotated[int, Above(0)] | None = None
     combine: Literal["cycle", "shortest", "longest", "in_turn"] | None = None
     resume: Literal["auto", "replay", "state"] = "auto"
-    prefetch: bool = False
     repeat: bool = False
 
     epoch: int = progress(0)
@@ -301,8 +294,6 @@ class NextBatch:
             self._look_ahead(opened)
         else:
             self._end_by_number()
-        if self._supply.is_early and not (self.last or self.pass_over):
-            opened.fetch_early()
         if not (drawn.counts or self.last):
             return self._take_part(ranks, indices)
         self.idle = drawn.batch is None

@@ -17,7 +17,6 @@ from graphtrain.nodes._training_step import (
     CallsTrainingStep,
     count_and_metrics,
     divided,
-    looking_at_first_calls,
     loss_and_metrics,
     stand_in_is_missing,
     without_ask,
@@ -94,9 +93,8 @@ class TrainBatch(CallsTrainingStep):
     of the node: ``generate/loss``.
 
     Raises:
-        UsageError: `training_step` did not return a loss, or it runs backward or steps an optimizer, which is checked
-            in the first two calls; `turn` is the index of no optimizer; the device does not support the precision, or
-            there is no compiler.
+        UsageError: `training_step` did not return a loss; `turn` is the index of no optimizer; the device does not
+            support the precision.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").set("train_batch", precision="bf16-mixed")
@@ -144,9 +142,6 @@ class TrainBatch(CallsTrainingStep):
         super().setup(recorder, device, metric_prefix, asks, metric_objects)
         self._optimizer, self._all_optimizers = optimizer, run_optimizers
         self._backward = torch.Tensor.backward if backward is None else backward
-        if optimizer is not None:
-            usual = self._around
-            self._around = looking_at_first_calls(usual, optimizer, lambda: setattr(self, "_around", usual))
         if self.only_own and optimizer is None:
             raise UsageError(
                 "train_batch.only_own: the node has no `optimizer` whose parameters are its own",

@@ -52,7 +52,7 @@ INSTEAD = {
     "torch.cuda.max_memory_allocated() after the run": ("skip_memory_metrics",),
     "the functions of liger_kernel, before the model is made": ("use_liger_kernel", "liger_kernel_config"),
     "torch_compile=True": ("torch_compile_backend", "torch_compile_mode"),
-    'train_sampling_strategy="group_by_length"': ("sortish_sampler",),
+    "resources['train_data'] = Loader(data, batch_sampler=...)": ("sortish_sampler", "length_column_name"),
     "Trainer(graph, loggers=[graphtrain.TensorBoard(...)])": ("report_to",),
     "Trainer(graph, run_dir=...), which resumes by itself, and is saved when SIGTERM arrives": (
         *("resume_from_checkpoint", "ignore_data_skip", "enable_jit_checkpoint"),
@@ -92,7 +92,7 @@ _KNOWN = frozenset(
     save_strategy save_steps save_total_limit metric_for_best_model greater_is_better load_best_model_at_end
     lr_scheduler_type lr_scheduler_kwargs warmup_steps optim optim_args learning_rate weight_decay adam_beta1 adam_beta2
     adam_epsilon per_device_train_batch_size per_device_eval_batch_size train_sampling_strategy seed data_seed
-    label_smoothing_factor remove_unused_columns length_column_name dataloader_drop_last dataloader_num_workers
+    label_smoothing_factor remove_unused_columns dataloader_drop_last dataloader_num_workers
     dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor dataloader_multiprocessing_context
     label_names prediction_loss_only eval_accumulation_steps eval_do_concat_batches
     activation_checkpointing activation_checkpointing_kwargs use_cache full_determinism output_dir use_cpu""".split()  # noqa: SIM905
@@ -193,7 +193,7 @@ def refuse(args: Any) -> None:
     }
     if args.eval_on_start and args.eval_delay:
         wrong["eval_on_start=True with eval_delay"] = "one of them"
-    if (strategy := plain(args.train_sampling_strategy)) not in ("random", "sequential", "group_by_length"):
+    if (strategy := plain(args.train_sampling_strategy)) not in ("random", "sequential"):
         wrong[f"train_sampling_strategy={strategy!r}"] = "resources['train_data'] = Loader(data, batch_sampler=...)"
     if plain(args.lr_scheduler_type) == "greedy":
         wrong["lr_scheduler_type='greedy'"] = '"reduce_lr_on_plateau"'

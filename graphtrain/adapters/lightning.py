@@ -11,7 +11,6 @@ import itertools
 import math
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,9 +20,8 @@ from lightning.pytorch.core.optimizer import (
     _configure_schedulers_automatic_opt,
     _configure_schedulers_manual_opt,
 )
-from safetensors.torch import load_file
 
-from graphtrain import Graph, PlannedRun, UsageError, checkpoint_folder, described
+from graphtrain import Graph, PlannedRun, UsageError, described
 from graphtrain.adapters import lightning_nodes as nodes
 from graphtrain.adapters.lightning_flags import CALLBACKS, SHOWN, check_flags, with_flags
 from graphtrain.adapters.lightning_trainer import STAGES, ModuleTrainer, base_of, listed, overridden
@@ -85,7 +83,6 @@ def setup(
     train_dataloaders: Any = None,
     val_dataloaders: Any = None,
     stage: str = "fit",
-    ckpt_path: Any = None,
     **trainer_flags: Any,
 ) -> tuple[Graph, dict[str, Any]]:
     """The graph and the resources of ``Trainer(**trainer_flags).fit(module, datamodule=datamodule)`` of Lightning.
@@ -95,7 +92,6 @@ def setup(
         datamodule: has the data. Default: the module has it, or the next arguments.
         train_dataloaders, val_dataloaders: as of `fit`. Default: those of the datamodule, or of the module.
         stage: "fit", or "test" or "predict" for the graphs of these names. Default: "fit".
-        ckpt_path: a .ckpt of Lightning whose weights are loaded; nothing in it is unpickled. Default: none.
         trainer_flags: the arguments of Lightning's Trainer; `FLAGS` of `lightning_flags` has what each edits.
 
     Raises:
@@ -143,8 +139,6 @@ def setup(
     module.setup(stage)
     module.configure_sharded_model()
     module.configure_model()
-    if ckpt_path is not None:
-        _load_weights(module, ckpt_path)
     if stage == "fit":
         graph, resources = _fitting(trainer, flags, train_dataloaders, val_dataloaders)
     else:
@@ -194,45 +188,6 @@ def _left_out(callback: Any, known: type, before: Collection[str]) -> str:
         if not name.startswith("__"):  # what it begins with is in its attributes
             return f"`{name}` of {type(callback).__name__} is never called"
     return f"a second {known.__name__} is left out" if known.__name__ in before else ""
-
-
-def _load_weights(module: LightningModule, path: Any) -> None:
-    """Load the weights of a .ckpt of Lightning.
-
-    Raises:
-        UsageError: it holds objects, which only unpickling would make, or no weights.
-    """
-    try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        weights = checkpoint["state_dict"]
-    except Exception as error:
-        raise UsageError(
-            f"ckpt_path: `{path}` holds no weights that load without running its code ({type(error).__name__})",
-            "where the file is trusted, save module.state_dict() with safetensors; --init model=FILE loads that",
-        ) from None
-    module.on_load_checkpoint(checkpoint)
-    module.load_state_dict(weights, strict=module.strict_loading)
-
-
-def load_from_checkpoint(module_class: type[LightningModule], checkpoint: str | Path, **arguments: Any) -> Any:
-    """A module with the weights of a checkpoint of graphtrain, such as ``"RUN/best"``.
-
-    Arguments:
-        module_class: its class, which is called with `arguments`.
-        checkpoint: the folder of one, or a run and `best` or `newest`.
-
-    Raises:
-        UsageError: there is no such checkpoint, or its model has other weights.
-    """
-    path = checkpoint_folder(str(checkpoint)) / "model.safetensors"
-    if not path.is_file():
-        raise UsageError(f"there is no `{path}`", "name a checkpoint, as in RUN/best")
-    module = module_class(**arguments)
-    try:
-        module.load_state_dict(load_file(path))
-    except RuntimeError as error:
-        raise UsageError(f"`{path}` is not of this {module_class.__name__}: {error}") from None
-    return module
 
 
 # ---- data

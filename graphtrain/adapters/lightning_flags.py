@@ -159,11 +159,12 @@ _DONE: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "reload_dataloaders_every_n_epochs": ((0,), "data is opened again in every epoch"),
     "sync_batchnorm": ((False,), "not yet: every process normalizes by its own batches"),
     "detect_anomaly": ((False,), "a switch of torch, which the script sets itself"),
+    "ckpt_path": ((None,), 'before `setup`: module.load_state_dict(torch.load(path, weights_only=True)["state_dict"])'),
 }
 # Those that change nothing of the graph: what they do is done by others, or not needed.
 _NO_EDIT = """
     min_epochs min_steps limit_test_batches limit_predict_batches num_sanity_val_steps logger accelerator
-    use_distributed_sampler default_root_dir ckpt_path weights_only enable_progress_bar enable_model_summary benchmark
+    use_distributed_sampler default_root_dir weights_only enable_progress_bar enable_model_summary benchmark
     inference_mode profiler barebones enable_autolog_hparams model_registry
 """.split()  # noqa: SIM905
 

@@ -40,8 +40,6 @@ class Order(Sampler[int]):
     Arguments:
         length: of the data.
         seed: see above.
-        lengths: those of the samples, if the ones of a window are to be about equally long. Default: they are not.
-        window: how many samples a window has.
 
     >>> order = Order(5, seed=42)
     >>> order.set_epoch(1)
@@ -49,9 +47,8 @@ class Order(Sampler[int]):
     True
     """
 
-    def __init__(self, length: int, seed: int, lengths: list[int] | None = None, window: int = 1) -> None:
+    def __init__(self, length: int, seed: int) -> None:
         self.length, self.seed, self.epoch = length, seed, 0
-        self.lengths, self.window = lengths, window
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
@@ -61,22 +58,7 @@ class Order(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
-        if self.lengths is not None:
-            grouped = trainer_pt_utils.get_length_grouped_indices(self.lengths, self.window, generator=generator)
-            return iter(grouped)
         return iter(torch.randperm(self.length, generator=generator).tolist())
-
-
-def _lengths(args: Any, dataset: Any, name: str) -> list[int]:
-    """How long each sample is: a column of the data, or the length of its main input."""
-    if args.length_column_name in (getattr(dataset, "column_names", None) or ()):
-        return [int(length) for length in dataset[args.length_column_name]]
-    if not isinstance(dataset[0], Mapping) or name not in dataset[0]:
-        raise UsageError(
-            f"train_sampling_strategy='group_by_length' finds no lengths: samples have no `{name}`",
-            f"give the data a column `{args.length_column_name}`, or set train_sampling_strategy='random'",
-        )
-    return [len(sample[name]) for sample in dataset]
 
 
 def _base(model: Any) -> Any:
@@ -88,9 +70,8 @@ def _label_names(args: Any, model: Any) -> list[str]:
     return list(transformers.utils.find_labels(type(_base(model))) if args.label_names is None else args.label_names)
 
 
-def _loader(args: Any, model: Any, dataset: Any, collator: Any, *, trains: bool, main_input: str = "input_ids") -> Any:
+def _loader(args: Any, model: Any, dataset: Any, collator: Any, *, trains: bool) -> Any:
     """The batches of a data set, without the columns that the model does not take."""
-    whole = dataset
     columns = [*inspect.signature(_base(model).forward).parameters, "label", "label_ids", *_label_names(args, model)]
     if args.remove_unused_columns and getattr(dataset, "column_names", None):
         unused = [name for name in dataset.column_names if name not in columns]
@@ -109,9 +90,8 @@ def _loader(args: Any, model: Any, dataset: Any, collator: Any, *, trains: bool,
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
         return DataLoader(dataset, size, **options)
     strategy = plain(args.train_sampling_strategy) if trains else "sequential"
-    lengths = _lengths(args, whole, main_input) if strategy == "group_by_length" else None
     seed = args.seed if args.data_seed is None else args.data_seed
-    order = Order(len(dataset), seed, lengths, size * args.gradient_accumulation_steps)
+    order = Order(len(dataset), seed)
     return Loader(dataset, size, sampler=None if strategy == "sequential" else order, **options)
 
 
@@ -150,14 +130,12 @@ def _smoothing(args: Any, model: Any) -> Callable[..., Any] | None:
 class _Losses:
     """The loss that `Trainer` computes, and what it is a mean over."""
 
-    def __init__(self, model: Any, args: Any, function: Any, whole: Any) -> None:
-        base, self.whole = _base(model), whole
+    def __init__(self, model: Any, args: Any, function: Any) -> None:
+        base = _base(model)
         parameters = inspect.signature(base.forward).parameters.values()
         takes_more = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
         self.takes_count = getattr(base, "accepts_loss_kwargs", takes_more)
         self.counts = self.takes_count or function is not None
-        if whole is not None and (function is not None or args.label_smoothing_factor):
-            raise UsageError("compute_loss is the whole loss", "leave compute_loss_func and label_smoothing_factor out")
         self.function, self.needs_labels = function or _smoothing(args, model), function is None
         encodes = getattr(getattr(base, "config", None), "is_encoder_decoder", False)
         mapping, shifting = losses_of_transformers.LOSS_MAPPING, losses_of_transformers.ForCausalLMLoss
@@ -171,10 +149,6 @@ class _Losses:
         return labels.ne(-100).sum() if isinstance(labels, torch.Tensor) else None
 
     def __call__(self, model: Any, batch: Mapping[str, Any], count: Any) -> tuple[torch.Tensor, Any]:
-        if self.whole is not None:
-            options = {} if model.training else {"return_outputs": True}
-            result = self.whole(model, {**batch}, num_items_in_batch=count, **options)
-            return (result, None) if model.training else result
         inputs = {**batch, "num_items_in_batch": count} if self.takes_count and count is not None else {**batch}
         labels = inputs.pop("labels", None) if self.function is not None else None
         outputs = model(**inputs)
@@ -195,7 +169,7 @@ class _Losses:
         batch = next(train_data.batches(0) if isinstance(train_data, Loader) else iter(train_data))
         if self.count(batch) is None:
             return "mean"
-        if self.shifts and self.whole is None:
+        if self.shifts:
             return "tokens"
         batch = {name: value.to(model.device) if torch.is_tensor(value) else value for name, value in batch.items()}
         model.eval()  # without dropout, the losses by two counts differ only if the model uses the count
@@ -227,7 +201,7 @@ def _steps(args: Any, losses: _Losses, window: str, preprocess: Any, *, gathers:
         if training_step is not own_step:
             raise UsageError(
                 "`training_step` was replaced, and `validation_step` still has the loss of `setup`",
-                "replace both: resources['validation_step'] = ...; or give the loss to setup: compute_loss=...",
+                "replace both: resources['validation_step'] = ...",
             )
         loss, outputs = losses(model, batch, losses.count(batch))
         if not gathers or split != "val":  # only `validate` gathers what is predicted
@@ -387,7 +361,6 @@ def setup(
     compute_metrics: Callable[..., Any] | None = None,
     preprocess_logits_for_metrics: Callable[..., Any] | None = None,
     compute_loss_func: Callable[..., Any] | None = None,
-    compute_loss: Callable[..., Any] | None = None,
     model_init: Callable[..., Any] | None = None,
     optimizers: tuple[Any, Any] = (None, None),
     callbacks: Collection[Any] = (),
@@ -402,8 +375,6 @@ def setup(
             with `model_init`, which makes it.
         args: what has no meaning here is an error.
         train_dataset, eval_dataset: data sets of `datasets` or torch; the second also a mapping of them.
-        compute_loss: what a subclass of `transformers.Trainer` overrides, without its `self`; it is also the loss of
-            evaluations. Default: the loss of the model.
         data_collator, compute_metrics, preprocess_logits_for_metrics, compute_loss_func, model_init, optimizers,
             processing_class: as of `transformers.Trainer`. Defaults: those of it.
         callbacks: refused: no TrainerCallback is called.
@@ -417,12 +388,11 @@ def setup(
     model = _prepared(model, args, model_init, optimizers)
     _refuse_missing(args, train_dataset, eval_dataset)
     collator = data_collator or _collator(processing_class)
-    main = processing_class.model_input_names[0] if hasattr(processing_class, "model_input_names") else "input_ids"
-    train_data, steps = _loader(args, model, train_dataset, collator, trains=True, main_input=main), args.max_steps
+    train_data, steps = _loader(args, model, train_dataset, collator, trains=True), args.max_steps
     has_length = hasattr(train_dataset, "__len__")
     per_epoch = math.ceil(len(train_data) / args.gradient_accumulation_steps) if has_length else steps
     steps = steps if steps > 0 else math.ceil(args.num_train_epochs * per_epoch)
-    loss = _Losses(model, args, compute_loss_func, compute_loss)
+    loss = _Losses(model, args, compute_loss_func)
     window = loss.window(model, args, train_data)
     is_frozen = not all(parameter.requires_grad for parameter in model.parameters())
     graph = with_arguments(Graph.load("fit"), args, steps, window, slim=is_frozen)

@@ -90,8 +90,8 @@ class Source(ABC):
         Whatever has to be saved beyond `drawn` is added to `state` while the epoch goes on, here as in `open`.
 
         Arguments:
-            again: how many of the batches before are drawn again for `redrawn`; fewer if the data has no more. Only of
-                a source that `redraws` or `replays`. Default: none.
+            again: how many of the batches before are drawn again for `redrawn`; none of several loaders that are read
+                together, fewer if the data has no more. Only of a source that `redraws` or `replays`. Default: none.
         """
 
     def select(self, indices: Any) -> torch.Tensor | None:

@@ -196,15 +196,6 @@ def read_overlays(graph: Graph, sources: Sequence[str | Path]) -> Draft:
     return Draft(_with_overlays(graph, sources, TextSource(), reading), reading.problems)
 
 
-def overlay_name(make: type[Graph], source: str | Path) -> str:
-    """The name of the overlay given by name or path.
-
-    Raises:
-        UsageError: there is no such overlay, or it is a graph.
-    """
-    return _read_overlay(source, TextSource(), GraphReading(make)).name
-
-
 def read_text(make: type[Graph], text: str, name: str) -> Draft:
     """Read a graph from text; `name` stands for the file in messages."""
     reading = GraphReading(make)

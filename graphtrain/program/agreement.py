@@ -28,7 +28,6 @@ from graphtrain.errors import (
     RankFailedError,
     RanksDivergedError,
     RanksError,
-    RankStoppedError,
     SaveFailedError,
     UsageError,
 )
@@ -120,7 +119,6 @@ class Agreement:
         # The bytes of gradients and buffers that a record carries, for whatever purpose: ranks that diverge still meet.
         self._room = self._room_of_buffers = 0
         self._carried: list[bytes] = []
-        self._repeating: set[int] | None = None
         self._records: list[Record] = []
 
     def seconds(self) -> float:
@@ -169,7 +167,7 @@ class Agreement:
         record.call, record.purpose, record.position = self.calls, _PURPOSES.index(purpose), self.run.position
         record.choices = hash(tuple(self._choices)) & _MASK  # of integers, whose hash is the same in every process
         record.stops, record.saves = min(asked["stop"], _ASKED), min(asked["save"], _ASKED)
-        record.seconds, record.is_busy = self.run.seconds(), self._requests.saves.is_writing()
+        record.seconds = self.run.seconds()
         record.saves_done, record.saves_failed = self._requests.saves.outcomes()
         record.asked, self.asked = self.asked, 0
         sent = record.packed() + carried.ljust(self._room + self._room_of_buffers, b"\0")
@@ -182,7 +180,6 @@ class Agreement:
         # Where a run was saved or resumed makes no difference to where ranks synchronise next.
         self.synchronised = purpose not in ("start", "save", "stop")
         self._seconds = records[0].seconds
-        self._requests.is_any_busy = any(each.is_busy for each in records)
         if any(each.stops for each in records):
             self._requests.post("stop")
         if any(each.saves for each in records):
@@ -232,7 +229,7 @@ class Agreement:
         """
         from graphtrain.ranks.buckets import EarlySums  # which one process never needs
 
-        self._early = EarlySums(self.ranks, parameters, self._summed, self._repeating, self._room)
+        self._early = EarlySums(self.ranks, parameters, self._summed, self._room)
 
     def backward(self, loss: torch.Tensor) -> None:
         """Run backward, at most once in a visit; the sums of gradients begin in it if they are expected to."""
@@ -240,15 +237,12 @@ class Agreement:
             loss.backward()  # type: ignore[no-untyped-call]
         else:
             self._early.within(loss.backward)
-            self._repeating = self._early.repeating
 
     @torch.no_grad()
     def exchange(
         self,
         parameters: Sequence[torch.Tensor],
         buffers: Mapping[str, torch.Tensor] | None = None,
-        *,
-        averages: bool = False,
     ) -> None:
         """Sum the gradients of these parameters over ranks, and give all ranks the buffers of rank 0.
 
@@ -259,7 +253,6 @@ class Agreement:
 
         Arguments:
             buffers: by their paths. Default: those of all modules.
-            averages: as for `exchange_tensors`.
         """
         from graphtrain.ranks.buckets import Joined, exchange_tensors  # which one process never needs
 
@@ -274,7 +267,7 @@ class Agreement:
         present = bytes(parameter.grad is not None for parameter in parameters)
         forms = {f"{path} {buffer.dtype} {tuple(buffer.shape)}": buffer for path, buffer in buffers.items()}
         shared = Joined([*forms.values()])
-        of_buffers = b"" if averages else shared.packed(self._room_of_buffers)
+        of_buffers = shared.packed(self._room_of_buffers)
         head = 4 * begun + 2 * bool(of_buffers) + bool(carried)
         payload = head.to_bytes(_COUNT_BYTES) + present + "\n".join(forms).encode()
         digest = hashlib.blake2b(payload, digest_size=8).digest()
@@ -291,13 +284,13 @@ class Agreement:
             forms = {form: buffer for form, buffer in forms.items() if form in common}
             shared = Joined([*forms.values()])
         summed = [parameter for parameter, has_gradient in zip(parameters, present, strict=True) if has_gradient]
-        self._room_of_buffers = 0 if averages else shared.size
+        self._room_of_buffers = shared.size
         rest = None if of_buffers and are_same else shared
 
         def exchange() -> None:
             done = early.complete(begun, summed, self._carried if are_same else ()) if early is not None else ()
             others = [parameter for parameter in summed if id(parameter) not in done]
-            exchange_tensors(self.ranks, others, rest, averages=averages, early=early)
+            exchange_tensors(self.ranks, others, rest, early=early)
 
         self._together(exchange)
         if early is not None:
@@ -453,8 +446,6 @@ def _raised(named: dict[str, str]) -> GraphtrainError:
 
 
 def _of_failure(failure: Failure) -> RanksError:
-    if failure.kind == "stopped":
-        return RankStoppedError(f"rank {failure.rank} was stopped before anything was trained")
     if failure.kind == "lost":
         return RankFailedError(failure.reason)
     return RankFailedError(f"rank {failure.rank} failed {failure.place}: {failure.reason}")

@@ -14,7 +14,6 @@ import torch
 from graphtrain.errors import UsageError
 from graphtrain.report.logger import Logger as Logger
 from graphtrain.report.logger import RunLogger, Shown, Text
-from graphtrain.report.rows import Rows
 from graphtrain.report.values import (
     REDUCTIONS,
     ROW_POSITION,
@@ -218,7 +217,7 @@ class Recorder:
         self._gather = gather
         self._position, self._outer_counts, self._columns = position, outer_counts, columns
         self._means: dict[str, Means] = {}
-        self.rows = Rows()
+        self.rows: list[dict[str, float]] = []
         self.latest: dict[str, float] = {}
         self.steps: dict[str, float] = {}
         self.loggers: list[Logger] = []
@@ -269,7 +268,7 @@ class Recorder:
         check_names(values, "a row of metrics was given")
         row = self._row(values)
         step = int(row["step"])
-        self.rows.append(row)
+        self.rows.append(dict(row))
         self._remember(row)
         for logger in self.loggers:
             logger(row, step)
@@ -333,7 +332,7 @@ class Recorder:
 
     def load_rows(self, rows: list[dict[str, float]]) -> None:
         """Replace the rows by those of the run that is resumed."""
-        self.rows = Rows(rows)
+        self.rows = rows
         self.latest = {}
         for row in rows:
             self._remember(row)

@@ -96,7 +96,7 @@ def _chosen(
             run_files.read = read_by_all
             checkpoint = run_files.find(options.resume)
         elif options.is_named:
-            checkpoint = options.read(existing_checkpoint(options.resume))
+            checkpoint = read_checkpoint(existing_checkpoint(options.resume))
             if max(checkpoint.ranks, saves.ranks.world_size) > 1:  # it is read again, as each process needs it
                 checkpoint = read_by_all(checkpoint.path, checkpoint.manifest)
     except GraphtrainError as error:

@@ -304,10 +304,11 @@ class CheckpointWriter(Saves):
             slim = Slim(frozen, newest.path.name if newest is not None else "")
         part = self._ranks.save(staged, compiled.state.must_be_equal, run_files.checkpoints, slim)
         # After the copy, while training continues: what changes meanwhile is reported too, one save too early.
-        data_content, changed_paths = compiled.state.data_content, compiled.state.changed
+        state = compiled.state
+        saved, data_content = state.changed, state.data_content
 
         def write_part() -> Written:
-            content, changed = data_content.hashed(changed_paths) if data_content is not None else ({}, [])
+            content, changed = data_content.contents(saved) if data_content is not None else ({}, [])
             known = replace(facts, data_content=content, unknown=[*facts.unknown, *changed])
             if compiled.returning and staged.weight_that_is_not_finite:
                 known = replace(known, saved_by=before)

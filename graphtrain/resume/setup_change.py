@@ -98,7 +98,7 @@ def setup_changes(
         drift: what was restored of the reachable state.
         reported: names of data that is reported already.
     """
-    if not (paths := differing(saved, hashes)):
+    if not (paths := [path for path, value in hashes.items() if saved.get(path, value) != value]):
         return []
     now = setup_hashes(baseline, now=True)
     replaced = [
@@ -109,20 +109,14 @@ def setup_changes(
     return [path for path in paths if now.get(path) == hashes[path] and not is_within(path, [*replaced, *reported])]
 
 
-def differing(saved: Mapping[str, str], hashes: Mapping[str, str]) -> list[str]:
-    """The paths whose hash is another one than the saved one."""
-    return [path for path, value in hashes.items() if saved.get(path, value) != value]
-
-
-def unexplained(paths: Collection[str], maker: str = "`setup`") -> list[str]:
+def unexplained(paths: Collection[str]) -> list[str]:
     """A line for each path that differs although nobody changed anything.
 
     >>> unexplained(["model.noise"])
     ['model.noise differs from what `setup` made: seed it, or give what holds it a `state_dict`']
     """
-    lines = [f"{path} differs from what {maker} made: seed it, or {REMEDY}" for path in paths]
-    more = len(lines) - _MOST
-    return lines if more <= 0 else [*lines[:_MOST], f"{more} more such {'difference' if more == 1 else 'differences'}"]
+    lines = [f"{path} differs from what `setup` made: seed it, or {REMEDY}" for path in paths]
+    return [*lines[:_MOST], f"and {len(lines) - _MOST} more"] if len(lines) > _MOST else lines
 
 
 def _text(value: Any, baseline: Baseline) -> str:

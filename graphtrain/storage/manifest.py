@@ -151,11 +151,6 @@ class Manifest:
 _EMPTY = vars(Manifest())
 
 
-def names_kept(manifest: Manifest) -> list[str]:
-    """The names of the earlier checkpoints to which a run at this one can go back."""
-    return [name for name in manifest.saved_by.values() if name]
-
-
 def read_manifest(path: Path) -> Manifest:
     """Read and check the manifest of a checkpoint folder; absent fields have their defaults.
 

@@ -165,17 +165,12 @@ class MetricsFile:
                 os.truncate(self._path, length)
 
     def rows(
-        self,
-        length: int | None = None,
-        *,
-        beginning: bytes = b"",
-        read: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+        self, length: int | None = None, *, read: Callable[[dict[str, Any]], dict[str, Any]] = dict
     ) -> Iterator[dict[str, Any]]:
         """The rows, one by one, but for a last one that is still being written; none where there is no file.
 
         Arguments:
             length: the bytes that are read. Default: all.
-            beginning: of the lines that are read; the others are left out. Default: all are read.
             read: makes a row of the table in a line. Default: the table is one.
 
         Raises:
@@ -192,8 +187,7 @@ class MetricsFile:
                         return
                     if length is not None and end > length:
                         raise ValueError("a row is longer than it was")
-                    if line.startswith(beginning):
-                        yield read(parsed_json(line))
+                    yield read(parsed_json(line))
         except FileNotFoundError:
             return
         except OSError as error:

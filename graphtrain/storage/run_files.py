@@ -20,7 +20,6 @@ from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint, write_che
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.named import existing_checkpoint
 from graphtrain.storage.regular import (
-    parsed_json,
     remove_leftovers,
     replace_file,
     temporary_name,
@@ -113,7 +112,8 @@ class RunLock:
         except OSError as error:
             os.close(descriptor)
             if error.errno in _TAKEN:
-                raise UsageError(f"`{self._folder}` is being trained by {_holder(file)}", _LOCK_HINT) from None
+                who = file.read_text() or "another process"
+                raise UsageError(f"`{self._folder}` is being trained by {who}", _LOCK_HINT) from None
             self._notify(
                 f"the file system of `{self._folder}` has no locks ({error.strerror}): "
                 "make sure that no second process trains there"
@@ -121,10 +121,10 @@ class RunLock:
             return
         self._descriptor = descriptor
         _HELD.add(descriptor)
-        who = {"process": os.getpid(), "host": socket.gethostname(), "since_unix_seconds": round(time.time())}
+        who = f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}"
         try:
             os.ftruncate(descriptor, 0)
-            os.write(descriptor, json.dumps(who).encode())
+            os.write(descriptor, who.encode())
         except OSError:  # a full disk: the lock holds without a name
             return
 
@@ -146,18 +146,6 @@ def _close_all() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_close_all)
-
-
-def _holder(file: Path) -> str:
-    try:
-        holder: Any = parsed_json(file.read_bytes())
-        process, host = int(holder["process"]), str(holder["host"])
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder["since_unix_seconds"]))
-    except (OSError, ValueError, KeyError, TypeError, OverflowError):
-        return "another process"
-    is_this = process == os.getpid() and host == socket.gethostname()
-    who = "another trainer of this process" if is_this else f"process {process} on {host!r}"
-    return f"{who} since {since}"
 
 
 # ---- the files
@@ -195,13 +183,7 @@ class RunFiles:
     ) -> None:
         self.path = Path(run_dir)
         self._lead, self.writes = lead, writes
-        try:
-            self.folder = self.path.absolute()  # the current folder may change
-        except FileNotFoundError:
-            raise UsageError(
-                f"the run directory `{run_dir}` cannot be found: the current folder no longer exists",
-                "change to a folder that does, or name the run directory by its absolute path",
-            ) from None
+        self.folder = self.path.absolute()  # the current folder may change
         self._store = FolderStore(self.folder / CHECKPOINTS_FOLDER, notify)
         self._metrics = MetricsFile(self.folder / METRICS_FILE)
         self._texts = MetricsFile(self.folder / TEXTS_FILE)
@@ -219,10 +201,6 @@ class RunFiles:
 
     def _prepare(self) -> None:
         """Create the folders, and check that they can be written."""
-        for folder in (self.folder, self._store.folder):
-            if os.path.lexists(folder) and not folder.is_dir():
-                shown = self.path if folder == self.folder else self.path / CHECKPOINTS_FOLDER
-                raise UsageError(f"`{shown}` is not a folder", "choose another run directory")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._store.folder.mkdir(exist_ok=True)
@@ -283,10 +261,8 @@ class RunFiles:
         if resume == "auto":
             newest = self.newest()
             if newest is None and checkpoints:
-                count = len(checkpoints)
-                several = f"{count} checkpoints, none of which can be resumed"
                 raise UsageError(
-                    f"`{self.path}` holds {several if count > 1 else 'a checkpoint that cannot be resumed'}",
+                    f"`{self.path}` holds {len(checkpoints)} checkpoints, none of which can be resumed",
                     "fix the problems reported above, fork from another run, or use another run directory",
                 )
             if newest is None and holds_a_run:

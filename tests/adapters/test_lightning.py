@@ -15,7 +15,7 @@ pytest.importorskip("lightning")
 from lightning.pytorch import Callback, LightningModule
 
 from graphtrain import Graph, Trainer, UsageError
-from graphtrain.adapters.lightning import load_from_checkpoint, setup
+from graphtrain.adapters.lightning import setup
 from tests.adapters import modules, peer
 from tests.adapters.modules import CASES, Base, Case, Validated, data, val
 
@@ -207,7 +207,7 @@ BAD = {
     "a flag of Lightning 1": (
         Base,
         {"terminate_on_nan": True},
-        "no argument `terminate_on_nan`.*docs/coming-from-lightning.md has a row",
+        "no argument `terminate_on_nan`.*docs/coming-from-lightning.md has the arguments",
     ),
     "a loop": (AsksForLoops, {}, "`trainer.fit_loop` is not here: what does it is the graph"),
     "a callback that saves": (Base, {"callbacks": Saves()}, "`trainer.save_checkpoint` .* the node `checkpoint`"),
@@ -257,32 +257,6 @@ def test_what_hooks_add_to_a_checkpoint_comes_back(tmp_path: Path, capsys: pytes
     graph, resources = setup(Kept(), train_dataloaders=data(), val_dataloaders=val(), max_epochs=3)
     Trainer(graph, **given, **resources).run()
     assert "loaded {'epoch': 1}" in capsys.readouterr().out
-
-
-def test_weights_of_a_checkpoint_of_lightning_are_loaded_and_nothing_is_unpickled(tmp_path: Path) -> None:
-    source = Base()
-    torch.save({"state_dict": source.state_dict(), "epoch": 3}, tmp_path / "plain.ckpt")
-    module = Base()
-    setup(module, train_dataloaders=data(), ckpt_path=tmp_path / "plain.ckpt")
-    assert same(module.state_dict(), source.state_dict())
-    torch.save({"state_dict": source.state_dict(), "hyper_parameters": Pickled()}, tmp_path / "pickled.ckpt")
-    with pytest.raises(UsageError, match="holds no weights that load without running its code"):
-        setup(Base(), train_dataloaders=data(), ckpt_path=tmp_path / "pickled.ckpt")
-
-
-def test_a_module_is_loaded_from_a_checkpoint(tmp_path: Path) -> None:
-    graph, resources = setup(Validated(), train_dataloaders=data(), val_dataloaders=val(), max_epochs=1)
-    Trainer(graph, device="cpu", display=None, notify=lambda line: None, run_dir=tmp_path, **resources).run()
-    loaded = load_from_checkpoint(Validated, tmp_path / "newest", lr=0.3)
-    assert same(loaded.state_dict(), resources["model"].state_dict()) and loaded.hparams["lr"] == 0.3
-    with pytest.raises(UsageError, match="is not of this GAN"):
-        load_from_checkpoint(modules.GAN, tmp_path / "newest")
-    with pytest.raises(UsageError, match="name a checkpoint"):
-        load_from_checkpoint(Validated, tmp_path / "nothing")
-
-
-class Pickled:
-    """Something that only unpickling would make."""
 
 
 # ---- graphs

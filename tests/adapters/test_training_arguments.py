@@ -108,7 +108,6 @@ USED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "train_sampling_strategy": ("sequential", {}, "train_data"),
     "seed": (1, {}, "train_data"),
     "data_seed": (1, {}, "train_data"),
-    "length_column_name": ("size", {}, "nothing in lists: test_samples_of_a_window_are_about_equally_long"),
     "label_smoothing_factor": (0.1, {}, "loss"),
     "per_device_eval_batch_size": (2, EPOCHS, "val_data"),
     "remove_unused_columns": (False, {}, "train_data"),

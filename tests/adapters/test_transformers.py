@@ -147,31 +147,6 @@ def test_a_window_is_a_mean_where_batches_have_no_labels(tmp_path: Path) -> None
         assert overlay in graph.layers.names
 
 
-@pytest.mark.full
-def test_samples_of_a_window_are_about_equally_long(tmp_path: Path) -> None:
-    """The order is one of Trainer's function; which, depends on the seed and the epoch alone."""
-    data = [{"input_ids": [1 + place % 40] * (1 + place % 9), "labels": place % 3} for place in range(64)]
-    pad = transformers.DataCollatorWithPadding(tokenizer())
-    given = {"train_sampling_strategy": "group_by_length", "num_train_epochs": 1}
-    run = here(classifier, tmp_path, given=given, train_dataset=data, data_collator=pad)
-    run.run()
-    by_length, mixed = (
-        sum(batch["input_ids"].shape[1] for batch in loader.batches(0))
-        for loader in (
-            run.resources["train_data"],
-            here(classifier, tmp_path, given={}, train_dataset=data, data_collator=pad).resources["train_data"],
-        )
-    )
-    assert by_length < mixed and sorted(run.resources["train_data"].sampler) == [*range(64)]
-    named = [{**row, "length": len(row["input_ids"])} for row in data]
-    datasets = pytest.importorskip("datasets")
-    table = datasets.Dataset.from_list(named)
-    of_column = here(classifier, tmp_path, given=given, train_dataset=table, data_collator=pad).resources["train_data"]
-    assert [*of_column.sampler] == [*run.resources["train_data"].sampler]
-    with pytest.raises(UsageError, match="finds no lengths: samples have no `input_ids`"):
-        setup(classifier(), arguments(tmp_path, **given), train_dataset=[{"text": 1}] * 4)
-
-
 def tokenizer() -> Any:
     """One of 50 words, of no file."""
     tokenizers = pytest.importorskip("tokenizers")
@@ -261,71 +236,6 @@ def test_a_model_is_made_and_seeded_as_trainer_does(make: Any, tmp_path: Path) -
             setup(
                 **{"model": None, "args": arguments(tmp_path), "train_dataset": labelled(4), **other}, model_init=make
             )
-
-
-def tenfold(model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
-    """What a subclass overrides: it uses no count, and takes the labels out."""
-    labels = inputs.pop("labels")
-    outputs = model(**inputs)
-    losses = torch.nn.functional.cross_entropy(outputs.logits.flatten(0, -2), labels.flatten(), reduction="none")
-    loss = 10 * losses.mean()
-    return (loss, outputs) if return_outputs else loss
-
-
-def per_token(model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
-    outputs = model(**inputs, num_items_in_batch=num_items_in_batch)
-    return (3 * outputs.loss, outputs) if return_outputs else 3 * outputs.loss
-
-
-OWN_LOSSES = {
-    "with metrics": (classifier, tenfold, {}, accuracy, 0),
-    "without metrics": (classifier, tenfold, {}, None, 0),
-    "windows": (classifier, tenfold, {"gradient_accumulation_steps": 3}, accuracy, 0),
-    "means of windows": (unaware, tenfold, {"gradient_accumulation_steps": 4}, None, 0),
-    "a causal model in windows, without a count": (gpt2, tenfold, {"gradient_accumulation_steps": 2}, None, 0),
-    "windows of tokens": (causal, per_token, {"gradient_accumulation_steps": 2}, None, 1e-6),
-}
-
-
-@pytest.mark.second(3)
-@pytest.mark.full
-@pytest.mark.parametrize("name", OWN_LOSSES)
-def test_the_loss_of_a_subclass_is_that_of_its_evaluations(name: str, tmp_path: Path) -> None:
-    make, compute_loss, more, metrics, most = OWN_LOSSES[name]
-
-    class Subclass(transformers.Trainer):  # type: ignore[misc, name-defined]
-        def compute_loss(self, *args: Any, **options: Any) -> Any:
-            return compute_loss(*args, **options)
-
-    given = {"eval_strategy": "epoch", **more}
-    expected = there(make, tmp_path, given=given, trainer_class=Subclass, compute_metrics=metrics)
-    run = here(make, tmp_path, given=given, compute_loss=compute_loss, compute_metrics=metrics)
-    run.run()
-    assert difference(expected.model, run.resources["model"]) <= most
-    evaluated = [row["val/loss"] for row in run.metrics if "val/loss" in row]
-    assert evaluated == pytest.approx(logged(expected, "eval_loss"), rel=1e-6)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("options", "given", "message"),
-    [
-        ({"compute_loss_func": tenfold}, {}, "leave compute_loss_func and label_smoothing_factor out"),
-        ({}, {"label_smoothing_factor": 0.1}, "leave compute_loss_func and label_smoothing_factor out"),
-        ({}, {"gradient_accumulation_steps": 2}, "is not divided by it"),
-    ],
-    ids=["two losses", "smoothed", "a term that is not divided"],
-)
-def test_a_loss_that_trainer_would_not_have_is_an_error(
-    options: dict[str, Any], given: dict[str, Any], message: str, tmp_path: Path
-) -> None:
-    def with_a_term(model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
-        outputs = model(**inputs, num_items_in_batch=num_items_in_batch)
-        return (outputs.loss + 1, outputs) if return_outputs else outputs.loss + 1
-
-    with pytest.raises(UsageError) as caught:
-        setup(causal(), arguments(tmp_path, **given), texts(8), compute_loss=with_a_term, **options)
-    assert message in str(caught.value)
 
 
 @pytest.mark.full

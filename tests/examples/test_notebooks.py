@@ -23,7 +23,6 @@ import nbformat
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
 
 pytestmark = pytest.mark.full  # a kernel each
 
@@ -212,108 +211,6 @@ def failure(rewire: Any) -> None:
     assert re.fullmatch(
         r"\('failed', 'train_batch', \d+, 10\)", shown(cell_with(rewire, "trainer.state"))["text/plain"]
     )
-
-
-# ---- what else a person does
-
-PREPARED = """
-import torch
-from graphtrain import Graph, Trainer, node
-
-model = torch.nn.Linear(2, 1)
-
-def new_trainer(graph="fit"):
-    return Trainer(
-        graph,
-        model=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        train_data=[torch.ones(4, 2)] * 5,
-        training_step=lambda model, batch: model(batch).square().mean(),
-    )
-"""
-
-
-DECLARED = """
-@node
-def note(seen: list) -> None:
-    seen.append({})
-"""
-
-CELLS = {
-    # a cell that declares a node, again and again
-    "declared": DECLARED.format(1),
-    "inserted by name": """
-trainer = new_trainer()
-trainer.rewire(trainer.graph.insert("note", after="step"), seen=[])
-trainer.run(until="2 steps")
-trainer.resources["seen"]
-""",
-    "declared again": DECLARED.format(2),
-    "the same graph": """
-trainer.rewire(trainer.graph)
-trainer.run(until="4 steps")
-trainer.resources["seen"]
-""",
-    "declared a third time": DECLARED.format(3),
-    "inserted again": """
-trainer.rewire(Graph.load("fit").insert("note", note, after="step"))
-trainer.run(until="5 steps")
-trainer.resources["seen"]
-""",
-    "inserted twice": 'trainer.rewire(trainer.graph.insert("note", note, after="step"))',
-    "after the refusal": """
-trainer.run(until="6 steps")
-trainer.resources["seen"], trainer.progress["note"]["runs"]
-""",
-    # nothing that draws, or something that fails
-    "layout fails": """
-import importlib
-
-render = importlib.import_module("graphtrain.viz.render")
-draw = render.draw
-
-def fail(*arguments):
-    raise RuntimeError("no layout")
-
-render.draw = fail
-trainer = new_trainer()
-trainer.run(until="1 epochs")
-trainer
-""",
-    "graph, layout fails": "trainer.graph",
-    "graph, layout works": "render.draw = draw\ntrainer.graph",
-    "no such module": "import sys\nsys.modules[render.__name__] = None\ntrainer",
-    "graph, no such module": "trainer.graph",
-    "the run continues": 'trainer.run(until="2 epochs")',
-}
-RAISING = ("inserted twice",)
-
-
-@pytest.mark.sweep
-def test_a_cell_that_declares_a_node_can_be_run_again_and_a_notebook_goes_without_pictures(tmp_path: Path) -> None:
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(PREPARED)])
-    for name, source in CELLS.items():
-        tags = ["raises-exception"] if name in RAISING else []
-        notebook.cells.append(nbformat.v4.new_code_cell(source, metadata={"tags": tags}))
-    cells = dict(zip(CELLS, executed(notebook, tmp_path).cells[1:], strict=True))
-    assert shown(cells["inserted by name"])["text/plain"] == "[1, 1]"
-    assert shown(cells["the same graph"])["text/plain"] == "[1, 1, 2, 2]"  # used by its name: the latest
-    assert shown(cells["inserted again"])["text/plain"] == "[1, 1, 2, 2, 3]"
-    (error,) = outputs(cells["inserted twice"], "error")
-    assert error["ename"] == "EditError" and "there is already a node `note`" in error["evalue"]
-    assert shown(cells["after the refusal"])["text/plain"] == "([1, 1, 2, 2, 3, 3], 6)"
-    for name in ("layout fails", "no such module"):
-        html = shown(cells[name])["text/html"]
-        assert "Trainer of fit: stopped, step 5, epoch 1" in html and "<details" not in html
-    for name in ("graph, layout fails", "graph, no such module"):
-        assert set(shown(cells[name])) == {"text/plain"}
-    assert set(shown(cells["graph, layout works"])) == {"text/plain", "image/svg+xml"}
-    assert "Outcome.REACHED" in shown(cells["the run continues"])["text/plain"]
-
-
-def test_a_cell_that_raises_untagged_is_noticed(tmp_path: Path) -> None:
-    with pytest.raises(CellExecutionError):
-        executed(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 / 0")]), tmp_path)
 
 
 def store() -> None:

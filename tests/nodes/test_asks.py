@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -117,34 +116,6 @@ def test_wherever_it_is_cut_it_is_exact(name: str, step: int, tmp_path: Path) ->
         assert second.metrics == whole.metrics
 
 
-def test_a_mapping_and_slots_come_with_an_ask_too() -> None:
-    asking = ASKING["stop in mid-window"]
-    supplied = resources(asking, as_mapping=True)
-    step = supplied["training_step"]
-
-    def with_slot(model: Any, batch: Any, epoch: int, batch_index: int, seen: int = 0) -> Any:
-        result = step(model, batch, epoch, batch_index)
-        result, ask = result if isinstance(result, tuple) else (result, None)
-        result = {**result, "seen": seen + 1}
-        return result if ask is None else (result, ask)
-
-    graph = FIT.set("train_batch", writes={"seen": "seen"}, keep=["seen"])
-    trainer = trainer_of(asking, graph=graph, training_step=with_slot)
-    trainer.run()
-    assert trainer.read("seen") == 8
-    assert weights(trainer.resources["model"]) == by_hand(asking, 4)[0]
-    assert trainer.metrics[-1]["half"] == 0.5
-
-
-def test_another_ending_takes_the_place_of_one_that_was_asked_for(tmp_path: Path) -> None:
-    asking = ASKING["stop in mid-window"]
-    trainer_of(asking, tmp_path).run()
-    assert trainer_of(asking, tmp_path).run() is Outcome.ALREADY_FINISHED
-    longer = trainer_of(lambda epoch, batch: None, tmp_path, FIT.set("finish", after="3 epochs"))
-    assert longer.run() is Outcome.FINISHED
-    assert longer.progress["next_batch"]["batches"] == 3 * BATCHES
-
-
 DATA: dict[str, Callable[[], Any]] = {
     "a loader": lambda: Loader(torch.randn(BATCHES * 3, 2), batch_size=3, shuffle=True),
     "a data loader": lambda: DataLoader(torch.randn(BATCHES * 3, 2), batch_size=3, shuffle=True),  # type: ignore[arg-type]
@@ -161,11 +132,10 @@ class Endless:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("prefetch", [False, pytest.param(True, marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("name", DATA)
-def test_an_epoch_of_any_data_ends(name: str, prefetch: bool, tmp_path: Path) -> None:
+def test_an_epoch_of_any_data_ends(name: str, tmp_path: Path) -> None:
     asking = ASKING["end every epoch"]
-    graph = FIT.set("finish", after="3 epochs").set("next_batch", prefetch=prefetch)
+    graph = FIT.set("finish", after="3 epochs")
 
     def made(run_dir: Path | None = None) -> Trainer:
         torch.manual_seed(5)
@@ -204,21 +174,6 @@ def test_a_validation_stops_the_run_or_ends_early(alone: bool) -> None:
     assert rows == ([] if alone else [1.0, 3.0])
 
 
-@pytest.mark.parametrize("batch", [1, 2])
-def test_an_evaluation_of_several_loaders_ends_as_a_whole(batch: int) -> None:
-    seen: list[int] = []
-
-    def validation_step(model: torch.nn.Module, batch_: torch.Tensor, loader: str) -> Any:
-        seen.append(len(batch_))
-        return ({"loss": 1.0}, END_EPOCH) if len(seen) == batch else {"loss": 1.0}
-
-    loaders = {"near": data()[:2], "far": data()[:3]}
-    graph = FIT.set("finish", after="1 epochs")
-    trainer = trainer_of(lambda epoch, batch: None, graph=graph, val_data=loaders, validation_step=validation_step)
-    assert trainer.run() is Outcome.FINISHED
-    assert len(seen) == batch
-
-
 # ---- what is refused
 
 
@@ -231,13 +186,6 @@ def test_a_graph_in_which_nothing_ends_by_an_amount_is_an_error() -> None:
     graph = FIT.guard("ending", "step.steps >= 5").set("finish", after="never")
     with pytest.raises(UsageError, match="returned STOP, and no guard reads if a node with `after` is due"):
         trainer_of(lambda epoch, batch: STOP, graph=graph).run()
-
-
-def test_a_graph_without_other_ends_goes_by_it() -> None:
-    graph = FIT.set("finish", after="never")
-    assert [problem.code for problem in graph.check()] == ["G504"]
-    trainer = trainer_of(ASKING["stop in mid-window"], graph=replace(graph, allow=("G504",)))
-    assert trainer.run() is Outcome.FINISHED
 
 
 # ---- several ranks
@@ -263,11 +211,6 @@ def test_one_rank_that_asks_is_enough(rank: int) -> None:
     assert torch.equal(ends[0].weights, ends[1].weights)
     # Two steps an epoch, of 4 micro-batches and of 2; four of them end the run.
     assert {(end.progress["next_batch"]["epoch"], end.progress["next_batch"]["batches"]) for end in ends} == {(1, 12)}
-
-
-def test_an_epoch_that_was_its_last_batch_ends_no_other() -> None:
-    ends = run(2, None, **asking_of_rank(0, END_EPOCH, 10))
-    assert {(end.progress["next_batch"]["epoch"], end.progress["next_batch"]["batches"]) for end in ends} == {(1, 15)}
 
 
 @pytest.mark.full

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import graphtrain
-from graphtrain import DataError, Graph, Loader, PlannedRun, Trainer, rank_local
+from graphtrain import DataError, Graph, Loader, PlannedRun, Trainer
 from graphtrain.ranks import Ranks
 from tests.nodes.test_loaders_together import Unsized, lists, numbers
 from tests.ranks.fake_ranks import run_ranks
@@ -152,23 +152,6 @@ def test_a_cut_between_epochs_inside_the_data_is_exact(kind: str, tmp_path: Path
     cuts_are_exact(tmp_path, (24,), with_epochs_of(3), DATA[kind])
 
 
-@pytest.mark.sweep
-@pytest.mark.parametrize("prefetch", [False, True])
-@pytest.mark.parametrize("batches", [1, 3, 7])
-@pytest.mark.parametrize("kind", DATA)
-def test_every_cut_is_exact(kind: str, batches: int, prefetch: bool, tmp_path: Path) -> None:
-    graph = with_epochs_of(batches).set("next_batch", prefetch=prefetch).set("accumulate", every=2)
-    cuts_are_exact(tmp_path, range(1, 1000, 1 if batches < 7 else 3), graph, DATA[kind])
-
-
-@pytest.mark.full
-def test_of_several_loaders_together_and_with_a_limit(tmp_path: Path) -> None:
-    assert [number for *_, number in seen_of(with_epochs_of(4, 2), lists(3, 2))] == [0, 1, 2, 0, 1, 2, 0, 1]
-    limited = with_epochs_of(5, 2).set("next_batch", limit=3)
-    assert [number for *_, number in seen_of(limited, DATA["list"]())] == [0, 1, 2, 0, 1, 2, 0, 1, 2, 0]
-    cuts_are_exact(tmp_path, (30,), with_epochs_of(4, 2), lambda: lists(3, 2))
-
-
 @pytest.mark.parametrize(("last", "batches"), [(1, [0, 1, 0, 1]), (3, [0, 1, 2, 3, 4, 0, 1, 2])])
 def test_what_asks_for_the_end_of_an_epoch_begins_the_data_again(last: int, batches: list[float]) -> None:
     """But not with the last batch, where there is nothing to end."""
@@ -183,14 +166,6 @@ def test_what_asks_for_the_end_of_an_epoch_begins_the_data_again(last: int, batc
     resources = {**trainer.resources, "training_step": stops}
     Trainer(with_epochs_of(4, 2), display=None, notify=lambda line: None, **resources).run()
     assert got == batches
-
-
-def test_a_batch_that_is_none_counts() -> None:
-    data = [*numbers(2).split(1), None]
-    assert seen_of(with_epochs_of(4, 2), data) == [
-        (0, 0, 0.0), (0, 1, 1.0), (0, 3, 0.0), (1, 0, 1.0), (1, 2, 0.0), (1, 3, 1.0),
-    ]  # fmt: skip
-    assert [index for _, index, _ in seen_of(with_epochs_of(3, 2), data)] == [0, 1, 0, 1]
 
 
 def test_data_that_ends_before_its_length_is_read_again() -> None:
@@ -248,26 +223,6 @@ def test_ranks_take_turns_and_no_round_goes_beyond_an_epoch(kind: str, batches: 
             assert [digest for digest, _ in again] == [digest for digest, _ in whole]
 
 
-def test_what_asks_for_the_end_of_an_epoch_on_two_ranks_begins_the_data_again() -> None:
-    """They agree on it in the round after, which is the last of the epoch."""
-
-    def program(ranks: Ranks) -> list[tuple[int, float]]:
-        got: list[tuple[int, float]] = []
-
-        def ends(model: Any, batch: torch.Tensor, step: int, epoch: int) -> Any:
-            got.append((epoch, float(batch[0, 0])))
-            loss = model(batch).mean()
-            return (loss, graphtrain.END_EPOCH) if step == 1 else loss
-
-        graph = with_epochs_of(2, 4)
-        resources = {**make(FIT, Loader(numbers(3), batch_size=1)).resources, "training_step": ends}
-        Trainer(graph, display=None, notify=lambda line: None, not_state=["training_step<got>"], **resources).run()
-        return got
-
-    first, second = run_ranks(2, program)
-    assert sorted(first + second) == [(0, 0), (0, 1), (1, 0), (1, 2), (2, 0), (2, 1), (3, 0), (3, 2)]
-
-
 # ---- what is refused
 
 
@@ -286,22 +241,3 @@ def test_what_asks_for_the_end_of_an_epoch_on_two_ranks_begins_the_data_again() 
 def test_what_cannot_be_is_refused(graph: Graph, data: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
         make(graph, data).run()
-
-
-def test_data_that_is_divided_already_is_refused() -> None:
-    def program(ranks: Ranks) -> None:
-        with pytest.raises(DataError, match="batches_per_epoch = 3 counts batches in which ranks take turns"):
-            make(with_epochs_of(3), rank_local([numbers(1)])).run()
-
-    run_ranks(2, program)
-
-
-def test_a_number_that_is_none_is_an_error_of_the_graph() -> None:
-    (problem,) = FIT.set("next_batch", batches_per_epoch=0).check()
-    assert "next_batch.batches_per_epoch: expected an integer > 0" in problem.message
-
-
-def test_a_dry_run_has_one_batch() -> None:
-    trainer = make(with_epochs_of(7).dry_run(), DATA["list"]())
-    trainer.run()
-    assert trainer.progress["next_batch"]["batches"] == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from graphtrain import Graph, Trainer, UsageError
+from graphtrain import Graph, Trainer
 from graphtrain.state.random import seed_everything
 from tests.program.small_run import make_model
 from tests.program.test_by_hand import assert_same
@@ -171,37 +170,6 @@ def test_a_shape_is_compiled_once(step: Any, compiler: Compiler) -> None:
     assert (compiler.asked, compiler.sizes) == (1, [FULL, SHORT])
 
 
-@dataclass
-class Labelled:
-    """A batch of a class of its own: nobody finds its tensors."""
-
-    inputs: torch.Tensor
-    labels: torch.Tensor
-
-
-def labelled_loss(model: nn.Module, batch: Labelled) -> torch.Tensor:
-    return nn.functional.cross_entropy(model(batch.inputs), batch.labels)
-
-
-def padded_loss(model: nn.Module, batch: Any) -> torch.Tensor:
-    (inputs, labels), size = batch
-    return nn.functional.cross_entropy(model(inputs[:size]), labels[:size])
-
-
-@pytest.mark.second(1)
-@pytest.mark.full
-@pytest.mark.parametrize("step", [labelled_loss, padded_loss])
-def test_so_is_one_that_only_the_function_sees(step: Any, compiler: Compiler) -> None:
-    """Whatever came before it: that a size changes makes no variable of it."""
-    sizes = [6, 3, 5, 4]
-    data = [make_data()[0]] * 3
-    inputs, labels = (torch.cat(parts) for parts in zip(*data, strict=True))
-    padded = [((inputs, labels), size) for size in sizes]
-    own = [Labelled(inputs[:size], labels[:size]) for size in sizes]
-    make_trainer(step, train_data=own if step is labelled_loss else padded).run()
-    assert len(compiler.sizes) == len(sizes)
-
-
 @pytest.mark.second(1)
 @pytest.mark.full
 @pytest.mark.parametrize("step", [asking, Asker])
@@ -217,21 +185,6 @@ def test_a_number_that_changes_is_a_variable_soon(step: Any, compiler: Compiler)
     further.rewire(further.graph.set("finish", after="20 epochs"))
     further.run()
     assert len(compiler.sizes) - before <= 6
-
-
-@pytest.mark.full
-def test_other_runs_in_the_process_use_none_of_the_limit(compiler: Compiler) -> None:
-    for width in range(10):
-        trainer = make_trainer(width=9 + width)
-        trainer.run(until="1 epochs")
-    assert compiler.sizes == [FULL, SHORT] * 10
-
-
-def test_by_default_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "compile", lambda *arguments, **options: pytest.fail("it was"))
-    trainer = make_trainer(compiled=False)
-    trainer.run()
-    assert trainer.read("train_batch.compile") is False
 
 
 def test_evaluation_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,16 +204,6 @@ def test_evaluation_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     assert modes == [True] * (BATCHES * EPOCHS)
 
 
-@pytest.mark.full
-def test_the_model_keeps_its_names(compiler: Compiler) -> None:
-    trainer = make_trainer()
-    model = trainer.resources["model"]
-    trainer.run()
-    assert type(trainer.resources["model"]) is nn.Sequential
-    assert list(model.state_dict()) == list(make_model().state_dict())
-    assert set(trainer.progress["train_batch"]) == set(make_trainer(compiled=False).progress["train_batch"])
-
-
 @pytest.mark.sweep
 @pytest.mark.parametrize(
     "step", [step if step is asking else pytest.param(step, marks=pytest.mark.sweep) for step in STEPS]
@@ -274,42 +217,6 @@ def test_a_cut_run_equals_one_never_cut(step: Any, compiler: Compiler, tmp_path:
     cut = make_trainer(step, tmp_path / "cut")
     cut.run()
     assert cut.digest() == whole.digest()
-
-
-@pytest.mark.second(1)
-@pytest.mark.full
-@pytest.mark.parametrize("before", [True, False])
-def test_it_may_be_changed_at_a_resume(before: bool, compiler: Compiler, tmp_path: Path) -> None:
-    """Graphs that are compiled here compute the same bits."""
-    whole = make_trainer(compiled=False)
-    whole.run()
-    make_trainer(run_dir=tmp_path, compiled=before).run(until="7 batches")
-    assert compiler.asked == before
-    changed = make_trainer(run_dir=tmp_path, compiled=not before)
-    changed.run()
-    assert compiler.asked == 1
-    assert_same(changed.resources["model"].state_dict(), whole.resources["model"].state_dict())
-
-
-@pytest.mark.full
-def test_a_missing_compiler_is_reported_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    from torch._inductor.exc import InvalidCxxCompiler
-
-    def backend(graph: Any, examples: Any) -> Any:
-        raise InvalidCxxCompiler
-
-    compile_for_real = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda function, **options: compile_for_real(function, backend=backend))
-    with pytest.raises(UsageError, match=r"train_batch\.compile: .* no working compiler.*\n  hint: install one"):
-        make_trainer().run()
-
-
-def test_errors_of_the_function_pass_through(compiler: Compiler) -> None:
-    def step(model: nn.Module, batch: Any) -> Any:
-        raise KeyError("labels")
-
-    with pytest.raises(KeyError, match="labels"):
-        make_trainer(step).run()
 
 
 @pytest.mark.sweep

@@ -20,7 +20,7 @@ import torch
 from graphtrain import Graph, GraphError, Node, Trainer
 from graphtrain.graph.registry import family_of_node, find_kind, known_kinds
 from graphtrain.kind import DECLARED, EFFECTS, Kind
-from graphtrain.kind.declaration import FAMILIES, FROM, RANKS
+from graphtrain.kind.declaration import FROM, RANKS
 from graphtrain.kind.parameter import REQUIRED, Above, Parameter, plain_value
 from graphtrain.ranks import Alone, Ranks, using_ranks
 from graphtrain.storage.decoding import unpack
@@ -66,12 +66,6 @@ def test_the_module_and_the_registry_give_one_object(kind: Kind) -> None:
 def test_it_is_drawn_in_its_family(kind: Kind) -> None:
     assert kind.family == family_of_node(Node(kind.name, kind.name)), "as read off the source"
     assert kind.family != "other", "a shipped kind has a fitting colour"
-
-
-def test_every_family_has_a_look() -> None:
-    from graphtrain.viz import theme
-
-    assert {*FAMILIES, "nested"} == set(theme.FAMILIES)
 
 
 def test_the_docstring_names_everything(kind: Kind) -> None:
@@ -356,20 +350,6 @@ def test_a_resumed_run_is_the_same_to_the_last_bit(cuts: str, example: Example, 
         assert second.digest() == whole.digest(), f"cut before {first.position}"
 
 
-@pytest.mark.second(22)
-@pytest.mark.first(4)
-def test_every_field_and_parameter_can_be_read(kind: Kind, example: Example) -> None:
-    trainer = example.trainer()
-    trainer.advance(30 if example.graph.name == "fit" else 5)
-    for path in example.paths:
-        for name in kind.parameters:
-            assert trainer.read(f"{path}.{name}") is not REQUIRED
-        for name, field in kind.fields.items():
-            value = trainer.read(f"{path}.{name}")
-            if field.type in (int, bool, float):
-                assert type(value) is field.type, f"{path}.{name}"
-
-
 @pytest.mark.second(38)
 @pytest.mark.first(9)
 def test_numbers_that_mean_nothing_are_refused(kind: Kind, example: Example) -> None:
@@ -398,14 +378,3 @@ def meaningless(parameter: Parameter) -> list[float]:
         return []
     bound = bounds[0].bound
     return [bound, bound - 3] if "integer" in parameter.type_name else [float(bound), bound - 1.0, math.nan]
-
-
-def test_the_bounds_are_seen() -> None:
-    bounded = {
-        f"{name}.{parameter.name}"
-        for name in SHIPPED
-        if (kind := find_kind(name)) is not None
-        for parameter in kind.parameters.values()
-        if meaningless(parameter)
-    }
-    assert bounded >= {"accumulate.every", "next_batch.limit", "clip.max_norm", "clip.norm_type", "checkpoint.keep"}

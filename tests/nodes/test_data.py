@@ -21,7 +21,6 @@ from torch.utils.data import (
 )
 
 from graphtrain import DataError, Graph, Loader, Trainer
-from graphtrain.data.batch import sample_counter
 from graphtrain.data.source import source_of
 from graphtrain.kind import kind_of
 from graphtrain.nodes.next_batch import NextBatch
@@ -102,15 +101,6 @@ def test_batches_are_the_same_for_any_number_of_workers_and_from_any_start(optio
         assert plain(helped.batches(epoch, start=2)) == everything[2:]
 
 
-def test_random_numbers_differ_from_sample_to_sample_batch_to_batch_and_epoch_to_epoch() -> None:
-    loader = noisy()
-    for column in (1, 2, 3):
-        drawn = [row[column] for epoch in range(3) for batch in plain(loader.batches(epoch)) for row in batch[:-1]]
-        assert len(set(drawn)) == 3 * LENGTH
-    collated = [batch[-1][0] for epoch in range(3) for batch in plain(loader.batches(epoch))]
-    assert len(set(collated)) == 9
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_global_generators_neither_matter_nor_move(workers: int) -> None:
@@ -125,16 +115,6 @@ def test_the_global_generators_neither_matter_nor_move(workers: int) -> None:
     assert generator_states() == before
     seed_all(2)
     assert plain(loader.batches(1)) == plain(found)
-
-
-def test_the_order_follows_from_the_seed_and_the_epoch() -> None:
-    loader = noisy(shuffle=True)
-    orders = [order(loader.batches(epoch)) for epoch in range(4)]
-    assert all(sorted(one) == list(range(LENGTH)) for one in orders)
-    assert len({tuple(one) for one in orders}) == 4
-    assert [order(noisy(shuffle=True).batches(epoch)) for epoch in range(4)] == orders
-    assert order(noisy(shuffle=True, seed=4).batches(0)) != orders[0]
-    assert {tuple(order(noisy().batches(epoch))) for epoch in range(3)} == {tuple(range(LENGTH))}
 
 
 @pytest.mark.parametrize(
@@ -156,13 +136,6 @@ def test_a_sampler_draws_under_the_seed_of_the_epoch(sampler: Callable[[], Sampl
     assert indices(within.batches(1)) == in_turn[1]
 
 
-def test_the_generator_of_a_sampler_is_left_as_it_was() -> None:
-    generator = torch.Generator().manual_seed(5)
-    before = generator.get_state().tolist()
-    indices(noisy(sampler=RandomSampler(range(LENGTH), generator=generator)))
-    assert generator.get_state().tolist() == before
-
-
 def test_a_loader_without_a_seed_takes_that_of_the_run_which_draws_from_it() -> None:
     loader = noisy(shuffle=True, seed=None)
     one, two = (source_of(loader, seed=seed, saving=True, notify=print) for seed in (1, 2))
@@ -173,24 +146,6 @@ def test_a_loader_without_a_seed_takes_that_of_the_run_which_draws_from_it() -> 
         assert plain(source.open(0)[0]) == plain(noisy(shuffle=True, seed=0).batches(0))
     given = source_of(noisy(shuffle=True, seed=3), seed=1, saving=True, notify=print)
     assert plain(given.open(0)[0]) == plain(noisy(shuffle=True, seed=3).batches(0))
-
-
-def test_a_plain_loop_gives_epoch_after_epoch() -> None:
-    loader = noisy(shuffle=True)
-    assert [plain(loader) for _ in range(3)] == [plain(loader.batches(epoch)) for epoch in range(3)]
-
-
-def test_two_epochs_may_be_drawn_from_at_once() -> None:
-    loader = noisy(shuffle=True)
-    pairs = list(zip(loader.batches(0), loader.batches(1), strict=True))
-    assert plain(pair[0] for pair in pairs) == plain(loader.batches(0))
-    assert plain(pair[1] for pair in pairs) == plain(loader.batches(1))
-
-
-def test_workers_may_persist() -> None:
-    loader = noisy(shuffle=True, num_workers=2, persistent_workers=True)
-    assert [plain(loader) for _ in range(3)] == [plain(noisy(shuffle=True).batches(epoch)) for epoch in range(3)]
-    loader.release(iter(()))  # left to the collection of garbage, they end after 20 s
 
 
 # Loader: what it takes from DataLoader
@@ -339,53 +294,8 @@ def test_a_limit_ends_the_epoch_in_every_kind_of_data(made: Callable[[int], Any]
     assert seen == [(0.0, False, False), (1.0, True, False)] * 2
 
 
-@pytest.mark.first(10)
-@pytest.mark.parametrize(("made", "sized"), KINDS.values(), ids=KINDS)
-def test_empty_data_of_every_kind(made: Callable[[int], Any], sized: bool) -> None:
-    node = fetching(made(0))
-    assert node() == (None, 0)
-    assert (node.last, node.exhausted, node.empty, node.batches, node.epochs) == (True, True, True, 0, 0)
-
-
-def test_sized_data_is_not_fetched_before_it_is_asked_for() -> None:
-    fetched = []
-
-    class Counting(Sized):
-        def __iter__(self) -> Iterator[torch.Tensor]:
-            for batch in batches_of(self.count):
-                fetched.append(int(batch[0]))
-                yield batch
-
-    node = fetching(Counting(3))
-    node()
-    assert fetched == [0]
-
-
-def test_data_is_iterated_over_once_an_epoch_and_not_before() -> None:
-    class Counting(Unsized):
-        opened = 0
-
-        def __iter__(self) -> Iterator[torch.Tensor]:
-            self.opened += 1
-            return super().__iter__()
-
-    data = Counting(2)
-    node = fetching(data, saving=True)
-    assert data.opened == 0
-    for opened in (1, 1, 2, 2, 3):
-        node()
-        assert data.opened == opened
-
-
 def generated() -> Iterator[torch.Tensor]:
     yield from batches_of(3)
-
-
-def test_a_generator_gives_one_epoch_and_then_empty_ones() -> None:
-    node = fetching(generated())
-    assert [(float(node()[0][0]), node.last) for _ in range(3)] == [(0.0, False), (1.0, False), (2.0, True)]
-    assert node() == (None, 0)
-    assert (node.empty, node.exhausted, node.epoch, node.batches) == (True, True, 1, 3)
 
 
 @pytest.mark.parametrize(
@@ -397,12 +307,6 @@ def test_a_one_shot_iterator_is_refused_only_where_positions_are_saved(made: Cal
     fetching(made(), saving=False)
     with pytest.raises(DataError, match="can be iterated over only once, so no resume could be exact"):
         fetching(made(), saving=True)
-
-
-@pytest.mark.parametrize("data", [None, 3, object(), len, Unsized, generated], ids=range(6))
-def test_what_cannot_be_iterated_over_is_refused(data: Any) -> None:
-    with pytest.raises(DataError, match="which cannot be iterated over"):
-        fetching(data)
 
 
 def trainer(run_dir: Path | None, data: Any, notify: Callable[[str], None] = print) -> Trainer:
@@ -434,16 +338,6 @@ def test_a_run_refuses_what_it_could_not_resume_before_it_trains(tmp_path: Path)
     persistent._iterator._shutdown_workers()  # type: ignore[union-attr]  # in a garbage collection it takes 5 seconds
 
 
-def test_the_cost_of_a_data_loader_is_reported_once_naming_loader(tmp_path: Path) -> None:
-    said: list[str] = []
-    trainer(tmp_path, DataLoader(batches_of(3), batch_size=None), said.append).run()
-    assert len([line for line in said if "graphtrain.Loader" in line]) == 1
-    said.clear()
-    trainer(None, DataLoader(batches_of(3), batch_size=None), said.append).run()
-    trainer(tmp_path / "b", Loader(batches_of(3), batch_size=None), said.append).run()
-    assert not [line for line in said if "graphtrain.Loader" in line]
-
-
 # How many samples a batch holds
 
 
@@ -466,13 +360,6 @@ SAMPLES: dict[str, tuple[Any, int]] = {
     "no tensor": (["a", "b"], 1),
     "nothing": ((), 1),
 }
-
-
-@pytest.mark.parametrize(("batch", "samples"), SAMPLES.values(), ids=SAMPLES)
-def test_samples_are_the_first_dimension_of_the_first_tensor(batch: Any, samples: int) -> None:
-    assert sample_counter()(batch) == samples
-    node = fetching([batch] * 3)
-    assert [node()[1], node()[1], node.samples] == [samples, samples, 2 * samples]
 
 
 def test_samples_are_what_batch_size_says() -> None:

@@ -11,10 +11,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from graphtrain import DataError, Graph, Loader, PlannedRun, Trainer, node
-from graphtrain.ranks import Ranks
 from graphtrain.state.random import seed_everything
 from tests.program.cuts import assert_same
-from tests.ranks.fake_ranks import run_ranks
 
 FIT = Graph.load("fit").set("finish", after="3 epochs").set("log", every="never").set("checkpoint", every="never")
 NUMBERS = torch.arange(12.0).repeat(2, 1).T
@@ -90,16 +88,6 @@ def test_every_epoch_has_the_same_batches(make_data: Any, tmp_path: Path) -> Non
     expect_a_cut_is_exact(graph, make_data, tmp_path, 40)
 
 
-def test_without_it_epochs_differ() -> None:
-    seen = seen_of(FIT.set("next_batch", limit=3), loader())
-    assert seen[:3] != seen[3:6]
-
-
-def test_a_limit_may_be_less() -> None:
-    graph = FIT.set("next_batch", overfit=3, limit=2)
-    assert len(seen_of(graph, loader())) == PlannedRun(graph).steps(loader()) == 6
-
-
 def test_data_that_shuffles_is_refused() -> None:
     with pytest.raises(DataError, match="with a RandomSampler, which gives other batches in every epoch"):
         make(FIT.set("next_batch", overfit=3), DataLoader(NUMBERS, 2, shuffle=True)).run()
@@ -130,13 +118,6 @@ def test_data_that_is_told_the_epoch_is_a_function_of_it(tmp_path: Path) -> None
     assert firsts == [0, 0, 2, 0, 2, 4]
     for cut in (7, 16, 30):
         expect_a_cut_is_exact(FIT, Growing, tmp_path, cut)
-
-
-def test_so_it_is_for_several_ranks() -> None:
-    def program(ranks: Ranks) -> list[float]:
-        return [parts[0][0][0] for parts in seen_of(FIT, Growing())]
-
-    assert run_ranks(2, program) == [[0, 0, 0, 4], [2, 2]]
 
 
 # ---- in a nested graph
@@ -262,27 +243,6 @@ def test_a_federated_average_by_nested_graphs_equals_its_loop_by_hand(kind: str,
         first.save()
         federated(kind, again, tmp_path / str(cut)).run()
         assert again == expected, f"cut before {first.position}"
-
-
-IN_A_BODY = """
-format = 1
-name   = "rounds"
-start  = "fit"
-nodes.fit    = { graph = "fit" }
-guards.done  = "fit.runs >= 2"
-edges.fit    = ["end if done", "fit"]
-"""
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("make_data", [loader, together, Growing])
-def test_data_of_a_nested_graph_goes_on_unless_it_is_to_repeat(make_data: Any, tmp_path: Path) -> None:
-    graph = Graph.loads(IN_A_BODY).set("fit/finish", after="1 epochs").set("fit/checkpoint", every="never")
-    seen, two_epochs = seen_of(graph, make_data()), seen_of(FIT.set("finish", after="2 epochs"), make_data())
-    assert seen == two_epochs
-    expect_a_cut_is_exact(graph, make_data, tmp_path, 20)
-    repeated = seen_of(graph.set("fit/next_batch", repeat=True), make_data())
-    assert repeated == 2 * seen_of(FIT.set("finish", after="1 epochs"), make_data())
 
 
 @pytest.mark.parametrize("kind", CLIENTS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from graphtrain import Graph, GraphError, Outcome, Trainer, UsageError
-from graphtrain.errors import CheckpointError
-from graphtrain.nodes.unscale import Unscale
+from graphtrain import Graph, Outcome, Trainer, UsageError
 from graphtrain.state.random import seed_everything
 from tests.ranks.fake_ranks import run_ranks
 
@@ -123,16 +120,6 @@ def assert_same(one: Any, other: Any) -> None:
         assert one == other
 
 
-def test_without_a_scale_or_with_one_clipped_first_it_would_train_something_else() -> None:
-    """What the comparison above would not notice, if every variant gave the same weights."""
-    ends = []
-    for max_norm, huge in ((0.5, (5,)), (math.inf, (5,)), (0.5, ())):
-        supplied = resources(huge)
-        by_hand(supplied, WINDOW, max_norm)
-        ends.append(supplied["model"][0].weight.tolist())
-    assert ends[0] != ends[1] and ends[0] != ends[2]
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("cuts", ["some", pytest.param("all", marks=pytest.mark.sweep)])
 def test_a_cut_run_equals_one_never_cut(cuts: str, tmp_path: Path) -> None:
@@ -153,14 +140,6 @@ def test_a_cut_run_equals_one_never_cut(cuts: str, tmp_path: Path) -> None:
         assert second.digest() == whole.digest(), f"cut before {first.position}"
 
 
-def test_a_plateau_sees_the_validations_alone() -> None:
-    supplied = resources(val_data=[torch.randn(5, 4)], validation_step=loss_of)
-    supplied["scheduler"] = torch.optim.lr_scheduler.ReduceLROnPlateau(supplied["optimizer"], patience=0)
-    trainer = trainer_of(graph_of("plateau", "sanity"), **supplied)
-    trainer.run()
-    assert supplied["scheduler"].last_epoch == EPOCHS
-
-
 def test_ranks_find_the_same_overflow_and_keep_the_same_scale() -> None:
     """A batch that overflows is on one rank alone."""
 
@@ -176,38 +155,10 @@ def test_ranks_find_the_same_overflow_and_keep_the_same_scale() -> None:
     assert first[1][1] >= EPOCHS
 
 
-def test_a_scale_is_that_of_a_float_of_32_bits() -> None:
-    trainer = trainer_of(graph_of().set("unscale", init_scale=1000.1, growth_interval=100), **resources(()))
-    trainer.run()
-    assert trainer.read("unscale.scale") == torch.tensor(1000.1).item()
-    assert trainer.read("unscale.overflows") == 0
-
-
-def test_a_window_without_any_gradient_is_no_overflow() -> None:
-    supplied = resources(training_step=lambda model, batch: torch.ones((), requires_grad=True) * 1)
-    trainer = trainer_of(graph_of(), **supplied)
-    trainer.run()
-    assert trainer.read("unscale.overflows") == 0
-
-
 def test_a_run_whose_every_window_overflows_ends_with_an_error() -> None:
     graph = graph_of().set("finish", after="3 steps").set("unscale", backoff_factor=1e-3)
     with pytest.raises(UsageError, match=r"the scale of the loss has fallen from 262144 to 0: after \d+ overflows"):
         trainer_of(graph, **resources(tuple(range(BATCHES)))).run()
-
-
-def test_16_mixed_without_the_overlay_is_refused() -> None:
-    graph = Graph.load("fit").set("schedule", every="1 steps").set("train_batch", precision="16-mixed")
-    with pytest.raises(GraphError, match="nothing scales the loss") as error:
-        trainer_of(graph)
-    assert "--overlay fp16" in error.value.problems[0].hint
-
-
-def test_an_optimizer_that_asks_for_a_closure_is_refused() -> None:
-    supplied = resources(scheduler=None)
-    supplied["optimizer"] = torch.optim.LBFGS(supplied["model"].parameters())
-    with pytest.raises(UsageError, match="`LBFGS` computes the loss itself"):
-        trainer_of(graph_of(), **supplied).run()
 
 
 def test_a_model_in_float16_is_refused() -> None:
@@ -216,17 +167,3 @@ def test_a_model_in_float16_is_refused() -> None:
     with pytest.raises(UsageError, match="Attempting to unscale FP16 gradients") as error:
         trainer_of(graph_of(), **supplied).run()
     assert "leave the model in float32" in error.value.hint
-
-
-def test_a_scale_that_is_forgotten_at_a_cut_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the comparison of cut runs would not notice, if the digest did not have the scale."""
-    trainer_of(graph_of(), tmp_path).run(until="1 epochs")
-    setup = Unscale.setup
-
-    def forgetful(self: Unscale, optimizer: Any, device: torch.device) -> None:
-        self.scale = 0.0
-        setup(self, optimizer, device)
-
-    monkeypatch.setattr(Unscale, "setup", forgetful)
-    with pytest.raises(CheckpointError, match="the state loaded is not the state saved"):
-        trainer_of(graph_of(), tmp_path).run()

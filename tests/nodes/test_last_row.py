@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphtrain import Graph, Outcome, Trainer, node
+from graphtrain import Graph, Outcome, Trainer
 
 
 def fit(ending: str, every: str = "4 steps") -> Graph:
@@ -42,20 +42,6 @@ def test_a_run_that_ends_in_mid_epoch_records_its_last_steps() -> None:
     ]
 
 
-def test_the_row_is_in_the_file_once(tmp_path: Path) -> None:
-    for _ in range(2):
-        trainer = make_trainer(fit("3 steps"), tmp_path)
-        trainer.run()
-        assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == len(trainer.metrics) == 1
-    assert trainer.run() is Outcome.ALREADY_FINISHED
-
-
-def test_nothing_gathered_is_no_row() -> None:
-    trainer = make_trainer(fit("8 steps"))
-    trainer.run()
-    assert losses(trainer) == [(4, 1.5), (8, 5.5)]
-
-
 @pytest.mark.parametrize("is_resumed", [False, True])
 def test_a_run_that_continues_has_the_other_rows_of_the_longer_one(is_resumed: bool, tmp_path: Path) -> None:
     trainer = make_trainer(fit("6 steps"), tmp_path)
@@ -70,14 +56,6 @@ def test_a_run_that_continues_has_the_other_rows_of_the_longer_one(is_resumed: b
     whole.run()
     assert trainer.digest() == whole.digest()
     assert [row for row in trainer.metrics if row["step"] != 6] == whole.metrics
-
-
-def test_no_row_is_recorded_twice() -> None:
-    trainer = make_trainer(fit("6 steps"))
-    trainer.run()
-    trainer.rewire(fit("8 steps", every="6 steps"))  # `log` is due at once, and has what is recorded already
-    trainer.run()
-    assert losses(trainer) == [(4, 1.5), (6, 4.5), (8, 6.5)]
 
 
 @pytest.mark.full
@@ -98,14 +76,6 @@ def test_stopped_and_resumed_the_rows_are_the_same(tmp_path: Path) -> None:
         assert second.metrics == whole.metrics
 
 
-def test_an_amount_until_which_it_runs_is_no_end() -> None:
-    trainer = make_trainer(fit("7 steps"))
-    trainer.run(until="6 steps")
-    assert losses(trainer) == [(4, 1.5)]
-    trainer.run()
-    assert losses(trainer) == [(4, 1.5), (7, 5.0)]
-
-
 @pytest.mark.parametrize("graph", [fit("7 steps", "never"), fit("7 steps").remove("log")], ids=["never", "no log"])
 def test_without_log_there_is_a_row_only_where_there_is_no_other(graph: Graph) -> None:
     trainer = make_trainer(graph)
@@ -114,34 +84,6 @@ def test_without_log_there_is_a_row_only_where_there_is_no_other(graph: Graph) -
     validated = make_trainer(graph.set("validate", every="5 steps"), val_data=[torch.ones(1, 1)])
     validated.run()
     assert [list(row) for row in validated.metrics] == [["step", "epoch", "val/loss"]]
-
-
-def test_a_graph_without_finish() -> None:
-    graph = Graph.loads(
-        """
-        format = 1
-        start = "next_batch"
-        [nodes]
-        next_batch = {}
-        train_batch = {}
-        step = {}
-        zero_grad = {}
-        log = { every = "2 steps" }
-        [guards]
-        done = "step.steps >= 3"
-        [edges]
-        next_batch = ["train_batch"]
-        train_batch = ["step"]
-        step = ["zero_grad"]
-        zero_grad = ["log"]
-        log = ["end if done", "next_batch"]
-        [clock]
-        steps = "step.steps"
-        """
-    )
-    trainer = make_trainer(graph)
-    trainer.run()
-    assert losses(trainer) == [(2, 0.5), (3, 2.0)]
 
 
 def rounds(ending: str, every: str, count: int = 2, clock: str = "") -> Graph:
@@ -179,12 +121,6 @@ def test_a_body_that_ends_records_its_last_steps_and_the_next_one_begins_with_no
     assert trainer.metrics == [{**row, "rounds": number} for number in range(2) for row in each]
 
 
-def test_rows_of_two_bodies_that_are_alike_are_both_recorded() -> None:
-    trainer = make_trainer(rounds("3 steps", "4 steps"))
-    trainer.run()
-    assert losses(trainer) == [(3, 1.0), (3, 1.0)]
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("interval", [11, pytest.param(1, marks=pytest.mark.sweep)])
 def test_the_rows_of_bodies_are_the_same_wherever_it_is_cut(interval: int, tmp_path: Path) -> None:
@@ -200,56 +136,3 @@ def test_the_rows_of_bodies_are_the_same_wherever_it_is_cut(interval: int, tmp_p
         second.run()
         assert second.metrics == whole.metrics
         assert second.digest() == whole.digest()
-
-
-def test_a_kind_may_act_at_the_end_of_a_body() -> None:
-    said: list[int] = []
-
-    @node
-    class Say:
-        """Say the loss."""
-
-        def __call__(self, loss: Any) -> None: ...
-
-        def at_body_end(self, loss: Any) -> None:
-            said.append(int(loss))
-
-    body = fit("3 steps").insert("say", Say, after="step")
-    trainer = make_trainer(rounds("3 steps", "never").set("train", graph=body))
-    trainer.run()
-    assert said == [2, 2]
-    with pytest.raises(TypeError, match=r"at_body_end: it reads what __call__ reads, with the same defaults: loss"):
-
-        @node
-        class Other:
-            """Read something else at the end."""
-
-            def __call__(self, loss: Any) -> None: ...
-
-            def at_body_end(self, model: Any) -> None: ...
-
-
-def test_a_kind_that_acts_at_the_end_reads_what_its_call_reads() -> None:
-    said: list[tuple[int, bool]] = []
-
-    @node
-    class Say:
-        """Say the loss."""
-
-        def __call__(self, loss: Any) -> None:
-            said.append((int(loss), False))
-
-        def at_end(self, loss: Any) -> None:
-            said.append((int(loss), True))
-
-    make_trainer(fit("2 steps").insert("say", Say, after="step")).run()
-    assert said == [(0, False), (1, False), (1, True)]
-    with pytest.raises(TypeError, match=r"at_end: it reads what __call__ reads, with the same defaults: loss"):
-
-        @node
-        class Other:
-            """Read something else at the end."""
-
-            def __call__(self, loss: Any) -> None: ...
-
-            def at_end(self, model: Any) -> None: ...

@@ -113,29 +113,6 @@ def test_a_loader_that_is_read_again_shuffles_in_another_order_each_time() -> No
     assert len(set(orders)) == 6
 
 
-def test_a_loader_is_told_its_own_epochs() -> None:
-    class Told(torch.utils.data.Sampler[int]):
-        def __init__(self) -> None:
-            self.epochs: list[int] = []
-
-        def set_epoch(self, epoch: int) -> None:
-            self.epochs.append(epoch)
-
-        def __iter__(self) -> Iterator[int]:
-            return iter([0, 1])
-
-        def __len__(self) -> int:
-            return 2
-
-    samplers = Told(), Told()
-    data = {
-        "a": DataLoader(numbers(2), sampler=samplers[0]),
-        "b": DataLoader(numbers(2), batch_size=2, sampler=samplers[1]),
-    }
-    make(data=data).run()
-    assert [sampler.epochs for sampler in samplers] == [[0, 1], [0, 1, 2, 3]]
-
-
 def test_they_are_read_in_turn_if_that_is_wanted() -> None:
     graph = FIT.set("next_batch", combine="in_turn").set("finish", after="1 epochs")
     got: list[tuple[str, float]] = []
@@ -177,46 +154,6 @@ def test_a_cut_anywhere_is_exact(tmp_path: Path, combine: str) -> None:
     expect_cuts_are_exact(tmp_path, (20, 45), FIT.set("next_batch", combine=combine))
 
 
-@pytest.mark.sweep
-@pytest.mark.parametrize("prefetch", [False, True])
-@pytest.mark.parametrize("combine", ["cycle", "shortest", "longest"])
-def test_every_cut_is_exact(tmp_path: Path, combine: str, prefetch: bool) -> None:
-    expect_cuts_are_exact(tmp_path, range(1, 60), FIT.set("next_batch", combine=combine, prefetch=prefetch))
-
-
-@pytest.mark.full
-def test_with_workers(tmp_path: Path) -> None:
-    def with_workers() -> dict[str, Any]:
-        return {
-            "a": Loader(numbers(3), batch_size=1, shuffle=True, num_workers=1),
-            "b": DataLoader(numbers(5), batch_size=1, shuffle=True, num_workers=1),
-        }
-
-    expect_cuts_are_exact(tmp_path, (33,), FIT.set("finish", after="7 batches"), with_workers)
-
-
-class Growing(torch.utils.data.Dataset[torch.Tensor]):
-    """Counts what it has given, which is data that changes while it is read."""
-
-    def __init__(self) -> None:
-        self.given = 0
-
-    def __len__(self) -> int:
-        return 2
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        self.given += 1
-        return torch.full((2,), float(self.given))
-
-
-@pytest.mark.full
-def test_what_data_holds_is_kept_for_each_loader(tmp_path: Path) -> None:
-    def growing() -> dict[str, Any]:
-        return {"a": Loader(Growing(), batch_size=1), "b": DataLoader(Growing(), batch_size=1), "c": [numbers(1)] * 5}
-
-    expect_cuts_are_exact(tmp_path, (14, 33), FIT, growing)
-
-
 # ---- several ranks
 
 
@@ -243,23 +180,6 @@ def test_ranks_take_turns_in_the_batches_of_all_loaders(tmp_path: Path) -> None:
     for cut in (21,):
         at_ranks(FIT, tmp_path / str(cut), cut)
         assert [digest for digest, *_ in at_ranks(FIT, tmp_path / str(cut))] == [digest for digest, *_ in whole]
-
-
-@pytest.mark.full
-def test_a_cut_between_two_epochs_of_ranks_loads_what_was_saved(tmp_path: Path) -> None:
-    """With nothing left out of the state, the digest that is saved is compared."""
-
-    def step(model: Any, batch: dict[str, Any]) -> torch.Tensor:
-        return sum(model(part).square().mean() for part in batch.values() if part is not None)
-
-    for until in ("5 batches", "6 batches"):
-
-        def program(ranks: Ranks, until: str = until) -> Trainer:
-            trainer = make(FIT, tmp_path, lists(5, 3), training_step=step)
-            trainer.run(until=until)
-            return trainer
-
-        assert all(trainer.read("next_batch.last") == (until == "5 batches") for trainer in run_ranks(2, program))
 
 
 # ---- what is refused
@@ -303,10 +223,3 @@ def test_rank_local_loaders_are_refused() -> None:
         return ""
 
     run_ranks(2, program)
-
-
-def test_other_loaders_inside_an_epoch_are_refused(tmp_path: Path) -> None:
-    first = make(run_dir=tmp_path, data=lists(3, 3))
-    first.run(until="1 batches")
-    with pytest.raises(DataError, match="the run is inside an epoch of a, b, and now there are the loaders a, c"):
-        make(run_dir=tmp_path, data={"a": lists(3)["a"], "c": lists(3)["a"]}).run()

@@ -135,26 +135,6 @@ def test_it_trains_what_a_loop_that_toggles_trains(only_own: bool) -> None:
     assert [name for name, flag in flags.items() if not flag] == ["frozen"]
 
 
-def test_gradients_of_others_would_make_a_difference() -> None:
-    """What the comparison above would not notice: the critic would step with gradients of the generator's loss."""
-    assert by_hand(True) != by_hand(False)
-
-
-def test_no_gradient_is_left_on_others() -> None:
-    trainer = trainer_of(graph_of())
-    while trainer.position != "d_step":
-        trainer.advance()
-    model = trainer.resources["model"]
-    assert all(each.grad is None for each in model.generator.parameters())
-    assert all(each.grad is not None for each in (*model.critic.parameters(), model.scale))
-
-
-def test_with_a_precision_it_does_the_same() -> None:
-    trainer = trainer_of(graph_of(precision="bf16-mixed"))
-    trainer.run()
-    assert weights_of(trainer) == by_hand(True, torch.bfloat16)
-
-
 def test_flags_are_put_back_when_the_step_function_raises() -> None:
     seen: list[bool] = []
 

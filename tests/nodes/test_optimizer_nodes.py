@@ -140,16 +140,6 @@ def test_clip_tells_gradients_apart_by_their_own_types() -> None:
         assert all(same(one.grad, other.grad) for one, other in zip(ours, by_hand, strict=True))
 
 
-class Counting(torch.optim.SGD):
-    """An optimizer with a way of its own to clear."""
-
-    cleared = 0
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        self.cleared += 1
-        super().zero_grad(set_to_none)
-
-
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_zero_grad_clears_all_of_several_optimizers(set_to_none: bool) -> None:
     weights = [nn.Parameter(torch.ones(2)) for _ in range(3)]

@@ -12,8 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from graphtrain import Graph, Outcome, Trainer, UsageError
-from graphtrain.errors import NotFiniteError, UnknownMetricError
-from graphtrain.graphs.gallery.val_guided.guide import Guide
+from graphtrain.errors import UnknownMetricError
 
 FIT = Graph.load("fit").set("log", every="never").set("finish", after="8 epochs")
 
@@ -68,16 +67,6 @@ def test_a_run_stops_when_it_is_enough(values: list[float], parameters: dict[str
     assert stopped_after(values, **parameters) == epochs
 
 
-def test_the_name_of_an_accuracy_says_that_it_is_to_grow(tmp_path: Path) -> None:
-    values = iter([0.5, 0.6, 0.4])
-    graph = FIT.overlay("early_stop").set("early_stop", monitor="val/accuracy", patience=1)
-    graph = graph.set("checkpoint", best="val/accuracy")
-    step = lambda model, batch: {"accuracy": next(values)}  # noqa: E731
-    trainer = trainer_of(graph, run_dir=tmp_path, validation_step=step)
-    assert trainer.run() is Outcome.FINISHED and trainer.progress["next_batch"]["epochs"] == 3
-    assert trainer.load("best").name.endswith("step-4"), "the largest value"
-
-
 def test_it_says_why() -> None:
     said: list[str] = []
     stopped_after([2, 1, 1, 1], said, patience=2)
@@ -85,13 +74,6 @@ def test_it_says_why() -> None:
     said.clear()
     stopped_after([2, math.inf], said)
     assert "early_stop: val/loss is inf" in said
-
-
-def test_a_metric_of_the_training_is_one_too() -> None:
-    graph = FIT.overlay("early_stop").set("early_stop", monitor="epoch/loss", patience=1, min_delta=1e9)
-    trainer = trainer_of(graph, val_data=None)
-    trainer.run()
-    assert trainer.progress["next_batch"]["epochs"] == 2
 
 
 @pytest.mark.parametrize(
@@ -113,41 +95,6 @@ def test_a_metric_that_is_never_recorded_is_an_error_at_the_first_row_that_shoul
     in_time = " (--dry-run, in Python graph.dry_run(), finds this in one batch)"
     assert caught.value.hint == f"did you mean `{meant}`?{in_time}"
     assert trainer.progress["validate"]["runs"] == 1 and trainer.state == "stopped"
-
-
-def test_what_was_trained_before_that_error_is_saved(tmp_path: Path) -> None:
-    graph = FIT.set("checkpoint", every="never", best_mode="min").set("finish", after="2 epochs")
-    with pytest.raises(UnknownMetricError) as caught:
-        trainer_of(graph.set("checkpoint", best="val_loss"), [1], run_dir=tmp_path).run()
-    assert caught.value.__notes__ == ["what was trained is saved: with another name the run continues from here"]
-    trainer = trainer_of(graph.set("checkpoint", best="val/loss"), [1], run_dir=tmp_path)
-    trainer.advance(0)
-    assert trainer.progress["step"]["steps"] == 2 and trainer.progress["validate"]["runs"] == 1
-    assert trainer.run() is Outcome.FINISHED
-
-
-@pytest.mark.parametrize("val_data", [None, []])
-@pytest.mark.parametrize(
-    ("overlay", "key", "name"), [("early_stop", "monitor", "val/loss"), ("early_stop", "monitor", "epochs/loss")]
-)
-def test_without_a_validation_the_first_row_of_the_training_tells(
-    overlay: str, key: str, name: str, val_data: Any
-) -> None:
-    trainer = trainer_of(FIT.overlay(overlay).set(overlay, **{key: name}), val_data=val_data)
-    with pytest.raises(
-        UnknownMetricError,
-        match=f"no row of metrics has `{name}`, which {overlay}.{key} names; recorded are .*epoch/loss",
-    ):
-        trainer.run()
-    assert trainer.progress["next_batch"]["epochs"] <= 2
-
-
-def test_a_group_of_the_training_itself_is_no_misspelling() -> None:
-    graph = FIT.overlay("early_stop").set("early_stop", monitor="top/1", mode="max").set("log", every="1 steps")
-    step = lambda model, batch: {"loss": model(batch).square().mean(), "top/1": 0.5}  # noqa: E731
-    trainer = trainer_of(graph, [1] * 8, training_step=step)
-    trainer.run()
-    assert trainer.progress["early_stop"]["runs"] > 0
 
 
 # ---- plateau
@@ -252,13 +199,6 @@ def test_validation_before_training_moves_nothing() -> None:
     assert trainer.metrics[0]["step"] == 0 and "sanity/loss" in trainer.metrics[0]
 
 
-def test_without_validation_data_there_is_none() -> None:
-    said: list[str] = []
-    trainer = trainer_of(FIT.overlay("sanity"), val_data=None, said=said)
-    assert trainer.run() is Outcome.FINISHED
-    assert "no `val_data`, so `sanity` does not run" in said
-
-
 def test_data_that_cannot_be_set_back_is_reported() -> None:
     said: list[str] = []
     stream = iter([torch.rand(4, 2) for _ in range(40)])
@@ -283,23 +223,6 @@ def test_a_checkpoint_is_made_before_each_validation(tmp_path: Path) -> None:
     assert trainer.advance(0) == "validate", "what was trained before the validation is not lost"
     assert trainer.run() is Outcome.FINISHED
     assert trainer.progress["save_first"]["runs"] == 2
-
-
-# ---- val_guided
-
-
-@pytest.mark.parametrize(
-    ("metrics", "message", "hint"),
-    [
-        ({}, "the evaluation gives nothing: it had no batch", "give the evaluation data"),
-        ({"guiding/error": 0.0}, "the evaluation gives {'guiding/error': 0.0}", "guide.metric=guiding/loss"),
-        ({"guiding/loss": 0.0}, "the evaluation gives {'guiding/loss': 0.0}", "above 0"),
-    ],
-)
-def test_a_metric_that_nothing_can_be_divided_by(metrics: dict[str, float], message: str, hint: str) -> None:
-    with pytest.raises(UsageError, match=f"guide divides by guiding/loss, and {message}") as caught:
-        Guide()(None, metrics)
-    assert hint in caught.value.hint
 
 
 # ---- update_bn
@@ -350,32 +273,3 @@ def test_a_metric_that_does_not_say_what_is_good_needs_a_mode(graph: Graph, name
     assert graph.set(node, **{parameter: "max"}).check() == []
     for known in ("val/loss", "val/top1_error", "perplexity", "val/bits_per_byte", "val/accuracy", "val/f1"):
         assert graph.set(node, **{monitor: known}).check() == []
-
-
-def test_plateau_and_its_scheduler_have_one_mode() -> None:
-    given = plateau_of("plateau")
-    with pytest.raises(UsageError, match='the mode of val/loss is "max", and that of the scheduler is "min"'):
-        trainer_of(FIT.overlay("plateau").set("plateau", mode="max"), [1] * 8, **given).run()
-
-
-@pytest.mark.full
-def test_a_healthy_run_is_not_sent_back_by_the_defaults(tmp_path: Path) -> None:
-    """Losses that fall by a factor of thousands, with outliers as small data sets have them."""
-    graph = FIT.overlay("rollback").set("finish", after="4 epochs")
-    noise = torch.Generator().manual_seed(0)
-    outliers = torch.rand(100, generator=noise).pow(4).mul(3).tolist()
-
-    def step(model: Any, batch: Any, step: int) -> Any:
-        return model(batch).sum() * 0 + 2.3 * 0.9**step * (0.3 + outliers[step % 100]) + 1e-3
-
-    data = [torch.ones(1, 2)] * 25
-    trainer = trainer_of(graph, train_data=data, val_data=None, training_step=step, run_dir=tmp_path)
-    trainer.run()
-    assert trainer.read("rollback.skips") == []
-    spike = lambda model, batch, step: step_of(model, batch, step) * (1e6 if step == 60 else 1)  # noqa: E731
-    step_of = step
-    trainer = trainer_of(
-        graph.set("rollback", most=1), train_data=data, val_data=None, training_step=spike, run_dir=tmp_path / "spiking"
-    )
-    with pytest.raises(NotFiniteError, match="has gone back once, of at most 1"):
-        trainer.run()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +11,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from graphtrain import Graph, GraphError, Trainer, UsageError
-from graphtrain.nodes._precision import around, autocast_of
+from graphtrain import Graph, Trainer, UsageError
+from graphtrain.nodes._precision import autocast_of
 from graphtrain.state.random import capture_random, restore_random, seed_everything
-from tests.command.running import TINY, in_a_process
 from tests.program.small_run import (
     Augmented,
     make_loader,
@@ -90,23 +87,6 @@ def test_the_graph_equals_the_loop_written_by_hand(training: str, validation: st
     assert all(one.dtype == torch.float32 for one in trainer.resources["model"].parameters())
 
 
-@pytest.mark.full
-def test_every_choice_of_precisions_gives_other_losses() -> None:
-    """What the comparison above would not notice: autocast that changes nothing."""
-    for one, other in itertools.combinations(itertools.product([WHOLE, HALF], repeat=2), 2):
-        assert train_by_hand(*one)[0] != train_by_hand(*other)[0], (one, other)
-
-
-def test_the_default_is_32_true() -> None:
-    graph = small_graph()
-    said = graph.set("train_batch", precision=WHOLE).set("validate/eval_batch", precision=WHOLE)
-    trainers = [small_trainer(graph=one) for one in (graph, said)]
-    for trainer in trainers:
-        trainer.run()
-        assert trainer.read("train_batch.precision") == WHOLE
-    assert trainers[0].digest() == trainers[1].digest()
-
-
 class Observed(torch.autograd.Function):
     """The identity, which notes whether autocast is on in its forward and in its backward."""
 
@@ -155,13 +135,6 @@ def test_only_the_step_function_runs_under_autocast(training: str, validation: s
     assert not torch.is_autocast_enabled("cpu")
 
 
-def test_autocast_is_left_when_the_step_function_raises() -> None:
-    with pytest.raises(ValueError, match="no label"):
-        observed_trainer(HALF, HALF, fail=True).run()
-    assert Observed.noted == [("forward", True)]
-    assert not torch.is_autocast_enabled("cpu")
-
-
 @pytest.mark.full
 def test_a_cut_run_equals_one_never_cut(tmp_path: Path) -> None:
     graph = graph_with(HALF, HALF)
@@ -174,52 +147,7 @@ def test_a_cut_run_equals_one_never_cut(tmp_path: Path) -> None:
     assert cut.digest() == whole.digest()
 
 
-@pytest.mark.parametrize("path", ["train_batch", "validate/eval_batch"])
-def test_an_unknown_precision_is_refused_with_the_known_ones(path: str) -> None:
-    name = path.rpartition("/")[2]
-    with pytest.raises(GraphError, match=f'{name}.precision: expected one of "32-true", .*, got "16-true"'):
-        small_trainer(graph=small_graph().set(path, precision="16-true"))
-
-
 def test_a_device_without_autocast_is_named() -> None:
     with pytest.raises(UsageError, match='precision "bf16-mixed": there is none on the device `meta`'):
         autocast_of(HALF, torch.device("meta"))
     assert autocast_of(WHOLE, torch.device("meta")) is None
-
-
-SCRIPT = TINY.replace(
-    "    return model(batch)",
-    '    print("train" if model.training else "val", torch.is_autocast_enabled("cpu"))\n    return model(batch)',
-).replace('"training_step"', '"val_data": [torch.ones(2, 2)], "training_step"')
-
-
-@pytest.mark.sweep
-def test_both_are_settings_of_the_command(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(SCRIPT)
-    words = ["run", "mine.py", "batches=1", "finish.after=1 epochs"]
-    both = ["train_batch.precision=bf16-mixed", "validate/eval_batch.precision=bf16-mixed"]
-    good = in_a_process(*words, *both, cwd=tmp_path)
-    assert (good.code, good.out.split()) == (0, ["train", "True", "val", "True"]), good
-    wrong = in_a_process(*words, both[0], "validate/eval_batch.precision=half", cwd=tmp_path)
-    assert wrong.code == 2
-    assert 'eval_batch.precision: expected one of "32-true", "bf16-mixed", "16-mixed", got "half"' in wrong.err
-    assert "Traceback" not in wrong.err
-
-
-def test_a_device_on_which_torch_warns_and_computes_in_float32_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def warn(*_: Any) -> None:
-        warnings.warn("the target dtype is not supported. Disabling autocast.", stacklevel=1)
-
-    monkeypatch.setattr(torch, "autocast", warn)
-    with pytest.raises(UsageError, match='precision "16-mixed": there is none on the device `cpu`'):
-        around("16-mixed", torch.device("cpu"))
-
-
-def test_a_validation_is_in_the_precision_of_the_training() -> None:
-    training = graph_with(HALF, HALF)
-    plain = small_graph(EVERY, float("inf"), f"{EPOCHS} epochs").set("validate", every="1 epochs")
-    inherited = plain.set("train_batch", precision=HALF)
-    losses: dict[str, list[float]] = {"set": [], "inherited": []}
-    for name, graph in (("set", training), ("inherited", inherited)):
-        small_trainer(optimizer="sgd", graph=graph, losses=losses[name]).run()
-    assert losses["inherited"] == losses["set"]

@@ -131,16 +131,6 @@ def test_a_schedule_counts_steps_epochs_or_batches(every: str, changes: int) -> 
     assert optimizer.param_groups[0]["lr"] == 0.5**changes
 
 
-def test_a_schedule_stands_still_where_a_window_is_thrown_away() -> None:
-    model = model_of()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    graph = FIT.overlay("drop").set("accumulate", every=4).set("schedule", every="1 steps")
-    trainer = trainer_of(graph, model, optimizer=optimizer, scheduler=StepLR(optimizer, 1, 0.5))
-    trainer.run()
-    assert trainer.progress["discard"]["runs"] == 2
-    assert optimizer.param_groups[0]["lr"] == 0.5 ** trainer.progress["step"]["steps"] == 0.25
-
-
 def test_the_rate_of_every_group_is_a_metric() -> None:
     model = model_of()
     groups = [
@@ -188,15 +178,6 @@ def test_two_schedulers_at_different_times() -> None:
     trainer = two_optimizers("1 epochs", as_list=False)
     assert trainer.resources["body"].param_groups[0]["lr"] == 0.5**12
     assert trainer.resources["head"].param_groups[0]["lr"] == pytest.approx(2 * 0.1**2)
-
-
-def test_two_of_one_optimizer_in_one_place_are_an_error() -> None:
-    model = model_of()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    schedulers = [StepLR(optimizer, 1), CosineAnnealingLR(optimizer, 10)]
-    message = r"several schedulers \(StepLR, CosineAnnealingLR\) of one optimizer.*\n.*SequentialLR"
-    with pytest.raises(UsageError, match=message):
-        trainer_of(FIT.set("schedule", every="1 steps"), model, optimizer=optimizer, scheduler=schedulers).run()
 
 
 @pytest.mark.parametrize("is_one", [True, False])

@@ -78,11 +78,10 @@ DATA: list[Callable[[], Any]] = [
 ]
 
 
-@pytest.mark.parametrize("prefetch", [False, True])
 @pytest.mark.parametrize("make_data", DATA, ids=["Loader", "DataLoader", "list"])
-def test_batches_that_are_none_are_skipped_and_reported_once(make_data: Callable[[], Any], prefetch: bool) -> None:
+def test_batches_that_are_none_are_skipped_and_reported_once(make_data: Callable[[], Any]) -> None:
     said: list[str] = []
-    trainer = make(FIT.set("next_batch", prefetch=prefetch), data=make_data(), said=said)
+    trainer = make(FIT, data=make_data(), said=said)
     trainer.run()
     assert weights(trainer.resources["model"]) == by_hand([0.0, 1.0, 4.0, 5.0])
     assert trainer.progress["next_batch"]["batches"] == 2 * LENGTH
@@ -90,19 +89,6 @@ def test_batches_that_are_none_are_skipped_and_reported_once(make_data: Callable
     assert [line for line in said if "None instead of a batch" in line] == [
         "the data gave None instead of a batch, as a `collate_fn` may: such batches count, and are not trained on"
     ]
-
-
-def test_an_evaluation_skips_them_too() -> None:
-    graph = FIT.set("finish", after="1 epochs")
-    trainer = make(graph, val_data=DATA[0](), validation_step=lambda model, batch: {"number": batch[0, 0]})
-    trainer.run()
-    assert [row["val/number"] for row in trainer.metrics if "val/number" in row] == [2.5]
-
-
-def test_data_of_nothing_but_none_trains_nothing() -> None:
-    trainer = make(FIT.set("finish", after="2 epochs"), data=[None, None], val_data=[None])
-    trainer.run()
-    assert trainer.progress["train_batch"]["runs"] == 0 and trainer.progress["next_batch"]["batches"] == 4
 
 
 @pytest.mark.full
@@ -158,25 +144,6 @@ def test_a_loss_that_is_none_is_skipped(window: int) -> None:
     )
     trainer.run()
     assert weights(trainer.resources["model"]) == by_hand([0.0, None, 2.0, None, 4.0, None, 6.0], window)
-
-
-def test_what_a_step_function_writes_stays_as_it_was() -> None:
-    seen = []
-
-    def counting(model: Any, batch: torch.Tensor, total: int = 0) -> Any:
-        seen.append(total)
-        loss = none_for_odd(model, batch.double())
-        return None if loss is None else {"loss": loss, "total": total + 1}
-
-    graph = SKIPPING.set("train_batch", writes={"total": "total"}).set("finish", after="1 epochs")
-    make(graph, data=NUMBERS, training_step=counting).run()
-    assert seen == [0, 1, 1, 2, 2, 3, 3]
-
-
-def test_a_rank_that_skips_takes_part_in_everything_else() -> None:
-    ranks = at_ranks(SKIPPING, data=NUMBERS, training_step=lambda model, batch: none_for_odd(model, batch.double()))
-    expected = by_hand([0.0, None, 2.0, None, 4.0, None, 6.0], window=2)
-    assert [each[:2] for each in ranks] == [(pytest.approx(expected, abs=1e-12), 8)] * 2
 
 
 def test_without_it_none_is_an_error_that_names_it() -> None:

@@ -102,53 +102,11 @@ def test_a_window_is_divided_by_its_tokens(policy: str, step: Callable[..., Any]
         assert {row["half"] for row in rows} == {0.5}
 
 
-def test_a_window_that_the_ending_cuts_is_divided_by_what_it_has() -> None:
-    trainer = trainer_of(FIT.overlay("token_windows", "carry").set("finish", after="7 batches"), tokens_as_number)
-    trainer.run()
-    assert weights(trainer) == by_hand("carry", 9, lambda batch: int(batch[1].sum()), limit=7)[0]
-
-
 def test_samples_are_counted_without_a_word_from_the_step_function() -> None:
     graph = FIT.overlay("token_windows").set("train_batch", per="samples").set("finish", after="2 epochs")
     trainer = trainer_of(graph, losses)
     trainer.run()
     assert weights(trainer) == by_hand("step", 2, lambda batch: len(batch[0]))[0]
-
-
-def gradient_of_step(every: int, sizes: Sequence[int], *overlays: str, **options: Any) -> torch.Tensor:
-    """The gradient of the first step, as SGD with a rate of 1 shows it."""
-    model = model_of().double()
-    before = torch.cat([parameter.detach().flatten().clone() for parameter in model.parameters()])
-    data = [(inputs.double(), mask) for inputs, mask in batches(sizes)]
-    trainer = Trainer(
-        FIT.overlay(*overlays).set("accumulate", every=every).set("finish", after="1 steps"),
-        seed=0,
-        display=None,
-        notify=lambda line: None,
-        model=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=1.0),
-        train_data=data,
-        **options,
-    )
-    trainer.run()
-    return before - torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-
-
-def test_accumulating_is_the_same_as_one_large_batch_only_if_tokens_weigh_alike() -> None:
-    """The mistake of a mean of means (transformers issue 34191), and that there is none with `token_windows`."""
-
-    def mean(model: torch.nn.Module, batch: Any) -> torch.Tensor:
-        return losses(model, batch) / batch[1].sum()
-
-    model = model_of().double()
-    inputs, masks = zip(*batches(), strict=True)
-    whole = mean(model, (torch.cat(inputs).double(), torch.cat(masks)))
-    gradients = torch.autograd.grad(whole, list(model.parameters()))
-    expected = torch.cat([gradient.flatten() for gradient in gradients])
-    of_means = gradient_of_step(5, SIZES, training_step=mean)
-    weighed = gradient_of_step(5, SIZES, "token_windows", training_step=tokens_on_device)
-    torch.testing.assert_close(weighed, expected, rtol=0, atol=1e-12)
-    assert (of_means - expected).abs().max() > 0.01
 
 
 @pytest.mark.full
@@ -175,17 +133,6 @@ def test_a_window_that_is_thrown_away_takes_its_count_with_it() -> None:
     while trainer.progress["discard"]["runs"] == 0:
         trainer.advance()
     assert trainer.read("train_batch.counted") == 0
-
-
-def test_a_window_without_tokens_changes_nothing_but_momentum() -> None:
-    data = [(inputs, mask & False) for inputs, mask in batches()]
-    trainer = trainer_of(
-        FIT.overlay("token_windows").set("finish", after="1 epochs"), tokens_on_device, train_data=data
-    )
-    before = weights(trainer)
-    trainer.run()
-    assert weights(trainer) == before
-    assert all("loss" not in row for row in trainer.metrics)
 
 
 def test_evaluation_has_means_over_tokens_too() -> None:
@@ -282,30 +229,3 @@ def test_windows_by_epoch_or_any_expression(expression: str) -> None:
             optimizer.step()
             optimizer.zero_grad()
     assert trained == [parameter.detach().flatten().tolist() for parameter in model.parameters()]
-
-
-# ---- what is reported
-
-
-def reported(sizes: Sequence[int], every: int, graph: Graph = FIT, step: Callable[..., Any] = losses) -> list[str]:
-    lines: list[str] = []
-    model = model_of()
-    trainer = Trainer(
-        graph.set("accumulate", every=every).set("finish", after="2 epochs"),
-        seed=0,
-        display=None,
-        notify=lines.append,
-        model=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.01),
-        train_data=batches(sizes),
-        training_step=step,
-    )
-    trainer.run()
-    return [line for line in lines if "differ in size" in line]
-
-
-@pytest.mark.parametrize("window", ["0", "next_batch.last"])
-def test_what_is_no_window_divides_no_loss(window: str) -> None:
-    graph = FIT.set("train_batch", reads={"window": window})
-    with pytest.raises(UsageError, match=r"window: expected a number of backward passes > 0, got (0|False)"):
-        trainer_of(graph, losses).run()

@@ -33,40 +33,6 @@ def _trained(returned: Callable[[torch.Tensor], Any]) -> None:
     ).run()
 
 
-@pytest.mark.parametrize(
-    ("act", "message"),
-    [
-        (lambda loss, optimizer: loss.backward(), "changes gradients, as loss.backward() and"),
-        (lambda loss, optimizer: loss.backward(retain_graph=True), "changes gradients, as loss.backward() and"),
-        (lambda loss, optimizer: optimizer.zero_grad(), "changes gradients, as loss.backward() and"),
-        (lambda loss, optimizer: optimizer.zero_grad(set_to_none=False), "changes gradients, as loss.backward() and"),
-        (lambda loss, optimizer: optimizer.step(), "calls optimizer.step(), as the node `step` does"),
-    ],
-)
-def test_a_step_that_does_what_nodes_do(act: Callable[..., Any], message: str) -> None:
-    given = {**small_trainer().resources}
-    optimizer, step = given["optimizer"], given["training_step"]
-
-    def training_step(model: Any, batch: Any) -> Any:
-        loss = step(model, batch)
-        act(loss, optimizer)
-        return loss
-
-    given["training_step"] = training_step
-    trainer = Trainer(graphtrain.fit(accumulate=2), display=None, notify=lambda line: None, **given)
-    with pytest.raises(UsageError) as raised:
-        trainer.run()
-    assert message in raised.value.message and raised.value.hint == "leave it out: return the loss alone"
-    assert trainer.progress["next_batch"]["batches"] <= 2
-
-
-def test_later_calls_of_a_step_are_plain_ones() -> None:
-    trainer = small_trainer()
-    trainer.run(until="3 batches")
-    node = trainer._session.compiled.program.by_path["train_batch"].instance
-    assert node._around is None and not trainer.resources["optimizer"]._optimizer_step_pre_hooks
-
-
 def test_the_best_of_a_run_on_the_disk(tmp_path: Path) -> None:
     small_trainer(tmp_path).run(until="1 steps")
     with pytest.raises(AttributeError, match=rf'`Run` has no `best`: write trainer.load\("{tmp_path}/best"\)'):

@@ -204,7 +204,7 @@ class Panel:
             yield self._metrics_line(width)
         yield self._pace_line(width)
         if texts.host_time:
-            yield _line((f"time: {texts.host_time[0]}", *texts.host_time[1:]), width, style="dim")
+            yield _cut(Text(f"time: {_GAP.join(texts.host_time)}", style="dim"), width)
 
     def _first_line(self, console: Console, options: ConsoleOptions) -> RenderResult:
         texts = self._parts
@@ -235,43 +235,22 @@ class Panel:
         for dispensable in (self._parts.memory, self._parts.elapsed):
             if dispensable in words and cell_len(_GAP.join(words)) > width:
                 words.remove(dispensable)
-        return _line(words, width)
+        return _cut(Text(_GAP.join(words)), width)
 
     def _metrics_line(self, width: int) -> Text:
         # The metrics without room are the same from row to row.
         wanted = sorted(in_reading_order(self._parts.metrics), key=lambda metric: not metric[0].endswith("loss"))
-        texts = [f"{name} {value}" for name, value in wanted]
-        number = _how_many(texts, width, more=True)
-        hidden = f"{_GAP}+{len(wanted) - number} more" if number < len(wanted) else ""
-        if cell_len(hidden + _GAP.join(texts[:number])) > width:
-            hidden = ""
+        number, taken, hidden = 0, 0, ""
+        for number, (name, value) in enumerate(wanted, 1):
+            taken += cell_len(f"{_GAP}{name} {value}")
+            more = f"{_GAP}+{len(wanted) - number} more" if number < len(wanted) else ""
+            if number > 1 and taken - len(_GAP) + len(more) > width:
+                number, hidden = number - 1, f"{_GAP}+{len(wanted) - number + 1} more"
+                break
         line = Text()
         for name, value in in_reading_order(wanted[:number]):
             line.append(_GAP if line else "").append(name, style="dim").append(f" {value}")
         return _cut(line.append(hidden, style="dim"), width)
-
-
-def _how_many(texts: Sequence[str], width: int, *, more: bool = False) -> int:
-    """How many of the first texts fit on a line, at least one.
-
-    Arguments:
-        more: True if the line ends with the number left out.
-    """
-    fitting, taken = 1, 0
-    for number, text in enumerate(texts, 1):
-        taken += cell_len(text) + (len(_GAP) if number > 1 else 0)
-        if taken > width:  # there may be thousands more
-            break
-        left = len(texts) - number
-        if taken + (len(f"{_GAP}+{left} more") if more and left else 0) <= width:
-            fitting = number
-    return fitting
-
-
-def _line(words: Sequence[str], width: int, style: str = "") -> Text:
-    """Words on one line, as many as fit."""
-    number = _how_many(words, width)
-    return _cut(Text(_GAP.join(words[:number]), style=style), width)
 
 
 def _cut(line: Text, width: int) -> Text:

@@ -60,10 +60,6 @@ def by_hand(resources: Resources) -> None:
             training_step(resources["model"], batch, index, resources["optimizer"], resources["scheduler"])
 
 
-def without_data(graph: Graph, resources: Resources) -> tuple[Graph, Resources]:
-    return graph, {**resources, "train_data": []}
-
-
 PROCEDURE = Procedure(
     name="manual",
     graph=graph,

@@ -9,7 +9,7 @@ import torch
 
 from graphtrain import Graph, Loader
 from graphtrain.state.random import capture_random, restore_random
-from tests.gallery.procedure import Change, Procedure, Resources
+from tests.gallery.procedure import Procedure, Resources
 
 EPOCHS, BATCHES, WINDOW, SKIP, WARMUP = 3, 5, 2, 2, 3
 BAD = 7  # a sample whose loss is a spike
@@ -98,10 +98,6 @@ def copied(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: copied(inner) for name, inner in value.items()}
     return [copied(inner) for inner in value] if isinstance(value, list) else value
-
-
-def changed(**parameters: Any) -> Change:
-    return lambda graph, resources: (graph.set("rollback", **parameters), resources)
 
 
 def without_checkpoints(graph: Graph, resources: Resources) -> tuple[Graph, Resources]:
