@@ -414,8 +414,6 @@ REFUSED: list[tuple[Callable[[Graph], Graph], str, str]] = [
     (lambda g: g.guard("x"), "guard: `x` takes an `expression`, or an `or` or `and` to widen it", ""),
     (lambda g: g.guard("endings", or_="a"), "guard: there is no guard `endings` to widen", "did you mean `ending`?"),
     (lambda g: g.guard("ending", and_=3), "guard: `ending` takes an expression in quotes, got 3", ""),  # type: ignore[arg-type]
-    (lambda g: g.with_optimizer("a b"), 'with_optimizer: takes the name of a resource or a slot; got "a b"', ""),
-    (lambda g: g.with_optimizer(3), "with_optimizer: takes the name of a resource or a slot; got 3", ""),  # type: ignore[arg-type]
     (lambda g: g.rename(3, "x"), "rename: expected the name of a node, got 3", ""),  # type: ignore[arg-type]
     (lambda g: g.replace("early_stop", "choice"), "replace: there is no node `early_stop`",
      f"known: {', '.join(sorted(FIT.nodes))}"),
