@@ -318,7 +318,6 @@ def test_rename_reads_that_are_lists() -> None:
         ("(other.x\n  and step.x\n  or a.step)", "(other.x\n  and s.x\n  or a.step)"),
         ("\n step . x\n and step.y", "\n s . x\n and s.y"),
         ("step and steps.x and a.step", "step and steps.x and a.step"),
-        ("step.x >", "step.x >"),
     ],
 )
 def test_rename_in_an_expression(text: str, renamed: str) -> None:
