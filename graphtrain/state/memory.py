@@ -75,10 +75,8 @@ def _starts_and_sizes(values: Sequence[Any]) -> tuple[Any, Any]:
         return starts, sizes
     except (TypeError, RuntimeError, ValueError):  # arrays, or tensors without memory
         spans = [span_of(value) or _NOWHERE for value in values]
-        return tuple(
-            numpy.array(numbers, dtype=numpy.int64)
-            for numbers in ([span.start for span in spans], [span.end - span.start for span in spans])
-        )
+        starts = numpy.array([span.start for span in spans], dtype=numpy.int64)
+        return starts, numpy.array([span.end for span in spans], dtype=numpy.int64) - starts
 
 
 def overlapping(spans: Mapping[T, Span]) -> list[list[T]]:

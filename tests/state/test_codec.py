@@ -53,8 +53,6 @@ class Point(NamedTuple):
     y: Any = None
 
 
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Frozen:
     x: int = 1
@@ -290,7 +288,3 @@ def test_the_places_of_what_state_dicts_save() -> None:
         ("meter", "attribute", "x", "k", 0): "meter.x['k'][0]",
     }
     assert {place: shown_place(place) for place in written} == written
-
-
-
-
