@@ -30,10 +30,9 @@ class Checkpoint:
     Arguments:
         every: when to save. Default: after every epoch.
         keep: number of newest checkpoints to keep. Default: 2.
-        mode: "async" copies the state and writes it while training continues; "sync" waits until it is written.
+        mode: "async" copies the state and writes it while training continues; a save that is due before it is written
+            waits for that. "sync" waits until it is written.
             Default: "async".
-        if_busy: what to do if the last checkpoint is still being written: "wait" for it, or "skip" this one, unless
-            its value of `best` is among the best. Default: "wait".
         if_failed: what to do if a checkpoint cannot be written, for example on a full disk: "stop" the run, or
             "continue". Earlier checkpoints are kept in either case. Default: "stop".
         slim: True stores frozen parameters separately, and unchanged files as hard links to the previous checkpoint if
@@ -47,7 +46,6 @@ class Checkpoint:
         keep_best: number of best checkpoints to keep. Default: 1.
 
     Guard fields:
-        skipped: saves that were skipped because the previous one was still being written.
         improved: a validation at this step recorded a value of `best` that is among the best, and it is not saved yet.
 
     Raises:
@@ -62,14 +60,12 @@ class Checkpoint:
     every: Trigger = Trigger("1 epochs")
     keep: Annotated[int, Above(0)] = 2
     mode: Literal["async", "sync"] = "async"
-    if_busy: Literal["wait", "skip"] = "wait"
     if_failed: Literal["stop", "continue"] = "stop"
     slim: bool = False
     best: Annotated[str, Metric()] | None = None
     best_mode: Mode | None = None
     keep_best: Annotated[int, Above(0)] = 1
 
-    skipped: int = progress(0)
     # The last value of `best` that no visit has seen: the place of its row as the recorder has it, which is the `step`
     # where no graph is around; the `value`; and whether that makes the node `due`.
     recorded: dict[str, Any] = progress({})
@@ -125,11 +121,8 @@ class Checkpoint:
         return saves if self._requests.failures == self._failures else saves[:-1]
 
     def __call__(self) -> None:
-        is_improved, recorded, self.recorded = self.improved, self.recorded, {}
+        recorded, self.recorded = self.recorded, {}
         value = recorded["value"] if recorded and recorded["step"] == self._recorder.place else None
-        if self.if_busy == "skip" and not is_improved and self._requests.is_busy():
-            self.skipped += 1
-            return
         self._requests.save(self._policy, {self.best: value} if self.best is not None else {})
         if value is not None:
             self._rank(recorded["step"], value)

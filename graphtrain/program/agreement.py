@@ -169,7 +169,7 @@ class Agreement:
         record.call, record.purpose, record.position = self.calls, _PURPOSES.index(purpose), self.run.position
         record.choices = hash(tuple(self._choices)) & _MASK  # of integers, whose hash is the same in every process
         record.stops, record.saves = min(asked["stop"], _ASKED), min(asked["save"], _ASKED)
-        record.seconds, record.is_busy = self.run.seconds(), self._requests.saves.is_writing()
+        record.seconds = self.run.seconds()
         record.saves_done, record.saves_failed = self._requests.saves.outcomes()
         record.asked, self.asked = self.asked, 0
         sent = record.packed() + carried.ljust(self._room + self._room_of_buffers, b"\0")
@@ -182,7 +182,6 @@ class Agreement:
         # Where a run was saved or resumed makes no difference to where ranks synchronise next.
         self.synchronised = purpose not in ("start", "save", "stop")
         self._seconds = records[0].seconds
-        self._requests.is_any_busy = any(each.is_busy for each in records)
         if any(each.stops for each in records):
             self._requests.post("stop")
         if any(each.saves for each in records):

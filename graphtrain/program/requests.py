@@ -55,10 +55,6 @@ class Saves:
 
     returns = 0
 
-    def is_writing(self) -> bool:
-        """True while this process writes one."""
-        return False
-
     def saved_by(self) -> Collection[str]:
         """The paths of the nodes that have requested one to which the run can return."""
         return ()
@@ -89,7 +85,6 @@ class Requests:
         failures: the number of failed saves.
         running: returns the path of the node that runs.
         saves: the state of checkpoints. Default: none are made.
-        is_any_busy: among several ranks, True if any of them was writing a checkpoint when they last synchronised.
 
     >>> requests = Requests(); requests.post("stop"); requests.post("stop")
     >>> "stop" in requests, requests.take("stop"), requests.take("stop")
@@ -106,7 +101,6 @@ class Requests:
         self.failures = 0
         self.running: Callable[[], str] = str
         self.saves = Saves()
-        self.is_any_busy = False
         self._askers: set[str] = set()
         self._return: Return | None = None
 
@@ -119,10 +113,6 @@ class Requests:
     def sync_policy(self) -> SavePolicy:
         """The same for a checkpoint that must be on disk first."""
         return replace(self.stop_policy, mode="sync")
-
-    def is_busy(self) -> bool:
-        """True while a checkpoint is being written, by any rank as far as this one knows."""
-        return self.is_any_busy if self._agrees else self.saves.is_writing()
 
     def post(self, request: Request) -> None:
         """Post a request by name."""

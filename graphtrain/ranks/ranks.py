@@ -159,7 +159,6 @@ class Record:
         stops: how many times this rank was asked to stop since it last synchronised, by signals.
         saves: how many times it was asked for a checkpoint.
         seconds: for how long this rank has trained, by its own clock.
-        is_busy: True while it writes a checkpoint.
         has_failed: True if its task, such as copying its state, failed; the reason is in the store.
         saves_done: how many saves of the run are over, written or failed, as far as this rank knows.
         saves_failed: how many of those have failed.
@@ -182,7 +181,6 @@ class Record:
     stops: int = 0
     saves: int = 0
     seconds: float = 0.0
-    is_busy: bool = False
     has_failed: bool = False
     saves_done: int = 0
     saves_failed: int = 0
@@ -191,7 +189,7 @@ class Record:
     samples: int = 0
     asked: int = 0
 
-    _layout: ClassVar[struct.Struct] = struct.Struct("<QHIQ8sQHHd??II?qqQ")
+    _layout: ClassVar[struct.Struct] = struct.Struct("<QHIQ8sQHHd?II?qqQ")
     size: ClassVar[int] = _layout.size
 
     def packed(self) -> bytes:

@@ -132,16 +132,14 @@ def test_the_best_stay_and_are_named(graph: Any, mode: str, tmp_path: Path) -> N
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("if_busy", ["wait", "skip"])
-def test_where_only_the_metric_is_new_it_takes_the_place_of_the_newest(if_busy: str, tmp_path: Path) -> None:
+def test_where_only_the_metric_is_new_it_takes_the_place_of_the_newest(tmp_path: Path) -> None:
     """`checkpoint` comes first in `decide`, so that the validation follows a checkpoint of the same state."""
-    graph = saved_first(every="2 batches", keep=100, keep_best=2, if_busy=if_busy, mode="sync")
+    graph = saved_first(every="2 batches", keep=100, keep_best=2, mode="sync")
     trainer = trainer_of(graph, tmp_path)
     trainer.run()
     assert steps(tmp_path) == [*range(2, 17, 2)], "each state once: those of the interval, and of the end"
     assert ranking(tmp_path) == [(10, 3.0), (14, 3.5), (6, 4.0), (2, 5.0), (4, 6.0)]
     assert trainer.read("checkpoint.runs") == 8 + 5
-    assert trainer.read("checkpoint.skipped") == 0
 
 
 @pytest.mark.full
@@ -581,12 +579,3 @@ def test_a_metric_of_a_node_that_is_no_evaluation_is_reported_early() -> None:
     trainer.run(until="4 batches")
     (line,) = [line for line in said if "makes no checkpoint due" in line]
     assert line.startswith("`count` is not recorded by an evaluation") and "checkpoint.every" in line
-
-
-def test_one_that_is_among_the_best_is_not_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first save is still being written when the next ones are due."""
-    trainer = trainer_of(fit(every="1 batches", if_busy="skip"), tmp_path)
-    monkeypatch.setattr(trainer._run.requests, "is_busy", lambda: True)
-    trainer.run()
-    assert ranking(tmp_path) == [(10, 3.0)]
-    assert trainer.read("checkpoint.skipped") == 16 - 3

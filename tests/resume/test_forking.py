@@ -8,7 +8,7 @@ import pytest
 
 from tests.resume.command_runs import Run
 
-SETTINGS = ("checkpoint.every=2 batches", "checkpoint.if_busy=skip")
+SETTINGS = ("checkpoint.every=2 batches",)
 
 
 @pytest.mark.sweep

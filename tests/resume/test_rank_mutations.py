@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from graphtrain import Outcome, Trainer
-from graphtrain.errors import RanksDivergedError
 from graphtrain.program.bind import Program
 from graphtrain.resume import rank_resume
 from graphtrain.storage.sharing import Sharing
@@ -48,25 +46,6 @@ def test_another_number_of_ranks_needs_it(
     mutate(monkeypatch)
     with pytest.raises(AssertionError):
         assert_equal(run(world_size, tmp_path, is_plain=True), whole)
-
-
-def test_a_rank_that_writes_alone_decides_nothing_alone(tmp_path: Path) -> None:
-    def saved(run_dir: Path, *, asks_itself: bool) -> tuple[list[Outcome | None], list[int]]:
-        """Rank 1 says that it is writing, for as long as it trains; saves that would wait for it are left out."""
-
-        def act(trainer: Trainer) -> Outcome:
-            is_rank_1 = trainer._session.world.rank == 1
-            trainer._run.writer.is_writing = lambda: is_rank_1  # type: ignore[method-assign]
-            if asks_itself:
-                trainer._run.requests.is_busy = lambda: is_rank_1  # type: ignore[method-assign]
-            return trainer.run()
-
-        ends = run(2, run_dir, act=act, graph=lambda graph: graph.set("checkpoint", every="1 steps", if_busy="skip"))
-        return [end.outcome for end in ends], [end.progress["checkpoint"]["skipped"] for end in ends]
-
-    assert saved(tmp_path / "agreed", asks_itself=False) == ([Outcome.FINISHED] * 2, [4, 4])
-    with pytest.raises(RanksDivergedError):
-        saved(tmp_path / "local", asks_itself=True)
 
 
 @pytest.mark.full

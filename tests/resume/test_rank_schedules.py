@@ -35,7 +35,7 @@ def lives(
 
     monkeypatch.setattr(rank_saves, "write_files", write_or_fail)
     if_failed = choose.choice(["stop", "continue"])
-    graph = plan.graph().set("checkpoint", if_failed=if_failed, if_busy=choose.choice(["wait", "skip"]), keep=3)
+    graph = plan.graph().set("checkpoint", if_failed=if_failed, keep=3)
     consumed, began_with, ends = 0, sizes[0], list[Any]()
     for number in range(60):
         if number == 40:

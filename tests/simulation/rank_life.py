@@ -51,7 +51,6 @@ class RankLife:
     kills: float
     requests: float
     if_failed: str
-    if_busy: str
     asks: float = 0.0
     saves: float = 0.0
     tokens: bool = False
@@ -70,7 +69,6 @@ class RankLife:
             choose.choice([0.0, 0.3]),
             choose.choice([0.0, 0.005, 0.02]),  # a start has dozens of such places: with more, nothing is trained
             choose.choice(["stop", "continue"]),
-            choose.choice(["wait", "skip"]),
             choose.choice([0.0, 0.1, 0.5]),
             choose.choice([0.0, 0.2]),
             choose.random() < 0.4,
@@ -91,7 +89,7 @@ class RankLife:
     def live(self, folder: Path) -> str | None:
         """Live it in a folder; returns what is wrong, or None."""
         choose = random.Random(self.seed + 1)
-        graph = self.plan.graph().set("checkpoint", if_failed=self.if_failed, if_busy=self.if_busy, keep=3)
+        graph = self.plan.graph().set("checkpoint", if_failed=self.if_failed, keep=3)
         if self.tokens:
             graph = graph.overlay("token_windows").set("validate/eval_batch", per="samples")
         if self.stop is not None:

@@ -19,8 +19,7 @@ class Rollback:
     node, and trains again from there. Checkpoints with non-finite weights are ignored; the one that a fork begins with
     counts. A guard reads `skipped`, so that skipped batches are fetched but not trained on. Before the first
     checkpoint, the first spike is reported and training continues, but a non-finite loss ends the run. With several
-    ranks, the mean of their losses is used. Every visit synchronizes with the device. The node needs a run directory,
-    and its checkpoints must always be written, so leave `checkpoint.if_busy` at "wait".
+    ranks, the mean of their losses is used. Every visit synchronizes with the device. The node needs a run directory.
 
     Sources: Chowdhery et al., "PaLM: scaling language modeling with pathways", 2022, section 5.1, where training
     returned by about 100 steps and skipped about 200 to 500 batches around each spike. Kumar et al., "ZClip: adaptive
