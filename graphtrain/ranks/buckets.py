@@ -100,8 +100,8 @@ class EarlySums:
         self._begin(count)
 
     def _is_complete(self, parameter: torch.Tensor) -> bool:
-        is_added = id(parameter) in self._complete and parameter.grad is not None
-        return is_added and parameter.grad.layout is torch.strided
+        gradient = parameter.grad if id(parameter) in self._complete else None
+        return gradient is not None and gradient.layout is torch.strided
 
     @torch.no_grad()
     def _begin(self, count: int) -> None:
