@@ -32,7 +32,7 @@ def adapted(named: str, data: str | None, values: Callable[[], Mapping[str, Any]
     file, made = _class_of(named)
     made_data = _class_of(data)[1] if data is not None else None
     try:
-        make = importlib.import_module("graphtrain.adapters.lightning").setup  # whose library takes seconds
+        from graphtrain.adapters.lightning import setup as make  # whose library takes seconds
     except ModuleNotFoundError as error:
         raise UsageError(f"--lightning needs {error.name}", "install it, or the extra `lightning`") from None
 
