@@ -115,10 +115,10 @@ def test_what_a_node_says_of_an_end_or_an_error_is_told(folder: Path, command: C
     assert re.fullmatch(early, told[""][1]) and len(told[""]) == 2
     assert told["next"][0].startswith("nothing; it ended by itself")
     (folder / "own.py").write_text(
-        text.replace("return model(batch).square().mean()", "l = model(batch).square().mean(); l.backward(); return l")
+        text.replace("return model(batch).square().mean()", "return model(batch).square().mean().item()")
     )
     assert command("run", "own.py", *words[2:], "own").code == 2
-    hint = "  hint: leave it out: return the loss alone"
+    hint = "  hint: return the tensor itself, without `.item()` or `float()`"
     assert sections(command("explain", "own").out)[""][2] == hint
 
 
