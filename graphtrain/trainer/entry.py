@@ -96,7 +96,8 @@ def go_back(run: LiveRun, request: Return) -> None:
     session.compiled.release()
     session.watch.stop()
     session.enter(checkpoint, ResumeOptions(kept=kept), again=True)
-    run.entered_again()
+    run.monitors.forget()
+    run.drives(run.tracer)
     session.watch.load(seconds)  # this time was spent
     session.watch.start(inside=session.compiled.activity(session.position))
     run.cut_back_to(checkpoint)
