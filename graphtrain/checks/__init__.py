@@ -28,7 +28,6 @@ from graphtrain.plan.slots import Slots
 def check_graph(
     graph: Graph,
     *,
-    all_kinds_known: bool = False,
     ranks: bool = False,
     supplied: Collection[str] | None = None,
 ) -> list[Problem]:
@@ -37,7 +36,6 @@ def check_graph(
     Checks of paths, G3xx and above, are made only if names and guards are sound.
 
     Arguments:
-        all_kinds_known: True if no script will declare further kinds, which hints name otherwise. Default: False.
         ranks: True for a run of several ranks. Default: False, for one process, where nodes for several ranks are
             bypassed.
         supplied: the names of the resources of the run; all others are absent. Default: not known, and problems that
@@ -48,7 +46,7 @@ def check_graph(
         (scope, problem)
         for scope in scopes
         for problem in (
-            *check_structure(scope, all_kinds_known=all_kinds_known),
+            *check_structure(scope),
             *check_guards(scope),
             *check_expressions(scope),
         )
@@ -101,7 +99,7 @@ def checked_graph(source: Graph | str | Path, *, ranks: bool = False, supplied: 
         UsageError: there is no such graph.
     """
     draft = Draft(source, []) if isinstance(source, Graph) else read_graph(Graph, source)
-    problems = draft.problems or check_graph(draft.graph, all_kinds_known=True, ranks=ranks, supplied=supplied)
+    problems = draft.problems or check_graph(draft.graph, ranks=ranks, supplied=supplied)
     if any(problem.severity == "error" for problem in problems):
         raise GraphError(problems, f"graph `{draft.graph.name}`")
     return draft.graph

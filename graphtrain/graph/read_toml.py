@@ -102,11 +102,10 @@ class Lines:
 
 @dataclass(frozen=True)
 class Draft:
-    """The readable part of a graph, the problems of its text, and the graph that it extends, if any."""
+    """The readable part of a graph, and the problems of its text."""
 
     graph: Graph
     problems: list[Problem]
-    base: Graph | None = None
 
     def sound(self, subject: str) -> Graph:
         """The graph.
@@ -184,7 +183,7 @@ def read_graph(make: type[Graph], source: str | Path) -> Draft:
     reading = GraphReading(make)
     graph = _read_source(source, TextSource(), reading)
     is_named = isinstance(source, str) and find_graph(source) is not None
-    return Draft(graph if is_named else replace(graph, source=str(source)), reading.problems, reading.base)
+    return Draft(graph if is_named else replace(graph, source=str(source)), reading.problems)
 
 
 def read_overlays(graph: Graph, sources: Sequence[str | Path]) -> Draft:
@@ -378,8 +377,6 @@ def _extended(data: Mapping[str, Any], name: str, reader: Reader) -> Graph:
     except UsageError as error:
         reader.problem("G004", ("extends", sources[0]), f"extends: {error.message}", error.hint)
         return graph
-    if len(reader.source.chain) == 1:  # the file that was asked for
-        reader.reading.base = graph
     graph = _with_overlays(graph, sources[1:], reader.source, reader.reading, reader.place("extends"))
     head = _head(data, reader)
     places = {**graph.places, **{key: place for key in head if (place := reader.place(key)) is not None}}

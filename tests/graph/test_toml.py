@@ -434,7 +434,7 @@ def test_all_mistakes_that_need_the_kinds_come_at_once() -> None:
     assert hints["unknown parameter `accumulate.accumulate_grad_batches` of kind `accumulate`"] == (
         "that is `accumulate.every = N` here"
     )
-    assert hints["unknown kind `stpe`"].startswith("did you mean `step`? Or name the script that declares it")
+    assert hints["unknown kind `stpe`"].startswith("did you mean `step`? A node of another name has use")
     assert hints['unknown unit `step` in log.every = "50 step"'] == "did you mean `steps`?"
     assert 'clip.max_norm: expected a number, got "fast"' in hints
     assert "checkpoint.keep: expected an integer, got true" in hints
