@@ -10,7 +10,6 @@ import torch
 
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.names import quoted, suggestion
-from graphtrain.program.copies import unlike_sources
 from graphtrain.program.horizon import other_horizons
 from graphtrain.program.requests import Return
 from graphtrain.resume.rank_resume import choose
@@ -48,11 +47,7 @@ def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> tuple[Checkpoint
     run.notices.last.clear()
     run.notices.last.extend(noted(status))  # those of the process before
     session.set_up(checkpoint, holder)
-    lines = [*other_horizons(session.compiled.program)]
-    if checkpoint is None:
-        supplied = session.resources.keys() - session.compiled.state.copies.keys()
-        lines = [*unlike_sources(session.graph, session.resources, supplied), *lines]
-    for line in lines:
+    for line in other_horizons(session.compiled.program):
         run.notices.once(line)
     if checkpoint is None:
         session.begin(random)
