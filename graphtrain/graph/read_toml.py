@@ -158,8 +158,7 @@ class Reader:
     def table_of_texts(self, table: Mapping[str, Any], key: str) -> dict[str, str]:
         for name, value in table.items():
             if not isinstance(value, str):
-                expected = "an expression in quotes" if key == "guards" and isinstance(value, bool) else "a string"
-                self.problem("G003", (key, name), f"{key}.{name}: expected {expected}, got {show_value(value)}")
+                self.problem("G003", (key, name), f"{key}.{name}: expected a string, got {show_value(value)}")
         return {name: value for name, value in table.items() if isinstance(value, str)}
 
     def slots(self, value: Any, key: tuple[str, ...], *, lists: bool = False) -> dict[str, Any]:
@@ -286,11 +285,8 @@ def _check_keys(data: Mapping[str, Any], known: tuple[str, ...], reader: Reader)
     """Report unknown keys at the top of a file, and an unexpected format."""
     for key in data:
         if key not in known:
-            if key in _PLAIN_KEYS and "edit" in known:
-                hint = "a graph with `extends` changes its base with [[edit]] tables"
-                hint = hint if "extends" in known else "an overlay changes its graph with [[edit]] tables"
-            else:
-                hint = suggestion(key, known)
+            is_edited = key in _PLAIN_KEYS and "edit" in known
+            hint = "a file of edits changes a graph with [[edit]] tables" if is_edited else suggestion(key, known)
             reader.problem("G002", (key,), f"unknown key `{key}`", hint)
     if not reader.section and (type(data.get("format")) is not int or data["format"] != FORMAT):
         received = f"got {show_value(data['format'])}" if "format" in data else "it is missing"
@@ -363,14 +359,8 @@ def _extended(data: Mapping[str, Any], name: str, reader: Reader) -> Graph:
     sources = [data["extends"]] if isinstance(data["extends"], str) else data["extends"]
     graph = reader.reading.make(name, "", {}, {})
     if not _are_texts(sources) or not sources:
-        expected = "names or paths" if isinstance(sources, list) else "a name or a path"
-        message, hint = f"extends: expected {expected}, got {show_value(sources)}", ""
-        if sources == []:
-            message, hint = (
-                "extends: expected a graph, then overlays; the list is empty",
-                'as in extends = ["fit", "ema"]',
-            )
-        reader.problem("G003", ("extends",), message, hint)
+        message = f"extends: expected a graph, then overlays, by name or path; got {show_value(sources)}"
+        reader.problem("G003", ("extends",), message, 'as in extends = ["fit", "ema"]')
         return graph
     try:
         graph = _read_source(sources[0], reader.source, reader.reading)
