@@ -223,9 +223,8 @@ class StateWriter:
             if value.name not in type(value).__members__:
                 raise UnknownStateError(path, f"is a combination of flags, {value!r}, which is not saved: {REMEDY}")
             return Found(("member", *name_of(type(value), path, is_enum=True), value.name))
-        if type(value) is int and value in self._reachable.by_id:
-            place = path.removesuffix(f".keys()[{value}]")  # without an address
-            raise UnknownStateError(place, "has the `id` of an object, which a resume does not keep: use a name")
+        if type(value) is int and value in self._reachable.by_id:  # an `id`, by which a `GradScaler` has optimizers
+            return Found(("id", self._reachable.by_id[value].path))
         return None
 
     def _tensor(self, tensor: torch.Tensor, path: str) -> Found | Instance | None:
@@ -444,6 +443,8 @@ class StateReader:
         match by:
             case ["at", str(path)]:
                 return self.at(path)
+            case ["id", str(path)]:
+                return id(self.at(path))
             case ["in", *place]:
                 return self.in_state(tuple(place))
             case ["named tuple", str(module), str(name), tuple(members)]:
