@@ -88,7 +88,7 @@ class DriftFinder:
         for module, names in self._initial.names_of_globals(data):
             if described := self._changed_globals(module, names, self._restored.get(f"{module}:")):
                 changed[f"{module}:"] = {"set": described}
-        self._unknown += [*self._writer.shared_states(), *self._writer.lost_memory()]
+        self._unknown += self._writer.lost_memory()
         self._unknown += [f"{shown_path(path)} {KEEPS_GRAPH}" for path in self._writer.graphs]
         self._unknown += filter(None, self._initial.flags.values()) if data is None else ()
         if data is None and self._initial.imported is not None:

@@ -27,35 +27,6 @@ class Sample:
         vars(self).update(attributes)
 
 
-class Other(Sample):
-    pass
-
-
-class Slots:
-    __slots__ = ("a", "b")
-
-    def __init__(self, *values: Any) -> None:
-        for name, value in zip(self.__slots__, values, strict=False):
-            setattr(self, name, value)
-
-
-class One:
-    __slots__ = ("a",)
-
-    def __init__(self, a: Any) -> None:
-        self.a = a
-
-
-class Both(Slots):
-    def __init__(self, a: Any, b: Any, c: Any) -> None:
-        super().__init__(a, b)
-        self.c = c
-
-
-class Partly(Sample):
-    _graphtrain_not_state = ("cache",)
-
-
 def function() -> None:
     """Something with a name."""
 
@@ -145,30 +116,6 @@ DIFFERENT: dict[str, Any] = {
             numpy.array([[1]], dtype=object),
             numpy.array([(1, "a")], dtype=[("x", int), ("y", object)]),
             numpy.array([(2, "a")], dtype=[("x", int), ("y", object)]),
-        ]
-    ),
-    "objects": lambda: (
-        [
-            Sample(a=1),
-            Sample(a=2),
-            Sample(b=1),
-            Other(a=1),
-            Sample(),
-            Sample(a=[1]),
-            Sample(a=1, b=2),
-            Slots(1, 2),
-            Slots(2, 1),
-            Slots(1),
-            Slots(),
-            One(1),
-            One(2),
-            One([1]),
-            Both(1, 2, 3),
-            Both(1, 2, 4),
-            Both(3, 2, 3),
-            types.SimpleNamespace(a=1),
-            Partly(cache=1),
-            Partly(cache=2),
         ]
     ),
     "sharing": lambda: [shared(LEAF, LEAF), shared(LEAF, LEAF.clone()), shared(LEAF.clone() + 1, LEAF)],

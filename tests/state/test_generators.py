@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -91,17 +91,6 @@ class Transformed(Dataset[float]):
         return self.transform(float(index))
 
 
-class Stream:
-    """Batches in an order that is drawn bit by bit from a generator of its own."""
-
-    def __init__(self, generator: Any) -> None:
-        self.rng = generator
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        for index in range(6):
-            yield torch.tensor([index, number(self.rng)])
-
-
 @pytest.mark.parametrize("made", GENERATORS.values(), ids=GENERATORS)
 def test_one_interface_over_all_types(made: Callable[[], Any]) -> None:
     source = made()
@@ -146,15 +135,6 @@ def test_where_generators_are_found(hold: Callable[[Any], Any], made: Callable[[
         assert found.draw() == again.draw()
 
 
-def test_the_collation_of_a_loader_may_hold_one() -> None:
-    class Collation(Transform):
-        def __call__(self, samples: Any) -> Any:
-            return torch.tensor([one + number(self.noise) for one in samples])
-
-    loader = Loader(range(8), 2, collate_fn=Collation(GENERATORS["default_rng"]), seed=1)
-    assert batches(loader.batches(0))[2:] == batches(loader.batches(0, start=2))
-
-
 @pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("kind", [Disturbed, Transformed])
@@ -181,40 +161,6 @@ def test_cuts_with_a_data_set_that_holds_one(
     loader: Any, made: Callable[[], Any], tmp_path: Path, assert_exact: AssertExact
 ) -> None:
     assert_exact(lambda: loader(Disturbed(made), 2, shuffle=True), tmp_path)
-
-
-@pytest.mark.second(1)
-@pytest.mark.full
-@pytest.mark.parametrize("loader", [Loader, DataLoader])
-def test_cuts_with_workers(loader: Any, tmp_path: Path, assert_exact: AssertExact) -> None:
-    made = GENERATORS["default_rng"]
-    assert_exact(lambda: loader(Disturbed(made), 2, shuffle=True, num_workers=2), tmp_path)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("loader", [Loader, DataLoader])
-def test_training_and_validation_on_parts_of_one_data_set(
-    loader: Any, tmp_path: Path, assert_exact: AssertExact
-) -> None:
-    def made() -> dict[str, Any]:
-        data = Disturbed(GENERATORS["default_rng"])
-        return {
-            "train_data": loader(Subset(data, range(9)), 2, shuffle=True),
-            "val_data": loader(Subset(data, range(9, COUNT)), 2),
-        }
-
-    assert_exact(made, tmp_path)
-
-
-@pytest.mark.second(3)
-@pytest.mark.full
-@pytest.mark.parametrize("made", GENERATORS.values(), ids=GENERATORS)
-def test_two_iterables_that_share_one(made: Callable[[], Any], tmp_path: Path, assert_exact: AssertExact) -> None:
-    def both() -> dict[str, Any]:
-        generator = made()
-        return {"train_data": Stream(generator), "val_data": Stream(generator)}
-
-    assert_exact(both, tmp_path)
 
 
 # NumPy's global generator is read and put back in place
