@@ -199,6 +199,8 @@ class RunFiles:
 
     def _prepare(self) -> None:
         """Create the folders, and check that they can be written."""
+        if str(self.folder).encode("utf-8", "replace") != os.fsencode(self.folder):  # safetensors could not read it
+            raise UsageError(f"the path of `{self.path}` is not UTF-8", "choose a run directory whose path is")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._store.folder.mkdir(exist_ok=True)
