@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from graphtrain.data.batch import (
-    batch_mover,
     cast,
     cut,
     mapped,
@@ -20,8 +19,6 @@ from graphtrain.data.batch import (
     trace,
 )
 from graphtrain.errors import UsageError
-
-META = torch.device("meta")
 
 
 @dataclasses.dataclass
@@ -64,12 +61,6 @@ def test_samples_are_the_first_dimension_of_the_first_tensor(batch: Any, samples
     assert sample_counter()(batch) == samples
 
 
-def test_batches_are_moved_to_other_devices_only() -> None:
-    assert batch_mover(torch.device("cpu")) is None
-    mover = batch_mover(META)
-    assert mover is not None and mover([torch.ones(1)])[0].device.type == "meta"
-
-
 def test_a_mapping_that_takes_no_dict_is_refused() -> None:
     with pytest.raises(UsageError) as caught:
         mapped(Frozen(inputs=1), lambda leaf: leaf)
@@ -77,15 +68,6 @@ def test_a_mapping_that_takes_no_dict_is_refused() -> None:
         "a batch of type Frozen cannot be made again: the type takes no dict\n  hint: return plain dicts, tuples, "
         "lists and tensors from the loader"
     )
-
-
-def test_everything_but_nests_is_a_leaf() -> None:
-    leaves: list[Any] = []
-    moving, kind = Moving(1), Pair
-    batch = [1, "a", (2, [moving]), {"b": 3}, kind, Pair(4)]
-    found = mapped(batch, lambda leaf: leaves.append(leaf) or 0)
-    assert leaves == [1, "a", 2, moving, 3, kind, 4]
-    assert found[:5] == [0, 0, (0, [0]), {"b": 0}, 0] and vars(found[5]) == {"inputs": 0}
 
 
 def test_only_floating_tensors_are_cast() -> None:
