@@ -25,7 +25,6 @@ class Exchange:
     between ranks, such as a cache, is not changed.
 
     Arguments:
-        average_buffers: True averages floating-point buffers over ranks instead. Default: False.
         overlap: True sums gradients of a megabyte and more while the last backward pass of a window still runs, and the
             others at its end, so that the visit of this node finds them summed; the results have the same bits. This
             needs a graph in which the end of a window is known before that pass, as in `fit`: one node that runs
@@ -44,7 +43,6 @@ class Exchange:
     ['G704']
     """
 
-    average_buffers: bool = False
     overlap: bool = True
 
     _optimizers: tuple[Any, ...]
@@ -58,4 +56,4 @@ class Exchange:
         self._agreement.begin(parameters_of(self._optimizers))
 
     def __call__(self) -> None:
-        self._agreement.exchange(parameters_of(self._optimizers), averages=self.average_buffers)
+        self._agreement.exchange(parameters_of(self._optimizers))

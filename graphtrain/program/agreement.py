@@ -240,8 +240,6 @@ class Agreement:
         self,
         parameters: Sequence[torch.Tensor],
         buffers: Mapping[str, torch.Tensor] | None = None,
-        *,
-        averages: bool = False,
     ) -> None:
         """Sum the gradients of these parameters over ranks, and give all ranks the buffers of rank 0.
 
@@ -252,7 +250,6 @@ class Agreement:
 
         Arguments:
             buffers: by their paths. Default: those of all modules.
-            averages: as for `exchange_tensors`.
         """
         from graphtrain.ranks.buckets import Joined, exchange_tensors  # which one process never needs
 
@@ -267,7 +264,7 @@ class Agreement:
         present = bytes(parameter.grad is not None for parameter in parameters)
         forms = {f"{path} {buffer.dtype} {tuple(buffer.shape)}": buffer for path, buffer in buffers.items()}
         shared = Joined([*forms.values()])
-        of_buffers = b"" if averages else shared.packed(self._room_of_buffers)
+        of_buffers = shared.packed(self._room_of_buffers)
         head = 4 * begun + 2 * bool(of_buffers) + bool(carried)
         payload = head.to_bytes(_COUNT_BYTES) + present + "\n".join(forms).encode()
         digest = hashlib.blake2b(payload, digest_size=8).digest()
@@ -284,13 +281,13 @@ class Agreement:
             forms = {form: buffer for form, buffer in forms.items() if form in common}
             shared = Joined([*forms.values()])
         summed = [parameter for parameter, has_gradient in zip(parameters, present, strict=True) if has_gradient]
-        self._room_of_buffers = 0 if averages else shared.size
+        self._room_of_buffers = shared.size
         rest = None if of_buffers and are_same else shared
 
         def exchange() -> None:
             done = early.complete(begun, summed, self._carried if are_same else ()) if early is not None else ()
             others = [parameter for parameter in summed if id(parameter) not in done]
-            exchange_tensors(self.ranks, others, rest, averages=averages, early=early)
+            exchange_tensors(self.ranks, others, rest, early=early)
 
         self._together(exchange)
         if early is not None:

@@ -202,7 +202,6 @@ def exchange_tensors(
     parameters: Sequence[torch.Tensor],
     shared: Joined | None = None,
     *,
-    averages: bool = False,
     early: EarlySums | None = None,
 ) -> None:
     """Replace the gradient of every parameter by its sum over ranks, and every buffer by that of rank 0.
@@ -211,7 +210,6 @@ def exchange_tensors(
         parameters: the same on all ranks, in one order: those that have a gradient on any of them. A gradient
             that this rank lacks counts as zeros.
         shared: the buffers, of the same shapes and types on all ranks, in one order. Default: none.
-        averages: True replaces buffers of floating-point numbers by their means.
         early: sums of other parameters that have begun, on all ranks, and are waited for. Default: none have.
 
     Raises:
@@ -225,7 +223,7 @@ def exchange_tensors(
     large = [_dense_gradient(parameter) for parameter in parameters if _is_large(parameter)]
     whole = [gradient.contiguous() for gradient in large]  # mostly the gradients themselves
     small = Joined([_dense_gradient(parameter) for parameter in parameters if not _is_large(parameter)])
-    wait = ranks.begin_exchange([*whole, *small.values, *(_share(ranks, values, averages) for values in shared.values)])
+    wait = ranks.begin_exchange([*whole, *small.values, *(_share(ranks, values) for values in shared.values)])
     if early is not None:
         early.wait()
     wait()
@@ -257,10 +255,8 @@ def _dense_gradient(parameter: torch.Tensor) -> torch.Tensor:
     return parameter.grad
 
 
-def _share(ranks: Ranks, values: torch.Tensor, averages: bool) -> torch.Tensor:
-    """The summands by which `values` become their means, or those of rank 0: then bytes, which keep all bits."""
-    if averages and values.is_floating_point():
-        return values.div_(ranks.world_size)
+def _share(ranks: Ranks, values: torch.Tensor) -> torch.Tensor:
+    """The summands by which values become those of rank 0, as bytes, which keep all bits."""
     return (values.zero_() if ranks.rank else values).view(torch.uint8)
 
 

@@ -43,10 +43,8 @@ def test_they_are_those_of_rank_0_after_a_step_and_in_an_evaluation_which_leaves
     assert evaluated == evaluated_too == own
 
 
-@pytest.mark.parametrize(("average_buffers", "is_carried"), [(False, False), (True, False), (False, True)])
-def test_they_are_bitwise_those_of_rank_0_or_means_whatever_their_type_and_layout(
-    average_buffers: bool, is_carried: bool
-) -> None:
+@pytest.mark.parametrize("is_carried", [False, True])
+def test_they_are_bitwise_those_of_rank_0_whatever_their_type_and_layout(is_carried: bool) -> None:
     """Also those that records carry, as they do from the second exchange on, if all have one shape."""
 
     def program(ranks: Ranks) -> list[torch.Tensor]:
@@ -61,7 +59,6 @@ def test_they_are_bitwise_those_of_rank_0_or_means_whatever_their_type_and_layou
         }
         requests = Requests(agrees=True)
         exchange = Exchange()
-        exchange.average_buffers = average_buffers
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
         agreement = Agreement(ranks, requests)
         agreement.run.buffers = lambda: buffers  # type: ignore[method-assign]
@@ -76,7 +73,6 @@ def test_they_are_bitwise_those_of_rank_0_or_means_whatever_their_type_and_layou
 
     for rank, (odd, count, flag, turned, cache, _) in enumerate(run_ranks(3, program)):
         assert count == 2**53 + 1 and flag.tolist() == [True, False]
-        assert turned.tolist() == [[float(average_buffers)] * 3] * 2 and not turned.is_contiguous()
+        assert turned.tolist() == [[0.0] * 3] * 2 and not turned.is_contiguous()
         assert cache.tolist() == ([0] * 2 if is_carried else [rank] * (2 + rank))
-        if not average_buffers:
-            assert odd.view(torch.int32).tolist() == torch.tensor([-0.0, torch.inf, 1e-45]).view(torch.int32).tolist()
+        assert odd.view(torch.int32).tolist() == torch.tensor([-0.0, torch.inf, 1e-45]).view(torch.int32).tolist()

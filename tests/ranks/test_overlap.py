@@ -110,7 +110,6 @@ CASES: dict[str, tuple[int, Edit, dict[str, Any]]] = {
     "loss scaling": (2, lambda graph: graph.overlay("fp16"), {}),
     "sums over tokens": (2, lambda graph: graph.overlay("token_windows"), {"training_step": summed}),
     "skipped batches": (1, lambda graph: graph.set("train_batch", skip_none=True), {"training_step": skipping}),
-    "averaged buffers": (2, lambda graph: graph.set("exchange", average_buffers=True), {}),
     "an early end": (2, lambda graph: graph.set("finish", after="7 batches"), {}),
 }
 
