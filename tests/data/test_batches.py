@@ -10,15 +10,12 @@ import pytest
 import torch
 
 from graphtrain.data.batch import (
-    batch_mover,
     mapped,
     sample_counter,
     tensors_held,
     trace,
 )
 from graphtrain.errors import UsageError
-
-META = torch.device("meta")
 
 
 @dataclasses.dataclass
@@ -61,12 +58,6 @@ def test_samples_are_the_first_dimension_of_the_first_tensor(batch: Any, samples
     assert sample_counter()(batch) == samples
 
 
-def test_batches_are_moved_to_other_devices_only() -> None:
-    assert batch_mover(torch.device("cpu")) is None
-    mover = batch_mover(META)
-    assert mover is not None and mover([torch.ones(1)])[0].device.type == "meta"
-
-
 def test_a_mapping_that_takes_no_dict_is_refused() -> None:
     with pytest.raises(UsageError) as caught:
         mapped(Frozen(inputs=1), lambda leaf: leaf)
@@ -76,13 +67,6 @@ def test_a_mapping_that_takes_no_dict_is_refused() -> None:
     )
 
 
-def test_everything_but_nests_is_a_leaf() -> None:
-    leaves: list[Any] = []
-    moving, kind = Moving(1), Pair
-    batch = [1, "a", (2, [moving]), {"b": 3}, kind, Pair(4)]
-    found = mapped(batch, lambda leaf: leaves.append(leaf) or 0)
-    assert leaves == [1, "a", 2, moving, 3, kind, 4]
-    assert found[:5] == [0, 0, (0, [0]), {"b": 0}, 0] and vars(found[5]) == {"inputs": 0}
 
 
 def test_what_is_held_of_a_batch_does_not_change_with_it() -> None:
