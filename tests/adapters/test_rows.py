@@ -6,7 +6,6 @@ import inspect
 import re
 import warnings
 from collections import Counter, OrderedDict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,8 @@ from lightning.pytorch import Trainer as LightningTrainer
 
 from graphtrain import Trainer, UsageError
 from graphtrain.adapters.lightning import setup
-from graphtrain.adapters.lightning_trainer import Experiment
-from tests.adapters.modules import CASES, Base, Validated, data, val
-from tests.adapters.rows import COUNTED, FLAGS, MODULE, TRAINER, TRIED
-from tests.shipped import ROOT
+from tests.adapters.modules import Base, Validated, data, val
+from tests.adapters.rows import FLAGS, MODULE, TRAINER, TRIED
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -263,38 +260,3 @@ def test_a_datamodule_is_torn_down_and_what_is_never_called_is_said() -> None:
     ]
     trained(graph, resources)
     assert datamodule.closed == ["fit"]
-
-
-# ---- the share of what is used
-
-
-def is_done(name: str) -> bool:
-    owner, _, own = name.rpartition(".")
-    if owner == "tested":
-        return own in CASES
-    if owner == "experiment":
-        return callable(getattr(Experiment, own, None))
-    return {"trainer": TRAINER, "": MODULE}[owner][own] in ("called", "works")
-
-
-def shares(is_done: Callable[[str], bool]) -> tuple[int, int]:
-    """How many of the modules use nothing but what is done, and that with every repository weighted alike."""
-    covered = (0, 0)
-    for names, *share in COUNTED:
-        if not all(map(is_done, names.split())):
-            break
-        covered = (share[0], share[1])
-    return covered
-
-
-def test_the_share_of_modules_that_are_covered_is_on_the_page() -> None:
-    page = (ROOT / "docs" / "lightning.md").read_text(encoding="utf-8")
-    of_modules, weighted = shares(is_done)
-    assert min(of_modules, weighted) >= 95
-    figure = f"{of_modules} % use nothing that the adapter does not do ({weighted} % with every repository"
-    assert figure in page
-
-
-def test_a_name_that_is_not_done_is_counted() -> None:
-    assert shares(lambda name: name != "optimizers") == (86, 70)
-    assert shares(lambda name: name != "log") == (0, 0)

@@ -67,8 +67,6 @@ def test_a_mapping_that_takes_no_dict_is_refused() -> None:
     )
 
 
-
-
 def test_what_is_held_of_a_batch_does_not_change_with_it() -> None:
     first, second = torch.ones(1), torch.zeros(1)
     for batch in ({"a": first, "b": second}, [first, second]):

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from graphtrain import Above, StepFunction, UsageError, described, lazy_import, loss_and_metrics, node
-from graphtrain.graphs.gallery.maml._adapted import call_with, shifted
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
     Shift = dict[str, Tensor] | None
+    Weights = Mapping[str, Tensor]
 else:
     torch = lazy_import("torch")
 
@@ -63,3 +64,16 @@ def adapt(
     loss, _ = loss_and_metrics(call_with(weights, training_step, model, batch["support"]), "training_step")
     gradients = torch.autograd.grad(loss, list(weights.values()), create_graph=second_order, materialize_grads=True)
     return {name: shift[name] - rate * gradient for name, gradient in zip(weights, gradients, strict=True)}
+
+
+def shifted(model: torch.nn.Module, shift: Weights) -> dict[str, torch.Tensor]:
+    """The parameters of a model that have a shift, with the shift added; gradients reach both."""
+    return {name: weight + shift[name] for name, weight in model.named_parameters() if name in shift}
+
+
+def call_with(weights: Weights, function: Callable[[Any, Any], Any], model: torch.nn.Module, batch: Any) -> Any:
+    """Call a step function with a model that has other weights during the call."""
+    step = torch.nn.Module()  # what torch swaps the weights of: the step function may use the model in any way
+    step.add_module("model", model)
+    step.forward = functools.partial(function, model)
+    return torch.func.functional_call(step, {f"model.{name}": each for name, each in weights.items()}, (batch,))

@@ -6,10 +6,10 @@ import functools
 from typing import TYPE_CHECKING, Any, Literal
 
 from graphtrain import StepFunction, TrainBatch, node
-from graphtrain.graphs.gallery.maml._adapted import call_with, shifted
+from graphtrain.graphs.gallery.maml.adapt import call_with, shifted
 
 if TYPE_CHECKING:
-    from graphtrain.graphs.gallery.maml._adapted import Weights
+    from graphtrain.graphs.gallery.maml.adapt import Weights
 
 
 @node(writes="loss", effects="backward", varying=("unfrozen", "turn"))

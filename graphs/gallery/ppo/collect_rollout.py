@@ -26,9 +26,8 @@ Count = Annotated[int, Above(0)]
 class CollectRollout:
     """Run the policy in several environments, and estimate the advantages of its actions.
 
-    Episodes continue in the next rollout. The model keeps its current mode and gets no gradients; non-integer
-    observations are converted to the dtype of its weights. Advantages are estimated by GAE. The mean return of the
-    episodes that ended in the rollout is recorded as ``rollout/return``.
+    Episodes continue in the next rollout. The model keeps its current mode and gets no gradients. Advantages are
+    estimated by GAE. The mean return of the episodes that ended in the rollout is recorded as ``rollout/return``.
     Sources: Schulman et al., "Proximal policy optimization algorithms", 2017, and "High-dimensional continuous control
     using generalized advantage estimation", 2016. The graph `ppo` uses this kind.
 
@@ -95,7 +94,7 @@ class CollectRollout:
         earned: Any = None,
     ) -> tuple[Rollout, Tensor, Tensor]:  # fmt: skip
         visits, finished = [], []
-        seen = _of_model(torch.tensor(env.reset()) if observations is None else observations, model)
+        seen = torch.tensor(env.reset()) if observations is None else observations
         with torch.no_grad():
             for _ in range(self.steps):
                 actions, log_probs, values = map(torch.Tensor.cpu, act(model, seen.to(device)))
@@ -107,7 +106,7 @@ class CollectRollout:
                 visits.append((seen, actions, log_probs, values, rewards.to(values), ended := ended.bool()))
                 earned = rewards if earned is None else earned + rewards
                 finished += earned[ended].tolist()
-                seen, earned = _of_model(following, model), earned * ~ended
+                seen, earned = following, earned * ~ended
             value = act(model, seen.to(device))[2].cpu()
         if finished:
             recorder.row({"rollout/return": sum(finished) / len(finished)})
@@ -125,10 +124,3 @@ class CollectRollout:
             advantage = rewards[step] + kept * value - values[step] + kept * self.smoothing * advantage
             advantages[step], value = advantage, values[step]
         return advantages
-
-
-def _of_model(observations: torch.Tensor, model: Any) -> torch.Tensor:
-    """Non-integer observations in the dtype of the weights."""
-    weights = model.parameters() if isinstance(model, torch.nn.Module) else ()
-    dtype = next((weight.dtype for weight in weights if weight.is_floating_point()), observations.dtype)
-    return observations.to(dtype) if observations.is_floating_point() else observations
