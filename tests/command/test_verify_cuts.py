@@ -38,7 +38,7 @@ def verified(command: Command, script: str, *words: str) -> Result:
     return command("verify", "mine.py", "--cuts-seed", "1", *words)
 
 
-@pytest.mark.sweep
+@pytest.mark.full
 def test_a_script_without_a_run_is_proved(forked: Path, command: Command) -> None:
     result = verified(command, STATEFUL, *STATEFUL_SETTINGS, "--until", "11 batches", "--cuts", "2")
     assert result.code == 0, result.out + result.err
