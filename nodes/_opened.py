@@ -70,8 +70,7 @@ class OpenBatches:
         """From this batch of an epoch on, every visit looks whether there is another: the first, or the last."""
         if not (length := self.length()):
             return 0
-        end, batches = self._node.pass_first + length, self._node.batches_per_epoch
-        return end if batches is None else min(end, batches)
+        return self._node.pass_first + length
 
     def _drawn(self) -> int:
         """How many batches the data has given, those ahead included."""

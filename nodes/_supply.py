@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 from graphtrain.data import NOTHING
 from graphtrain.data.loader import Loader
 from graphtrain.data.loaders import RankLocal, loaders_of, own_data
-from graphtrain.data.shares import WindowCounter, Windows
+from graphtrain.data.shares import Windows
 from graphtrain.data.source import Indexed, Source, Stateful, source_of
 from graphtrain.data.state import DataState
 from graphtrain.data.wrapped import Common, Overfit
@@ -106,8 +106,6 @@ class Supply:
         self._loaders = loaders_of(own_data(data))
         self._is_common = inside and run.ranks is None and bool(node.source_state.get("common"))
         combine: Any = node.combine or ("cycle" if run.graph_trains else "in_turn")
-        if node.batches_per_epoch is not None:
-            self._count_epochs(data, node.batches_per_epoch, combine)
         if self._loaders and (combine != "in_turn" or isinstance(data, RankLocal)):
             self._take_together(data, combine)
         elif self._loaders:
@@ -250,24 +248,3 @@ class Supply:
                 "change the data at the end of an epoch",
             )
         node.rank_local = ranks
-
-    def _count_epochs(self, data: Any, batches: int, combine: str) -> None:
-        """Let no round of ranks go beyond an epoch of so many batches.
-
-        Raises:
-            DataError: an epoch of this data cannot have a number of batches of its own.
-        """
-        setting = f"next_batch.batches_per_epoch = {batches}"
-        if isinstance(data, RankLocal):
-            raise DataError(
-                f"{setting} counts batches in which ranks take turns, and rank_local data is divided among them",
-                "leave one of them out; an epoch ends with the data of the first rank that has no more",
-            )
-        if self._loaders and combine == "in_turn":
-            raise DataError(
-                f"{setting}: the loaders {', '.join(self._loaders)} are read in turn, and an epoch has all of each",
-                'leave it out, or set next_batch.combine = "cycle"',
-            )
-        self.run.windows.epoch = WindowCounter(
-            "", vars(self._node), "epoch_batches", "batches_per_epoch", lambda: self._node.batches_per_epoch or 0
-        )

@@ -1,4 +1,4 @@
-"""Detection of non-finite losses or gradients."""
+"""Detection of non-finite losses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from graphtrain.errors import NotFiniteError
 from graphtrain.kind import node, progress
-from graphtrain.nodes._optimizers import gradients_of, norms_of, optimizers_of
 from graphtrain.report.values import as_numbers
 
 if TYPE_CHECKING:
@@ -18,14 +17,13 @@ if TYPE_CHECKING:
     from graphtrain.report.recorder import Recorder
 
 
-_FOUND = {"loss": "the loss is {} at", "gradients": "a gradient is {} in the window that ends with"}
 _HINT = 'look at the batch first, which graphtrain replay leads to; action = "drop" leaves such windows out'
 _MOST_WAITING = 1024  # values that stay on the device; a run that records no row stays small
 
 
 @node(synchronises=True, family="bookkeeping")
 class CheckFinite:
-    """Check at every visit whether the loss or the gradients are finite; if not, stop the run or drop the window.
+    """Check at every visit whether the loss is finite; if not, stop the run or drop the window.
 
     With "stop", the results stay on the device until a row of metrics is recorded, for example by `log`; then they are
     read together, and the first batch with a non-finite value is named.
@@ -37,10 +35,9 @@ class CheckFinite:
         step: the steps before it, for the message.
 
     Arguments:
-        of: "loss", or "gradients" of `optimizer`. Default: "loss".
-        action: "stop" ends the run with an error; "drop" sets `found`, which a guard on an edge to `discard` reads;
-            "off" checks nothing. With "drop", each visit synchronizes with the device and with other ranks, and a batch
-            with a non-finite loss is excluded from all means. Default: "stop".
+        action: "stop" ends the run with an error; "drop" sets `found`, which a guard on an edge to `discard` reads.
+            With "drop", each visit synchronizes with the device and with other ranks, and a batch with a non-finite
+            loss is excluded from all means. Default: "stop".
 
     Guard fields:
         found: this visit found a non-finite value; always false except with "drop".
@@ -57,13 +54,11 @@ class CheckFinite:
 
     of_rank: ClassVar[tuple[str, ...]] = ("state",)  # each has losses of its own that were not read yet
 
-    of: Literal["loss", "gradients"] = "loss"
-    action: Literal["off", "stop", "drop"] = "stop"
+    action: Literal["stop", "drop"] = "stop"
 
     found: bool = progress(False)
     dropped: int = progress(0)
 
-    _optimizers: tuple[Any, ...]
     _notify: Callable[[str], None]
     _ranks: Agreement | None
     _values: list[Tensor | float]
@@ -72,28 +67,21 @@ class CheckFinite:
     def __init__(self) -> None:
         self._values, self._places = [], []
 
-    def setup(
-        self, optimizer: Any, notify: Callable[[str], None], recorder: Recorder, ranks: Agreement | None = None
-    ) -> None:
-        self._optimizers, self._notify, self._ranks = optimizers_of(optimizer), notify, ranks
+    def setup(self, notify: Callable[[str], None], recorder: Recorder, ranks: Agreement | None = None) -> None:
+        self._notify, self._ranks = notify, ranks
         if self.action == "drop":
             recorder.means("train").only_finite = True
 
     def __call__(self, loss: Any = None, epoch: int = 0, batch: int = 0, seen: int = 0, step: int = 0) -> None:
-        if self.action == "off":
-            return
-        value, place = loss, (epoch, batch, seen, step)
-        if self.of == "gradients":
-            gradients = [each for each in gradients_of(self._optimizers) if each.is_floating_point() and each.numel()]
-            value = norms_of(gradients, math.inf).max() if gradients else None
+        place = epoch, batch, seen, step
         if self.action == "drop":
-            fault, _ = self._first_fault([0.0 if value is None else value], [place])
+            fault, _ = self._first_fault([0.0 if loss is None else loss], [place])
             self.found = bool(fault)
             if fault and not self.dropped:
                 self._notify(f"{fault}; the window is dropped, and so are later ones like it")
             self.dropped += self.found
-        elif value is not None:
-            self._values.append(value)
+        elif loss is not None:
+            self._values.append(loss)
             self._places.append(place)
             if len(self._values) >= _MOST_WAITING and self._ranks is None:
                 self._read()
@@ -123,7 +111,7 @@ class CheckFinite:
             return "", 0
         (epoch, batch, seen, step, number), rank = min(found, key=lambda pair: pair[0][2])
         where = f"batch {batch + 1} of epoch {epoch + 1}, after step {step}"
-        return f"{_FOUND[self.of].format(number)} {where}{f', on rank {rank}' if self._ranks else ''}", seen
+        return f"the loss is {number} at {where}{f', on rank {rank}' if self._ranks else ''}", seen
 
     def state_dict(self) -> dict[str, Any]:
         """What was not read yet."""

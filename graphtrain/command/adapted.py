@@ -1,4 +1,4 @@
-"""What an adapter makes, as a script: `graphtrain run --lightning MODULE:CLASS`, and `show`."""
+"""A LightningModule as a script: `graphtrain run --lightning MODULE:CLASS`, and `show`."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from graphtrain.graph import Graph
 from graphtrain.names import nearest
 
 
-def adapted(adapter: str, named: str, data: str | None, values: Callable[[], Mapping[str, Any]]) -> Script:
-    """The script that an adapter makes of a class.
+def adapted(named: str, data: str | None, values: Callable[[], Mapping[str, Any]]) -> Script:
+    """The script that the adapter makes of a class.
 
     Arguments:
-        adapter: its name, such as "lightning".
         named: ``MODULE:CLASS``, or ``FILE.py:CLASS``, which is imported.
         data: the class of its data, named in the same way. Default: none.
         values: returns the settings of the command line, by which the graph is made.
 
     Raises:
-        UsageError: there is no such adapter, module or class.
+        UsageError: Lightning is not installed, or there is no such module or class.
     """
-    from graphtrain.adapters import adapter as find_adapter  # whose library takes seconds
-
     file, made = _class_of(named)
     made_data = _class_of(data)[1] if data is not None else None
-    make = find_adapter(adapter)
+    try:
+        from graphtrain.adapters.lightning import setup as make  # whose library takes seconds
+    except ModuleNotFoundError as error:
+        raise UsageError(f"--lightning needs {error.name}", "install it, or the extra `lightning`") from None
 
     def graph_and_resources(given: Mapping[str, Any]) -> tuple[Graph, dict[str, Any]]:
         classes = [each for each in (made, made_data) if each is not None]

@@ -13,7 +13,7 @@ import click
 
 from graphtrain.command.cli import command, output_option, overlay_option, settings_argument
 from graphtrain.command.output import console, counted, escaped, notify, table
-from graphtrain.command.run import adapter_named, adapter_options
+from graphtrain.command.run import adapter_options
 from graphtrain.command.script import import_script, load_graph, named_graph, split_script, with_overlays
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
@@ -158,7 +158,6 @@ def show(
     *,
     lightning: str | None = None,
     data: str | None = None,
-    adapter: str | None = None,
     hooks: bool = False,
     output: Path | None = None,
     overlay: Sequence[str] = (),
@@ -166,17 +165,17 @@ def show(
     """Print a graph: its nodes and parameters, edges in order of priority, guards and clock.
 
     GRAPH is a shipped graph (fit), a TOML file, a script (which is imported), a run directory, or a checkpoint in one.
-    With --lightning or --adapter, NAME=VALUE sets an argument of the class, or a flag.
+    With --lightning, NAME=VALUE sets an argument of the class, or a flag.
 
     Exit codes: 0 printed, 2 there is no such graph, or it cannot be bound.
     """
     words = [*filter(None, [graph]), *settings]
-    if lightning is not None or adapter is not None:
+    if lightning is not None:
         from graphtrain.command.adapted import adapted
         from graphtrain.command.settings import split_settings
 
         shown = load_graph(
-            adapted(*adapter_named(lightning, adapter), data, lambda: split_settings(words)[0]).own_graph(),
+            adapted(lightning, data, lambda: split_settings(words)[0]).own_graph(),
             overlays=overlay,
         )
     elif len(words) != 1:

@@ -24,7 +24,6 @@ from graphtrain.command.failure import exit_on_failure
 from graphtrain.command.output import notify_once
 from graphtrain.command.script import load_graph, script_graph, setup_function, split_script
 from graphtrain.command.settings import print_arguments, print_parameters, split_settings
-from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 
 
@@ -89,7 +88,6 @@ class RunOptions:
     quiet: bool = False
     lightning: str | None = None
     data: str | None = None
-    adapter: str | None = None
 
 
 run_options = options(
@@ -116,11 +114,10 @@ run_options = options(
 )
 
 # Those that stand in for a script.
-ADAPTER_OPTIONS = ("lightning", "data", "adapter")
+ADAPTER_OPTIONS = ("lightning", "data")
 adapter_options = options(
     click.option("--lightning", metavar="MODULE:CLASS", help="A LightningModule in place of a script."),
     click.option("--data", metavar="MODULE:CLASS", help="With --lightning: its LightningDataModule."),
-    click.option("--adapter", metavar="NAME=MODULE:CLASS", help="As --lightning, by another adapter."),
 )
 script_argument = click.argument("script", default="", metavar="[SCRIPT[:FUNCTION]]")
 
@@ -131,13 +128,12 @@ class ScriptOrClass:
 
     Attributes:
         script: ``SCRIPT[:FUNCTION]``; empty for a class.
-        lightning, data, adapter: as of `RunOptions`.
+        lightning, data: as of `RunOptions`.
     """
 
     script: str = ""
     lightning: str | None = None
     data: str | None = None
-    adapter: str | None = None
 
     @property
     def words(self) -> list[str]:
@@ -157,18 +153,18 @@ class ScriptOrClass:
             values: returns the settings by which an adapter makes its graph. Default: none.
 
         Raises:
-            UsageError: there is no such script, function, adapter or class.
+            UsageError: there is no such script, function or class.
         """
         if self.script:
             return Script.of_script(self.script)
         from graphtrain.command.adapted import adapted
 
-        made = adapted(*adapter_named(self.lightning, self.adapter), self.data, values)
+        made = adapted(self.lightning or "", self.data, values)
         return replace(made, source=self.words)
 
     def imported_again(self) -> Script:
         """The program of a new import of its files, with new global variables."""
-        for word in (self.script, self.lightning, (self.adapter or "").partition("=")[2], self.data):
+        for word in (self.script, self.lightning, self.data):
             file, _ = split_script(word or "")
             if file.suffix == ".py":
                 sys.modules.pop(file.stem, None)
@@ -181,26 +177,12 @@ def script_or_class(script: str, settings: Sequence[str], **options: Any) -> tup
     Raises:
         click.UsageError: neither is named.
     """
-    if options["lightning"] is None and options["adapter"] is None:
+    if options["lightning"] is None:
         if not script:
             missing = "Missing argument 'SCRIPT[:FUNCTION]', or --lightning MODULE:CLASS."
             raise click.UsageError(missing, click.get_current_context())
         return ScriptOrClass(script=script), [*settings]
     return ScriptOrClass(**options), [*filter(None, [script]), *settings]
-
-
-def adapter_named(lightning: str | None, adapter: str | None) -> tuple[str, str]:
-    """The name of an adapter and ``MODULE:CLASS``, of the options --lightning and --adapter, of which one is given.
-
-    Raises:
-        UsageError: --adapter has another form.
-    """
-    if lightning is not None:
-        return "lightning", lightning
-    name, equals, named = (adapter or "").partition("=")
-    if not equals or not named:
-        raise UsageError(f"--adapter: expected NAME=MODULE:CLASS, got `{adapter}`", "as in lightning=train.py:Net")
-    return name, named
 
 
 def without(words: Sequence[str], options: Collection[str]) -> list[str]:

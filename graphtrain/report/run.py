@@ -26,7 +26,6 @@ from graphtrain.storage.run_directory import (
     CHECKPOINTS_FOLDER,
     METRICS_FILE,
     STATUS_FILE,
-    TEXTS_FILE,
     MetricsFile,
     best_in,
     noted,
@@ -105,11 +104,6 @@ class Run(Recorded):
         except OSError:
             return []
         return tables_in(lines[1 if start else 0 :])
-
-    @property
-    def texts(self) -> list[dict[str, Any]]:
-        """The texts that ``recorder.show`` has kept, oldest first, with step and epoch."""
-        return list(MetricsFile(self.path / TEXTS_FILE).rows())
 
     @property
     def activity(self) -> RunActivity:

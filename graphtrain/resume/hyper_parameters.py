@@ -188,11 +188,15 @@ class HyperParameters:
             taken |= together if taken & together else set()
         return taken
 
-    def taken(self, chosen: Iterable[str], states: Mapping[str, Any]) -> list[str]:
+    def taken(self, chosen: set[str], states: Mapping[str, Any]) -> list[str]:
         """Those of the chosen fields whose value in the saved state is another one."""
-        held = {f"{name}.{field}": value for name in self.made for field, value in self._held(states, name).items()}
-        made = {f"{name}.{field}": value for name in self.made for field, value in self.made[name].items()}
-        return sorted(name for name in chosen if name in held and not is_equal(held[name], made.get(name)))
+        taken = []
+        for name, made in self.made.items():
+            held = self._held(states, name)
+            moved = {"momentum", "betas"} if "max_momentum" in held else set()  # by a schedule
+            fields = (_fields_of(name, chosen) & held.keys()) - moved
+            taken += [f"{name}.{field}" for field in sorted(fields) if not is_equal(held[field], made.get(field))]
+        return taken
 
     def apply(self, chosen: set[str], in_force: Values | None = None) -> None:
         """Replace loaded hyper-parameters by the chosen ones, as set up now.

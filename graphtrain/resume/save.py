@@ -173,10 +173,6 @@ class CheckpointWriter(Saves):
         self._attempts = 0
         return True
 
-    def is_writing(self) -> bool:
-        """True while a checkpoint is being written."""
-        return self._writing is not None and not self._writing.is_over
-
     def settle(self) -> None:
         """Complete the save under way, if it has been written.
 
@@ -185,8 +181,9 @@ class CheckpointWriter(Saves):
         """
         ranks = self._ranks
         # Several ranks know the outcome once rank 0 has passed it on at a synchronization.
-        is_known = not self.is_writing() if ranks.are_one else ranks.agreement.saves_known >= ranks.begun
-        if self._writing is not None and is_known:
+        if self._writing is not None and (
+            self._writing.is_over if ranks.are_one else ranks.agreement.saves_known >= ranks.begun
+        ):
             self._wait()
 
     def outcomes(self) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from graphtrain.state.baseline import Baseline
 from graphtrain.state.category import is_value
 from graphtrain.state.codec import is_plain_array, is_saveable
 from graphtrain.state.content import content_hash
-from graphtrain.state.contents import FORMS, sample_of
+from graphtrain.state.contents import FORMS, compared_contents
 from graphtrain.state.initial import mark_of
 from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY, Reached, is_within, parts_of
 
@@ -40,7 +40,7 @@ def setup_hashes(baseline: Baseline, *, now: bool = False) -> dict[str, str]:
         if entry.is_covered and entry.category != "module":
             continue
         if now and entry.category in FORMS:
-            keys, parts = sample_of(entry.value, entry.category)
+            keys, parts = compared_contents(entry.value, entry.category)
             entry = replace(entry, keys=keys, parts=parts)
         put(entry.path, _content(entry, baseline))
         for place, part, is_covered in parts_of(entry) if entry.category in _ATTRIBUTES else ():

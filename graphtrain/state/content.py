@@ -23,12 +23,13 @@ import torch
 import xxhash
 
 from graphtrain.state.category import category_of
-from graphtrain.state.contents import CONSTANTS, FORMS, SAMPLES
+from graphtrain.state.contents import CONSTANTS, FORMS
 from graphtrain.state.generators import any_generator
 from graphtrain.storage.strides import is_usual
 
 MOST_BYTES = 2**30
 MOST_ITEMS = 1_000_000
+_SAMPLES = 1_024
 
 # Hashed at once: other threads wait for the interpreter that long.
 _MOST_AT_ONCE = 4_096
@@ -181,10 +182,10 @@ class ContentHash:
 
     def _chosen(self, parts: tuple[Any, ...]) -> tuple[Any, ...]:
         """All parts, or a sample if there are too many."""
-        if self._items + len(parts) <= self._most_items or len(parts) <= SAMPLES:
+        if self._items + len(parts) <= self._most_items or len(parts) <= _SAMPLES:
             return parts
         self.is_whole = False
-        return parts[:: len(parts) // SAMPLES]
+        return parts[:: len(parts) // _SAMPLES]
 
     def _add_parts(self, parts: tuple[Any, ...]) -> None:
         self._text(len(parts))
@@ -226,7 +227,7 @@ class ContentHash:
         self.bytes += size
         if self.bytes > self._most_bytes:
             self.is_whole = False
-            step = max(1, tensor.numel() // SAMPLES)
+            step = max(1, tensor.numel() // _SAMPLES)
             tensor = torch.take(tensor, torch.arange(0, tensor.numel(), step, device=tensor.device))
         if tensor.numel():
             host = tensor.resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
@@ -246,7 +247,7 @@ class ContentHash:
         self.bytes += array.nbytes
         if self.bytes > self._most_bytes:
             self.is_whole = False
-            array = array.flat[:: max(1, array.size // SAMPLES)]
+            array = array.flat[:: max(1, array.size // _SAMPLES)]
         if array.size:
             self._hash.update(numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8).data)
 

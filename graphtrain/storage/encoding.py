@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import bisect
 import collections
-import dataclasses
 import datetime
 import enum
 import pathlib
-import random
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -480,23 +478,6 @@ def _unsaveable(value: Any, path: str) -> UnsaveableError:
 
 def advice(value: Any) -> str:
     """What to save instead of a value that cannot be encoded."""
-    if isinstance(value, enum.Enum):
-        return "save `member.name`, or `member.value`"
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return "save `dataclasses.asdict(value)`"
-    if isinstance(value, tuple):
-        return "save `tuple(value)`" + (", or `value._asdict()`" if hasattr(value, "_asdict") else "")
-    if isinstance(value, Mapping):
-        return "save `dict(value)`"
-    if isinstance(value, torch.Generator):
-        return "save `generator.get_state()`"
-    if isinstance(value, numpy.random.Generator):
-        return "save `generator.bit_generator.state`"
-    if isinstance(value, random.Random):
-        return "save `generator.getstate()`"
-    for kind in (int, float, str, bytes, list, set):
-        if isinstance(value, kind):
-            return f"save `{kind.__name__}(value)`"
     if callable(getattr(value, "state_dict", None)):
         return "save `value.state_dict()`"
     return "save numbers, text, lists, dicts, tensors or arrays from which it can be recreated"

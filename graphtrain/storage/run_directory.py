@@ -17,7 +17,6 @@ from graphtrain.plain import json_value
 from graphtrain.storage.regular import parsed_json, replace_file
 
 METRICS_FILE = "metrics.jsonl"
-TEXTS_FILE = "texts.jsonl"
 NODES_FILE = "nodes.jsonl"
 STATUS_FILE = "status.json"
 STARTS_FILE = "starts.jsonl"
@@ -96,7 +95,7 @@ def is_foreign(status_file: Path) -> bool:
 
 
 class MetricsFile:
-    """Rows of plain data, one JSON object per line: metrics, texts, or counts of nodes.
+    """Rows of plain data, one JSON object per line: metrics, or counts of nodes.
 
     Rows are written immediately. What a full disk did not take is kept, and written first when there is room again.
 

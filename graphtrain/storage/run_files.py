@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 from graphtrain.errors import UsageError
 from graphtrain.plain import json_value
@@ -31,7 +31,6 @@ from graphtrain.storage.run_directory import (
     NODES_FILE,
     STARTS_FILE,
     STATUS_FILE,
-    TEXTS_FILE,
     MetricsFile,
     Retention,
     best_by_name,
@@ -186,7 +185,6 @@ class RunFiles:
         self.folder = self.path.absolute()  # the current folder may change
         self._store = FolderStore(self.folder / CHECKPOINTS_FOLDER, notify)
         self._metrics = MetricsFile(self.folder / METRICS_FILE)
-        self._texts = MetricsFile(self.folder / TEXTS_FILE)
         self._nodes = MetricsFile(self.folder / NODES_FILE)
         self.count: Callable[[], None] = lambda: None
         self._lock = RunLock(self.folder, notify)
@@ -226,7 +224,6 @@ class RunFiles:
             yield
         finally:
             self._metrics.close()
-            self._texts.close()
             self._nodes.close()
             self._lock.release()
 
@@ -286,7 +283,7 @@ class RunFiles:
 
     def _refuse_foreign(self) -> None:
         """Raise a UsageError for a directory without a run that has files of other programs with the names of ours."""
-        names = [] if read_starts(self.folder) else [METRICS_FILE, TEXTS_FILE, NODES_FILE, BEST_FILE]
+        names = [] if read_starts(self.folder) else [METRICS_FILE, NODES_FILE, BEST_FILE]
         found = [name for name in names if (self.folder / name).exists()]
         for name in [STATUS_FILE] * is_foreign(self.folder / STATUS_FILE) + found:
             raise UsageError(
@@ -323,7 +320,7 @@ class RunFiles:
         return bool(self._lead(is_newest))
 
     def cut_back_to(self, checkpoint: Checkpoint | None, retentions: Mapping[str, Retention]) -> list[dict[str, float]]:
-        """Truncate the metrics, the texts, the counts and the rankings to those of a checkpoint, or to nothing.
+        """Truncate the metrics, the counts and the rankings to those of a checkpoint, or to nothing.
 
         Returns:
             The rows that remain.
@@ -337,7 +334,6 @@ class RunFiles:
             self._store.resumed_from(checkpoint.path if checkpoint is not None and is_own else None, retentions)
             rows.extend(self._metrics.numbers(manifest.metrics_bytes))  # first: what was changed is not cut
             self._metrics.cut(manifest.metrics_bytes)
-            self._texts.cut(manifest.texts_bytes)
             try:
                 self._nodes.cut(manifest.nodes_bytes)
             except UsageError:  # nothing depends on them
@@ -407,10 +403,10 @@ class RunFiles:
         if self.writes:
             self._metrics.append(metrics)
 
-    def append(self, *rows: Mapping[str, Any], holds: Literal["texts", "counts"]) -> None:
-        """Append rows to the file of texts, or of counts."""
+    def append_counts(self, *rows: Mapping[str, Any]) -> None:
+        """Append rows to the file of counts."""
         if self.writes:
-            (self._texts if holds == "texts" else self._nodes).append(*rows)
+            self._nodes.append(*rows)
 
     def noted(self, facts: Manifest) -> Manifest:
         """Add what a checkpoint made now has to know about these files.
@@ -419,8 +415,7 @@ class RunFiles:
             CheckpointError: the disk refuses the metrics that were recorded so far.
         """
         self.count()
-        metrics, texts, nodes = (file.length() for file in (self._metrics, self._texts, self._nodes))
-        return replace(facts, metrics_bytes=metrics, texts_bytes=texts, nodes_bytes=nodes, run=self._run)
+        return replace(facts, metrics_bytes=self._metrics.length(), nodes_bytes=self._nodes.length(), run=self._run)
 
     def save(
         self,
@@ -432,7 +427,7 @@ class RunFiles:
         write: Callable[[Path, StagedState, Manifest], Manifest] = write_checkpoint,
     ) -> Written:
         """Write a checkpoint, as `FolderStore.save` does; may be called in any thread."""
-        for file in (self._metrics, self._texts, self._nodes):
+        for file in (self._metrics, self._nodes):
             file.flush()  # first, so that the checkpoint counts only rows that are on the disk
         return Written(*self._store.save(state, facts, retentions, values, replaced, write))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import signal
 from collections.abc import Callable, Iterable, Mapping
@@ -120,7 +119,6 @@ class LiveRun:
         rows = session.recorder.loggers
         if files is not None:
             rows.append(files.row)
-            session.recorder.keep_texts = functools.partial(files.append, holds="texts")
         rows += [*guarded, self.watchers.row]
 
     def tracing(self, trace: Callable[[Any], Any] | None = None) -> Any:

@@ -95,7 +95,7 @@ def test_a_run_of_a_module_is_repeated(net: Path, command: Command) -> None:  # 
     shown = command("replay", *module, "--run-dir", "run", "--to", "3 steps", "--node", "train_batch")
     assert shown.code == 0, shown.err
     assert "step 3, epoch 1, batch 4/4" in shown.out and "layer.weight" in shown.out and "unchanged: exact" in shown.err
-    verified = command("verify", "--adapter", "lightning=net.py:Net", *module[2:], "--run-dir", "run")
+    verified = command("verify", *module, "--run-dir", "run")
     assert verified.code == 0, verified.err
     assert "4 spans: bitwise equal" in verified.out
     longer = ["run", *module, *words, "finish.after=3 epochs", "--graph", "saved", "--run-dir", "run"]
@@ -128,8 +128,7 @@ def test_the_procedure_of_a_module_is_shown(net: Path, command: Command) -> None
     shown = command("show", "--lightning", "net.py:Net", "--data", "net.py:Data", "max_epochs=2")
     assert shown.code == 0, shown.err
     assert "on_train_epoch_end" in shown.out and "2 epochs" in shown.out
-    for named in (("--adapter", "lightning=net.py:Net"), ("--lightning", "net.py:net")):
-        assert command("show", *named, "--data", "net.py:Data", "max_epochs=2").out == shown.out
+    assert command("show", "--lightning", "net.py:net", "--data", "net.py:Data", "max_epochs=2").out == shown.out
 
 
 @pytest.mark.parametrize(
@@ -144,8 +143,6 @@ def test_the_procedure_of_a_module_is_shown(net: Path, command: Command) -> None
         (["--lightning", "net.py:Net", "--data", "net.py:Data", "lr=fast"], 'Net: lr: expected a number, got "fast"'),
         (["--lightning", "net.py:net", "--data", "net.py:Data", "lr=fast"], 'net: lr: expected a number, got "fast"'),
         (["--lightning", "net.py:Net", "--data", "net.py:Data", "size=x"], 'Net: size: expected an integer, got "x"'),
-        (["--adapter", "keras=net.py:Net"], "there is no adapter `keras`"),
-        (["--adapter", "net.py:Net"], "expected NAME=MODULE:CLASS"),
     ],
 )
 def test_what_cannot_be_named(net: Path, command: Command, words: list[str], message: str) -> None:  # noqa: F811

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from graphtrain import Graph, UsageError
-from graphtrain.adapters import adapter
 from graphtrain.adapters.lightning_flags import FLAGS, check_flags, with_flags
 
 FIT = Graph.load("fit")
@@ -75,8 +74,3 @@ def test_shares_are_rounded_as_lightning_rounds_them() -> None:
     graph = with_flags(Graph.load("fit"), {"limit_train_batches": 0.29, "val_check_interval": 0.25}, batches=100)
     assert graph.nodes["next_batch"].parameters["limit"] == 28
     assert graph.nodes["validate"].parameters["every"] == "25 epoch_batches"
-
-
-def test_an_adapter_that_is_not_there() -> None:
-    with pytest.raises(UsageError, match="there is no adapter `keras`"):
-        adapter("keras")

@@ -191,8 +191,8 @@ def set_of(*nodes: str, **values: Any) -> Edit:
 
 
 def checked(graph: Graph) -> Graph:
-    """Look at every loss and all gradients."""
-    return set_of("check_gradients", action="stop")(graph.overlay("check_finite"))
+    """Look at every loss."""
+    return graph.overlay("check_finite")
 
 
 def all_of_these(graph: Graph) -> Graph:
@@ -545,27 +545,11 @@ def test_memory_that_runs_out_is_named(device: str) -> None:
     assert error.value.__notes__ == ["raised in node `train_batch` (step 0, epoch 0.20, batch 1/5)"]
 
 
-@pytest.mark.cuda
-def test_batches_that_need_too_much_memory_are_cut(tmp_path: Path) -> None:
-    halving = SetUp(set_of("train_batch", on_out_of_memory="halve"), plain_model, too_large)
-    said: list[str] = []
-    whole = halving.trainer("cuda", tmp_path, said)
-    whole.run()
-    assert whole.read("train_batch.parts") == 2
-    assert "memory ran out: each batch is computed in 2 parts from now on" in said
-    cut = halving.trainer("cuda")
-    cut.run(resume=checkpoints(tmp_path)[3])
-    assert cut.digest() == whole.digest()
-
-
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", ["check_loss", "check_gradients"])
-def test_what_is_not_finite_is_named(name: str, device: str) -> None:
+def test_what_is_not_finite_is_named(device: str) -> None:
     inputs = torch.ones(6, 6)
     inputs[4] = torch.inf
     data = TensorDataset(inputs, torch.zeros(6, dtype=torch.int64))
-    set_up = SetUp(
-        lambda graph: set_of("check_loss", action="off")(checked(graph)).set(name, action="stop"), plain_model
-    )
+    set_up = SetUp(checked, plain_model)
     with pytest.raises(NotFiniteError, match=r"batch 2"):
         set_up.trainer(device, train_data=Loader(data, BATCH)).run()

@@ -58,7 +58,7 @@ def test_the_files_say_what_the_trainer_says(trained: tuple[Trainer, Run]) -> No
     trainer, run = trained
     assert run.metrics == trainer.metrics and run.graph == trainer.graph
     assert run.snapshot().step == trainer.snapshot().step == trainer.metrics[-1]["step"]
-    assert (run.status["state"], run.arguments, run.texts) == ("finished", {"lr": 0.1, "name": "adam"}, [])
+    assert (run.status["state"], run.arguments) == ("finished", {"lr": 0.1, "name": "adam"})
     assert run.status["arguments"] == run.arguments
     assert repr(run).removeprefix(f"<Run {run.path}") == repr(trainer).removeprefix("<Trainer of fit")
     assert run.frame().equals(trainer.frame()) and run.frame(joined=False).equals(trainer.frame(joined=False))
@@ -78,7 +78,7 @@ def test_what_is_missing_or_damaged_is_named(damage: Callable[[Path], Any], said
     run = on_disk(tmp_path / "run")
     damage(tmp_path / "run")
     with pytest.raises(UsageError, match=said):
-        _ = (Run(run.path).status, run.metrics, run.texts)
+        _ = (Run(run.path).status, run.metrics)
     assert repr(run).startswith(f"<Run {run.path}: ")
 
 

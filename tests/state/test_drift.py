@@ -199,13 +199,6 @@ def test_data_is_kept_as_it_is_and_its_own_changes_are_found() -> None:
     assert held == {name: id(value) for name, value in vars(data).items()} and before
 
 
-def test_what_has_no_plain_form_stays_as_drawing_from_data_has_left_it() -> None:
-    data = Task(stream=(number for number in ()), n=1)
-    with Baseline({"data": data}, ["data"]).kept("data"):
-        data.stream, data.n = (last := (number for number in ())), 2
-    assert (data.stream, data.n) == (last, 1)
-
-
 # ---- what was restored
 
 
