@@ -408,7 +408,7 @@ class NextBatch:
     def _has_length(self) -> bool:
         if self._supply.in_turn is not None:
             return bool(self.epoch_length)
-        return self._supply.source.has_length() and not self.rank_local
+        return self._supply.has_length and not self.rank_local
 
 
 def _whole(batch_size: Callable[[Any], Any]) -> Callable[[Any], int]:

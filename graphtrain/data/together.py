@@ -189,9 +189,6 @@ class Together(Source):
             progress.report(number + 1)
         return iterators, given
 
-    def has_length(self) -> bool:
-        return all(source.has_length() for source in self.sources.values())
-
     def release(self, batches: Iterator[Any]) -> bool:
         if not isinstance(batches, _Batches):
             return False
