@@ -170,7 +170,7 @@ def test_the_batch_ahead_is_in_the_checkpoint(name: str, tmp_path: Path) -> None
     trainer.run()
     tree = read_checkpoint(checkpoints(tmp_path)[1]).sections
     assert tree["progress"]["next_batch"]["fetched_ahead"] == 1
-    (ahead,) = tree["progress"]["next_batch"]["state"]["ahead"]
+    (ahead,) = tree["progress"]["next_batch"]["state"]["ahead"].tensors.values()
     assert ahead.tolist() == seen[2][0]
 
 
