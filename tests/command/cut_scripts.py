@@ -103,8 +103,8 @@ MUTATIONS = {
     "training modes": 'of(saved, "modules", "model", training={})',
     "frozen flags": 'of(saved, "modules", "model", requires_grad={})',
     "a buffer that is not persistent": 'of(saved, "modules", "model", buffers={})',
-    "the batch": 'saved["slots"] = {name: [part * 0 for part in value] if name == "batch" else value '
-    'for name, value in saved["slots"].items()}',
+    "the batch": 'saved["slots"] = {name: type(value)(value.part, value.data, {key: part * 0 for key, part in '
+    'value.tensors.items()}) if name == "batch" else value for name, value in saved["slots"].items()}',
     "the position in the data": 'of(saved, "progress", "next_batch", '
     'epoch_batches=max(saved["progress"]["next_batch"]["epoch_batches"], 1) - 1)',
     "the epoch": 'of(saved, "progress", "next_batch", epoch=0)',
