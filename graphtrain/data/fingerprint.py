@@ -15,7 +15,7 @@ from graphtrain.data.samplers import samples_per_batch
 def fingerprint(data: Any) -> dict[str, Any]:
     """The length of data, how many samples it has, and the settings of a loader.
 
-    >>> fingerprint([torch.ones(2), torch.zeros(2)])
+    >>> fingerprint([1, 2])
     {'length': 2, 'samples': 2}
     """
     data = own_data(data)
@@ -37,7 +37,7 @@ def data_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     for name, after in now.items():
         before = saved.get(name, after)
         lengths = [key for key in ("length", "samples") if before.get(key) != after.get(key)]
-        settings = _other_settings(before, after, matter=True)
+        settings = _other_settings(before, after)
         if settings:
             changes.append(f"{name}: {'; '.join(settings)}")
         if "samples" in lengths or (lengths and not settings):  # a batch size changes the length too
@@ -45,32 +45,15 @@ def data_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return changes
 
 
-def data_asides(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What differs and changes no batch, in words: the number of workers of a `Loader`.
-
-    >>> before, after = ({"d": {"settings": {"loader": "Loader", "workers": count}}} for count in (0, 2))
-    >>> data_asides(before, after), data_changes(before, after)
-    (['d: workers 2, was 0, which changes no batch'], [])
-    """
-    differing = {name: _other_settings(saved.get(name, after), after, matter=False) for name, after in now.items()}
-    return [f"{name}: {', '.join(lines)}, which changes no batch" for name, lines in differing.items() if lines]
-
-
-def _other_settings(before: Mapping[str, Any], after: Mapping[str, Any], *, matter: bool) -> list[str]:
-    """The settings that differ, in words.
-
-    Arguments:
-        matter: True for those on which batches depend, False for the others.
-    """
+def _other_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """The settings that differ, in words."""
     saved, now = before.get("settings"), after.get("settings")
     if not isinstance(saved, Mapping) or not isinstance(now, Mapping):
         return []
     return [
         f"{name} {'none' if now[name] is None else now[name]}, was {'none' if saved[name] is None else saved[name]}"
         for name in now
-        if name in saved
-        and saved[name] != now[name]
-        and matter is not (name == "workers" and saved.get("loader") == now.get("loader") == "Loader")
+        if name in saved and saved[name] != now[name]
     ]
 
 
@@ -80,14 +63,15 @@ def _settings(loader: Any) -> dict[str, Any]:
     kind = None if order is None else type(order).__name__
     is_shuffled = kind == "RandomSampler" if isinstance(loader, DataLoader) else loader.shuffle
     is_usual = kind in ("RandomSampler", "SequentialSampler", "_InfiniteConstantSampler")
-    return {
+    settings = {
         "loader": type(loader).__name__,
         "batch size": samples_per_batch(loader),
         "shuffle": is_shuffled,
         "sampler": None if isinstance(loader, DataLoader) and is_usual else kind,
         "drop_last": loader.drop_last,
-        "workers": loader.num_workers,
     }
+    # Of a `Loader` the number of workers changes no batch.
+    return settings if isinstance(loader, Loader) else settings | {"workers": loader.num_workers}
 
 
 def _length(data: Any) -> int | None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy
 import torch
 
-from graphtrain.data.fingerprint import data_asides, data_changes, fingerprint
+from graphtrain.data.fingerprint import data_changes, fingerprint
 from graphtrain.data.loaders import by_name, is_data
 from graphtrain.names import plainly_named, quoted
 from graphtrain.printable import one_line
@@ -70,10 +70,6 @@ class RunEnvironment:
             # Another seed of the command, with which `setup` was called; the order of data stays that of the run.
             *([f"seed {seeds[0]} -> {seeds[1]}"] if seeds[0] is not None and seeds[0] != seeds[1] else []),
         ]
-
-    def asides(self, saved: Manifest) -> str:
-        """The changes since that make no difference, in words; empty if there are none."""
-        return "; ".join(one_line(line, _MOST_CHARACTERS) for line in data_asides(saved.data, dict(self.data)))
 
     def changed_arguments(self, saved: Manifest) -> list[str]:
         """The arguments of `setup` that differ from those of a manifest, in words."""

@@ -216,7 +216,7 @@ def _report(
             others += [f"{path} as set up" for path in different]
         else:
             lost += unexplained(different)
-        facts += [environment.asides(manifest), environment.compared(manifest, others, lost)]
+        facts.append(environment.compared(manifest, others, lost))
         changes += (*by_a_person, *environment.changes_of_weights(manifest))
     elif lost:
         facts.append(f"not exact: {', '.join([*lost, *others])}")

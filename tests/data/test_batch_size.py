@@ -66,12 +66,3 @@ def test_inside_an_epoch_it_is_refused_and_the_epoch_can_be_ended(made: Callable
     trainer, seen, line = run(made(8), tmp_path, None)
     assert sorted(flat(seen)) == list(range(COUNT)) and {len(batch) for batch in seen} == {8}
     assert "train_data: batch size 8, was 4" in line and trainer.progress["next_batch"]["epochs"] == 2
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("count", [0, 2])
-def test_another_number_of_workers_is_named_aside(count: int, tmp_path: Path) -> None:
-    run(Loader(range(COUNT), 4), tmp_path, "3 batches")
-    _, _, line = run(Loader(range(COUNT), 4, num_workers=count), tmp_path, "4 batches")
-    assert line.endswith(": exact")
-    assert ("; train_data: workers 2, was 0, which changes no batch; " in line) == bool(count)
