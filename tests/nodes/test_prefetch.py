@@ -16,9 +16,8 @@ from graphtrain.data.batch import EarlyMover
 from graphtrain.kind import kind_of
 from graphtrain.nodes import _opened
 from graphtrain.nodes.next_batch import NextBatch
-from graphtrain.storage.checkpoint import read_checkpoint
 from tests.data.conftest import assert_exact as assert_exact  # the fixture
-from tests.data.cutting import AssertExact, checkpoints, run_over
+from tests.data.cutting import AssertExact, run_over
 from tests.data.test_cuts import Own, Unsized, UnsizedSet, pair
 from tests.data.test_lazy import Noisy
 from tests.program.test_by_hand import assert_same
@@ -115,17 +114,6 @@ def plain(graph: Graph) -> Graph:
 def test_one_batch_is_drawn_early_and_none_that_no_epoch_needs(kind: type[Counted]) -> None:
     every_epoch = [(1, 2), (2, 3), (3, 4), (4, 5), (5, 5)]
     assert drawn_by_batch(kind(), prefetching) == [*every_epoch, *((one + 5, two + 5) for one, two in every_epoch)]
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", ["Loader", "DataLoader", "unsized"])
-def test_the_batch_ahead_is_in_the_checkpoint(name: str, tmp_path: Path) -> None:
-    trainer, seen = run_over(DATA[name](), tmp_path, edit=prefetching)
-    trainer.run()
-    tree = read_checkpoint(checkpoints(tmp_path)[1]).sections
-    assert tree["progress"]["next_batch"]["fetched_ahead"] == 1
-    (ahead,) = tree["progress"]["next_batch"]["state"]["ahead"]
-    assert ahead.tolist() == seen[2][0]
 
 
 @pytest.mark.second(3)
