@@ -9,7 +9,7 @@ by hand moves them with `non_blocking`; all clip by norm:
 
 * tiny MLP: what is measured is the host, which launches kernels.
 * transformer: 25 M parameters, sequences of 256, AdamW, bfloat16 by autocast.
-* images: convolutions in bfloat16 on batches of 38 MB, for which `prefetch` copies the next one meanwhile.
+* images: convolutions in bfloat16 on batches of 38 MB.
 
 Saves and loads of 400 MB, the weights of a model on the device with the moments of AdamW:
 
@@ -48,7 +48,7 @@ from graphtrain import Graph, Trainer
 from graphtrain.storage.checkpoint import read_checkpoint
 
 BY_HAND, AGAIN = "by hand", "by hand, again"
-FIT, PREFETCH = "fit", "fit, prefetch"
+FIT = "fit"
 COPY, TORCH_SAVE, DCP_SAVE = "one copy to pinned memory", "torch.save", "dcp.async_save: training stands still"
 SAVE, WRITTEN = "graphtrain: training stands still", "graphtrain: until it is on the disk"
 TORCH_LOAD, DCP_LOAD, LOAD, RESUME = "torch.load", "dcp.load", "graphtrain, load", "graphtrain, resume"
@@ -127,9 +127,9 @@ def by_hand(workload: Workload, training: Training) -> None:
         optimizer.zero_grad()
 
 
-def fit(workload: Workload, training: Training, *, prefetch: bool = False) -> None:
+def fit(workload: Workload, training: Training) -> None:
     graph = Graph.load("fit").set("clip", max_norm=MAX_NORM).set("finish", after=f"{len(training.data)} batches")
-    graph = graph.set("log", every="never").set("next_batch", prefetch=prefetch)
+    graph = graph.set("log", every="never")
     graph = graph.set("train_batch", precision="bf16-mixed" if is_half(workload, training.device) else "32-true")
     training.trainer(graph, display=None).run()
 
@@ -173,7 +173,6 @@ def batches(options: Namespace) -> None:
     loops: dict[str, Callable[[Workload, Training], None]] = {
         BY_HAND: by_hand,
         FIT: fit,
-        PREFETCH: partial(fit, prefetch=True),
         AGAIN: by_hand,
     }
     for workload in WORKLOADS:
@@ -190,10 +189,8 @@ def batches(options: Namespace) -> None:
         times = measured_rounds({name: partial(measured, loop) for name, loop in loops.items()}, options.rounds)
         compared = comparison(times, against=BY_HAND)
         noise = max(spread(times, AGAIN, BY_HAND), abs(compared[-1]["ratio"] - 1), LEAST_NOISE)
-        best = min(compared[1]["ratio"], compared[2]["ratio"])
         aims = [
             Target(f"{workload.name}: {FIT}, ratio to by hand", compared[1]["ratio"], 1.0, noise),
-            Target(f"{workload.name}: with or without prefetch, ratio to by hand", best, 1.0, noise),
         ]
         shown(options, f"{workload.name}: microseconds a batch", compared, aims)
 

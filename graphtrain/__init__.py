@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from graphtrain.report.logger import Image as Image
     from graphtrain.report.logger import RunLogger as RunLogger
     from graphtrain.report.logger import Text as Text
-    from graphtrain.report.rows import joined as joined
+    from graphtrain.report.recorded import joined as joined
     from graphtrain.report.run import Run as Run
     from graphtrain.report.snapshot import Display as Display
     from graphtrain.report.snapshot import Snapshot as Snapshot
@@ -85,7 +85,7 @@ _LATE = {
     "checkpoint_folder": "graphtrain.storage.named",
     "described": "graphtrain.report.values",
     "fit": "graphtrain.graph.fit",
-    "joined": "graphtrain.report.rows",
+    "joined": "graphtrain.report.recorded",
     "loss_and_metrics": "graphtrain.nodes._training_step",
     "main": "graphtrain.command.program",
     "optimizers_of": "graphtrain.nodes._optimizers",

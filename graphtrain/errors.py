@@ -12,8 +12,7 @@
     ├── CheckpointError   a checkpoint that cannot be written or read     (RuntimeError)
     ├── RanksError        ranks that cannot go on together                (RuntimeError)
     │   ├── RanksDivergedError   ranks that have taken different edges
-    │   ├── RankFailedError      another rank that has failed, or is gone
-    │   └── RankStoppedError     another rank that was stopped before anything was trained
+    │   └── RankFailedError      another rank that has failed, or is gone
     └── LifeCycleError    a call that is invalid in this state of the run (RuntimeError)
 
 Exceptions of the user's code are never wrapped: they are raised unchanged, with a note that names the node.
@@ -127,10 +126,6 @@ class RanksDivergedError(RanksError):
 
 class RankFailedError(RanksError):
     """Another rank that has failed, has ended, or did not come in time."""
-
-
-class RankStoppedError(RanksError):
-    """Another rank that a signal has stopped before anything was trained: nothing is wrong."""
 
 
 class LifeCycleError(GraphtrainError, RuntimeError):

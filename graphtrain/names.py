@@ -89,24 +89,13 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return "known: " + ", ".join(known) if 0 < len(known) <= 20 else ""
 
 
-# A number with a sign where it cannot be a hyphen, a fraction where it is no version, and an exponent; or digits.
-_NUMBER = re.compile(
-    r"((?:(?<![^=,_/])[+-])?(?<![A-Za-z0-9.])(?:\d+\.)?\d+(?:[eE][+-]?\d+)?(?![A-Za-z0-9.])|\d+)", re.ASCII
-)
-
-
-def in_natural_order(name: str) -> list[tuple[float, str]]:
-    """A key for sorting by which numbers are compared as numbers: ``run-10`` comes after ``run-9``.
+def in_natural_order(name: str) -> list[tuple[int, str]]:
+    """A key for sorting by which whole numbers are compared as numbers: ``run-10`` comes after ``run-9``.
 
     >>> sorted(["run-10", "run-9", "a"], key=in_natural_order)
     ['a', 'run-9', 'run-10']
-    >>> sorted(["lr=0.001", "lr=1e-05", "lr=0.0003", "lr=8", "lr=-1", "lr=-0.5"], key=in_natural_order)
-    ['lr=-1', 'lr=-0.5', 'lr=1e-05', 'lr=0.0003', 'lr=0.001', 'lr=8']
-    >>> sorted(["v1.10.0", "v1.9.0"], key=in_natural_order)
-    ['v1.9.0', 'v1.10.0']
     """
-    parts = enumerate(_NUMBER.split(name))  # texts and numbers in turn
-    return [(int(part) if part.isdecimal() else float(part), "") if i % 2 else (0, part) for i, part in parts]
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def quoted(names: Iterable[str], most: int = 6) -> str:

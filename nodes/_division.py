@@ -55,11 +55,11 @@ class Division(ABC):
     Attributes:
         source: the data, as this rank opens it.
         synchronises: True if ranks agree in every round on what they have fetched; otherwise, where an epoch opens.
-        early: the batches that a rank draws early where it does.
+        keeps_ahead: False if each rank fetches its own batches again in a resume, those ahead too.
     """
 
     synchronises = False
-    early = 0
+    keeps_ahead = True
 
     def __init__(self, supply: Supply, ranks: Agreement, source: Source) -> None:
         self._supply, self._ranks, self.source = supply, ranks, source
@@ -115,6 +115,8 @@ class Division(ABC):
 class _ByNumber(Division):
     """A `Loader`: every rank loads its own batches, and knows of the others by their numbers."""
 
+    keeps_ahead = False
+
     def draw(self, opened: OpenBatches, opens: bool, count: Callable[[Any], int]) -> Round:
         share, first, rank = opened.iterator, opened.consumed(), self._ranks.rank
         assert isinstance(share, Share), "what the source has opened"
@@ -159,7 +161,6 @@ class _EachItsOwn(Division):
     """Data that is divided already: a round has one batch of every rank, and there is none where one has none left."""
 
     synchronises = True
-    early = 1
 
     def draw(self, opened: OpenBatches, opens: bool, count: Callable[[Any], int]) -> Round:
         first, ranks = opened.consumed(), self._ranks
@@ -228,6 +229,4 @@ def division_of(supply: Supply, ranks: Agreement) -> Division:
             "batch is loaded once"
         )
         source = Common(source, data, run.seed)
-    drawn_by_all = _DrawnByAll(supply, ranks, source)
-    drawn_by_all.early = ranks.world_size
-    return drawn_by_all
+    return _DrawnByAll(supply, ranks, source)

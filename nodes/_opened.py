@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 
 from graphtrain.data import NOTHING
-from graphtrain.data.batch import EarlyMover, batch_mover, tensors_held, trace
+from graphtrain.data.batch import batch_mover, tensors_held, trace
 from graphtrain.data.samplers import generators_of, samples_per_batch
 from graphtrain.data.source import keeps_position
 from graphtrain.errors import DataError, UsageError
@@ -51,13 +51,9 @@ class OpenBatches:
         self.most: int | None = None
         self.held: Any = NOTHING
         self.held_number: int | None = None
-        self._early: EarlyMover | None = None
         self.move: Callable[[Any], Any] | None = batch_mover(device)
         if transfer is not None:
             self.move = functools.partial(_transferred, transfer, device)
-        elif node.prefetch and device.type == "cuda":
-            self._early = EarlyMover(device)
-            self.move = self._early.move
 
     # ---- where it is
 
@@ -72,10 +68,9 @@ class OpenBatches:
 
     def first_uncertain(self) -> int:
         """From this batch of an epoch on, every visit looks whether there is another: the first, or the last."""
-        if self._supply.is_early or not (length := self.length()):
+        if not (length := self.length()):
             return 0
-        end, batches = self._node.pass_first + length, self._node.batches_per_epoch
-        return end if batches is None else min(end, batches)
+        return self._node.pass_first + length
 
     def _drawn(self) -> int:
         """How many batches the data has given, those ahead included."""
@@ -132,26 +127,14 @@ class OpenBatches:
         node = self._node
         if self.consumed() == self.most:
             return False
-        if self.ahead or not (self._supply.is_early or node.length is None or self.consumed() >= node.length):
+        if self.ahead or not (node.length is None or self.consumed() >= node.length):
             return True
         following = next(self.iterator, NOTHING)
         if following is NOTHING:
             return False
         self.ahead.append(following)
-        if self._early is not None and self._ranks is None:
-            self._early.begin(following)
         node.fetched_ahead = 1
         return True
-
-    def fetch_early(self) -> None:
-        """Fetch what this rank needs in the next round."""
-        early = self._supply.division.early
-        rest = early if self.most is None else self.most - self.consumed()
-        fetched = [*itertools.islice(self.iterator, min(early, rest) - len(self.ahead))]
-        self.ahead += fetched
-        self._node.fetched_ahead = len(self.ahead)
-        if self._early is not None and early <= 1:  # otherwise other ranks may need them
-            self._early.begin_only(fetched)
 
     # ---- saving and resuming
 
@@ -175,8 +158,7 @@ class OpenBatches:
                 "the batch fetched ahead",
                 f"it is, or holds, something other than plain data ({type(self.ahead[0]).__name__}); and a DataLoader "
                 "without workers cannot draw it again",
-                "leave next_batch.prefetch at false, return plain dicts, tuples, lists and tensors, or use "
-                "graphtrain.Loader",
+                "return plain dicts, tuples, lists and tensors, or use graphtrain.Loader",
             )
         return {}
 
@@ -184,14 +166,11 @@ class OpenBatches:
         """Open what was open when the run was saved, behind the batches that it had given."""
         node, supply = self._node, self._supply
         self.most = supply.limit.of(node.length)
-        self.ahead = position.get("ahead", [])
-        if self._ranks is not None and not supply.division.early:
+        self.ahead = position.get("ahead", [])  # into which a resume puts what the batch shares
+        if self._ranks is not None and not supply.division.keeps_ahead:
             self.ahead, node.fetched_ahead = [], 0  # each rank fetches its own again
         supply.source.select(node.source_state.get("indices"))
         self.iterator = self._resumed()
-        if self._early is not None and self._ranks is None:
-            for batch in self.ahead:
-                self._early.begin(batch)
 
     def _resumed(self) -> Iterator[Any]:
         """The rest of the epoch in which the run was saved; the last batch is compared where it is drawn again."""
@@ -223,20 +202,18 @@ class OpenBatches:
 
     def _compare(self, saved: Mapping[str, Any], again: int, number: int) -> None:
         """Compare what was drawn again with what the run was saved with, unless training has changed that since."""
-        redrawn, parts = self._supply.source.redrawn, self._supply.parts
-        if len(redrawn) == again and (redrawn[0] is NOTHING or _has_gap(redrawn[0])):
-            return  # random numbers were drawn for it
-        now = trace(tensors_held(redrawn[0])) if len(redrawn) == again else {"versions": saved["versions"], "hash": ""}
+        redrawn = self._supply.source.redrawn
+        if len(redrawn) < again or redrawn[0] is NOTHING:  # of several loaders; or random numbers were drawn for it
+            return
+        now = trace(tensors_held(redrawn[0]))
         if now["versions"] == saved["versions"] and now["hash"] != saved["hash"]:
-            names = " or ".join(map(self._state.name, parts))
-            line = f"{names} differs: batch {number + 1} of epoch {self._node.epoch + 1} is not what it was"
-            drawn_again = [_digest(self._state.capture(data)) for data in parts]
+            line = f"{self._supply.name} differs: batch {number + 1} of epoch {self._node.epoch + 1} is not what it was"
+            drawn_again = _digest(self._state.capture(self._supply.data))
             self._state.comparisons.append(functools.partial(self._unless_changed, drawn_again, line))
 
-    def _unless_changed(self, drawn_again: list[str], line: str) -> str:
+    def _unless_changed(self, drawn_again: str, line: str) -> str:
         """The line; of data that changes while it is trained on, a batch cannot be drawn again, and need not be."""
-        now = [_digest(self._state.capture(data)) for data in self._supply.parts]
-        return line if now == drawn_again else ""
+        return line if _digest(self._state.capture(self._supply.data)) == drawn_again else ""
 
     @contextmanager
     def _opened_again(self) -> Iterator[None]:
@@ -257,10 +234,6 @@ def _transferred(transfer: Callable[[Any, Any], Any], device: Any, batch: Any) -
             "`transfer` returned nothing", "it returns the batch on the device, as in return batch.to(device)"
         )
     return moved
-
-
-def _has_gap(batch: Any) -> bool:
-    return isinstance(batch, dict) and any(part is NOTHING for part in batch.values())
 
 
 def _digest(section: Mapping[str, Any]) -> str:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 from graphtrain.data import NOTHING
 from graphtrain.data.loader import Loader
 from graphtrain.data.loaders import RankLocal, loaders_of, own_data
-from graphtrain.data.shares import WindowCounter, Windows
-from graphtrain.data.source import Indexed, Ordered, Source, Stateful, source_of
+from graphtrain.data.samplers import length_of
+from graphtrain.data.shares import Windows
+from graphtrain.data.source import Indexed, Source, Stateful, source_of
 from graphtrain.data.state import DataState
 from graphtrain.data.wrapped import Common, Overfit
 from graphtrain.errors import DataError
@@ -67,7 +68,6 @@ class Supply:
         data: what is read.
         source: its source, as this rank opens it.
         division: how several ranks divide it.
-        is_early: True if batches are fetched a visit early.
         in_turn: the loaders of which one is read after the other; None for other data.
         length_in_turn: the batches of all of these; 0 where that is not known.
         limit: the most batches of what is read.
@@ -76,7 +76,6 @@ class Supply:
     run: Surroundings
     division: Division
     limit: BatchLimit
-    is_early: bool = False
     length_in_turn: int = 0
 
     def __init__(self, node: NextBatch) -> None:
@@ -108,8 +107,6 @@ class Supply:
         self._loaders = loaders_of(own_data(data))
         self._is_common = inside and run.ranks is None and bool(node.source_state.get("common"))
         combine: Any = node.combine or ("cycle" if run.graph_trains else "in_turn")
-        if node.batches_per_epoch is not None:
-            self._count_epochs(data, node.batches_per_epoch, combine)
         if self._loaders and (combine != "in_turn" or isinstance(data, RankLocal)):
             self._take_together(data, combine)
         elif self._loaders:
@@ -166,6 +163,11 @@ class Supply:
         """The data that is read, or the loaders that are read together."""
         return [self.data] if self.in_turn is not None else [*self._loaders.values()] or [self.data]
 
+    @property
+    def has_length(self) -> bool:
+        """False if the length of an epoch is not known."""
+        return self.data is NOTHING or all(length_of(part) is not None for part in self.parts)
+
     def position(self, *, inside: bool) -> dict[str, Any]:
         """Where the data is, as far as it says so itself; what a save cannot hold of it is noted.
 
@@ -187,9 +189,6 @@ class Supply:
 
     def _take(self, data: Any, source: Source) -> None:
         self.data, self.source, run = data, source, self.run
-        # Data that keeps its own position loses it at its end, which several ranks would reach a round early; and of a
-        # `Loader` they know the next round only when it begins.
-        self.is_early = self._node.prefetch and (run.ranks is None or not isinstance(source, Stateful | Ordered))
         if source.replays:
             for each in self.parts:
                 run.state.is_redrawn(each)
@@ -255,24 +254,3 @@ class Supply:
                 "change the data at the end of an epoch",
             )
         node.rank_local = ranks
-
-    def _count_epochs(self, data: Any, batches: int, combine: str) -> None:
-        """Let no round of ranks go beyond an epoch of so many batches.
-
-        Raises:
-            DataError: an epoch of this data cannot have a number of batches of its own.
-        """
-        setting = f"next_batch.batches_per_epoch = {batches}"
-        if isinstance(data, RankLocal):
-            raise DataError(
-                f"{setting} counts batches in which ranks take turns, and rank_local data is divided among them",
-                "leave one of them out; an epoch ends with the data of the first rank that has no more",
-            )
-        if self._loaders and combine == "in_turn":
-            raise DataError(
-                f"{setting}: the loaders {', '.join(self._loaders)} are read in turn, and an epoch has all of each",
-                'leave it out, or set next_batch.combine = "cycle"',
-            )
-        self.run.windows.epoch = WindowCounter(
-            "", vars(self._node), "epoch_batches", "batches_per_epoch", lambda: self._node.batches_per_epoch or 0
-        )

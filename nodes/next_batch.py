@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from graphtrain.data import NOTHING
 from graphtrain.data.batch import NESTS, sample_counter, tensors_held
-from graphtrain.errors import DataError, UsageError
+from graphtrain.errors import UsageError
 from graphtrain.kind import Batches, Indices, Loaders, WrittenBatches, derived_clock, node, progress
 from graphtrain.kind.batch_limit import BatchLimit
 from graphtrain.kind.parameter import Above
@@ -59,7 +59,7 @@ _SKIPPED = "the data gave None instead of a batch, as a `collate_fn` may: such b
 class NextBatch:
     """Fetch the next batch of `train_data`; after the last one of an epoch, the next visit begins a new epoch.
 
-    Data with a length is not read ahead unless `prefetch` is set; data without a length is read ahead by one batch, to
+    Data with a length is not read ahead; data without a length is read ahead by one batch, to
     know which batch is the last. This batch is stored in every checkpoint, or drawn again on a resume if it is not
     plain data. Data that yields fewer batches than its `len()` ends its epoch early (`exhausted`); data that yields
     more is read to its end.
@@ -84,9 +84,6 @@ class NextBatch:
         overfit: use the same batches in every epoch, this many, to check that a model can memorize them. A
             `graphtrain.Loader` gives those of its first epoch, with the same random numbers; a DataLoader that shuffles
             is refused, and other data must give the same batches by itself. Default: none, all of the data.
-        batches_per_epoch: number of batches per epoch, independent of the data. Shorter data is read repeatedly, in a
-            new order if it shuffles; in longer data, the next epoch continues where the last one ended. `limit` and
-            `overfit` apply to each pass through the data. Default: an epoch is one pass through the data.
         combine: how several loaders are read if the data is a mapping of them. With "cycle", a batch is a mapping with
             a batch from each loader, and shorter loaders start over; with "longest", loaders that have ended give None;
             with "shortest", the epoch ends with the first loader that ends. With "in_turn", an epoch has the batches of
@@ -95,12 +92,6 @@ class NextBatch:
         resume: how to restore the position in data that has a `state_dict`: "state" loads it, "replay" draws the
             batches of the epoch again. Default: "auto", which uses the state if that is exact; it is not for
             torchdata's `StatefulDataLoader` with workers, or a stream of `datasets` with a shuffle buffer.
-        prefetch: True fetches every batch one visit early, and on a CUDA device starts its copy, on a separate stream,
-            during training on the previous batch. No batch is fetched that its epoch does not need, and resuming is
-            still exact. On the CPU there is no benefit. If the data draws random numbers in this process batch by
-            batch, like a `DataLoader` without workers, the numbers differ from those without prefetching. The data must
-            not reuse the memory of a batch for the next one. Among several ranks a `graphtrain.Loader` and data with a
-            `state_dict` are not fetched early. Default: False.
         repeat: True, in a nested graph, starts from the first epoch of the data each time the graph begins; a
             `graphtrain.Loader` gives the same order and random numbers. Default: False, the data continues with its
             next epoch, as a DataLoader does.
@@ -126,8 +117,8 @@ class NextBatch:
 
     Raises:
         UsageError: `batch_size` did not return an integer.
-        DataError: `indices` are not valid indices, an epoch begins before its data is written, rank_local data is
-            resumed with a different number of ranks, or `batches_per_epoch` is set for it or for loaders in turn.
+        DataError: `indices` are not valid indices, an epoch begins before its data is written, or rank_local data is
+            resumed with a different number of ranks.
         RanksDivergedError: the data differs between ranks.
         UnsaveableError: a checkpoint is due, and the batch read ahead can neither be saved nor drawn again.
 
@@ -139,10 +130,8 @@ class NextBatch:
 
     limit: Annotated[int | float, Above(0)] | None = None
     overfit: Annotated[int, Above(0)] | None = None
-    batches_per_epoch: Annotated[int, Above(0)] | None = None
     combine: Literal["cycle", "shortest", "longest", "in_turn"] | None = None
     resume: Literal["auto", "replay", "state"] = "auto"
-    prefetch: bool = False
     repeat: bool = False
 
     epoch: int = progress(0)
@@ -162,9 +151,9 @@ class NextBatch:
     rank_local: int = progress(0, in_digest=False)  # the ranks among which the data divides itself
     idle: bool = progress(False, in_digest=False)  # the batch of this rank is None
     loader: str = progress("")
-    # What is open is a pass through the data, or through one of the loaders; an epoch may have several, or end inside.
+    # What is open is the data, or one of the loaders, of which an epoch has several.
     pass_over: bool = progress(True)  # nothing is open: the next visit opens the data, or another loader
-    pass_first: int = progress(0)  # the batches of the epoch before the pass; below 0 where it began in an epoch before
+    pass_first: int = progress(0)  # the batches of the epoch before what is open
     pass_before: int = progress(0)  # the batches of the last pass through the data that has ended
     passes: int = progress(0, stays=True)
     source_state: dict[str, Any] = progress({})
@@ -239,7 +228,7 @@ class NextBatch:
         now = self._clock()
         self.seconds += now - self._mark
         self._mark = now
-        if self.last or self.pass_over:
+        if self.pass_over:
             self._open(indices)
         opened: Any = self._opened
         batch = opened.next()
@@ -248,7 +237,7 @@ class NextBatch:
         opened.held = tensors_held(batch) if type(batch) in NESTS else batch  # 0.05 us for a tensor, 0.4 for a pair
         if batch is NOTHING:
             self.exhausted = True
-            if not (self.last or self.pass_over):
+            if not self.pass_over:
                 self._close()
             return (None, 0) if self.last else self(indices)
         self.epoch_batches += 1
@@ -268,14 +257,14 @@ class NextBatch:
             self.batches += 1
             if self.epoch_batches >= self._certain:
                 self._look_ahead(opened)
-            batch = NOTHING if self.last or self.pass_over else opened.next()
+            batch = NOTHING if self.pass_over else opened.next()
         return batch
 
     def _take_part(self, ranks: Agreement, indices: Indices | None) -> tuple[Any, int]:
         """Take the batch of this rank in the next round of all of them."""
         opened: Any = self._opened
         opens = self.pass_over
-        if opens or self.last:
+        if opens:
             self._open(indices)
         if opens and self.rank_local:
             self.length = None  # until all ranks have said theirs
@@ -299,10 +288,6 @@ class NextBatch:
             self._close()
         elif drawn.is_last is None and self.epoch_batches >= self._certain:
             self._look_ahead(opened)
-        else:
-            self._end_by_number()
-        if self._supply.is_early and not (self.last or self.pass_over):
-            opened.fetch_early()
         if not (drawn.counts or self.last):
             return self._take_part(ranks, indices)
         self.idle = drawn.batch is None
@@ -328,50 +313,29 @@ class NextBatch:
         """See whether the epoch has another batch after this one."""
         if not opened.has_another():
             self._close()
-        self._end_by_number()
-
-    def _end_by_number(self) -> None:
-        """End the epoch where it has as many batches as it is to have; what the data still has is for the next one."""
-        if self.batches_per_epoch is None or self.pass_over or self.epoch_batches < self.batches_per_epoch:
-            return
-        if self.ended:  # during this very round, by what several ranks have agreed on
-            self._close()
-        else:
-            self.last = True
-            self._turns += 1
 
     def _open(self, indices: Indices | None) -> None:
-        """Begin an epoch, or what this one reads next; what is open has the first batches of an epoch that begins."""
+        """Begin an epoch, or the next loader of this one."""
         assert self._opened is not None, "the node is set up"
-        begins, opens = self.last or not self.opened, self.pass_over
-        selected = self._supply.take_next(indices) if opens else None
+        begins = self.last or not self.opened
+        selected = self._supply.take_next(indices)
         if begins:
             self.epoch += self.opened
-            self.pass_first, self.epoch_batches = self.pass_first - self.epoch_batches, 0
+            self.epoch_batches = 0
         self.opened, self.pass_over = True, False
         self.last = self.exhausted = self.empty = self.ended = False
-        if opens:
-            self.passes += begins or self._supply.in_turn is None
-            self.pass_first = self.epoch_batches
-            self._opened.open(selected)
+        self.passes += begins
+        self.pass_first = self.epoch_batches
+        self._opened.open(selected)
         self._certain = self._opened.first_uncertain()
         self._turns += 1
 
     def _close(self) -> None:
-        """End what is open, and the epoch unless it reads another loader, or its data once more."""
-        opened, in_turn, batches = self._opened, self._supply.in_turn, self.batches_per_epoch
+        """End what is open, and the epoch unless it reads another loader."""
+        opened, in_turn = self._opened, self._supply.in_turn
         assert opened is not None, "something is open"
         given = opened.consumed()
-        if in_turn is not None:
-            self.last = in_turn.ends_with(self.loader, given) or self.ended
-        else:
-            self.last = self.ended or batches is None or self.epoch_batches >= batches
-        if not (given or self.last):
-            raise DataError(
-                f"the data gave no batch after {self.epoch_batches} of {batches} in the epoch: it is empty, or does "
-                "not start over",
-                "supply data that starts over at each `__iter__`, or leave next_batch.batches_per_epoch out",
-            )
+        self.last = in_turn is None or in_turn.ends_with(self.loader, given) or self.ended
         self.pass_over, self.empty = True, self.epoch_batches == 0
         self.pass_before = 0 if self.ended or in_turn is not None else given
         if self.empty:
@@ -419,8 +383,6 @@ class NextBatch:
     @property
     def epoch_length(self) -> int:
         """Batches that the current epoch will have; 0 where that is not known."""
-        if self.batches_per_epoch is not None:
-            return self.batches_per_epoch
         if self._opened is None:
             return self.length or 0
         if self._supply.in_turn is not None:
@@ -444,9 +406,9 @@ class NextBatch:
         return batches if batches < length else _NEVER
 
     def _has_length(self) -> bool:
-        if self._supply.in_turn is not None or self.batches_per_epoch is not None:
+        if self._supply.in_turn is not None:
             return bool(self.epoch_length)
-        return self._supply.source.has_length() and not self.rank_local
+        return self._supply.has_length and not self.rank_local
 
 
 def _whole(batch_size: Callable[[Any], Any]) -> Callable[[Any], int]:

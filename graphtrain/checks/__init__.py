@@ -7,10 +7,10 @@ from pathlib import Path
 
 from graphtrain.checks.codes import can_be_allowed
 from graphtrain.checks.data_flow import check_data_flow, written_before
-from graphtrain.checks.endings import check_endings, check_epochs
+from graphtrain.checks.endings import check_endings
 from graphtrain.checks.expressions import check_expressions
 from graphtrain.checks.gradients import Gradients
-from graphtrain.checks.guards import check_bypassed, check_guards
+from graphtrain.checks.guards import check_guards
 from graphtrain.checks.loops import check_loops
 from graphtrain.checks.modes import check_modes
 from graphtrain.checks.saving import check_saving
@@ -28,7 +28,6 @@ from graphtrain.plan.slots import Slots
 def check_graph(
     graph: Graph,
     *,
-    all_kinds_known: bool = False,
     ranks: bool = False,
     supplied: Collection[str] | None = None,
 ) -> list[Problem]:
@@ -37,7 +36,6 @@ def check_graph(
     Checks of paths, G3xx and above, are made only if names and guards are sound.
 
     Arguments:
-        all_kinds_known: True if no script will declare further kinds, which hints name otherwise. Default: False.
         ranks: True for a run of several ranks. Default: False, for one process, where nodes for several ranks are
             bypassed.
         supplied: the names of the resources of the run; all others are absent. Default: not known, and problems that
@@ -48,7 +46,7 @@ def check_graph(
         (scope, problem)
         for scope in scopes
         for problem in (
-            *check_structure(scope, all_kinds_known=all_kinds_known),
+            *check_structure(scope),
             *check_guards(scope),
             *check_expressions(scope),
         )
@@ -73,12 +71,10 @@ def _along_paths(scope: Scope, ranks: bool, supplied: Collection[str] | None) ->
     gradients = Gradients(flow, ranks=ranks)
     loops = list(check_loops(flow, gradients, supplied))
     problems = [
-        *check_bypassed(flow.plan),
         *check_data_flow(slots, before),
         *gradients.problems(),
         *check_modes(flow),
         *loops,
-        *check_epochs(flow),
         *(check_endings(plan) if all(problem.severity == "warning" for problem in loops) else ()),
         *check_saving(slots, before),
         *check_start(plan, ranks=ranks, supplied=supplied),
@@ -103,7 +99,7 @@ def checked_graph(source: Graph | str | Path, *, ranks: bool = False, supplied: 
         UsageError: there is no such graph.
     """
     draft = Draft(source, []) if isinstance(source, Graph) else read_graph(Graph, source)
-    problems = draft.problems or check_graph(draft.graph, all_kinds_known=True, ranks=ranks, supplied=supplied)
+    problems = draft.problems or check_graph(draft.graph, ranks=ranks, supplied=supplied)
     if any(problem.severity == "error" for problem in problems):
         raise GraphError(problems, f"graph `{draft.graph.name}`")
     return draft.graph

@@ -29,7 +29,6 @@ CODES: dict[str, str] = {
     "G207": "a guard is defined in terms of itself",
     "G208": "a guard has the name of a slot",
     "G209": "a guard is not used",
-    "G210": "a guard reads a field of a bypassed node, which never changes",
     "G211": "a parameter cannot be given an expression",
     "G301": "a slot is read that nothing writes or supplies",
     "G302": "a resource is supplied that nothing reads",
@@ -58,7 +57,6 @@ CODES: dict[str, str] = {
     "G503": "whether a loop ends is not checked",
     "G504": "the run can never end, or its minimum is above its maximum",
     "G505": "an amount decides nothing",
-    "G506": "an epoch is closed by the end of the previous one",
     "G601": "the run can train forever without a save point",
     "G602": "a checkpoint is requested where a value that is still needed cannot be saved",
     "G701": "several ranks: a guard reads a value that differs between them",
@@ -69,7 +67,7 @@ CODES: dict[str, str] = {
     "G706": "several ranks: the window of one rank is read as that of all",
 }
 
-_WARNINGS = frozenset({"G117", "G209", "G210"})
+_WARNINGS = frozenset({"G117", "G209"})
 
 
 def can_be_allowed(code: str) -> bool:

@@ -10,11 +10,12 @@ from typing import Any
 from graphtrain.graph.elements import Problem
 from graphtrain.language.closures import Cell, compile_guard
 from graphtrain.language.syntax import Expression, FieldOf, Name, Operation
-from graphtrain.plan.flow import Flow, FlowPoint, changers, names_on
+from graphtrain.names import quoted
+from graphtrain.plan.flow import Flow, FlowPoint, changers
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import ExpressionTarget, Scope, resources_of, slots_of
 from graphtrain.plan.slots import Slots
-from graphtrain.plan.solve import Ways, solve
+from graphtrain.plan.solve import solve
 
 Before = Mapping[FlowPoint, tuple[int, int]]
 """What is written when a point is reached: on all paths, and on some. A point that no path leads to is not in it.
@@ -182,56 +183,30 @@ class _FirstVisit:
         return kind.fields[part.field].default
 
 
+_WHEN = {
+    "never": "nothing has written before on any path",
+    "first": "nothing has written before its first visit",
+    "sometimes": "nothing has written before on some path",
+}
+
+
 def _missed(slots: Slots, reading: _Reading, bits: int, when: str) -> Problem:
-    point = reading.point
-    assert point.node is not None
-    names = slots.named(bits)
-    shown = _listed(names)
-    sources = _sources(slots, bits)
+    point, is_guard, sources = reading.point, reading.verb == "guard", _sources(slots, bits)
     writers = [
         writer.path
         for writer in slots.flow.points
         if slots.uses[writer].defines & sources and not slots.body_outputs(writer)
     ]
-    writing = _listed(list(dict.fromkeys(writers)))
-    reads = (
-        f"a guard on an edge leaving `{point.path}` reads"
-        if reading.verb == "guard"
-        else (f"`{point.path}` {reading.verb}")
-    )
-    written = "is" if len(names) == 1 else "are"
-    it = "it" if len(names) == 1 else "them"
-    path = _path_without(slots, point, names[0], inside=reading.verb == "guard")
-    at_start = when == "first" and names_on(path) == (slots.flow.scope.graph.start,)
-    problem = (
-        f"{reads} {shown}, which {written} "
-        + {
-            "never": f"never written before: {writing} would write {it}, and no path leads from there to here",
-            "first": f"not written {'when the run starts there' if at_start else 'before its first visit'}: {writing} "
-            f"writes {it} only later",
-            "sometimes": f"not written on every path that leads there, only by {writing}",
-        }[when]
-    )
-    hint = f"route the path through {writing} first"
-    if reading.verb == "reads":
-        hint += ", or give the read a default (`= None`) where it may be absent"
-    elif at_start and writers[0] in slots.flow.scope.graph.nodes:
-        hint = f'start there, start = "{writers[0]}"; or let the guard read a field of it, which has a value before'
-    elif reading.verb == "guard":
-        hint += f", or move the edge to where {shown} was written"
+    reads = f"a guard on an edge leaving `{point.path}` reads" if is_guard else f"`{point.path}` {reading.verb}"
+    writing = quoted(dict.fromkeys(writers))
     return point.problem(
         "G304" if when == "sometimes" else "G303",
-        problem,
-        hint,
-        thing="edges" if reading.verb == "guard" else "nodes",
+        f"{reads} {quoted(slots.named(bits))}, which {_WHEN[when]}: it is written by {writing}",
+        f"route every path through {writing} first, or "
+        + ("move the edge to where it is written" if is_guard else "give the read a default (`= None`)"),
+        thing="edges" if is_guard else "nodes",
         severity="warning" if when == "sometimes" else "error",
-        path=path,
     )
-
-
-def _listed(names: list[str]) -> str:
-    shown = [f"`{name}`" for name in names]
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
 def _sources(slots: Slots, bits: int) -> int:
@@ -240,27 +215,6 @@ def _sources(slots: Slots, bits: int) -> int:
     while inside := [inner for inner, outer in pairs if outer & bits and inner & ~bits]:
         bits |= inside[0]
     return bits
-
-
-def _path_without(slots: Slots, goal: FlowPoint, name: str, *, inside: bool) -> list[FlowPoint]:
-    """A shortest path to a point on which a slot is neither written nor read before.
-
-    Arguments:
-        inside: True if what the point itself does counts as before.
-    """
-    bit = slots.bits([name])
-    followed = _sources(slots, bit)  # what is written of these is all that has to be known on the way
-
-    def following(at: tuple[FlowPoint, int]) -> Iterator[tuple[FlowPoint, int]]:
-        point, written = at
-        after = (_surely_after(slots, point, written) | slots.guards[point]) & followed
-        return ((arrow.target, after) for arrow in point.arrows)
-
-    ways = Ways([(slots.flow.start, 0)], following)
-    for point, written in ways:
-        if point is goal and not (_surely_after(slots, point, written) if inside else written) & bit:
-            return [before for before, _ in ways.to((point, written))]
-    return []
 
 
 def _recorded_twice(flow: Flow) -> Iterator[Problem]:

@@ -1,9 +1,7 @@
-"""How a run, and an epoch, ends.
+"""How a run ends.
 
 G504: the end of a run can be reached, and no minimum is above a maximum; if `after` is "never" and nothing else ends
-the run, it is a warning: the user may want to stop it. G505: every amount has an effect, and can be reached. G506: an
-epoch with several sources of batches is closed by its own batches. Also what ``every = "end"`` requires: the guards
-that end the graph read fields, and none of them waits for the node.
+the run, it is a warning: the user may want to stop it. G505: every amount has an effect, and can be reached.
 """
 
 from __future__ import annotations
@@ -19,10 +17,8 @@ from graphtrain.kind.declaration import FROM
 from graphtrain.kind.parameter import show_value
 from graphtrain.kind.trigger import RUN, Trigger
 from graphtrain.language.syntax import Constant, Expression, FieldOf, Operation, walk
-from graphtrain.plan.flow import Flow, FlowPoint
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import Scope
-from graphtrain.plan.solve import Ways
 
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "=="}
 
@@ -235,47 +231,3 @@ def _number(expression: Expression) -> Fraction | None:
     if not isinstance(expression, Constant) or type(expression.value) not in (int, float):
         return None
     return Fraction(expression.value) if math.isfinite(expression.value) else None  # type: ignore[arg-type]
-
-
-def check_epochs(flow: Flow) -> Iterator[Problem]:
-    """Every source that closes epochs, and whose last batch of one epoch may be read in the next."""
-    for begin in flow.points:
-        if not (begin.acts and begin.kind is not None and begin.kind.has_effect("forget") and begin.node is not None):
-            continue
-        runs = FieldOf(begin.node.name, "runs")
-        for name, kind in begin.scope.kinds.items():
-            if kind is None or (fields := kind.epoch_fields) is None:
-                continue
-            last, epoch = FieldOf(name, fields.last), FieldOf(name, fields.epoch)
-            arrows = [arrow for point in flow.points if point.scope is begin.scope for arrow in point.arrows]
-            closing = any(arrow.guard is not None and {last, runs} <= {*walk(arrow.guard)} for arrow in arrows)
-            way = _read_before(begin, name, last, epoch) if closing else None
-            if way is None:
-                continue
-            path, guard_name = way
-            message = (
-                f"the guard `{guard_name}` reads `{name}.{last.field}` before `{name}` has fetched a batch of the "
-                "epoch: it is about the epoch before, whose end would close this one too"
-            )
-            hint = (
-                f"let `{begin.node.name}` lead to `{name}` first, and take the other turns after that; or check the "
-                f"epoch, as in `{name}.{last.field} and {name}.{epoch.field} == end_epoch.runs`"
-            )
-            yield path[-1].problem("G506", message, hint, thing="edges", path=path)
-
-
-def _read_before(begin: FlowPoint, source: str, last: FieldOf, epoch: FieldOf) -> tuple[list[FlowPoint], str] | None:
-    """A shortest path from the start of an epoch, without a visit of a source, to a guard that reads its last batch."""
-
-    def following(point: FlowPoint) -> Iterator[FlowPoint]:
-        for target in (arrow.target for arrow in point.arrows):
-            if not (target.scope is begin.scope and target.node is not None and target.node.name == source):
-                yield target
-
-    ways = Ways([begin], following)
-    for point in ways:
-        for arrow in point.arrows:
-            parts = {*walk(arrow.guard)} if arrow.guard is not None and point.scope is begin.scope else set()
-            if last in parts and epoch not in parts:
-                return ways.to(point), arrow.deciding[0]
-    return None

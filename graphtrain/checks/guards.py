@@ -26,7 +26,6 @@ from graphtrain.language.syntax import (
     walk,
 )
 from graphtrain.names import suggestion
-from graphtrain.plan.plan import Plan
 from graphtrain.plan.scope import Scope, ValueType, field_type, readable_fields, resources_of
 
 
@@ -61,21 +60,6 @@ def check_guards(scope: Scope) -> Iterator[Problem]:
         if name not in used and name not in named:
             yield _problem(scope, name, "G209", "no edge and no other guard names it", severity="warning")
     yield from _duplicates(scope, expanded)
-
-
-def check_bypassed(plan: Plan) -> Iterator[Problem]:
-    """Every guard that reads a field which only visits change, of a node that its parameters bypass."""
-    for scope in plan.scopes.values():
-        for name, text in scope.graph.guards.items():
-            for read in dict.fromkeys(part for part in walk(scope.parse(text)) if isinstance(part, FieldOf)):
-                plan_node = plan.by_path[f"{scope.path}{read.node}"]
-                kind = plan_node.kind
-                is_field = kind is not None and read.field in kind.fields
-                left_out = kind.left_out(plan_node.parameters, plan_node.expressions) if kind and is_field else []
-                if left_out:
-                    message = f"`{read.node}` is bypassed, so `{read.node}.{read.field}` never changes"
-                    hint = f"set `{read.node}.{left_out[0]}`, or read another node"
-                    yield _problem(scope, name, "G210", message, hint, severity="warning")
 
 
 def _guard(scope: Scope, name: str, expression: Expression, guards: dict[str, Expression]) -> Iterator[Problem]:

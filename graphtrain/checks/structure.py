@@ -32,17 +32,13 @@ from graphtrain.plan.scope import (
 RESERVED = frozenset({END, "nodes", "edges", "guards", "clock", "start"})
 
 
-def check_structure(scope: Scope, *, all_kinds_known: bool) -> Iterator[Problem]:
-    """Every problem of names, parameters and edges in one graph.
-
-    Arguments:
-        all_kinds_known: as for `check_graph`.
-    """
+def check_structure(scope: Scope) -> Iterator[Problem]:
+    """Every problem of names, parameters and edges in one graph."""
     yield from _allowed(scope)
     yield from _names(scope)
     yield from _start(scope)
     for node in scope.graph.nodes.values():
-        yield from _node(scope, node, all_kinds_known=all_kinds_known)
+        yield from _node(scope, node)
     for source in {**scope.graph.nodes, **scope.graph.edges}:
         yield from _edges(scope, source)
     yield from _clock(scope)
@@ -91,20 +87,17 @@ def _start(scope: Scope) -> Iterator[Problem]:
         yield scope.problem("G101", "start", f"unknown node `{scope.graph.start}`", hint)
 
 
-_DECLARED = "name the script that declares it with @node: graphtrain check ... --script SCRIPT"
-
-
-def _node(scope: Scope, node: Node, *, all_kinds_known: bool) -> Iterator[Problem]:
+def _node(scope: Scope, node: Node) -> Iterator[Problem]:
     kind = scope.kinds[node.name]
     thing = f"nodes.{node.name}"
     if node.name in RESERVED:
         return  # reported as G114
     if kind is None:
-        hint = f'`{node.use}` is a graph: give it as graph = "{node.use}"' if find_graph(node.use) else ""
-        if not hint:
-            hint = suggestion(node.use, known_kinds())
-            hint += ' A node of another name has use = "KIND".' if hint and node.use == node.name else ""
-            hint += "" if all_kinds_known else f" Or {_DECLARED}" if hint else _DECLARED
+        hint = "declare it with @node, in a script that `check` imports by --script"
+        if meant := suggestion(node.use, known_kinds()):
+            hint = f'{meant} A node of another name has use = "KIND". Or {hint}'
+        if find_graph(node.use) is not None:
+            hint = f'`{node.use}` is a graph: give it as graph = "{node.use}"'
         yield scope.problem("G102", thing, f"unknown kind `{node.use}`", hint)
         return
     if node.use == NESTED and node.body is None:

@@ -1,15 +1,14 @@
-"""`graphtrain diff`: how two graphs differ, and the arguments of two runs. Needs no torch."""
+"""`graphtrain diff`: how two graphs differ. Needs no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
 from graphtrain.command.cli import command, output_option, overlay_option
-from graphtrain.command.output import console, counted, escaped, notify, shown, table
+from graphtrain.command.output import console, counted, escaped, notify, table
 from graphtrain.command.script import load_graph
 from graphtrain.command.settings import renamings
 from graphtrain.graph import Graph
@@ -17,7 +16,7 @@ from graphtrain.graph.difference import Change
 from graphtrain.graph.registry import find_graph
 from graphtrain.graph.renaming import Renaming
 from graphtrain.lazy import imported
-from graphtrain.storage.named import graph_of, holds_a_graph, saved_manifest
+from graphtrain.storage.named import holds_a_graph, saved_graph
 
 _STYLES = {"added": "green", "removed": "red", "changed": "yellow"}
 _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
@@ -45,50 +44,30 @@ def diff(
     """Show how two graphs differ: nodes, edges and their order, guards, parameters, clock.
 
     A and B are shipped graphs (fit), TOML files, scripts (which are imported), run directories, or checkpoints;
-    --overlay is added to B. Of two run directories or checkpoints the arguments of setup are compared too. A + was
-    added, a - removed, a ~ changed.
+    --overlay is added to B. A + was added, a - removed, a ~ changed.
     """
-    (graph, arguments), (other, other_arguments) = _read(before), _read(after)
+    graph, other = _read(before), _read(after)
     if overlay:
         other = load_graph(other, overlays=overlay)
     difference = Renaming(renamings(rename), graph, other).graph(graph).diff(other)
     changes = difference.changes
-    rows: list[tuple[str, ...]] = [(each.how, each.what, _where(each), *each.values, each.overlay) for each in changes]
-    rows += _changed_arguments(arguments, other_arguments)
+    rows = [(each.how, each.what, _where(each), *each.values) for each in changes]
     summary = counted(len(rows), "difference") if rows else "no difference"
-    if difference and not difference.matters and len(rows) == len(changes):
+    if difference and not difference.matters:
         summary += ", none of which changes what the graph does"
     printed = console()
     printed.print(f"[bold]{escaped(before)} -> {escaped(after)}[/bold]: {summary}", soft_wrap=True)
     if rows:
-        columns = ["", "what", "where", "before", "after", *(["overlay"] if any(row[-1] for row in rows) else [])]
-        signed = [(_SIGNS[how], *cells)[: len(columns)] for how, *cells in rows]
-        printed.print(table(columns, signed, styles=[_STYLES[row[0]] for row in rows]))
+        signed = [(_SIGNS[how], *cells) for how, *cells in rows]
+        printed.print(table(["", "what", "where", "before", "after"], signed, styles=[_STYLES[row[0]] for row in rows]))
     if output is not None:
         click.echo(f"wrote {imported('graphtrain.viz.render').render(difference, output)}")
 
 
-def _read(source: str) -> tuple[Graph, Mapping[str, Any] | None]:
-    """The graph of any source; of a run directory or a checkpoint also the arguments of its setup.
-
-    Checkpoints that are skipped are reported.
-    """
-    if find_graph(source) is None and holds_a_graph(Path(source)):
-        checkpoint, manifest = saved_manifest(source, notify)
-        return graph_of(checkpoint, manifest), manifest.about.get("arguments", {})
-    return load_graph(source), None
-
-
-def _changed_arguments(
-    before: Mapping[str, Any] | None, after: Mapping[str, Any] | None
-) -> list[tuple[str, str, str, str, str, str]]:
-    """Rows for the arguments of setup that differ between two runs."""
-    if before is None or after is None:
-        return []
-    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-    hows = ["added" if name not in before else "removed" if name not in after else "changed" for name in names]
-    texts = ([shown(run[name]) if name in run else "" for name in names] for run in (before, after))
-    return [(how, "argument", name, old, new, "") for how, name, old, new in zip(hows, names, *texts, strict=True)]
+def _read(source: str) -> Graph:
+    """The graph of any source; checkpoints that are skipped are reported."""
+    is_saved = find_graph(source) is None and holds_a_graph(Path(source))
+    return saved_graph(source, notify) if is_saved else load_graph(source)
 
 
 def _where(change: Change) -> str:

@@ -16,8 +16,8 @@ from typing import Any
 import click
 
 from graphtrain.command.cli import command
-from graphtrain.command.listing import ListedRun, age, run_directories
-from graphtrain.command.output import counted, shown, shown_number
+from graphtrain.command.listing import age
+from graphtrain.command.output import shown, shown_number
 from graphtrain.command.run import OF_THE_END, OF_THE_START, resume_command, without
 from graphtrain.errors import GraphtrainError, UsageError
 from graphtrain.names import quoted
@@ -26,7 +26,7 @@ from graphtrain.report.run import Run, command_of, newest_manifest, script_in, w
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.storage.manifest import Manifest, checkpoint_paths, read_manifest
 from graphtrain.storage.named import graph_of
-from graphtrain.storage.run_directory import ACTIVE, CHECKPOINTS_FOLDER, STATUS_FILE, best_in
+from graphtrain.storage.run_directory import ACTIVE, CHECKPOINTS_FOLDER, best_in
 
 _MOST_STARTS = 6
 _MOST_ROWS = 3
@@ -42,16 +42,8 @@ def explain(run_dir: Path) -> None:
 
     Exit codes: 0 explained, 2 there is no run.
     """
-    if not (run_dir / STATUS_FILE).exists() and (runs := [*map(ListedRun.of, run_directories(run_dir))]):
-        failed = [run.path.relative_to(run_dir).as_posix() for run in runs if run.snapshot.state == "failed"]
-        folder = shlex.quote(str(run_dir))
-        raise UsageError(
-            f"`{run_dir}` holds {counted(len(runs), 'run')}: graphtrain ls {folder}",
-            f"name one of them{f'; failed: {quoted(failed)}' if failed else ''}",
-        )
     run = Run(run_dir)
-    status = run.status
-    past = _Past(run, status, Snapshot.from_plain(status), run.starts)
+    past = _Past(run, run.status, run.snapshot(), run.starts)
     sections = {
         "": [past.headline(), *(f"  {line}" for line in why(run))],
         "starts": past.begun(),
@@ -89,12 +81,8 @@ class _Past:
     # ---- what led there
 
     def begun(self) -> Iterator[str]:
-        """Its starts, the first and the last ones."""
-        starts = [*self.starts]
-        left_out = starts[1:-_MOST_STARTS]
-        for start in [*starts[:1], *starts[1:][-_MOST_STARTS:]]:
-            if left_out and start is starts[-_MOST_STARTS]:
-                yield f"... {len(left_out)} more"
+        """Its last starts."""
+        for start in self.starts[-_MOST_STARTS:]:
             checkpoint = start.get("checkpoint")
             how = f"resumed from {shown(checkpoint)}" if checkpoint else "begun"
             where = f"on {shown(start.get('host'))} by process {shown(start.get('process'))}"

@@ -18,7 +18,6 @@ from graphtrain.errors import (
     GraphError,
     GraphtrainError,
     RanksError,
-    RankStoppedError,
     UsageError,
 )
 from graphtrain.outcome import STOPPED as STOPPED
@@ -39,8 +38,6 @@ def exit_on_failure() -> Iterator[None]:
     """
     try:
         yield
-    except RankStoppedError:  # which has reported it
-        sys.exit(STOPPED)
     except click.ClickException:  # which click prints, with the usage
         raise
     except GraphtrainError as error:

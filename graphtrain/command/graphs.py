@@ -14,7 +14,7 @@ import click
 from graphtrain.command.cli import command, output_option, overlay_option, settings_argument
 from graphtrain.command.output import console, counted, escaped, notify, table
 from graphtrain.command.run import adapter_options
-from graphtrain.command.script import import_script, is_script, load_graph, named_graph, split_script, with_overlays
+from graphtrain.command.script import import_script, load_graph, named_graph, split_script, with_overlays
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import kind_text, settings_of
@@ -75,9 +75,7 @@ def check(
     draft = Draft(named, []) if isinstance(named, Graph) else read_graph(Graph, named)
     with_added = with_overlays(draft.graph, overlay)
     # If the text could not be read completely, checking the rest would only report consequences of that.
-    problems = [*draft.problems, *with_added.problems] or check_graph(
-        with_added.graph, all_kinds_known=script is not None or is_script(graph), ranks=ranks
-    )
+    problems = [*draft.problems, *with_added.problems] or check_graph(with_added.graph, ranks=ranks)
     errors = sum(problem.severity == "error" for problem in problems)
     if as_json:
         click.echo(json.dumps([problem.as_plain() for problem in problems], indent=2))

@@ -75,7 +75,7 @@ def run_directories(folder: Path) -> Iterator[Path]:
 
 def in_order(paths: Iterable[Path]) -> list[Path]:
     """Directories as they are listed: numbers in their names are compared as numbers."""
-    return sorted(sorted(paths), key=lambda path: in_natural_order(path.name))  # to which 0.1 and 0.10 are alike
+    return sorted(sorted(paths), key=lambda path: in_natural_order(path.name))
 
 
 def _is_run(path: Path) -> bool:
@@ -125,7 +125,7 @@ class ListedRun:
             return best.get("value")
         return next((entries[column] for entries in self.tables if column in entries), None)
 
-    def key(self, column: str) -> tuple[int, float, list[tuple[float, str]]] | None:
+    def key(self, column: str) -> tuple[int, float, list[tuple[int, str]]] | None:
         """What it is sorted by: numbers before texts. None for a value that is missing, or NaN."""
         value = -(written_at(self.status) or 0) if column == "age" else self.value(column)
         if isinstance(value, int | float):

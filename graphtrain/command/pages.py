@@ -41,8 +41,7 @@ def report(run_dir: Sequence[Path], *, output: Path) -> None:
 @command("graphtrain watch runs/first", "graphtrain watch runs --port 0")
 @click.argument("target", nargs=-1)
 @click.option("--port", type=int, default=8321, show_default=True, help="The port; 0 takes one that is free.")
-@click.option("--host", multiple=True, metavar="NAME", help="Also accept this host name, as behind a reverse proxy.")
-def watch(target: Sequence[str], *, port: int = 8321, host: Sequence[str] = ()) -> None:
+def watch(target: Sequence[str], *, port: int = 8321) -> None:
     """Show runs, or a folder of runs, in a browser, as they change, until an interrupt.
 
     Run directories are only read, and the processes that train know nothing of it. It listens on this machine only.
@@ -58,7 +57,7 @@ def watch(target: Sequence[str], *, port: int = 8321, host: Sequence[str] = ()) 
             raise
         why = f"the page is served by {error.name.partition('.')[0]}, which is not installed"
         raise UsageError(why, "pip install starlette uvicorn") from error
-    server.serve(_watched(target), port, _announce, host)
+    server.serve(_watched(target), port, _announce)
 
 
 def _watched(target: Sequence[str]) -> Watched:

@@ -23,14 +23,14 @@ from graphtrain.printable import one_line, shorten
 from graphtrain.proof.comparison import first_lines
 from graphtrain.proof.history import RunHistory, Segment
 from graphtrain.proof.replay import Replay, parse_moment
-from graphtrain.proof.verify import Verdict, Verifier
+from graphtrain.proof.verify import Verdict, verify
 from graphtrain.ranks import current_ranks, on_all_ranks
 from graphtrain.report.numbers import duration, size
-from graphtrain.report.run import Run
 from graphtrain.state.weights import dtype_and_shape
 from graphtrain.storage.checkpoint import SavedCheckpoint
 from graphtrain.storage.named import checkpoint_folder, graph_of
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
+from graphtrain.trainer.trainer import Trainer
 
 _MOST_PARAMETERS = 60
 _MOST_PARTS = 12
@@ -67,13 +67,16 @@ def _verdicts(
             if any(segment.goal.ranks != current_ranks().world_size for segment in segments)
             else "keep more checkpoints, as in graphtrain run ... checkpoint.keep=100",
         )
-    verifier = Verifier(lambda segment: factory.trainer(segment.goal, from_the_beginning=segment.start is None))
+
+    def trainer(segment: Segment) -> Trainer:
+        return factory.trainer(segment.goal, from_the_beginning=segment.start is None)
+
     verdicts: list[Verdict] = []
     for segment in segments:
         if segment.change:
             report(f"skipped {segment}: {segment.change}")
             continue
-        verdicts.append(verifier.verify(segment))
+        verdicts.append(verify(segment, trainer))
         if sys.stderr.isatty():  # a long run takes its time
             report(f"{len(verdicts)}/{len(comparable)}  {segment}: {_result(verdicts[-1])}")
     return verdicts
@@ -195,7 +198,10 @@ def _replayed(
         replay.to_start()
         return replay, path
     term = parse_moment(to, graph_of(lineage[-1].path, lineage[-1].manifest))
-    _refuse_beyond_the_run(run_dir, term, report)
+    if term.base.amount > _count(newest := lineage[-1], term):
+        report(
+            f"{term} are after the last checkpoint, {newest.path.name}: what follows is what the run would have done"
+        )
     start, goal = _span_around(history, lineage, term)
     path = start.path if start is not None else None
     replay = Replay(trainers.trainer(goal, from_the_beginning=start is None), path)
@@ -208,22 +214,6 @@ def _checkpoint(run_dir: Path, to: str) -> Path | None:
     """The checkpoint that `--to` names: best, newest, or a name in the run directory; None for an amount."""
     path = checkpoint_folder(to, run_dir / CHECKPOINTS_FOLDER)
     return path if path.parent == run_dir / CHECKPOINTS_FOLDER and path.is_dir() else None
-
-
-def _refuse_beyond_the_run(run_dir: Path, term: Term, report: Callable[[str], None]) -> None:
-    """Raise if the run stopped before a moment. A killed run may have come further than its status shows."""
-    unit, amount = term.base.unit, term.base.amount
-    try:
-        status = Run(run_dir).status
-        counts = {"steps": status["step"], "epochs": status["epoch"], "batches": status["trained"][0]}
-        count = status.get("clocks", counts)[unit] if "clock_of" in status else counts[unit]
-        is_beyond, has_stopped = count < amount, status["state"] in ("finished", "stopped", "failed")
-    except (UsageError, LookupError, TypeError):
-        return
-    if is_beyond and has_stopped:
-        raise UsageError(f"the run never reached {term}: it is {status['state']} at {count:g} {unit}")
-    if is_beyond:
-        report(f"the run is known to have reached {count:g} {unit}; what follows is what it would have done")
 
 
 def _span_around(

@@ -24,7 +24,6 @@ from graphtrain.data.loaders import RankLocal
 from graphtrain.data.samplers import length_of
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.graph import Graph
-from graphtrain.graph.read_toml import overlay_name
 from graphtrain.graph.registry import kind_of_node
 from graphtrain.lazy import imported
 from graphtrain.names import quoted
@@ -147,8 +146,6 @@ class _Training:
         is_own = source == own
         if source == SAVED:
             source = graph_to_resume(options.run_dir, resume, self._report)
-        if resume == options.resume:  # and this is no fork
-            expect_overlays(options.overlay, options.run_dir, resume, self._report)
         graph = checked_graph(with_parameters(self._loaded(source), parameters))
         if options.until is not None:
             parse_amount(options.until, graph)
@@ -396,28 +393,6 @@ def graph_to_resume(run_dir: Path | None, resume: str, notify: Callable[[str], N
     if resume == "auto" and run_dir is not None:
         return saved_graph(run_dir, notify)
     return saved_graph(checkpoint_folder(resume, run_dir / CHECKPOINTS_FOLDER if run_dir is not None else None), notify)
-
-
-def expect_overlays(overlays: Sequence[str], run_dir: Path | None, resume: str, notify: Callable[[str], None]) -> None:
-    """Refuse overlays that the resumed run was not made with: what they need was not saved from its beginning.
-
-    Raises:
-        UsageError: it was not made with one of them.
-    """
-    if not overlays or run_dir is None or resume == "never" or not holds_a_graph(run_dir):
-        return
-    try:
-        names = graph_to_resume(run_dir, resume, notify).layers.names
-    except UsageError:  # there is no checkpoint so far
-        return
-    for overlay in overlays:
-        if (name := overlay_name(Graph, overlay)) not in names:
-            before = f"with {quoted(names)}" if names else "without an overlay"
-            raise UsageError(
-                f"--overlay {overlay}: the run in `{run_dir}` was made {before}, and cannot be resumed with `{name}`",
-                f"leave --overlay {overlay} out; or begin another run with it, in a new directory: from this one with "
-                f"--fork {shlex.quote(str(run_dir))}",
-            )
 
 
 def forked_checkpoint(source: Path, run_dir: Path | None, resume: str, notify: Callable[[str], None]) -> str:

@@ -1,12 +1,11 @@
-"""Batches: how many samples they hold, and moving them to a device, also while the device computes."""
+"""Batches: how many samples they hold, and moving them to a device."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import UsageError
 from graphtrain.lazy import lazy_import
@@ -176,66 +175,3 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     """True for a tensor with values on the host."""
     is_dense = tensor.layout is torch.strided and not (tensor.is_quantized or tensor.is_nested)
     return is_dense and tensor.device.type == "cpu" and not tensor.is_inference()
-
-
-def is_on_host(batch: Any) -> bool:
-    """True if everything in a batch that `move` would move is a tensor on the host.
-
-    An object with a method `to` may hold tensors that are not visible here, or compute something.
-
-    >>> is_on_host((torch.ones(1), "a")), is_on_host([torch.ones(1, device="meta")]), is_on_host([torch.nn.ReLU()])
-    (True, False, False)
-    """
-    return all(
-        leaf.device.type == "cpu" if isinstance(leaf, torch.Tensor) else not callable(getattr(leaf, "to", None))
-        for leaf in _leaves(batch)
-    )
-
-
-@final
-class EarlyMover:
-    """Moves batches to a CUDA device on a separate stream, ahead of time if the copy was started with `begin`.
-
-    A batch that is not entirely on the host (`is_on_host`) is moved when it is requested, on the current stream: only
-    that stream is ordered after the kernels that still compute the batch.
-
-    Arguments:
-        device: the CUDA device.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._pending: deque[tuple[Any, Any, torch.cuda.Event]] = deque()  # batch, the copy, when it is complete
-
-    def begin(self, batch: Any) -> None:
-        """Start to copy a batch; `move` must then be called for the batches in the same order."""
-        if not is_on_host(batch):
-            return
-        with torch.cuda.stream(self._stream):
-            moved = move(batch, self._device)
-            copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            copied.record(self._stream)
-        self._pending.append((batch, moved, copied))
-
-    def begin_only(self, batches: list[Any]) -> None:
-        """Start to copy these batches, if there are any; those begun before that were not moved never will be."""
-        if batches:
-            self._pending.clear()
-        for batch in batches:
-            self.begin(batch)
-
-    def move(self, batch: Any) -> Any:
-        """The batch on the device, ready for kernels launched on the current stream after this; the host does not wait.
-
-        The batch was allocated on the copy stream, whose allocator would reuse the memory, once it is released, while
-        the current stream still reads it: therefore the tensors are recorded on the current stream.
-        """
-        if not self._pending or self._pending[0][0] is not batch:
-            return move(batch, self._device)
-        _, moved, copied = self._pending.popleft()
-        current = torch.cuda.current_stream(self._device)
-        current.wait_event(copied)
-        for tensor in tensors_of(moved):
-            tensor.record_stream(current)
-        return moved

@@ -260,19 +260,17 @@ class NumberedEpoch:
         return self.seed, self.epoch, number, self.indices(number)
 
     def indices(self, number: int) -> Any:
-        """The samples of a batch, by their numbers in the dataset."""
-        return next(self.batches(number))
+        """The samples of a batch, by their numbers in the dataset: of batch ten million as fast as of batch ten.
 
-    def batches(self, start: int) -> Iterator[Any]:
-        """The indices of each batch from a number on, made lazily: batch ten million costs the same as batch ten."""
-        order, size, first = self.order, self.size, start * (self.size or 1)
-        as_list = torch.Tensor.tolist if isinstance(order, torch.Tensor) else list
-        if size is None:
-            return itertools.chain.from_iterable(
-                as_list(order[place : place + 1]) for place in range(first, len(order))
-            )
-        end = len(order) - (len(order) - first) % size if self.drop_last else len(order)
-        return (as_list(order[place : place + size]) for place in range(first, end, size))
+        Raises:
+            StopIteration: the epoch has no such batch.
+        """
+        if number >= self.length:
+            raise StopIteration
+        first, size = number * (self.size or 1), self.size or 1
+        part = self.order[first : first + size]
+        listed = part.tolist() if isinstance(part, torch.Tensor) else list(part)
+        return listed[0] if self.size is None else listed
 
     @property
     def length(self) -> int:

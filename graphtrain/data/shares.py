@@ -60,20 +60,13 @@ class Windows:
     Arguments:
         counters: what counts them. Default: nothing does.
         are_expected: True if gradients of these batches are accumulated all the same. Default: False.
-
-    Attributes:
-        epoch: counts the batches of an epoch which does not end with its data: no round goes beyond its end. None for
-            one that does.
     """
-
-    epoch: WindowCounter | None = None
 
     def __init__(self, counters: Sequence[WindowCounter] = (), *, are_expected: bool = False) -> None:
         self.counters, self.are_expected = counters, are_expected
 
     def __call__(self) -> list[Window]:
-        counters = self.counters if self.epoch is None else (*self.counters, self.epoch)
-        return [counter.now() for counter in counters]
+        return [counter.now() for counter in self.counters]
 
     def unstepped(self) -> str | None:
         """The path of a node that counts a window which is full; None where all take more."""

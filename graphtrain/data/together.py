@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, final
@@ -18,8 +17,6 @@ from graphtrain.kind.batch_limit import BatchLimit, combined_length
 
 Combine = Literal["cycle", "shortest", "longest"]
 
-# Passes that are kept of a loader which is read several times in an epoch: a resume begins as many batches back.
-_MOST_BACK = 64
 _ENDED = object()
 
 
@@ -119,7 +116,6 @@ class Together(Source):
         self.loaders, self.combine, self._data_state, self._notify = loaders, combine, data_state, notify
         self.sources = {name: read(loader) for name, loader in loaders.items()}
         self.replays = any(source.replays for source in self.sources.values())
-        self.redraws = all(source.redraws for source in self.sources.values())
         self.passes = {name: passes.get(name, 0) for name in loaders}
 
     def open(self, epoch: int) -> Opened:
@@ -136,58 +132,43 @@ class Together(Source):
         if held:
             begun["data"] = held
         former = state["loaders"].get(name, {"passes": []})["passes"]
-        older = [each for each in former if each["first"] <= first - _MOST_BACK]
-        state["loaders"][name] = {"passes": [*older[:1], *older[1:][-1:], *former[len(older) :], begun]}
+        state["loaders"][name] = {"passes": [*former[:1], begun]}
         self.passes[name] += 1
         return opened
 
-    def reopen_loader(self, name: str, begun: dict[str, Any], taken: int) -> Iterator[Any]:
-        """Open a loader again as in a pass, after so many batches of that."""
+    def reopen_loader(self, name: str, begun: dict[str, Any], taken: int, again: int = 0) -> Iterator[Any]:
+        """Open a loader again as in a pass, after so many batches of that; `again` is as for `reopen`."""
         self._data_state.restore(self.loaders[name], begun.get("data", {}))
         self.passes[name] = begun["pass"] + 1
-        return self.sources[name].reopen(begun["pass"], taken, begun["state"])
+        return self.sources[name].reopen(begun["pass"], taken, begun["state"], again)
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any], again: int = 0) -> Iterator[Any]:
-        first = max(drawn - again, 0)
         if "loaders" not in state or state["loaders"].keys() != self.sources.keys():
             saved = ", ".join(state.get("loaders", {})) or "other data"
             raise DataError(
                 f"the run is inside an epoch of {saved}, and now there are the loaders {', '.join(self.sources)}",
                 "change the loaders at the end of an epoch",
             )
-        again_at: dict[str, list[dict[str, Any]]] = {}
-        for name in self.sources:
-            of_loader = state["loaders"][name]
-            passes = [each for each in of_loader["passes"] if each["first"] < first or not each["first"]]
-            again_at[name], of_loader["passes"] = of_loader["passes"][len(passes) :], passes
-            if of_loader.get("ended", 0) >= first:
-                of_loader.pop("ended", None)
-        iterators = self._drawn_away(epoch, first, state["loaders"])
-        iterator = _Batches(self, state, iterators, first, again_at)
-        self.redrawn = self._drawn_again(iterator, drawn - first) if drawn > first else ()
-        return iterator
+        iterators, given = self._drawn_away(epoch, drawn, state["loaders"])
+        self.redrawn = [given] if again == 1 and NOTHING not in given.values() else ()
+        return _Batches(self, state, iterators, drawn)
 
-    def _drawn_again(self, batches: _Batches, count: int) -> list[Any]:
-        in_process = [name for name, source in self.sources.items() if batches.number and not source.redraws]
-        watched = {name: Redrawn(batches.iterators[name], self.loaders[name]) for name in in_process}
-        batches.iterators |= watched
-        redrawn = list(itertools.islice(batches, 1))
-        for name, each in watched.items():
-            if batches.iterators[name] is each:  # it has not begun again
-                batches.iterators[name] = each.iterator
-                redrawn = [{**batch, **({} if each.is_same else {name: NOTHING})} for batch in redrawn]
-        return [*redrawn, *(itertools.islice(batches, count - 1) if redrawn else ())]
-
-    def _drawn_away(self, epoch: int, drawn: int, of_loaders: Mapping[str, Any]) -> dict[str, Iterator[Any]]:
-        """The iterators of all loaders before a batch of the epoch.
+    def _drawn_away(
+        self, epoch: int, drawn: int, of_loaders: Mapping[str, Any]
+    ) -> tuple[dict[str, Iterator[Any]], dict[str, Any]]:
+        """The iterators of all loaders before a batch of the epoch, and the batch before it.
 
         Those that are replayed begin together and give their first batches, each also if it has begun again since: then
         the last of its passes follows, where that was.
         """
         iterators, last = {}, {name: of_loader["passes"][-1] for name, of_loader in of_loaders.items()}
+        given: dict[str, Any] = {name: None if "ended" in of_loaders[name] else NOTHING for name in self.sources}
         for name, source in self.sources.items():
             begun = of_loaders[name]["passes"][0] if source.replays else last[name]
-            iterators[name] = self.reopen_loader(name, begun, 0 if source.replays else drawn - begun["first"])
+            taken = 0 if source.replays else drawn - begun["first"]
+            iterators[name] = self.reopen_loader(name, begun, taken, int(source.redraws and taken > 0))
+            if source.redrawn and given[name] is NOTHING:
+                given[name] = source.redrawn[0]
         replayed = [name for name, source in self.sources.items() if source.replays]
         progress = Progress(epoch, drawn, self._notify)
         for number in range(drawn if replayed else 0):
@@ -196,14 +177,17 @@ class Together(Source):
                 first, ended = last[name]["first"], of_loaders[name].get("ended", drawn)
                 if number == first > 0:
                     iterators[name] = self.reopen_loader(name, last[name], 0)
-                is_read = number == 0 or first <= number < ended
-                if is_read and next(iterators[name], _ENDED) is _ENDED:
+                if not (number == 0 or first <= number <= ended):
+                    continue
+                is_last, iterator = number == drawn - 1, iterators[name]
+                watched: Any = Redrawn(iterator, self.loaders[name]) if is_last else iterator
+                part = next(watched, _ENDED)
+                if part is _ENDED and number != ended:
                     raise ended_early(f"the loader `{name}`", max(number - first, 0), drawn - first)
+                if is_last and part is not _ENDED:
+                    given[name] = part if watched.is_same or self.sources[name].redraws or not number else NOTHING
             progress.report(number + 1)
-        return iterators
-
-    def has_length(self) -> bool:
-        return all(source.has_length() for source in self.sources.values())
+        return iterators, given
 
     def release(self, batches: Iterator[Any]) -> bool:
         if not isinstance(batches, _Batches):
@@ -229,7 +213,6 @@ class _Batches:
         state: of the epoch.
         iterators: of every loader.
         number: the batches of the epoch so far.
-        again_at: passes of loaders that were begun already after that, and are drawn again. Default: none.
     """
 
     def __init__(
@@ -238,10 +221,8 @@ class _Batches:
         state: dict[str, Any],
         iterators: dict[str, Iterator[Any]],
         number: int = 0,
-        again_at: Mapping[str, list[dict[str, Any]]] = MappingProxyType({}),
     ) -> None:
         self._together, self._state, self.iterators, self.number = together, state, iterators, number
-        self._again_at = again_at
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -266,12 +247,7 @@ class _Batches:
         return batch
 
     def _again(self, name: str) -> Any:
-        begun = next((each for each in self._again_at.get(name, ()) if each["first"] == self.number), None)
-        if begun is None:
-            self.iterators[name] = self._together.open_loader(name, self.number, self._state).batches
-        else:
-            self._state["loaders"][name]["passes"].append(begun)
-            self.iterators[name] = self._together.reopen_loader(name, begun, 0)
+        self.iterators[name] = self._together.open_loader(name, self.number, self._state).batches
         part = next(self.iterators[name], _ENDED)
         if part is _ENDED:
             raise DataError(

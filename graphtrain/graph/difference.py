@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final
 
-from graphtrain.graph import layers as of
 from graphtrain.graph.canonical import spaced, value_text
 from graphtrain.graph.elements import Drawable, Edge, Node, is_computed, kind_text
 from graphtrain.kind.parameter import show_value
@@ -42,7 +41,6 @@ class Change:
         after: its value in the second.
         matters: False if the graph does the same: a name, `allow`, the spacing of a guard.
         independent: False for an edge that was added or removed with its node.
-        overlay: the overlay of one of the graphs that makes the difference; empty if none does.
     """
 
     what: What
@@ -52,7 +50,6 @@ class Change:
     after: str | None
     matters: bool = True
     independent: bool = True
-    overlay: str = ""
 
     @property
     def how(self) -> How:
@@ -124,12 +121,7 @@ class Difference(Drawable):
     @classmethod
     def between(cls, before: Graph, after: Graph) -> Difference:
         """The difference of two graphs; see `Graph.diff`."""
-        changes = _changes(before, after, "")
-        return cls(
-            before,
-            after,
-            tuple(replace(change, overlay=_overlay_of(change, before, after)) for change in changes),
-        )
+        return cls(before, after, tuple(_changes(before, after, "")))
 
     def __bool__(self) -> bool:
         return bool(self.changes)
@@ -185,20 +177,6 @@ class Difference(Drawable):
 
 
 # ---- comparing
-
-
-def _overlay_of(change: Change, before: Graph, after: Graph) -> str:
-    """The overlay that makes a change of the outermost graph: one that only one of the graphs has."""
-    if change.inside:
-        return ""
-    for graph, other, words in ((after, before, change.after), (before, after, change.before)):
-        keys = {"node": of.node(change.name), "edge": of.edge(change.name, words)}
-        overlays = [graph.layers.overlay_of(keys.get(change.what, f"settings {change.name.partition('.')[0]}"))]
-        if change.what == "guard":
-            overlays = graph.layers.overlays_of_guard(change.name)
-        if own := [name for name in overlays if name and name not in other.layers.names]:
-            return ", ".join(own)
-    return ""
 
 
 def _changes(before: Graph, after: Graph, inside: str) -> Iterator[Change]:

@@ -381,24 +381,6 @@ class Editable(ABC):
             raise EditError(f'clock: `{unit}` takes a field, "node.field"; got {show_value(field)}')
         return self._with(units={**self.units, unit: field}, places=_without(self.places, f"clock.{unit}"))
 
-    def with_optimizer(self, name: str) -> Self:
-        """Bind the slot `optimizer` of the nodes here and in nested graphs that do not bind it themselves.
-
-        Arguments:
-            name: a resource or a slot.
-
-        Raises:
-            EditError: it is not a name.
-
-        >>> from graphtrain import Graph
-        >>> graph = Graph.load("fit").with_optimizer("d_optimizer")
-        >>> graph.optimizer, graph.check()
-        ('d_optimizer', [])
-        """
-        if not isinstance(name, str) or not name.isidentifier():
-            raise EditError(f"with_optimizer: takes the name of a resource or a slot; got {show_value(name)}")
-        return self._with(optimizer=name)
-
     def _with(self, **changes: Any) -> Self:
         return replace(self, **changes)  # type: ignore[type-var]
 

@@ -262,7 +262,7 @@ def _dry(node: Node, every: str, after: str) -> Node:
     kind = kind_of_node(node)
     if kind is None:
         return node
-    parameters = {name: value for name, value in node.parameters.items() if name not in (FROM, "batches_per_epoch")}
+    parameters = {name: value for name, value in node.parameters.items() if name != FROM}
     if any(read.name == "history" for read in kind.setup_reads or ()):  # there are no checkpoints to return to
         parameters |= dict.fromkeys(kind.idle_without, math.inf)
     if kind.activity == "data" and "limit" in kind.parameters:

@@ -18,8 +18,7 @@ class Layers:
 
     Arguments:
         names: in the order in which they were named.
-        made: ``"node ema"``, ``"settings validate"``, ``"guard ending"`` or ``"edge step -> ema"`` -> the overlays that
-            added or changed it.
+        made: ``"node ema"``, ``"settings validate"`` or ``"guard ending"`` -> the overlays that added or changed it.
         waiting: edits skipped so far, because their nodes do not exist.
         done: the edits that were made.
     """
@@ -50,12 +49,6 @@ class Layers:
         changed = [node(name) for name in after.nodes if name not in before.nodes]
         changed += [f"settings {name}" for name, each in after.nodes.items() if before.nodes.get(name, each) != each]
         changed += [f"guard {name}" for name, text in after.guards.items() if before.guards.get(name) != text]
-        changed += [
-            f"edge {source} -> {edge}"
-            for source, leaving in after.edges.items()
-            for edge in leaving
-            if edge not in before.edges.get(source, ())
-        ]
         by = {what: tuple(dict.fromkeys((*self.made.get(what, ()), edit.overlay))) for what in changed}
         return replace(self, made={**self.made, **by}, done=(*self.done, edit))
 
@@ -63,11 +56,6 @@ class Layers:
 def node(name: str) -> str:
     """The key of a node in `made`."""
     return f"node {name}"
-
-
-def edge(source: str, words: Any) -> str:
-    """The key of an edge, which reads ``"target if guard"``."""
-    return f"edge {source} -> {words}"
 
 
 def plain_layers(layers: Layers) -> dict[str, Any]:

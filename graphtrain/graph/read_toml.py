@@ -102,11 +102,10 @@ class Lines:
 
 @dataclass(frozen=True)
 class Draft:
-    """The readable part of a graph, the problems of its text, and the graph that it extends, if any."""
+    """The readable part of a graph, and the problems of its text."""
 
     graph: Graph
     problems: list[Problem]
-    base: Graph | None = None
 
     def sound(self, subject: str) -> Graph:
         """The graph.
@@ -159,8 +158,7 @@ class Reader:
     def table_of_texts(self, table: Mapping[str, Any], key: str) -> dict[str, str]:
         for name, value in table.items():
             if not isinstance(value, str):
-                expected = "an expression in quotes" if key == "guards" and isinstance(value, bool) else "a string"
-                self.problem("G003", (key, name), f"{key}.{name}: expected {expected}, got {show_value(value)}")
+                self.problem("G003", (key, name), f"{key}.{name}: expected a string, got {show_value(value)}")
         return {name: value for name, value in table.items() if isinstance(value, str)}
 
     def slots(self, value: Any, key: tuple[str, ...], *, lists: bool = False) -> dict[str, Any]:
@@ -184,7 +182,7 @@ def read_graph(make: type[Graph], source: str | Path) -> Draft:
     reading = GraphReading(make)
     graph = _read_source(source, TextSource(), reading)
     is_named = isinstance(source, str) and find_graph(source) is not None
-    return Draft(graph if is_named else replace(graph, source=str(source)), reading.problems, reading.base)
+    return Draft(graph if is_named else replace(graph, source=str(source)), reading.problems)
 
 
 def read_overlays(graph: Graph, sources: Sequence[str | Path]) -> Draft:
@@ -195,15 +193,6 @@ def read_overlays(graph: Graph, sources: Sequence[str | Path]) -> Draft:
     """
     reading = GraphReading(type(graph))
     return Draft(_with_overlays(graph, sources, TextSource(), reading), reading.problems)
-
-
-def overlay_name(make: type[Graph], source: str | Path) -> str:
-    """The name of the overlay given by name or path.
-
-    Raises:
-        UsageError: there is no such overlay, or it is a graph.
-    """
-    return _read_overlay(source, TextSource(), GraphReading(make)).name
 
 
 def read_text(make: type[Graph], text: str, name: str) -> Draft:
@@ -296,11 +285,8 @@ def _check_keys(data: Mapping[str, Any], known: tuple[str, ...], reader: Reader)
     """Report unknown keys at the top of a file, and an unexpected format."""
     for key in data:
         if key not in known:
-            if key in _PLAIN_KEYS and "edit" in known:
-                hint = "a graph with `extends` changes its base with [[edit]] tables"
-                hint = hint if "extends" in known else "an overlay changes its graph with [[edit]] tables"
-            else:
-                hint = suggestion(key, known)
+            is_edited = key in _PLAIN_KEYS and "edit" in known
+            hint = "a file of edits changes a graph with [[edit]] tables" if is_edited else suggestion(key, known)
             reader.problem("G002", (key,), f"unknown key `{key}`", hint)
     if not reader.section and (type(data.get("format")) is not int or data["format"] != FORMAT):
         received = f"got {show_value(data['format'])}" if "format" in data else "it is missing"
@@ -373,22 +359,14 @@ def _extended(data: Mapping[str, Any], name: str, reader: Reader) -> Graph:
     sources = [data["extends"]] if isinstance(data["extends"], str) else data["extends"]
     graph = reader.reading.make(name, "", {}, {})
     if not _are_texts(sources) or not sources:
-        expected = "names or paths" if isinstance(sources, list) else "a name or a path"
-        message, hint = f"extends: expected {expected}, got {show_value(sources)}", ""
-        if sources == []:
-            message, hint = (
-                "extends: expected a graph, then overlays; the list is empty",
-                'as in extends = ["fit", "ema"]',
-            )
-        reader.problem("G003", ("extends",), message, hint)
+        message = f"extends: expected a graph, then overlays, by name or path; got {show_value(sources)}"
+        reader.problem("G003", ("extends",), message, 'as in extends = ["fit", "ema"]')
         return graph
     try:
         graph = _read_source(sources[0], reader.source, reader.reading)
     except UsageError as error:
         reader.problem("G004", ("extends", sources[0]), f"extends: {error.message}", error.hint)
         return graph
-    if len(reader.source.chain) == 1:  # the file that was asked for
-        reader.reading.base = graph
     graph = _with_overlays(graph, sources[1:], reader.source, reader.reading, reader.place("extends"))
     head = _head(data, reader)
     places = {**graph.places, **{key: place for key in head if (place := reader.place(key)) is not None}}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import ast
+import re
 from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from graphtrain.errors import EditError
 from graphtrain.graph.elements import END, redirected
-from graphtrain.language.syntax import field_of, is_expression, on_one_line, python_tree, with_paths, without_paths
+from graphtrain.language.syntax import SLASH, STRING, field_of, is_expression, with_paths, without_paths
 from graphtrain.names import suggestion
 
 if TYPE_CHECKING:
@@ -78,25 +78,9 @@ def rename_in_expression(text: str, old: str, new: str, bodies: Collection[str] 
     >>> rename_in_expression("step.runs / 2 > fit/step.steps", "step", "d_step", ["fit"])
     'd_step.runs / 2 > fit/step.steps'
     """
-    text = with_paths(text, bodies)
-    try:
-        tree = python_tree(text)
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        return without_paths(text)
-    encoded = text.encode()
-    indent = len(encoded) - len(on_one_line(text).lstrip().encode())  # the tree's offsets begin after it
-    owners = [
-        part.value
-        for part in ast.walk(tree)
-        if isinstance(part, ast.Attribute)
-        and isinstance(part.value, ast.Name)
-        and f"{without_paths(part.value.id)}/".startswith(f"{old}/")
-    ]
-    replaced = len(with_paths(old, bodies).encode())
-    for owner in sorted(owners, key=lambda name: -name.col_offset):
-        begin = indent + owner.col_offset
-        encoded = encoded[:begin] + new.encode() + encoded[begin + replaced :]
-    return without_paths(encoded.decode())
+    text, old = with_paths(text, bodies), with_paths(old, bodies)
+    owner = rf"(?<![\w.]){re.escape(old)}(?=\s*\.|{SLASH})"
+    return without_paths(re.sub(rf"{STRING}|{owner}", lambda match: match[1] or new, text))
 
 
 def _renamed_text(text: str, old: str, new: str, bodies: Collection[str]) -> str:

@@ -27,12 +27,10 @@ class GraphReading:
     Attributes:
         make: the class of the graphs.
         problems: of all texts so far.
-        base: the graph that the file extends; None if it extends none.
     """
 
     make: type[Graph]
     problems: list[Problem] = field(default_factory=list)
-    base: Graph | None = None
 
 
 @dataclass(frozen=True)

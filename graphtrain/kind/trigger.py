@@ -147,7 +147,8 @@ def _term(text: str) -> Term:
         if not int(per[1]):
             raise ValueError(f"the amount of a trigger must be greater than 0; got {text!r}")
         word = per[2]
-        plural = word if word == RUN else f"{word}es" if word.endswith(("tch", "sh", "s", "x")) else f"{word}s"
+        is_plural = word == RUN or (word.endswith("s") and not word.endswith("ss"))
+        plural = word if is_plural else f"{word}es" if word.endswith(("tch", "sh", "s", "x")) else f"{word}s"
         return Term(Fraction(1, int(per[1])), plural, per=word)
     match = _TERM.fullmatch(text)
     if match is None:

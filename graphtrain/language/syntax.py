@@ -26,7 +26,7 @@ FUNCTIONS: dict[str, tuple[int, int | None]] = {
 NUMBERS = {"pi": math.pi, "inf": math.inf}
 
 # Replaces the `/` of a path while Python's parser reads it: a letter, so that a path is one name.
-_SLASH = "\N{LATIN LETTER DENTAL CLICK}"
+SLASH = "\N{LATIN LETTER DENTAL CLICK}"
 
 
 class GuardSyntaxError(ValueError):
@@ -102,13 +102,19 @@ def parse(text: str, bodies: frozenset[str] = frozenset()) -> Expression:
     >>> parse("fit/step.steps", frozenset(["fit"]))
     FieldOf(node='fit/step', field='steps')
     """
-    if _SLASH in text:
-        raise GuardSyntaxError(f"the character {_SLASH} is not allowed in an expression: {shorten(text)}")
-    text = with_paths(text, bodies)
-    if not text.strip():
+    if SLASH in text:
+        raise GuardSyntaxError(f"the character {SLASH} is not allowed in an expression: {shorten(text)}")
+    if "#" in text and len(text.strip().splitlines()) > 1:
+        raise GuardSyntaxError(f"several lines must not contain `#`: {_shown(text)}")
+    # A guard in a TOML string may span lines.
+    line = with_paths(text, bodies).replace("\r", " ").replace("\n", " ").strip()
+    if not line:
         raise GuardSyntaxError("the expression is empty")
     try:
-        return _convert(python_tree(text).body, on_one_line(text))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of an invalid escape in a string
+            tree = ast.parse(line, mode="eval")
+        return _convert(tree.body, line)
     except SyntaxError as error:
         raise GuardSyntaxError(f"not an expression: {error.msg}: {_shown(text)}") from None
     except GuardSyntaxError:
@@ -117,7 +123,8 @@ def parse(text: str, bodies: frozenset[str] = frozenset()) -> Expression:
         raise GuardSyntaxError(f"not an expression, or nested too deeply: {_shown(text)}") from None
 
 
-_PATH = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(?<![\w./])([^\W\d]\w*)(?:/[^\W\d]\w*)+""", re.DOTALL)
+STRING = r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"""
+_PATH = re.compile(rf"{STRING}|(?<![\w./])([^\W\d]\w*)(?:/[^\W\d]\w*)+", re.DOTALL)
 
 
 def with_paths(text: str, bodies: Collection[str]) -> str:
@@ -125,14 +132,14 @@ def with_paths(text: str, bodies: Collection[str]) -> str:
     if not bodies or "/" not in text:
         return text
     return _PATH.sub(
-        lambda match: match[0].replace("/", _SLASH) if match[2] in bodies else match[0],
+        lambda match: match[0].replace("/", SLASH) if match[2] in bodies else match[0],
         text,
     )
 
 
 def without_paths(text: str) -> str:
     """The text as it was written."""
-    return text.replace(_SLASH, "/")
+    return text.replace(SLASH, "/")
 
 
 def field_of(text: str) -> tuple[str, str] | None:
@@ -155,24 +162,6 @@ def is_expression(text: str) -> bool:
     return not text.isidentifier() and field_of(text) is None
 
 
-def on_one_line(text: str) -> str:
-    """The text with line breaks replaced by spaces, which keeps offsets: a guard in a TOML string may span lines."""
-    return text.replace("\r", " ").replace("\n", " ")
-
-
-def python_tree(text: str) -> ast.Expression:
-    """The result of Python's parser, without its warnings (of an invalid escape in a string).
-
-    Raises:
-        SyntaxError, ValueError, MemoryError, RecursionError: the text cannot be parsed.
-    """
-    if "#" in text and len(text.strip().splitlines()) > 1:
-        raise SyntaxError("several lines must not contain `#`")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return ast.parse(on_one_line(text).strip(), mode="eval")
-
-
 def _convert(tree: ast.expr, text: str) -> Expression:
     def inside(part: ast.expr) -> Expression:
         return _convert(part, text)
@@ -180,7 +169,7 @@ def _convert(tree: ast.expr, text: str) -> Expression:
     match tree:
         case ast.Constant(value=bool() | int() | float() | str() as value):
             return Constant(value)
-        case ast.Name(id=name) if _SLASH not in name:
+        case ast.Name(id=name) if SLASH not in name:
             return Constant(NUMBERS[name]) if name in NUMBERS else Name(name)
         case ast.Attribute(value=ast.Name(id=node), attr=name):
             return FieldOf(without_paths(node), name)
@@ -205,7 +194,7 @@ def _convert(tree: ast.expr, text: str) -> Expression:
             return Operation(name, tuple(map(inside, arguments)))
         case ast.Call(func=ast.Name(id=name)) if name not in FUNCTIONS:
             raise GuardSyntaxError(f"unknown function `{name}`: {_shown(text)}")
-    shown = ast.get_source_segment(text.strip(), tree) or text
+    shown = ast.get_source_segment(text, tree) or text
     raise GuardSyntaxError(f"`{_shown(shown)}` is not allowed in an expression")
 
 

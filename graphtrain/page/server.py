@@ -126,13 +126,8 @@ def _written(file: Path) -> tuple[int, int]:
     return about.st_mtime_ns, about.st_size
 
 
-def application(watched: Watched, hosts: Sequence[str] = ()) -> Starlette:
-    """The application, which answers nothing but GET and HEAD, and only under names of this machine.
-
-    Arguments:
-        watched: what it shows.
-        hosts: further names, such as that of a reverse proxy which passes its own on. Default: none.
-    """
+def application(watched: Watched) -> Starlette:
+    """The application, which answers nothing but GET and HEAD, and only under names of this machine."""
     document, policy = served()
     headers = {
         "Content-Security-Policy": policy,
@@ -162,8 +157,7 @@ def application(watched: Watched, hosts: Sequence[str] = ()) -> Starlette:
 
     routes = [Route("/", page), Route("/content.json", content), Route("/events", events)]
     routes += [Route(f"/{name}", functools.partial(file, name), name=name) for name in (*STYLES, *SCRIPTS)]
-    allowed = [*_HOSTS, *hosts]
-    return Starlette(routes=routes, middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=allowed)])
+    return Starlette(routes=routes, middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=_HOSTS)])
 
 
 async def _changes(request: Request, watched: Watched, names: list[str]) -> AsyncIterator[str]:
@@ -203,20 +197,19 @@ def listening(port: int) -> Iterator[socket.socket]:
         yield opened
 
 
-def serve(watched: Watched, port: int, announce: Callable[[int], None], hosts: Sequence[str] = ()) -> None:
+def serve(watched: Watched, port: int, announce: Callable[[int], None]) -> None:
     """Serve the page until an interrupt.
 
     Arguments:
         watched: what is shown.
         port: on the loopback; 0 takes a free one.
         announce: is called with the port when browsers can connect.
-        hosts: as of `application`.
 
     Raises:
         UsageError: the port is in use, or not allowed.
     """
     with listening(port) as opened:
         announce(opened.getsockname()[1])
-        config = uvicorn.Config(application(watched, hosts), log_level="error", timeout_graceful_shutdown=1)
+        config = uvicorn.Config(application(watched), log_level="error", timeout_graceful_shutdown=1)
         with contextlib.suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[opened])

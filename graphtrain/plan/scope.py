@@ -375,9 +375,9 @@ def named_by(graph: Graph, node: Node, slot: str) -> str | tuple[str, ...]:
 
     Unless it is renamed, `window` is the size of the window of its optimizer, if the graph has one.
 
-    >>> fit = Graph.load("fit").with_optimizer("d_optimizer")
+    >>> fit = Graph.load("fit")
     >>> [named_by(fit, fit.nodes["step"], slot) for slot in ("optimizer", "model", "window")]
-    ['d_optimizer', 'model', 'accumulate.window']
+    ['optimizer', 'model', 'accumulate.window']
     """
     if slot in node.reads:
         return node.reads[slot]

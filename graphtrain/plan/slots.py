@@ -258,29 +258,3 @@ class SavePoints:
         source, arrow = at
         is_over = arrow.target is self._flow.end or self.is_position(arrow, source)
         return [] if is_over else arrow.target.arrows
-
-    def reader_after(self, slot: str, path: str, *, ended: bool = False) -> str:
-        """The path of a node that reads a slot, without a default, on a path where nothing writes it before."""
-        slots, flow = self._slots, self._flow
-        bit = slots.bits([slot])
-        behind = flow.exits[path] if ended else ()
-
-        def following(point: FlowPoint) -> Iterable[FlowPoint]:
-            use = slots.uses[point]
-            is_written = point not in behind and bit & (use.defines | use.kills)
-            return () if is_written else (arrow.target for arrow in (*point.arrows, *point.closed))
-
-        for point in Ways(behind or flow.entries[path][:1], following):
-            if point not in behind:
-                # A resume sets up the nodes of its body and of enclosing bodies again.
-                for reader in (node for scope in flow.plan.around(point.scope) for node in flow.plan.nodes_in(scope)):
-                    if any(read.required and slot in slots_of([target]) for read, target in reader.setup_reads):
-                        return reader.path
-                use = slots.uses[point]
-                if bit & use.requires:
-                    return point.path
-                if bit & (use.defines | use.kills):
-                    continue
-            if bit & slots.guards_evaluated(point):
-                return point.path
-        return path

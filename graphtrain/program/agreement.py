@@ -28,7 +28,6 @@ from graphtrain.errors import (
     RankFailedError,
     RanksDivergedError,
     RanksError,
-    RankStoppedError,
     SaveFailedError,
     UsageError,
 )
@@ -120,7 +119,6 @@ class Agreement:
         # The bytes of gradients and buffers that a record carries, for whatever purpose: ranks that diverge still meet.
         self._room = self._room_of_buffers = 0
         self._carried: list[bytes] = []
-        self._repeating: set[int] | None = None
         self._records: list[Record] = []
 
     def seconds(self) -> float:
@@ -231,7 +229,7 @@ class Agreement:
         """
         from graphtrain.ranks.buckets import EarlySums  # which one process never needs
 
-        self._early = EarlySums(self.ranks, parameters, self._summed, self._repeating, self._room)
+        self._early = EarlySums(self.ranks, parameters, self._summed, self._room)
 
     def backward(self, loss: torch.Tensor) -> None:
         """Run backward, at most once in a visit; the sums of gradients begin in it if they are expected to."""
@@ -239,7 +237,6 @@ class Agreement:
             loss.backward()  # type: ignore[no-untyped-call]
         else:
             self._early.within(loss.backward)
-            self._repeating = self._early.repeating
 
     @torch.no_grad()
     def exchange(
@@ -449,8 +446,6 @@ def _raised(named: dict[str, str]) -> GraphtrainError:
 
 
 def _of_failure(failure: Failure) -> RanksError:
-    if failure.kind == "stopped":
-        return RankStoppedError(f"rank {failure.rank} was stopped before anything was trained")
     if failure.kind == "lost":
         return RankFailedError(failure.reason)
     return RankFailedError(f"rank {failure.rank} failed {failure.place}: {failure.reason}")

@@ -537,8 +537,8 @@ class Program:
         ]
         read |= {f"`{target.name}`": [target] for target in expressions}
         timed += [name for name, targets in read.items() if any(map(self._is_timed, targets))]
-        rest = "what is trained depends on the clock, so a resume is exact only while it decides the same there"
-        return [f"{', '.join(timed)}: {rest}"] if timed else []
+        line = f"wall-clock time decides about {', '.join(timed)}: a resumed run may differ from one that was never cut"
+        return [line] if timed else []
 
     def _is_timed(self, target: Target) -> bool:
         """True for what reads a field that no digest has, such as seconds."""

@@ -92,12 +92,11 @@ class Liveness:
         """The paths of all nodes at which nothing alive is declared transient."""
         return [node.path for node in self._program.nodes if not self.transient(node.index)]
 
-    def missing(self, node: ProgramNode, held: Collection[str], ended: bool) -> tuple[str, str] | None:
-        """A slot that is needed at a node but has no value, with the path of its reader; or None."""
-        if self.names(node.index, ended) - set(held):
-            for name in sorted(set(self._points.needed(node.path, ended=ended)) - set(held)):
-                return name, self._points.reader_after(name, node.path, ended=ended)
-        return None
+    def missing(self, node: ProgramNode, held: Collection[str], ended: bool) -> list[str]:
+        """The slots that are needed at a node and have no value."""
+        if self.names(node.index, ended) <= set(held):
+            return []
+        return sorted(set(self._points.needed(node.path, ended=ended)) - set(held))
 
 
 @final
@@ -249,12 +248,10 @@ class CompiledGraph:
                 hint or suggestion(path, self.program.by_path),
             )
         if missing := self.liveness.missing(node, saved, ended):
-            name, reader = missing
             raise UsageError(
-                f"this graph needs the slot `{name}` at `{path}`, which the run does not hold there: `{reader}` reads "
-                "it before anything writes it",
-                f"train on to where it is not needed before `{reader}` is inserted, or read it with a default "
-                f"(`{name.rpartition('/')[2]}=None` in its kind); --graph saved resumes with the saved graph",
+                f"this graph needs the slot `{missing[0]}` at `{path}`, which the run does not hold there",
+                "train on to where it is not needed before what reads it is inserted, or read it with a default "
+                f"(`{missing[0].rpartition('/')[2]}=None` in its kind); --graph saved resumes with the saved graph",
             )
         return node.index
 

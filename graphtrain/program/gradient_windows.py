@@ -91,9 +91,8 @@ class GradientWindows:
                     act = self._opening(act, counter, field, always=is_cleared)
                     if field.exchanged is not None and self._rounds is not None:
                         act = then(functools.partial(fields.__setitem__, field.exchanged, False), act)
-                    act = _adding(
-                        act, fields, field.name, self._rounds.amount(node) if self._rounds is not None else None
-                    )
+                    amount = self._rounds.amount(node) if self._rounds is not None else None
+                    act = _adding(act, fields, field.name, amount)
                 elif action.effect == "exchange" and field.exchanged is not None:
                     act = _setting(act, fields, field.exchanged, True)
                     flags.append((fields, field.exchanged))

@@ -55,10 +55,6 @@ class Saves:
 
     returns = 0
 
-    def is_writing(self) -> bool:
-        """True while this process writes one."""
-        return False
-
     def saved_by(self) -> Collection[str]:
         """The paths of the nodes that have requested one to which the run can return."""
         return ()

@@ -14,8 +14,9 @@ from graphtrain.graph import Graph
 from graphtrain.kind import Read
 from graphtrain.kind.declaration import Ask
 from graphtrain.kind.parameter import REQUIRED
-from graphtrain.names import FOREIGN, quoted, suggestion
-from graphtrain.plan.scope import Scope, reads_of
+from graphtrain.names import FOREIGN, nearest, quoted, suggestion
+from graphtrain.plan.plan import Plan
+from graphtrain.plan.scope import Scope, reads_of, resources_of
 from graphtrain.report.values import described
 from graphtrain.state.generators import generator_of
 from graphtrain.state.reachable import keeps_state
@@ -315,10 +316,19 @@ def unread_line(name: str, readable: Collection[str]) -> str:
 def without_unread(graph: Graph, resources: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Resources that serve several graphs, without those that this one does not read; and a line for each of those.
 
-    Resources usual for every graph stay, and so do objects whose state is saved.
+    Resources usual for every graph stay, and so do objects whose state is saved, and what may be a misspelt name of a
+    resource that the graph lacks.
     """
     prepared = with_step_functions(resources)
     readable = resources_read(graph, prepared) | set(USUAL)
-    kept = {name: value for name, value in resources.items() if name in readable or may_be_unread(value)}
+    nodes = Plan(graph).nodes
+    reads = [pair for node in nodes for pair in (*node.reads, *node.setup_reads)]
+    lacking = {name for read, target in reads if read.required for name in resources_of([target])}
+    lacking -= {*PROVIDED, *prepared} | {name for node in nodes for name in resources_of(node.optional)}
+    kept = {
+        name: value
+        for name, value in resources.items()
+        if name in readable or may_be_unread(value) or nearest(name, lacking)
+    }
     readable -= set(PROVIDED) | Scope(graph).written
     return kept, [unread_line(name, readable) for name in resources if name not in kept]

@@ -131,7 +131,7 @@ class Rounds:
         return lambda: rank < fields[ROUND] and not fields[IDLE]
 
     def amount(self, node: ProgramNode) -> Callable[[], int]:
-        """A call that returns how many micro-batches, over all ranks, a visit of a node runs backward for."""
+        """A call that returns for how many micro-batches, over all ranks, a visit of a node runs backward."""
         source, world_size = self.source(node), self.agreement.world_size
         return (lambda: world_size) if source is None else lambda: int(source.fields[ROUND])
 

@@ -140,8 +140,6 @@ class WholeRun:
     # ---- the length of data
 
     def _length(self, plan_node: PlanNode) -> EpochLength:
-        if (batches := plan_node.parameters.get("batches_per_epoch")) is not None:
-            return EpochLength(batches)
         from graphtrain.plan.counted import data_read_by
 
         names = data_read_by(plan_node)

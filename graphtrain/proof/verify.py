@@ -18,7 +18,6 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Literal, final
 
 from graphtrain.errors import CheckpointError, DataError, UsageError
@@ -35,7 +34,6 @@ from graphtrain.storage.state_files import state_digest
 from graphtrain.trainer.breakpoints import Breakpoint, with_breakpoints
 from graphtrain.trainer.trainer import Trainer
 
-_MUCH_MEMORY = 64 << 20
 _SPARE_RUNS = 100
 
 
@@ -65,57 +63,36 @@ class Verdict:
         return not self.failure and not self.comparison.differences
 
 
-@final
-class Verifier:
-    """Replays spans, one after the other, and compares each with the run.
+def verify(segment: Segment, make: Callable[[Segment], Trainer]) -> Verdict:
+    """Replay a span; if it differs from the run, replay it once more to find the cause.
 
     Arguments:
         make: returns a new trainer, set up as the run was in a span. An error that it raises concerns every span.
     """
+    try:
+        ranks = current_ranks()
+        goal = read_checkpoint(segment.goal.path, rank=ranks.rank, world_size=ranks.world_size)
+    except CheckpointError as error:
+        return Verdict(segment, failure=str(error))
+    first = _replay(segment, goal, make)
+    if first.failure or first.is_equal:
+        return first
+    second = _replay(segment, goal, make)
+    if second.failure:
+        return second
+    before, now = ([*map(str, verdict.comparison.differences)] for verdict in (first, second))
+    return replace(first, cause="lost" if before == now else "unrepeatable")
 
-    def __init__(self, make: Callable[[Segment], Trainer]) -> None:
-        self._make = make
-        self._goal: Checkpoint | None = None  # of the last span; the next one may begin with it
 
-    def verify(self, segment: Segment) -> Verdict:
-        """Replay a span; if it differs from the run, replay it once more to find the cause."""
-        try:
-            ranks = current_ranks()
-            goal = read_checkpoint(segment.goal.path, rank=ranks.rank, world_size=ranks.world_size)
-        except CheckpointError as error:
-            return Verdict(segment, failure=str(error))
-        verdict = self._verify(segment, goal)
-        self._goal = goal if ranks.world_size == 1 else None  # several read it as each needs it
-        return verdict
-
-    def _verify(self, segment: Segment, goal: Checkpoint) -> Verdict:
-        first = self._replay(segment, goal)
-        if first.failure or first.is_equal:
-            return first
-        second = self._replay(segment, goal)
-        if second.failure:
-            return second
-        before, now = ([*map(str, verdict.comparison.differences)] for verdict in (first, second))
-        return replace(first, cause="lost" if before == now else "unrepeatable")
-
-    def _replay(self, segment: Segment, goal: Checkpoint) -> Verdict:
-        trainer = self._make(segment)
-        reexecution = _Reexecution(goal, trainer.gather)
-        try:
-            trainer.run_to(reexecution.begin, "auto" if segment.start is None else segment.start.path, self._read)
-            verdict = reexecution.result(segment)
-        except (CheckpointError, DataError, UsageError) as error:
-            return Verdict(segment, failure=str(error))
-        if verdict.comparison.size > _MUCH_MEMORY:
-            # A trainer is part of a cycle of references, and there may be no memory for it and the next (takes 0.1 s).
-            del trainer, reexecution
-            gc.collect()
-        return verdict
-
-    def _read(self, path: Path) -> Checkpoint:
-        """The checkpoint at the start of a span, for one use: the objects restored from it are trained."""
-        goal, self._goal = self._goal, None
-        return goal if goal is not None and goal.path == path else read_checkpoint(path)
+def _replay(segment: Segment, goal: Checkpoint, make: Callable[[Segment], Trainer]) -> Verdict:
+    gc.collect()  # the trainer before is part of a cycle of references, and there may be no memory for both
+    trainer = make(segment)
+    reexecution = _Reexecution(goal, trainer.gather)
+    try:
+        trainer.run_to(reexecution.begin, "auto" if segment.start is None else segment.start.path)
+        return reexecution.result(segment)
+    except (CheckpointError, DataError, UsageError) as error:
+        return Verdict(segment, failure=str(error))
 
 
 @final

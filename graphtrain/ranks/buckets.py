@@ -38,9 +38,6 @@ class EarlySums:
         ranks: over which gradients are summed.
         parameters: those that may have a gradient, the same on all ranks in one order.
         expected: those of them that had one on any rank in the window before.
-        repeating: parameters, by their `id`, to whose gradients one backward pass has added several times, as in
-            checkpointed layers that share weights; those found are added. None: this rank has observed no pass yet, and
-            begins nothing within this one.
         room: the bytes of small gradients that the next records of two ranks carry. Default: they carry none.
 
     Attributes:
@@ -53,13 +50,11 @@ class EarlySums:
         ranks: Ranks,
         parameters: Sequence[torch.Tensor],
         expected: Sequence[torch.Tensor],
-        repeating: set[int] | None = None,
         room: int = 0,
     ) -> None:
         self._ranks, self._parameters, expected_ids = ranks, parameters, set(map(id, expected))
         self._expected = [parameter for parameter in parameters if id(parameter) in expected_ids]
         self._order = [parameter for parameter in reversed(self._expected) if _is_large(parameter)]
-        self.repeating, self._begins = repeating or set(), repeating is not None
         self._complete: set[int] = set()
         self._begun: list[tuple[torch.Tensor, torch.Tensor, Callable[[], None]]] = []
         self._small: Joined | None = None
@@ -93,23 +88,20 @@ class EarlySums:
 
     def _note(self, parameter: torch.Tensor) -> None:
         """Note a gradient that was added to, and begin the sums that are next."""
-        if id(parameter) in self._complete:
-            self.repeating.add(id(parameter))
-            if any(parameter is begun for begun in self._order[: len(self._begun)]):
-                raise UsageError(
-                    f"one backward pass adds twice to the gradient of a parameter of shape {list(parameter.shape)}, "
-                    "which it did not in the pass before",
-                    "checkpoint layers with use_reentrant=False, or set exchange.overlap = false",
-                )
+        if id(parameter) in self._complete and any(parameter is begun for begun in self._order[: len(self._begun)]):
+            raise UsageError(
+                f"one backward pass adds twice to the gradient of a parameter of shape {list(parameter.shape)}",
+                "checkpoint layers with use_reentrant=False, or set exchange.overlap = false",
+            )
         self._complete.add(id(parameter))
         count = len(self._begun)
-        while self._begins and count < len(self._order) and self._is_complete(self._order[count]):
+        while count < len(self._order) and self._is_complete(self._order[count]):
             count += 1
         self._begin(count)
 
     def _is_complete(self, parameter: torch.Tensor) -> bool:
-        is_once = id(parameter) in self._complete and id(parameter) not in self.repeating
-        return is_once and parameter.grad is not None and parameter.grad.layout is torch.strided
+        gradient = parameter.grad if id(parameter) in self._complete else None
+        return gradient is not None and gradient.layout is torch.strided
 
     @torch.no_grad()
     def _begin(self, count: int) -> None:

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from typing import final
 
 from graphtrain.errors import GraphtrainError, RankFailedError, RanksError
-from graphtrain.outcome import STOPPED
 from graphtrain.ranks.ranks import FAILURE, Alone, LostRankError, Ranks
 
 _USED: contextvars.ContextVar[Ranks | None] = contextvars.ContextVar("ranks", default=None)
@@ -88,8 +87,7 @@ class Failure:
         rank: which one.
         place: where: ``"in `train_batch` at step 10"``.
         reason: the type of the error and its message.
-        kind: "failed"; "stopped" by a signal before anything was trained; or "lost", where another rank was missing,
-            as `reason` says.
+        kind: "failed"; or "lost", where another rank was missing, as `reason` says.
     """
 
     rank: int
@@ -114,8 +112,6 @@ class Failure:
         """The failure that an error describes."""
         if isinstance(error, RankFailedError):
             return cls(rank, place, error.message, "lost")
-        if isinstance(error, SystemExit) and error.code == STOPPED:
-            return cls(rank, place, "", "stopped")
         return cls(rank, place, f"{type(error).__name__}: {error}".removesuffix(": "))
 
 

@@ -15,7 +15,7 @@ Logger = Callable[[Mapping[str, float], int], None]
 
 @dataclass(frozen=True)
 class Text:
-    """A text for the display, the run directory, and loggers: ``recorder.show({"sample": Text("once upon")})``."""
+    """A text for loggers that accept it: ``recorder.show({"sample": Text("once upon")})``."""
 
     text: str
 

@@ -11,7 +11,6 @@ from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.names import suggestion
 from graphtrain.report.numbers import metric
-from graphtrain.report.rows import joined as one_row_per_step
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.report.values import not_finite_since
 
@@ -20,6 +19,31 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MOST_METRICS = 12
+
+
+def joined(rows: Iterable[Mapping[str, float]], clocks: Sequence[str] = ()) -> list[dict[str, float]]:
+    """Rows in which those of one step are joined, with all of its metrics.
+
+    Arguments:
+        rows: such as those of `Trainer.metrics`.
+        clocks: the columns for graphs around the training, such as ``("fold",)``. Default: none.
+
+    >>> joined([{"step": 4, "epoch": 1.0, "epoch/loss": 0.5}, {"step": 4, "epoch": 1.0, "val/loss": 0.25}])
+    [{'step': 4, 'epoch': 1.0, 'epoch/loss': 0.5, 'val/loss': 0.25}]
+    """
+    position = {"step", "epoch", *clocks}
+    whole: list[dict[str, float]] = []
+    for row in rows:
+        last = whole[-1] if whole else None
+        is_same = last is not None and all(last.get(name) == row.get(name) for name in position)
+        if last is not None and is_same and not last.keys() & row.keys() - position:
+            last.update(row)
+        else:  # of another step, or a metric that this step has twice
+            whole.append(dict(row))
+    return whole
+
+
+_joined = joined  # which an argument below hides
 
 
 class Recorded(ABC):
@@ -59,7 +83,7 @@ class Recorded(ABC):
         except ImportError as error:
             why = f"a table needs pandas, which cannot be imported: {error}"
             raise UsageError(why, "pip install pandas") from error
-        return pandas.DataFrame(one_row_per_step(self.metrics, self._clocks) if joined else self.metrics)
+        return pandas.DataFrame(_joined(self.metrics, self._clocks) if joined else self.metrics)
 
     def plot(self, names: str | Iterable[str] | None = None, x: Literal["step", "epoch"] = "step") -> Figure:
         """The metrics as curves, with one axis for all losses, one for all accuracies, and so on.

@@ -13,8 +13,7 @@ import torch
 
 from graphtrain.errors import UsageError
 from graphtrain.report.logger import Logger as Logger
-from graphtrain.report.logger import RunLogger, Shown, Text
-from graphtrain.report.rows import Rows
+from graphtrain.report.logger import RunLogger, Shown
 from graphtrain.report.values import (
     REDUCTIONS,
     ROW_POSITION,
@@ -34,7 +33,6 @@ _MEAN, _TOTAL = "mean", "total"  # a total is divided as a mean is
 
 # Values stay on their device until a mean is read, but at most this many: a run that never reads one stays small.
 _MOST_WAITING = 1024
-_MOST_TEXTS = 16  # names such as "sample of step 100" would be ever more
 
 
 class Means:
@@ -204,8 +202,6 @@ class Recorder:
         rows: every row so far, oldest first.
         latest: the last value of every metric, with step and epoch; those of the last row come last.
         steps: the step of each of them.
-        texts: the last text of the 16 names that were shown last in this process; the latest comes last.
-        keep_texts: called with step, epoch and texts: what the run directory keeps of them. Default: nothing.
     """
 
     def __init__(
@@ -218,12 +214,10 @@ class Recorder:
         self._gather = gather
         self._position, self._outer_counts, self._columns = position, outer_counts, columns
         self._means: dict[str, Means] = {}
-        self.rows = Rows()
+        self.rows: list[dict[str, float]] = []
         self.latest: dict[str, float] = {}
         self.steps: dict[str, float] = {}
         self.loggers: list[Logger] = []
-        self.texts: dict[str, str] = {}
-        self.keep_texts: Callable[[Mapping[str, Any]], None] | None = None
 
     def means(self, name: str, horizons: tuple[str, ...] = ()) -> Means:
         """The running means called `name`, created if missing; a caller that adds to them passes `horizons`."""
@@ -269,7 +263,7 @@ class Recorder:
         check_names(values, "a row of metrics was given")
         row = self._row(values)
         step = int(row["step"])
-        self.rows.append(row)
+        self.rows.append(dict(row))
         self._remember(row)
         for logger in self.loggers:
             logger(row, step)
@@ -277,25 +271,11 @@ class Recorder:
     def show(self, values: Mapping[str, Shown]) -> None:
         """Pass texts, images and histograms to the loggers that accept them, such as `TensorBoard`; they are in no row.
 
-        A text is also on the display, and in `texts.jsonl` in the run directory.
-
-        Raises:
-            UsageError: a text is called `step` or `epoch`.
-
         >>> from graphtrain import Histogram, Text
         >>> recorder = Recorder(lambda: (3, 0.5))
         >>> recorder.show({"weights": Histogram(torch.zeros(4)), "sample": Text("Once upon a time")})
-        >>> recorder.texts
-        {'sample': 'Once upon a time'}
         """
         step, _ = self._position()
-        texts = {name: str(value.text) for name, value in values.items() if isinstance(value, Text)}
-        if texts:
-            check_names(texts, "`show` was given a text with the name")
-            others = [(name, text) for name, text in self.texts.items() if name not in texts]
-            self.texts = dict([*others, *texts.items()][-_MOST_TEXTS:])
-            if self.keep_texts is not None:
-                self.keep_texts({**self._row({}), **texts})
         for logger in self.loggers:
             if isinstance(logger, RunLogger):
                 for name, value in values.items():
@@ -333,7 +313,7 @@ class Recorder:
 
     def load_rows(self, rows: list[dict[str, float]]) -> None:
         """Replace the rows by those of the run that is resumed."""
-        self.rows = Rows(rows)
+        self.rows = rows
         self.latest = {}
         for row in rows:
             self._remember(row)

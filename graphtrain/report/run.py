@@ -26,7 +26,6 @@ from graphtrain.storage.run_directory import (
     CHECKPOINTS_FOLDER,
     METRICS_FILE,
     STATUS_FILE,
-    TEXTS_FILE,
     MetricsFile,
     best_in,
     noted,
@@ -77,11 +76,6 @@ class Run(Recorded):
         return as_of_now(read_status(self.path))
 
     @property
-    def is_alive(self) -> bool | None:
-        """True if the process that wrote the status is alive; None if it runs on another host."""
-        return _is_alive_here(read_status(self.path))
-
-    @property
     def was_killed(self) -> bool:
         """True if its process is gone and has not stopped it."""
         status = read_status(self.path)
@@ -110,11 +104,6 @@ class Run(Recorded):
         except OSError:
             return []
         return tables_in(lines[1 if start else 0 :])
-
-    @property
-    def texts(self) -> list[dict[str, Any]]:
-        """The texts that ``recorder.show`` has kept, oldest first, with step and epoch."""
-        return list(MetricsFile(self.path / TEXTS_FILE).rows())
 
     @property
     def activity(self) -> RunActivity:
@@ -207,8 +196,7 @@ class Run(Recorded):
     @property
     def arguments(self) -> dict[str, Any]:
         """The arguments of `setup` at the last start; empty where no command has started it."""
-        abouts = [start["about"] for start in read_starts(self.path) if isinstance(start.get("about"), dict)]
-        arguments = abouts[-1].get("arguments") if abouts else None
+        arguments = self._last("about").get("arguments")
         return {name: of_text(value) for name, value in arguments.items()} if isinstance(arguments, dict) else {}
 
     @property

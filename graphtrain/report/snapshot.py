@@ -36,7 +36,6 @@ class Snapshot:
         window: backward passes in the open window, and its size; None between two windows.
         metrics: the latest value of each metric, by name, the latest row's last.
         metric_steps: the step at which each was recorded.
-        texts: the beginning of the latest text of each name that was shown, the latest last.
         rates: for each unit of things trained on (`batches`, `samples`, `tokens`): the recent number per second.
         elapsed_seconds: the running time, summed over interruptions, without pauses.
         earlier_seconds: the part of it before this process resumed the run.
@@ -64,7 +63,6 @@ class Snapshot:
     window: tuple[int, int] | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     metric_steps: Mapping[str, float] = field(default_factory=dict)
-    texts: Mapping[str, str] = field(default_factory=dict)
     rates: Mapping[str, float] = field(default_factory=dict)
     elapsed_seconds: float = 0.0
     earlier_seconds: float = 0.0
@@ -142,7 +140,6 @@ class Display(ABC):
 
 
 _UNKNOWN = "?"
-MOST_OF_A_TEXT = 1000  # characters
 
 
 def _read(declared: str, value: Any) -> Any:
@@ -155,8 +152,6 @@ def _read(declared: str, value: Any) -> Any:
                 return value
             case (("tuple[str, ...]" | "tuple[int, int]"), list()):
                 return tuple(value)
-            case "Mapping[str, str]", Mapping():
-                return {name: str(text) for name, text in value.items()}
             case "Mapping[str, float]", Mapping():  # "nan" and "inf" are texts in JSON
                 return {name: float(each) if isinstance(each, str) else each + 0 for name, each in value.items()}
     except (TypeError, ValueError, OverflowError):

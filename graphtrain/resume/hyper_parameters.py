@@ -39,8 +39,9 @@ _MOVING = frozenset(
 )
 _MOVING_IN_SCALERS = ("scale", "_growth_tracker")
 
-# The rate of a group, and what schedules write into it. One that sets the momentum leaves the second of the betas.
-_RATES = frozenset({"lr", "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "betas[1]"})
+# The rate of a group, and what the constructors of schedules write into it.
+_RATES = frozenset({"lr", "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum"})
+_NO_SETTINGS = ("params", "param_names", "initial_lr")
 
 _MOST_ENTRIES = 64
 _SAMPLED_STEPS = (0, 1, 10, 100, 1000, 10000)
@@ -187,11 +188,15 @@ class HyperParameters:
             taken |= together if taken & together else set()
         return taken
 
-    def taken(self, chosen: Iterable[str], states: Mapping[str, Any]) -> list[str]:
+    def taken(self, chosen: set[str], states: Mapping[str, Any]) -> list[str]:
         """Those of the chosen fields whose value in the saved state is another one."""
-        held = {f"{name}.{field}": value for name in self.made for field, value in self._held(states, name).items()}
-        made = {f"{name}.{field}": value for name in self.made for field, value in self.made[name].items()}
-        return sorted(name for name in chosen if name in held and not is_equal(held[name], made.get(name)))
+        taken = []
+        for name, made in self.made.items():
+            held = self._held(states, name)
+            moved = {"momentum", "betas"} if "max_momentum" in held else set()  # by a schedule
+            fields = (_fields_of(name, chosen) & held.keys()) - moved
+            taken += [f"{name}.{field}" for field in sorted(fields) if not is_equal(held[field], made.get(field))]
+        return taken
 
     def apply(self, chosen: set[str], in_force: Values | None = None) -> None:
         """Replace loaded hyper-parameters by the chosen ones, as set up now.
@@ -281,8 +286,7 @@ def _state_of(resource: Any) -> dict[str, Any]:
     """A copy of what may be settings in the state of a resource: of an optimizer its groups, of others plain values."""
     try:
         if isinstance(resource, torch.optim.Optimizer):
-            names = ("params", "param_names")
-            groups = [{key: each for key, each in group.items() if key not in names} for group in resource.param_groups]
+            groups = [{**group, "params": (), "param_names": ()} for group in resource.param_groups]
             return {"param_groups": copy.deepcopy(groups)}
         return copy.deepcopy(_plain(resource.state_dict(), resource))
     except Exception:  # a state that cannot be read is not compared; saving it reports why
@@ -305,8 +309,9 @@ def _settings_in(state: Mapping[str, Any], resource: Any = None) -> dict[str, An
         resource: whose state it is, for the functions of a schedule. Default: these are left out.
     """
     if isinstance(state.get("param_groups"), list):
-        groups = [_settings_of_group(group) for group in state["param_groups"]]
-        of_all = {field: [group.get(field) for group in groups] for group in groups for field in group}
+        groups = [{**group, "lr": group.get("initial_lr", group.get("lr"))} for group in state["param_groups"]]
+        names = dict.fromkeys(field for group in groups for field in group if field not in _NO_SETTINGS)
+        of_all = {field: [encoded(group.get(field)) for group in groups] for field in names}
         return {
             field: values[0] if all(is_equal(value, values[0]) for value in values) else values
             for field, values in of_all.items()
@@ -321,16 +326,6 @@ def _settings_in(state: Mapping[str, Any], resource: Any = None) -> dict[str, An
         held = [encoded(attributes) for attributes in state.get(FUNCTIONS) or () if attributes]  # of callable objects
         settings[FUNCTIONS] = [*map(_samples, functions), *held]
     return settings
-
-
-def _settings_of_group(group: Mapping[str, Any]) -> dict[str, Any]:
-    settings = {**group, "lr": group.get("initial_lr", group.get("lr"))}
-    if "max_momentum" in group:  # then a schedule sets the momentum
-        settings.pop("momentum", None)
-        if "betas" in settings:
-            settings["betas[1]"] = settings.pop("betas")[1]
-    names = ("params", "param_names", "initial_lr")
-    return {field: encoded(value) for field, value in settings.items() if field not in names}
 
 
 def encoded(value: Any) -> Any:

@@ -96,7 +96,7 @@ def _chosen(
             run_files.read = read_by_all
             checkpoint = run_files.find(options.resume)
         elif options.is_named:
-            checkpoint = options.read(existing_checkpoint(options.resume))
+            checkpoint = read_checkpoint(existing_checkpoint(options.resume))
             if max(checkpoint.ranks, saves.ranks.world_size) > 1:  # it is read again, as each process needs it
                 checkpoint = read_by_all(checkpoint.path, checkpoint.manifest)
     except GraphtrainError as error:
@@ -152,7 +152,7 @@ def resized(
 
     Raises:
         UsageError: `rename` names no node.
-        CheckpointError: it was made in the middle of a window, or more batches are in use than there are ranks.
+        CheckpointError: it was made in the middle of a window or a batch.
     """
     renaming = GraphChange.of(checkpoint, compiled.graph, rename).renaming
     return _Resized(checkpoint, compiled, renaming, ranks.rank, ranks.world_size).checkpoint(seed)
@@ -177,7 +177,7 @@ class _Resized:
 
     def checkpoint(self, seed: int) -> tuple[Checkpoint, str]:
         """The checkpoint, and what changes, in words."""
-        self._refuse_an_open_window()
+        self._refuse_what_is_open()
         first = self._checkpoint.sections
         with RandomAside(global_generators()):
             fetching = [self._former(node) for node in self._nodes if is_fetching(node)]
@@ -199,21 +199,21 @@ class _Resized:
         """The path that a node was saved under."""
         return self._renaming.former(node.path) or node.path
 
-    def _refuse_an_open_window(self) -> None:
-        """Raise if gradients are accumulated of which each rank has a part.
+    def _refuse_what_is_open(self) -> None:
+        """Raise if each rank has a part of the gradients of a window, or a batch.
 
         Raises:
-            CheckpointError: they are.
+            CheckpointError: they have.
         """
-        progress, gradients = self._checkpoint.sections["progress"], self._checkpoint.sections["gradients"]
-        counters = counters_of(self._compiled.program)
-        counted = [progress.get(self._former(node), {}).get(field.name) for node, field in counters]
-        held = [gradient for of_module in gradients.values() for gradient in of_module.values()]
+        sections, counters = self._checkpoint.sections, counters_of(self._compiled.program)
+        counted = [sections["progress"].get(self._former(node), {}).get(field.name) for node, field in counters]
+        held = [gradient for of_module in sections["gradients"].values() for gradient in of_module.values()]
         is_open = any(counted) if counted else any(gradient is not None for gradient in held)
-        if is_open:
+        fetched = {path for node in self._nodes if is_fetching(node) for path in node.plan_node.own_writes}
+        if is_open or not fetched.isdisjoint(map(self._renaming.slot, sections["slots"])):
             raise CheckpointError(
-                f"{self._checkpoint.path} was made in the middle of a window by {_ranks(self._before)}, and there "
-                f"{'is' if self._world_size == 1 else 'are'} {_ranks(self._world_size)} now",
+                f"{self._checkpoint.path} was made in the middle of a window or a batch by {_ranks(self._before)}, and "
+                f"there {'is' if self._world_size == 1 else 'are'} {_ranks(self._world_size)} now",
                 f"resume with {_ranks(self._before)}, until there is a checkpoint between two windows, as the node "
                 "`checkpoint` and a signal to several ranks make them",
             )
@@ -241,31 +241,16 @@ class _Resized:
             if (is_fetching(node) or ROUND in node.kind.fields) and 1 in (self._before, self._world_size):
                 fields[ROUND] = 1
             if IDLE in node.kind.fields:
-                fields[IDLE] = rank in states and states[rank]["progress"].get(path, {}).get(IDLE, False)
+                fields[IDLE] = False
             for name in of_rank(node) if rank else ():
                 fields.pop(name, None)
         return dict(changed)
 
     def _slots(self) -> dict[str, Any]:
-        """The values of slots: those of a batch on the rank that had it, all others on every rank."""
+        """The values of slots: those computed from a batch on the rank that had it, all others on every rank."""
         dependent, slots = slots_of_rounds(self._compiled.program), dict(self._states[0]["slots"])
-        for name in slots:
-            source = dependent.get(self._renaming.slot(name))
-            if source is None:
-                continue
-            fields = self._states[0]["progress"].get(self._former(source), {})
-            batches = fields.get(ROUND, 1) if self._before > 1 else 1
-            if batches > self._world_size:
-                raise CheckpointError(
-                    f"{self._checkpoint.path} was made while {batches} ranks had a batch each in `{name}`, but there "
-                    f"are {_ranks(self._world_size)} now",
-                    f"resume with {batches} processes or more, or from a checkpoint that was made between two batches",
-                )
-            # A rank without a batch runs a sharded model with the first of the round.
-            stands_in = self._checkpoint.manifest.sharded and self._renaming.slot(name) in source.plan_node.own_writes
-            if self._rank < batches or not stands_in:
-                slots[name] = self._states[self._rank]["slots"].get(name) if self._rank < batches else None
-        return slots
+        own = self._states[self._rank]["slots"] if self._rank in self._states else {}
+        return {name: own.get(name) if self._renaming.slot(name) in dependent else slots[name] for name in slots}
 
     def _means(self) -> dict[str, Any]:
         """The sums of all ranks on rank 0, none on the others."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from graphtrain.state.data_content import ComparedData
 from graphtrain.state.modules import NO_RESUME
 from graphtrain.state.random import fitted_random
 from graphtrain.state.reachable import is_within
-from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
+from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.named import graph_of
 from graphtrain.storage.state_files import state_digest
@@ -122,7 +122,6 @@ class ResumeOptions:
         from_setup: hyper-parameters that are taken as they are set up now: ``("optimizer.lr", "scheduler")``.
         from_saved: True keeps all others as they were saved.
         rename: paths of nodes in the saved graph -> their paths now.
-        read: reads the checkpoint of a run without a directory, by its path.
         kept: path of a node -> its progress, instead of the saved one.
     """
 
@@ -130,7 +129,6 @@ class ResumeOptions:
     from_setup: tuple[str, ...] = ()
     from_saved: bool = False
     rename: Mapping[str, str] = field(default_factory=dict)
-    read: Callable[[Path], Checkpoint] = read_checkpoint
     kept: Section = field(default_factory=dict)
 
     @classmethod

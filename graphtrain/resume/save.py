@@ -173,10 +173,6 @@ class CheckpointWriter(Saves):
         self._attempts = 0
         return True
 
-    def is_writing(self) -> bool:
-        """True while a checkpoint is being written."""
-        return self._writing is not None and not self._writing.is_over
-
     def settle(self) -> None:
         """Complete the save under way, if it has been written.
 
@@ -185,8 +181,9 @@ class CheckpointWriter(Saves):
         """
         ranks = self._ranks
         # Several ranks know the outcome once rank 0 has passed it on at a synchronization.
-        is_known = not self.is_writing() if ranks.are_one else ranks.agreement.saves_known >= ranks.begun
-        if self._writing is not None and is_known:
+        if self._writing is not None and (
+            self._writing.is_over if ranks.are_one else ranks.agreement.saves_known >= ranks.begun
+        ):
             self._wait()
 
     def outcomes(self) -> tuple[int, int]:
@@ -304,10 +301,11 @@ class CheckpointWriter(Saves):
             slim = Slim(frozen, newest.path.name if newest is not None else "")
         part = self._ranks.save(staged, compiled.state.must_be_equal, run_files.checkpoints, slim)
         # After the copy, while training continues: what changes meanwhile is reported too, one save too early.
-        data_content, changed_paths = compiled.state.data_content, compiled.state.changed
+        state = compiled.state
+        saved, data_content = state.changed, state.data_content
 
         def write_part() -> Written:
-            content, changed = data_content.hashed(changed_paths) if data_content is not None else ({}, [])
+            content, changed = data_content.contents(saved) if data_content is not None else ({}, [])
             known = replace(facts, data_content=content, unknown=[*facts.unknown, *changed])
             if compiled.returning and staged.weight_that_is_not_finite:
                 known = replace(known, saved_by=before)

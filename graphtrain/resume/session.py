@@ -17,7 +17,7 @@ from graphtrain.plan.preparation import made_resources
 from graphtrain.printable import Notices
 from graphtrain.program.agreement import Agreement, RunOfRank
 from graphtrain.program.compiled_graph import CompiledGraph
-from graphtrain.program.copies import unlike_sources, with_copies
+from graphtrain.program.copies import with_copies
 from graphtrain.program.loop import Loop
 from graphtrain.program.requests import Requests, SavePolicy
 from graphtrain.program.resources import SHARDED, prepare, prepare_further, resolve_device
@@ -265,8 +265,6 @@ class Session(RunOfRank):
         all_resources = {**self.resources, **resources}
         newly_made = made_resources(graph, all_resources)
         all_resources = with_copies(all_resources, newly_made)
-        for line in unlike_sources(graph, all_resources, resources):
-            self.notices.once(line)
         resources = {**resources, **{name: all_resources[name] for name in newly_made}}
         made, renaming = self._made | newly_made, Renaming(rename, self.graph, graph)
         former, policy, environment = self.compiled, self.requests.policy, self.environment

@@ -16,7 +16,7 @@ from graphtrain.state.baseline import Baseline
 from graphtrain.state.category import is_value
 from graphtrain.state.codec import is_plain_array, is_saveable
 from graphtrain.state.content import content_hash
-from graphtrain.state.contents import FORMS, sample_of
+from graphtrain.state.contents import FORMS, compared_contents
 from graphtrain.state.initial import mark_of
 from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY, Reached, is_within, parts_of
 
@@ -40,7 +40,7 @@ def setup_hashes(baseline: Baseline, *, now: bool = False) -> dict[str, str]:
         if entry.is_covered and entry.category != "module":
             continue
         if now and entry.category in FORMS:
-            keys, parts = sample_of(entry.value, entry.category)
+            keys, parts = compared_contents(entry.value, entry.category)
             entry = replace(entry, keys=keys, parts=parts)
         put(entry.path, _content(entry, baseline))
         for place, part, is_covered in parts_of(entry) if entry.category in _ATTRIBUTES else ():
@@ -98,7 +98,7 @@ def setup_changes(
         drift: what was restored of the reachable state.
         reported: names of data that is reported already.
     """
-    if not (paths := differing(saved, hashes)):
+    if not (paths := [path for path, value in hashes.items() if saved.get(path, value) != value]):
         return []
     now = setup_hashes(baseline, now=True)
     replaced = [
@@ -109,20 +109,14 @@ def setup_changes(
     return [path for path in paths if now.get(path) == hashes[path] and not is_within(path, [*replaced, *reported])]
 
 
-def differing(saved: Mapping[str, str], hashes: Mapping[str, str]) -> list[str]:
-    """The paths whose hash is another one than the saved one."""
-    return [path for path, value in hashes.items() if saved.get(path, value) != value]
-
-
-def unexplained(paths: Collection[str], maker: str = "`setup`") -> list[str]:
+def unexplained(paths: Collection[str]) -> list[str]:
     """A line for each path that differs although nobody changed anything.
 
     >>> unexplained(["model.noise"])
     ['model.noise differs from what `setup` made: seed it, or give what holds it a `state_dict`']
     """
-    lines = [f"{path} differs from what {maker} made: seed it, or {REMEDY}" for path in paths]
-    more = len(lines) - _MOST
-    return lines if more <= 0 else [*lines[:_MOST], f"{more} more such {'difference' if more == 1 else 'differences'}"]
+    lines = [f"{path} differs from what `setup` made: seed it, or {REMEDY}" for path in paths]
+    return [*lines[:_MOST], f"and {len(lines) - _MOST} more"] if len(lines) > _MOST else lines
 
 
 def _text(value: Any, baseline: Baseline) -> str:

@@ -133,9 +133,7 @@ class StateWriter:
         Raises:
             UnknownStateError: there are too many.
         """
-        if self.is_in_transit:
-            return
-        if self._bytes + size > MOST_BYTES:
+        if self._bytes + size > MOST_BYTES and not self.is_in_transit:
             raise UnknownStateError(path, f"is beyond the {MOST_BYTES >> 20} MiB that are saved without a `state_dict`")
         self._bytes += size
 
@@ -188,11 +186,10 @@ class StateWriter:
             case "tuple":
                 return _tuple(value, path)
             case "set" if kind in _NEW:
-                if not all(map(is_constant, value)):
-                    raise UnknownStateError(
-                        path, "is a set of objects, whose order is that of their addresses: use a list"
-                    )
-                return None
+                if all(map(is_constant, value)):
+                    return None
+                what = "is a set of objects, whose order is that of their addresses: use a list"
+                raise UnknownStateError(path, what)
             case "list" | "deque" | "mapping" | "buffer" if kind in _NEW or kind is collections.defaultdict:
                 self.count(len(value) * (category == "buffer"), path)
                 return None
@@ -205,15 +202,14 @@ class StateWriter:
             case "object" if kind is types.SimpleNamespace:
                 return Instance(("namespace",), vars(value))
             case "object" if is_plain_class(kind):
-                return Instance(
-                    ("object", *name_of(kind, path)), dict(zip(*FORMS["object"].contents(value), strict=True))
-                )
+                attributes = dict(zip(*FORMS["object"].contents(value), strict=True))
+                return Instance(("object", *name_of(kind, path)), attributes)
             case "iterator":
-                what = f"is an iterator ({kind.__name__}), whose position is not saved"
-                raise UnknownStateError(path, f"{what}: {REMEDY}")
+                what = f"is an iterator ({kind.__name__}), whose position is not saved: {REMEDY}"
+                raise UnknownStateError(path, what)
             case "method":
-                name = f"`{value.__func__.__name__}`"
-                raise UnknownStateError(path, f"is the method {name}, which is not saved: keep the object, or its name")
+                what = f"is the method `{value.__func__.__name__}`, which is not saved: keep the object, or its name"
+                raise UnknownStateError(path, what)
         if self.is_in_transit:
             return None  # which the encoder refuses, with what to save instead
         raise UnknownStateError(path, f"is a new {kind.__qualname__}, which cannot be saved: {REMEDY}")
@@ -223,9 +219,8 @@ class StateWriter:
             if value.name not in type(value).__members__:
                 raise UnknownStateError(path, f"is a combination of flags, {value!r}, which is not saved: {REMEDY}")
             return Found(("member", *name_of(type(value), path, is_enum=True), value.name))
-        if type(value) is int and value in self._reachable.by_id:
-            place = path.removesuffix(f".keys()[{value}]")  # without an address
-            raise UnknownStateError(place, "has the `id` of an object, which a resume does not keep: use a name")
+        if type(value) is int and value in self._reachable.by_id:  # an `id`, by which a `GradScaler` has optimizers
+            return Found(("id", self._reachable.by_id[value].path))
         return None
 
     def _tensor(self, tensor: torch.Tensor, path: str) -> Found | Instance | None:
@@ -276,7 +271,6 @@ class StateWriter:
 
     @property
     def _objects(self) -> dict[str, Any]:
-        """The objects with a `state_dict` other than modules and optimizers."""
         return {path: value for path, value in self._stateful.items() if category_of(type(value)) == "object"}
 
     @functools.cached_property
@@ -309,11 +303,12 @@ class StateWriter:
 
     def lost_memory(self) -> list[str]:
         """A line for each new tensor and array whose sharing of memory a resume cannot restore."""
+        pairs = [] if self.is_in_transit else list(self._shared_states())
         new = {path: (value, near) for each in self._new.values() for path, value, near in each}
-        pairs = [(path, self._shown(near)) for path, (_, near) in new.items() if near is not None]
+        pairs += [(path, self._shown(near)) for path, (_, near) in new.items() if near is not None]
         spans = {path: span for path, (value, _) in new.items() if (span := span_of(value)) is not None}
         pairs += [(other, first) for first, *others in overlapping(spans) for other in others]
-        return _lines_about_memory(pairs)
+        return [f"{shown_path(path)} {_SHARES.format(shown_path(other))}" for path, other in dict(pairs).items()]
 
     def _shown(self, value: Any) -> str:
         """The path of a known tensor or array, for messages."""
@@ -323,43 +318,34 @@ class StateWriter:
         paths |= {id(held): shown_place(place) for place, held in places(self._stateful)}
         return paths[id(value)]
 
-    def shared_states(self) -> list[str]:
-        """A line for each state of an optimizer that training has made in the memory of something else."""
-        optimizers = {path: value for path, value in self._stateful.items() if isinstance(value, torch.optim.Optimizer)}
-        pairs = [pair for path, value in optimizers.items() if value.state for pair in self._shared_states(path, value)]
-        return _lines_about_memory(pairs)
-
-    def _shared_states(self, path: str, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, str]]:
+    def _shared_states(self) -> Iterator[tuple[str, str]]:
+        """The paths of the state of optimizers that training has made in the memory of something else."""
         made, by_id = self._reachable.made_states, self._reachable.by_id
-        parts: dict[int, tuple[tuple[Any, ...], torch.Tensor]] = {}
-        has_views = False
-        for number, state in enumerate(optimizer.state.values()):
-            for name, part in state.items():
-                if isinstance(part, torch.Tensor) and id(part) not in made:
-                    parts[id(part)] = (path, "state", number, name), part
-                    has_views |= (base := part._base) is not None
-                    if (reached := by_id.get(id(part)) or by_id.get(id(base))) is not None:
-                        yield shown_place((path, "state", number, name)), reached.path
-        if has_views:
-            spans = {shown_place(place): span for place, part in parts.values() if (span := span_of(part)) is not None}
-            yield from ((other, first) for first, *others in overlapping(spans) for other in others)
+        optimizers = ((path, each) for path, each in self._stateful.items() if isinstance(each, torch.optim.Optimizer))
+        for path, optimizer in optimizers:
+            parts: dict[int, tuple[tuple[Any, ...], torch.Tensor]] = {}
+            has_views = False
+            for number, state in enumerate(optimizer.state.values()):
+                for name, part in state.items():
+                    if isinstance(part, torch.Tensor) and id(part) not in made:
+                        parts[id(part)] = (path, "state", number, name), part
+                        has_views |= (base := part._base) is not None
+                        if (reached := by_id.get(id(part)) or by_id.get(id(base))) is not None:
+                            yield shown_place((path, "state", number, name)), reached.path
+            if has_views:
+                spans = {shown_place(place): span for place, part in parts.values() if (span := span_of(part))}
+                yield from ((other, first) for first, *others in overlapping(spans) for other in others)
 
     def _leaves_out(self, reached: Reached) -> bool:
         return self._is_left_out is not None and self._is_left_out(reached.path)
 
 
-def _lines_about_memory(pairs: Sequence[tuple[str, str]]) -> list[str]:
-    return [str(UnknownStateError(path, _SHARES.format(shown_path(other)))) for path, other in dict(pairs).items()]
-
-
 def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
+    """Its parameters, buffers and gradients."""
     for inner in module.modules():
-        yield from (tensor for tensor in inner._buffers.values() if tensor is not None)
-        for parameter in inner._parameters.values():
-            if parameter is not None:
-                yield parameter
-                if parameter.grad is not None:
-                    yield parameter.grad
+        held = [each for each in (*inner._buffers.values(), *inner._parameters.values()) if each is not None]
+        yield from held
+        yield from (each.grad for each in held if each.is_leaf and each.grad is not None)
 
 
 def shown_place(place: tuple[Any, ...]) -> str:
@@ -444,6 +430,8 @@ class StateReader:
         match by:
             case ["at", str(path)]:
                 return self.at(path)
+            case ["id", str(path)]:
+                return id(self.at(path))
             case ["in", *place]:
                 return self.in_state(tuple(place))
             case ["named tuple", str(module), str(name), tuple(members)]:

@@ -22,13 +22,14 @@ import numpy
 import torch
 import xxhash
 
-from graphtrain.state.category import NOT_STATE, category_of, slots_of
-from graphtrain.state.contents import CONSTANTS, FORMS, SAMPLES
+from graphtrain.state.category import category_of
+from graphtrain.state.contents import CONSTANTS, FORMS
 from graphtrain.state.generators import any_generator
 from graphtrain.storage.strides import is_usual
 
 MOST_BYTES = 2**30
 MOST_ITEMS = 1_000_000
+_SAMPLES = 1_024
 
 # Hashed at once: other threads wait for the interpreter that long.
 _MOST_AT_ONCE = 4_096
@@ -181,10 +182,10 @@ class ContentHash:
 
     def _chosen(self, parts: tuple[Any, ...]) -> tuple[Any, ...]:
         """All parts, or a sample if there are too many."""
-        if self._items + len(parts) <= self._most_items or len(parts) <= SAMPLES:
+        if self._items + len(parts) <= self._most_items or len(parts) <= _SAMPLES:
             return parts
         self.is_whole = False
-        return parts[:: len(parts) // SAMPLES]
+        return parts[:: len(parts) // _SAMPLES]
 
     def _add_parts(self, parts: tuple[Any, ...]) -> None:
         self._text(len(parts))
@@ -226,7 +227,7 @@ class ContentHash:
         self.bytes += size
         if self.bytes > self._most_bytes:
             self.is_whole = False
-            step = max(1, tensor.numel() // SAMPLES)
+            step = max(1, tensor.numel() // _SAMPLES)
             tensor = torch.take(tensor, torch.arange(0, tensor.numel(), step, device=tensor.device))
         if tensor.numel():
             host = tensor.resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
@@ -246,7 +247,7 @@ class ContentHash:
         self.bytes += array.nbytes
         if self.bytes > self._most_bytes:
             self.is_whole = False
-            array = array.flat[:: max(1, array.size // SAMPLES)]
+            array = array.flat[:: max(1, array.size // _SAMPLES)]
         if array.size:
             self._hash.update(numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8).data)
 
@@ -335,33 +336,20 @@ def is_equal(before: Any, now: Any) -> bool:
 
 
 def _plain_form(parts: tuple[Any, ...]) -> Any:
-    """A key for the content of constants, and of tuples, lists, dictionaries and objects of constants; or None.
+    """A key for the content of constants, and of tuples, lists and dictionaries of constants; None for others.
 
     They are hashed together, in a tenth of the time of one by one.
     """
     types = set(map(type, parts))
     if types <= CONSTANTS:
         return parts
-    kind = types.pop() if len(types) == 1 else None
-    form: Any = parts
-    if kind in (tuple, list):
+    if types in ({tuple}, {list}):
         held = itertools.chain.from_iterable(parts)
-    elif kind is dict:
+    elif types == {dict}:
         held = itertools.chain.from_iterable(itertools.chain(part.keys(), part.values()) for part in parts)
-    elif kind is not None and category_of(kind) == "object" and not getattr(kind, NOT_STATE, ()):
-        names = slots_of(kind)
-        if (names and kind.__dictoffset__) or not all(hasattr(part, name) for part in parts for name in names):
-            return None
-        form = list(map(operator.attrgetter(*names) if names else vars, parts))
-        held = (
-            iter(form)
-            if len(names) == 1
-            else itertools.chain.from_iterable(form if names else (part.values() for part in form))
-        )
-        form = [kind.__qualname__, form]
     else:
         return None
-    return (form,) if set(map(type, held)) <= CONSTANTS else None
+    return (parts,) if set(map(type, held)) <= CONSTANTS else None
 
 
 def _strided_parts(tensor: torch.Tensor) -> Iterable[torch.Tensor]:

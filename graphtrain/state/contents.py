@@ -10,7 +10,6 @@ import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 from graphtrain.state.category import Category, slots_of
@@ -19,7 +18,6 @@ Contents = tuple[tuple[Any, ...], tuple[Any, ...]]
 """The keys, none for a sequence, and the values."""
 
 MOST_COMPARED = 100_000
-SAMPLES = 1_024
 
 _MOST_DEPTH = 100
 CONSTANTS = frozenset({type(None), bool, int, float, str, bytes})
@@ -165,15 +163,11 @@ def _put_in_class(value: type, parts: Any, removed: Sequence[Any]) -> None:
         delattr(value, name)
 
 
-def sample_of(value: Any, category: Category) -> Contents:
-    """The contents of an object; of a very large container some items, evenly spaced, of such a set nothing."""
+def compared_contents(value: Any, category: Category) -> Contents:
+    """The contents of an object; of a very large container nothing."""
     form = FORMS[category]
-    if form.is_named or category == "cell" or len(value) <= MOST_COMPARED:
-        return form.contents(value)
-    step = len(value) // SAMPLES
-    if category == "mapping":
-        return tuple(islice(value, 0, None, step)), tuple(islice(value.values(), 0, None, step))
-    return (), () if category == "set" else tuple(islice(value, 0, None, step))
+    is_compared = form.is_named or category == "cell" or len(value) <= MOST_COMPARED
+    return form.contents(value) if is_compared else ((), ())
 
 
 _BY_ATTRIBUTES = Form(_attributes, _put_attributes, is_named=True)

@@ -1,4 +1,4 @@
-"""The contents of data that no checkpoint holds, hashed with each and compared by a resume."""
+"""The contents of data that no checkpoint holds: hashed at a save, and compared by a resume."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ComparedData:
 
 @final
 class DataContent:
-    """The contents of the data of a run."""
+    """The contents of the data of a run, by which a resume finds out whether they have changed."""
 
     def __init__(self, baseline: Baseline) -> None:
         self._baseline, self._path_of = baseline, baseline.reachable.path_of
@@ -55,8 +55,10 @@ class DataContent:
             contents[name] = {"parts": parts, "bytes": content.bytes - before, "is_whole": content.is_whole}
         return contents
 
-    def hashed(self, changed: Collection[str]) -> tuple[Contents, list[str]]:
-        """The contents of data, and a line for each that cannot be hashed; called in another thread than the run's.
+    def contents(self, changed: Collection[str]) -> tuple[Contents, list[str]]:
+        """The present contents of data, for a checkpoint; and a line for data that was changed meanwhile.
+
+        Called in another thread.
 
         Arguments:
             changed: the saved paths.
@@ -64,7 +66,7 @@ class DataContent:
         try:
             return self._now(changed, ContentHash(self._path_of, pauses=True)), []
         except RuntimeError:  # for instance, a dictionary has changed its size
-            return {}, [f"{name} was changed while it was hashed" for name in self._baseline.listed_data()]
+            return {}, [f"{name} was changed while it was compared" for name in self._baseline.listed_data()]
 
     def compared(
         self, saved: Mapping[str, Any], unknown: Collection[str], changed: Collection[str], but: Collection[str]

@@ -18,7 +18,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from graphtrain.state.category import OF_A_RUN, is_left_alone, is_reopened, is_value
 from graphtrain.state.codec import StateWriter, UnknownStateError, is_plain_array, is_saveable, shown_path
 from graphtrain.state.content import are_equal, content_hash, is_equal, is_identical
-from graphtrain.state.contents import FORMS, MOST_COMPARED, sample_of
+from graphtrain.state.contents import FORMS, MOST_COMPARED, compared_contents
 from graphtrain.state.generators import any_generator
 from graphtrain.state.graphs import KEEPS_GRAPH, computed_again
 from graphtrain.state.initial import InitialState, States, is_as_marked, lines_about_modules, structure_of
@@ -88,7 +88,7 @@ class DriftFinder:
         for module, names in self._initial.names_of_globals(data):
             if described := self._changed_globals(module, names, self._restored.get(f"{module}:")):
                 changed[f"{module}:"] = {"set": described}
-        self._unknown += [*self._writer.shared_states(), *self._writer.lost_memory()]
+        self._unknown += self._writer.lost_memory()
         self._unknown += [f"{shown_path(path)} {KEEPS_GRAPH}" for path in self._writer.graphs]
         self._unknown += filter(None, self._initial.flags.values()) if data is None else ()
         if data is None and self._initial.imported is not None:
@@ -224,7 +224,7 @@ class DriftFinder:
 
     def _changed_large(self, reached: Reached) -> dict[str, Any] | None:
         if len(reached.value) == reached.length:
-            keys, parts = sample_of(reached.value, reached.category)
+            keys, parts = compared_contents(reached.value, reached.category)
             if are_equal(keys, reached.keys) and are_equal(parts, reached.parts):
                 return None
         return self._all(reached)

@@ -31,7 +31,7 @@ from graphtrain.state.category import (
     is_value,
 )
 from graphtrain.state.content import content_hash
-from graphtrain.state.contents import CONTAINERS, FORMS, MOST_COMPARED, sample_of
+from graphtrain.state.contents import CONTAINERS, FORMS, MOST_COMPARED, compared_contents
 from graphtrain.state.modules import note_rates
 from graphtrain.state.weights import uncompiled
 from graphtrain.storage.encoding import LEAST_ADDRESS
@@ -84,7 +84,7 @@ class Reached:
         is_entered: False for a container too large to be examined.
         length: the number of items of a container.
         position: the position of a run or a file; the type of the elements of an array; a hash of a watched object.
-        keys, parts: its contents, in the form of its category; of a very large container a sample.
+        keys, parts: its contents, in the form of its category; of a very large container nothing.
     """
 
     path: str
@@ -291,12 +291,12 @@ class Reachable:
     def _read_container(self, reached: Reached) -> None:
         value, size = reached.value, len(reached.value)
         reached.length = size
-        reached.keys, reached.parts = sample_of(value, reached.category)
+        reached.keys, reached.parts = compared_contents(value, reached.category)
         reached.is_entered = size <= (MOST_ITEMS_OF_DATA if reached.is_data else MOST_ITEMS)
         if reached.is_data or reached.is_kept or reached.is_covered:
             return
         if size > MOST_COMPARED:
-            self.bounds.setdefault(reached.path, f"has {size:,} items, of which a sample is compared: {REMEDY}")
+            self.bounds.setdefault(reached.path, f"has {size:,} items, in which changes are not looked for: {REMEDY}")
         elif not reached.is_entered or reached.category == "set":
             self._unlisted.append(reached)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import fnmatch
-import shlex
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -20,7 +19,6 @@ from graphtrain.state.content import content_hash
 from graphtrain.state.memory import overlapping, span_of
 
 _MOST_PROBLEMS = 10
-_MOST_PATTERNS = 8
 
 
 def uncompiled(value: Any) -> Any:
@@ -74,7 +72,7 @@ def fitting(module: torch.nn.Module, saved: Mapping[str, Any], only: Sequence[st
         what: the beginning of the message.
 
     Raises:
-        UsageError: a pattern matches none, or they do not fit: the tensors are named, and patterns of those that do.
+        UsageError: a pattern matches none, or they do not fit: the tensors are named.
     """
     for pattern in only:
         if not fnmatch.filter(saved, pattern):
@@ -98,28 +96,12 @@ def fitting(module: torch.nn.Module, saved: Mapping[str, Any], only: Sequence[st
         **dict(_lost(state_dict, saved)),
     }
     if problems:
-        lines, fit = [f"    {line}" for line in problems.values()], [key for key in saved if key not in problems]
+        lines = [f"    {line}" for line in problems.values()]
         more = [f"    ... and {len(lines) - _MOST_PROBLEMS} more"] if len(lines) > _MOST_PROBLEMS else []
-        patterns = _patterns_of(fit, problems)[:_MOST_PATTERNS]
-        options = " ".join(f"--init-only {shlex.quote(pattern)}" for pattern in patterns)
-        part = f"; or load only what fits: {options}, in Python load(..., only={patterns})" if patterns else ""
         text = "\n".join([what, *lines[:_MOST_PROBLEMS], *more])
-        raise UsageError(text, f"build the model as in the saved run{part}")
+        part = "load only what fits: --init-only 'PATTERN', in Python load(..., only=['PATTERN'])"
+        raise UsageError(text, f"build the model as in the saved run; or {part}")
     return [*saved]
-
-
-def _patterns_of(names: Sequence[str], others: Mapping[str, Any]) -> list[str]:
-    """Patterns that match all of these names, and none of the others.
-
-    >>> _patterns_of(["body.0.weight", "body.0.bias", "scale"], {"head.weight": ""})
-    ['body.*', 'scale']
-    """
-    patterns: dict[str, None] = {}
-    for name in names:
-        prefixes = [f"{name[:end]}." for end, letter in enumerate(name) if letter == "."]
-        free = (f"{prefix}*" for prefix in prefixes if not any(other.startswith(prefix) for other in others))
-        patterns[next(free, name)] = None
-    return [*patterns]
 
 
 def _matches(saved: Any, expected: torch.Tensor) -> bool:

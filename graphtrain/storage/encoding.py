@@ -11,15 +11,10 @@ from __future__ import annotations
 
 import bisect
 import collections
-import dataclasses
 import datetime
 import enum
-import ipaddress
 import pathlib
-import random
-import re
 import uuid
-import zoneinfo
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -154,13 +149,9 @@ class Memo:
     """The objects encoded so far, so that a repeated object is encoded as a reference: its part and its number there.
 
     Encoder and decoder number objects in the same order, so that a number is written only in references.
-
-    Attributes:
-        is_linked: True once a part refers to an object in another one.
     """
 
     def __init__(self) -> None:
-        self.is_linked = False
         self._numbers: dict[int, int] = {}  # of all parts together, by identity
         self._held: list[Any] = []  # kept alive, since an `id` can be reused
         self._names, self._starts = [""], [0]
@@ -183,10 +174,7 @@ class Memo:
         if id(value) not in self._numbers or (place := self.place(value)) is None:
             return None
         part, number = place
-        if part == self._names[-1]:
-            return [number]
-        self.is_linked = True
-        return [part, number]
+        return [number] if part == self._names[-1] else [part, number]
 
     def is_new(self, value: Any) -> bool:
         """Add a value if it is new; returns whether it is."""
@@ -490,23 +478,6 @@ def _unsaveable(value: Any, path: str) -> UnsaveableError:
 
 def advice(value: Any) -> str:
     """What to save instead of a value that cannot be encoded."""
-    if isinstance(value, enum.Enum):
-        return "save `member.name`, or `member.value`"
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return "save `dataclasses.asdict(value)`"
-    if isinstance(value, tuple):
-        return "save `tuple(value)`" + (", or `value._asdict()`" if hasattr(value, "_asdict") else "")
-    if isinstance(value, Mapping):
-        return "save `dict(value)`"
-    if isinstance(value, torch.Generator):
-        return "save `generator.get_state()`"
-    if isinstance(value, numpy.random.Generator):
-        return "save `generator.bit_generator.state`"
-    if isinstance(value, random.Random):
-        return "save `generator.getstate()`"
-    for kind in (int, float, str, bytes, list, set):
-        if isinstance(value, kind):
-            return f"save `{kind.__name__}(value)`"
     if callable(getattr(value, "state_dict", None)):
         return "save `value.state_dict()`"
     return "save numbers, text, lists, dicts, tensors or arrays from which it can be recreated"
@@ -567,8 +538,6 @@ _OF_TORCH = {
 }
 _AS_TEXT: Sequence[type] = (
     Decimal, uuid.UUID, torch.device, pathlib.PosixPath, pathlib.PurePosixPath, pathlib.PureWindowsPath,
-    ipaddress.IPv4Address, ipaddress.IPv4Interface, ipaddress.IPv4Network,
-    ipaddress.IPv6Address, ipaddress.IPv6Interface, ipaddress.IPv6Network,
 )  # fmt: skip
 STANDARD: Mapping[type, Standard] = {
     range: Standard("range", lambda value: [value.start, value.stop, value.step], range),
@@ -581,7 +550,6 @@ STANDARD: Mapping[type, Standard] = {
         "timedelta", lambda value: [value.days, value.seconds, value.microseconds], datetime.timedelta
     ),
     datetime.timezone: Standard("timezone", lambda value: [value.utcoffset(None), value.tzname(None)], _zone),
-    zoneinfo.ZoneInfo: Standard("ZoneInfo", lambda value: [value.key], zoneinfo.ZoneInfo),
     **{
         kind: Standard(
             kind.__name__,
@@ -592,11 +560,6 @@ STANDARD: Mapping[type, Standard] = {
     },
     **{kind: Standard(kind.__name__, lambda value: [str(value)], kind) for kind in _AS_TEXT},
     numpy.dtype: Standard("numpy.dtype", lambda value: [_dtype_text(value)], _plain_dtype),
-    re.Pattern: Standard(
-        "Pattern",
-        lambda value: [value.pattern, int(value.flags & ~re.DEBUG)],
-        lambda pattern, flags: re.compile(pattern, flags & ~re.DEBUG),
-    ),
     **{
         kind: Standard(f"torch.{kind.__name__}", lambda value: [str(value)], _OF_TORCH.__getitem__)
         for kind in (torch.dtype, torch.layout, torch.memory_format)

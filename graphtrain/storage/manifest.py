@@ -54,7 +54,7 @@ class Manifest:
         position: the path of the next node; of the last node if the run has `ended`.
         digest: of the state; with several ranks, of all their `digests`.
         clock_of: the path of the body that trains, if it is not the main graph; `clocks` are those around it.
-        metrics_bytes, texts_bytes, nodes_bytes: the lengths of the files of metrics, of texts and of counts.
+        metrics_bytes, nodes_bytes: the lengths of the files of metrics and of counts.
         about: plain data from the caller; this, `origin`, `data` and `environment` are a `RunEnvironment`.
         seconds: the time that the run has taken so far, by activity.
         metrics: the last recorded values.
@@ -109,7 +109,6 @@ class Manifest:
     own_drift: bool = _omitted(False)
     saved_by: Mapping[str, str] = _omitted({})
     returns: int = _omitted(0)
-    texts_bytes: int = _omitted(0)
     nodes_bytes: int = _omitted(0)
     sharded: bool = _omitted(False)
 
@@ -149,11 +148,6 @@ class Manifest:
 
 
 _EMPTY = vars(Manifest())
-
-
-def names_kept(manifest: Manifest) -> list[str]:
-    """The names of the earlier checkpoints to which a run at this one can go back."""
-    return [name for name in manifest.saved_by.values() if name]
 
 
 def read_manifest(path: Path) -> Manifest:

@@ -17,7 +17,6 @@ from graphtrain.plain import json_value
 from graphtrain.storage.regular import parsed_json, replace_file
 
 METRICS_FILE = "metrics.jsonl"
-TEXTS_FILE = "texts.jsonl"
 NODES_FILE = "nodes.jsonl"
 STATUS_FILE = "status.json"
 STARTS_FILE = "starts.jsonl"
@@ -96,7 +95,7 @@ def is_foreign(status_file: Path) -> bool:
 
 
 class MetricsFile:
-    """Rows of plain data, one JSON object per line: metrics, texts, or counts of nodes.
+    """Rows of plain data, one JSON object per line: metrics, or counts of nodes.
 
     Rows are written immediately. What a full disk did not take is kept, and written first when there is room again.
 
@@ -165,17 +164,12 @@ class MetricsFile:
                 os.truncate(self._path, length)
 
     def rows(
-        self,
-        length: int | None = None,
-        *,
-        beginning: bytes = b"",
-        read: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+        self, length: int | None = None, *, read: Callable[[dict[str, Any]], dict[str, Any]] = dict
     ) -> Iterator[dict[str, Any]]:
         """The rows, one by one, but for a last one that is still being written; none where there is no file.
 
         Arguments:
             length: the bytes that are read. Default: all.
-            beginning: of the lines that are read; the others are left out. Default: all are read.
             read: makes a row of the table in a line. Default: the table is one.
 
         Raises:
@@ -192,8 +186,7 @@ class MetricsFile:
                         return
                     if length is not None and end > length:
                         raise ValueError("a row is longer than it was")
-                    if line.startswith(beginning):
-                        yield read(parsed_json(line))
+                    yield read(parsed_json(line))
         except FileNotFoundError:
             return
         except OSError as error:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 from graphtrain.errors import UsageError
 from graphtrain.plain import json_value
@@ -20,7 +20,6 @@ from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint, write_che
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.named import existing_checkpoint
 from graphtrain.storage.regular import (
-    parsed_json,
     remove_leftovers,
     replace_file,
     temporary_name,
@@ -32,7 +31,6 @@ from graphtrain.storage.run_directory import (
     NODES_FILE,
     STARTS_FILE,
     STATUS_FILE,
-    TEXTS_FILE,
     MetricsFile,
     Retention,
     best_by_name,
@@ -113,7 +111,8 @@ class RunLock:
         except OSError as error:
             os.close(descriptor)
             if error.errno in _TAKEN:
-                raise UsageError(f"`{self._folder}` is being trained by {_holder(file)}", _LOCK_HINT) from None
+                who = file.read_text() or "another process"
+                raise UsageError(f"`{self._folder}` is being trained by {who}", _LOCK_HINT) from None
             self._notify(
                 f"the file system of `{self._folder}` has no locks ({error.strerror}): "
                 "make sure that no second process trains there"
@@ -121,10 +120,10 @@ class RunLock:
             return
         self._descriptor = descriptor
         _HELD.add(descriptor)
-        who = {"process": os.getpid(), "host": socket.gethostname(), "since_unix_seconds": round(time.time())}
+        who = f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}"
         try:
             os.ftruncate(descriptor, 0)
-            os.write(descriptor, json.dumps(who).encode())
+            os.write(descriptor, who.encode())
         except OSError:  # a full disk: the lock holds without a name
             return
 
@@ -146,18 +145,6 @@ def _close_all() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_close_all)
-
-
-def _holder(file: Path) -> str:
-    try:
-        holder: Any = parsed_json(file.read_bytes())
-        process, host = int(holder["process"]), str(holder["host"])
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder["since_unix_seconds"]))
-    except (OSError, ValueError, KeyError, TypeError, OverflowError):
-        return "another process"
-    is_this = process == os.getpid() and host == socket.gethostname()
-    who = "another trainer of this process" if is_this else f"process {process} on {host!r}"
-    return f"{who} since {since}"
 
 
 # ---- the files
@@ -195,16 +182,9 @@ class RunFiles:
     ) -> None:
         self.path = Path(run_dir)
         self._lead, self.writes = lead, writes
-        try:
-            self.folder = self.path.absolute()  # the current folder may change
-        except FileNotFoundError:
-            raise UsageError(
-                f"the run directory `{run_dir}` cannot be found: the current folder no longer exists",
-                "change to a folder that does, or name the run directory by its absolute path",
-            ) from None
+        self.folder = self.path.absolute()  # the current folder may change
         self._store = FolderStore(self.folder / CHECKPOINTS_FOLDER, notify)
         self._metrics = MetricsFile(self.folder / METRICS_FILE)
-        self._texts = MetricsFile(self.folder / TEXTS_FILE)
         self._nodes = MetricsFile(self.folder / NODES_FILE)
         self.count: Callable[[], None] = lambda: None
         self._lock = RunLock(self.folder, notify)
@@ -219,10 +199,8 @@ class RunFiles:
 
     def _prepare(self) -> None:
         """Create the folders, and check that they can be written."""
-        for folder in (self.folder, self._store.folder):
-            if os.path.lexists(folder) and not folder.is_dir():
-                shown = self.path if folder == self.folder else self.path / CHECKPOINTS_FOLDER
-                raise UsageError(f"`{shown}` is not a folder", "choose another run directory")
+        if str(self.folder).encode("utf-8", "replace") != os.fsencode(self.folder):  # safetensors could not read it
+            raise UsageError(f"the path of `{self.path}` is not UTF-8", "choose a run directory whose path is")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._store.folder.mkdir(exist_ok=True)
@@ -248,7 +226,6 @@ class RunFiles:
             yield
         finally:
             self._metrics.close()
-            self._texts.close()
             self._nodes.close()
             self._lock.release()
 
@@ -283,10 +260,8 @@ class RunFiles:
         if resume == "auto":
             newest = self.newest()
             if newest is None and checkpoints:
-                count = len(checkpoints)
-                several = f"{count} checkpoints, none of which can be resumed"
                 raise UsageError(
-                    f"`{self.path}` holds {several if count > 1 else 'a checkpoint that cannot be resumed'}",
+                    f"`{self.path}` holds {len(checkpoints)} checkpoints, none of which can be resumed",
                     "fix the problems reported above, fork from another run, or use another run directory",
                 )
             if newest is None and holds_a_run:
@@ -310,7 +285,7 @@ class RunFiles:
 
     def _refuse_foreign(self) -> None:
         """Raise a UsageError for a directory without a run that has files of other programs with the names of ours."""
-        names = [] if read_starts(self.folder) else [METRICS_FILE, TEXTS_FILE, NODES_FILE, BEST_FILE]
+        names = [] if read_starts(self.folder) else [METRICS_FILE, NODES_FILE, BEST_FILE]
         found = [name for name in names if (self.folder / name).exists()]
         for name in [STATUS_FILE] * is_foreign(self.folder / STATUS_FILE) + found:
             raise UsageError(
@@ -347,7 +322,7 @@ class RunFiles:
         return bool(self._lead(is_newest))
 
     def cut_back_to(self, checkpoint: Checkpoint | None, retentions: Mapping[str, Retention]) -> list[dict[str, float]]:
-        """Truncate the metrics, the texts, the counts and the rankings to those of a checkpoint, or to nothing.
+        """Truncate the metrics, the counts and the rankings to those of a checkpoint, or to nothing.
 
         Returns:
             The rows that remain.
@@ -361,7 +336,6 @@ class RunFiles:
             self._store.resumed_from(checkpoint.path if checkpoint is not None and is_own else None, retentions)
             rows.extend(self._metrics.numbers(manifest.metrics_bytes))  # first: what was changed is not cut
             self._metrics.cut(manifest.metrics_bytes)
-            self._texts.cut(manifest.texts_bytes)
             try:
                 self._nodes.cut(manifest.nodes_bytes)
             except UsageError:  # nothing depends on them
@@ -431,10 +405,10 @@ class RunFiles:
         if self.writes:
             self._metrics.append(metrics)
 
-    def append(self, *rows: Mapping[str, Any], holds: Literal["texts", "counts"]) -> None:
-        """Append rows to the file of texts, or of counts."""
+    def append_counts(self, *rows: Mapping[str, Any]) -> None:
+        """Append rows to the file of counts."""
         if self.writes:
-            (self._texts if holds == "texts" else self._nodes).append(*rows)
+            self._nodes.append(*rows)
 
     def noted(self, facts: Manifest) -> Manifest:
         """Add what a checkpoint made now has to know about these files.
@@ -443,8 +417,7 @@ class RunFiles:
             CheckpointError: the disk refuses the metrics that were recorded so far.
         """
         self.count()
-        metrics, texts, nodes = (file.length() for file in (self._metrics, self._texts, self._nodes))
-        return replace(facts, metrics_bytes=metrics, texts_bytes=texts, nodes_bytes=nodes, run=self._run)
+        return replace(facts, metrics_bytes=self._metrics.length(), nodes_bytes=self._nodes.length(), run=self._run)
 
     def save(
         self,
@@ -456,7 +429,7 @@ class RunFiles:
         write: Callable[[Path, StagedState, Manifest], Manifest] = write_checkpoint,
     ) -> Written:
         """Write a checkpoint, as `FolderStore.save` does; may be called in any thread."""
-        for file in (self._metrics, self._texts, self._nodes):
+        for file in (self._metrics, self._nodes):
             file.flush()  # first, so that the checkpoint counts only rows that are on the disk
         return Written(*self._store.save(state, facts, retentions, values, replaced, write))
 

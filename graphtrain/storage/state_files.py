@@ -19,7 +19,7 @@ import torch
 from graphtrain.printable import one_line
 from graphtrain.storage.background import uncollected
 from graphtrain.storage.decoding import Decoder
-from graphtrain.storage.encoding import Memo, Tensors, pack
+from graphtrain.storage.encoding import Tensors, pack
 from graphtrain.storage.regular import checksum_of
 from graphtrain.storage.tensor_files import (
     TENSOR_SUFFIX,
@@ -48,12 +48,10 @@ class StateFiles:
     Attributes:
         sections: section -> name -> msgpack bytes, in which tensors are referred to by file and name.
         tensors: file -> tensors; those of the run, not copies.
-        is_linked: True if a part refers to an object in another one.
     """
 
     sections: Mapping[str, Mapping[str, bytes]]
     tensors: Mapping[str, Tensors]
-    is_linked: bool = False
 
     @property
     def packed(self) -> bytes:
@@ -92,21 +90,17 @@ def split(sections: Sections, device: str | None = None) -> StateFiles:
     """
     packed: dict[str, Mapping[str, bytes]] = {}
     files: dict[str, Tensors] = {}
-    # A `state_dict` can be loaded without the others, so it shares objects only within itself.
-    shared = Memo()
     for section, parts in sections.items():
         packed_parts: dict[str, bytes] = {}
         for name, value in sorted(parts.items()):  # independent of their order in a graph or a `setup`
             file = name if section == "resources" and name not in sections else section
             tensors = files.setdefault(file, Tensors(file, device=device))
-            memo = Memo() if section == "resources" else shared
-            memo.begin(f"{section}/{name}")
             if section == "resources":
-                packed_parts[name] = pack(value, name, tensors, memo)
+                packed_parts[name] = pack(value, name, tensors)
             else:
-                packed_parts[name] = pack({name: value}, section, tensors, memo, with_gradients=True)
+                packed_parts[name] = pack({name: value}, section, tensors, with_gradients=True)
         packed[section] = packed_parts
-    return StateFiles(packed, files, shared.is_linked)
+    return StateFiles(packed, files)
 
 
 def joined(
@@ -121,7 +115,7 @@ def joined(
 
     def value_of(section: str, name: str, part: bytes) -> Any:
         try:
-            value = decoder.unpack(part, f"{section}/{name}")
+            value = decoder.unpack(part)
             return value if section == "resources" else value[name]
         except (ValueError, LookupError, TypeError) as error:
             raise ValueError(one_line(f"{section}/{name}: {error}", _MOST_CHARACTERS)) from error
@@ -197,8 +191,6 @@ class StagedState:
     ) -> None:
         self._weights = weights
         saved = split(sections)
-        if saved.is_linked:  # what another section refers to may have another number, or be missing
-            essential = {**{name: part for name, part in sections.items() if name != "resources"}, **essential}
         covered = saved.with_sections(essential)
         if False in {tensor.is_cpu for tensors in saved.files for tensor in tensors.named.values()}:
             anywhere = split(sections, "cpu").with_sections(essential, "cpu")

@@ -18,7 +18,6 @@ from graphtrain.storage.manifest import (
     checkpoint_paths,
     free_number,
     holds_a_checkpoint,
-    names_kept,
     own_checkpoint_paths,
     read_manifest,
 )
@@ -105,7 +104,7 @@ class FolderStore:
         rules = [*retentions.values()] or [Retention()]
         most = max(rule.keep for rule in rules)
         not_finite = {path for path in readable if len(readable) > most and self.facts_of(path).not_finite}
-        returned_to = names_kept(self.facts_of(readable[-1])) if readable else []
+        returned_to = self.facts_of(readable[-1]).saved_by.values() if readable else ()
         kept_by_none = set.intersection(
             *({*rule.expired(paths, self._values(paths, rule.best), self._unsound, not_finite)} for rule in rules)
         )

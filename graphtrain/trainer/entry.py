@@ -10,7 +10,6 @@ import torch
 
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.names import quoted, suggestion
-from graphtrain.program.copies import unlike_sources
 from graphtrain.program.horizon import other_horizons
 from graphtrain.program.requests import Return
 from graphtrain.resume.rank_resume import choose
@@ -48,11 +47,7 @@ def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> tuple[Checkpoint
     run.notices.last.clear()
     run.notices.last.extend(noted(status))  # those of the process before
     session.set_up(checkpoint, holder)
-    lines = [*other_horizons(session.compiled.program)]
-    if checkpoint is None:
-        supplied = session.resources.keys() - session.compiled.state.copies.keys()
-        lines = [*unlike_sources(session.graph, session.resources, supplied), *lines]
-    for line in lines:
+    for line in other_horizons(session.compiled.program):
         run.notices.once(line)
     if checkpoint is None:
         session.begin(random)
@@ -96,7 +91,8 @@ def go_back(run: LiveRun, request: Return) -> None:
     session.compiled.release()
     session.watch.stop()
     session.enter(checkpoint, ResumeOptions(kept=kept), again=True)
-    run.entered_again()
+    run.monitors.forget()
+    run.drives(run.tracer)
     session.watch.load(seconds)  # this time was spent
     session.watch.start(inside=session.compiled.activity(session.position))
     run.cut_back_to(checkpoint)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import signal
 from collections.abc import Callable, Iterable, Mapping
@@ -112,7 +111,8 @@ class LiveRun:
 
             guarded = [Guarded(logger, self.notices.once) for logger in loggers]
         shown = OnDisplay(display, self.snapshot, self.notices)
-        watchers: list[Watcher] = [shown, self.status, ToLoggers(guarded), self.monitors]
+        self._to_loggers = ToLoggers(guarded)
+        watchers: list[Watcher] = [shown, self.status, self._to_loggers, self.monitors]
         self._nodes = NodesFile(self, files) if files is not None and files.writes else None
         if self._nodes is not None:
             watchers.append(self._nodes)
@@ -120,7 +120,6 @@ class LiveRun:
         rows = session.recorder.loggers
         if files is not None:
             rows.append(files.row)
-            session.recorder.keep_texts = functools.partial(files.append, holds="texts")
         rows += [*guarded, self.watchers.row]
 
     def tracing(self, trace: Callable[[Any], Any] | None = None) -> Any:
@@ -202,12 +201,6 @@ class LiveRun:
         self.writer.saved = {}
         self.writer.keep_newest()
 
-    def entered_again(self) -> None:
-        """Note that the session has entered an earlier state."""
-        self.monitors.forget()
-        self.is_end_saved = True
-        self.drives(self.tracer)
-
     def cut_back_to(self, checkpoint: Checkpoint | None) -> None:
         """Truncate rows and counts to those of a checkpoint of the run, or to nothing; the session has entered it."""
         assert self.files is not None, "there is nothing to truncate"
@@ -247,8 +240,7 @@ class LiveRun:
                     self.writer.way_out or _END_NOT_SAVED,
                 )
             return False
-        for watcher in self.watchers.each:
-            watcher.saved()
+        self._to_loggers.flush()
         self.report_written()
         return True
 
@@ -263,10 +255,9 @@ class LiveRun:
         self.is_end_saved = True
 
     def report_written(self) -> None:
-        """Tell the watchers if a checkpoint was written."""
+        """Write the status if a checkpoint was written, or ranked."""
         if self.writer.take_written():
-            for watcher in self.watchers.each:
-                watcher.written()
+            self.status.write()
 
 
 def _no_best(recorder: Recorder, name: str, node: str) -> str:
@@ -278,7 +269,7 @@ def _no_best(recorder: Recorder, name: str, node: str) -> str:
 
 @final
 class LifeCycle:
-    """ready -> running -> stopping -> stopped, finished or failed; from each of these running again.
+    """ready -> running -> stopping -> stopped, finished or failed; from the first two of these running again.
 
     Attributes:
         machine: the `transitions.Machine`.

@@ -11,7 +11,7 @@ import torch
 
 from graphtrain.kind.trigger import Term, Trigger
 from graphtrain.program.clock import RunClock
-from graphtrain.report.snapshot import MOST_OF_A_TEXT, Snapshot
+from graphtrain.report.snapshot import Snapshot
 from graphtrain.resume.session import Session
 
 # Rates are averaged over this much training; shorter averages jitter, longer ones hide a change.
@@ -87,7 +87,6 @@ class Observer:
             window=run_clock.window(),
             metrics=dict(session.recorder.latest),
             metric_steps={name: session.recorder.steps[name] for name in session.recorder.latest},
-            texts={name: text[:MOST_OF_A_TEXT] for name, text in session.recorder.texts.items()},
             rates=self._rates(seconds),
             elapsed_seconds=elapsed,
             earlier_seconds=self._earlier or 0.0,

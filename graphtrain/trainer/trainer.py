@@ -23,7 +23,6 @@ from graphtrain.report.snapshot import Display
 from graphtrain.resume.equal_ranks import require_equal, require_equal_weights
 from graphtrain.resume.restore import ResumeOptions
 from graphtrain.resume.session import Session
-from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.run_files import RunFiles
 from graphtrain.trainer import entry
 from graphtrain.trainer.breakpoints import Breakpoint, at_limit, before_node, parse_amount, with_breakpoints
@@ -274,7 +273,6 @@ class Trainer(RunView):
         self,
         place: Callable[[CompiledGraph, Loop], list[Transition]],
         resume: str | Path = "auto",
-        read: Callable[[Path], Checkpoint] = read_checkpoint,
     ) -> Outcome:
         """Run to a breakpoint: how a past run is replayed.
 
@@ -282,10 +280,9 @@ class Trainer(RunView):
             place: called with the compiled graph and the loop once the run is resumed; returns the transitions with
                 breakpoints. Called again after a node has made a resource again.
             resume: used by the first call, as in `run`; hyper-parameters stay as they were saved.
-            read: reads the checkpoint by its path, if there is no run directory. Default: from the disk.
         """
         self._run.is_replay = self._run.files is None
-        with self._running(ResumeOptions(resume, from_saved=True, read=read)):
+        with self._running(ResumeOptions(resume, from_saved=True)):
             self._session.world.synchronise("start")
             if self._session.loop.ended:
                 place(self._session.compiled, self._session.loop)

@@ -87,7 +87,7 @@ class RunView(Recorded):
         `step` and `epoch` are those of the innermost graph that trains; graphs around it have a column for each unit of
         their clocks.
         """
-        return list(self._session.recorder.rows)
+        return [dict(row) for row in self._session.recorder.rows]
 
     @property
     def _clocks(self) -> Sequence[str]:

@@ -51,12 +51,6 @@ class Watcher:
     def row(self, row: Mapping[str, float], step: int) -> None:
         """A row of metrics is recorded."""
 
-    def saved(self) -> None:
-        """A checkpoint is made; it may still be written."""
-
-    def written(self) -> None:
-        """A checkpoint is on the disk, or ranked."""
-
     def tick(self) -> None:
         """Time has passed."""
 
@@ -168,7 +162,8 @@ class ToLoggers(Watcher):
         for logger in self._loggers:
             logger.begin(beginning)
 
-    def saved(self) -> None:
+    def flush(self) -> None:
+        """A checkpoint is made; it may still be written."""
         for logger in self._loggers:
             logger.flush()
 
@@ -188,9 +183,6 @@ class StatusFile(Watcher):
         self._run = run
 
     def tick(self) -> None:
-        self.write()
-
-    def written(self) -> None:
         self.write()
 
     def write(self, state: str | None = None) -> None:
@@ -331,7 +323,7 @@ class NodesFile(Watcher):
             event = self._event or ("rewired" if self._header != self._layout else "resumed")
             lines.insert(0, {"event": event, **place, **self._layout, **self._notes})
             self._event, self._header, self._notes = "", self._layout, {}
-        self._files.append(*lines, holds="counts")
+        self._files.append_counts(*lines)
 
     def _take_times(self) -> dict[str, Any]:
         """What nodes took since this was last called; 0.1 ms."""

@@ -533,11 +533,6 @@ def _read_by(scope: Scope, read: FieldOf) -> set[str]:
 # --- the property ---------------------------------------------------------------------------------------------------
 
 
-def problems_of(graph: Graph) -> list[Problem]:
-    """Its problems; that a guard reads a node that is bypassed is none that its runs could show."""
-    return [problem for problem in check_graph(graph) if problem.code != "G210"]
-
-
 def collected(number: int, first: int) -> list[tuple[Graph, Run]]:
     """Random graphs whose names are right, each with what its run did."""
     found: list[tuple[Graph, Run]] = []
@@ -546,7 +541,7 @@ def collected(number: int, first: int) -> list[tuple[Graph, Run]]:
     @settings(max_examples=number, database=None, suppress_health_check=list(HealthCheck))
     @given(graphs())
     def collect(graph: Graph) -> None:
-        problems = problems_of(graph)
+        problems = check_graph(graph)
         if any(problem.code < "G3" for problem in problems):
             return
         try:
@@ -565,7 +560,7 @@ def collected(number: int, first: int) -> list[tuple[Graph, Run]]:
 def examples() -> list[tuple[Graph, Run]]:
     """Random graphs, and four that are met too rarely among them."""
     rare = asked_again(), asked_too_early(), waiting(), never_two()
-    return [*collected(EXAMPLES, 0), *((graph, replace(watched(graph), problems=problems_of(graph))) for graph in rare)]
+    return [*collected(EXAMPLES, 0), *((graph, replace(watched(graph), problems=check_graph(graph))) for graph in rare)]
 
 
 @pytest.mark.sweep
@@ -668,7 +663,7 @@ def parting(examples: list[tuple[Graph, Run]]) -> tuple[int, int]:
     apart = [
         any(problem.code == "G702" for problem in check_graph(graph, ranks=True))
         for graph, run in examples
-        if run.apart and not run.faults and not problems_of(graph)
+        if run.apart and not run.faults and not check_graph(graph)
     ]
     return apart.count(False), apart.count(True)
 
@@ -682,7 +677,7 @@ def test_weights_part_in_no_graph_that_checks_clean_for_ranks(
     key: Any = ("step", "fresh")
     monkeypatch.setitem(graphtrain.checks.gradients.RULES_OF_RANKS, key, ("used", None))
     assert parting(examples)[0] > 20, "the rule is what finds it"
-    exchanged = [(graph, run) for graph, run in examples if not run.apart and not problems_of(graph)]
+    exchanged = [(graph, run) for graph, run in examples if not run.apart and not check_graph(graph)]
     codes = [problem.code for graph, _ in exchanged for problem in check_graph(graph, ranks=True)]
     assert not {"G703", "G704", "G412"} & set(codes), "what one process does in order, ranks do"
 
@@ -736,5 +731,5 @@ def test_a_check_that_lacks_a_rule_is_found_out(
 ) -> None:
     patch, fault = MUTATIONS[name]
     patch(monkeypatch)
-    through = [run for graph, run in examples if run.faults and not problems_of(graph)]
+    through = [run for graph, run in examples if run.faults and not check_graph(graph)]
     assert any(fault in run.faults for run in through)

@@ -201,6 +201,8 @@ def test_a_mistake_in_the_users_code_is_the_users_traceback(
 @pytest.mark.parametrize(
     ("returned", "read", "hint"),
     [
+        ("warm_data", "warm_dat", "did you mean `warm_data`?"),  # that of another graph would be left out
+        ("trian_data", "train_data", "did you mean `trian_data`?"),
         ("train_data", "trian_data", "did you mean `train_data`?"),
         ("calibration", "warm_data", "supply it: Trainer(..., warm_data=...), or let `setup` return it"),
     ],

@@ -114,20 +114,6 @@ def test_what_cannot_be_compared(words: tuple[str, ...], folder: Path, command: 
 
 
 @pytest.mark.full
-def test_two_runs_differ_in_their_arguments_too(tiny: Path, command: Command) -> None:
-    words = ["run", "tiny.py", "finish.after=1 epochs", "--quiet"]
-    assert command(*words, "--run-dir", "a", "lr=1e-3").code == 0
-    assert command(*words, "--run-dir", "b", "lr=2e-3", "accumulate.every=2").code == 0
-    for before in ("a", str(next((tiny / "a" / "checkpoints").iterdir()))):
-        lines = [line.split() for line in command("diff", before, "b").out.splitlines()]
-        assert [line[1:] for line in lines if line[0] == "~"] == [
-            ["parameter", "accumulate.every", "1", "2"],
-            ["argument", "lr", "0.001", "0.002"],
-        ]
-    assert command("diff", "a", "a").out == "a -> a: no difference\n"
-
-
-@pytest.mark.full
 def test_a_picture(command: Command, folder: Path) -> None:
     result = command("diff", "fit", "evaluate", "-o", "difference.svg")
     assert result.code == 0 and result.out.endswith("wrote difference.svg\n")

@@ -217,12 +217,3 @@ def test_a_run_of_several_ranks_is_resumed_with_as_many(
     Path("r/status.json").write_text(json.dumps({**status, "state": "failed", "replay": ["--to", "3 steps"]}))
     told = sections(command("explain", "r").out)
     assert told["next"][0] == "graphtrain replay tiny.py --run-dir r --to '3 steps' --processes 2"
-
-
-def test_a_folder_of_runs_is_named_as_one(folder: Path, command: Command) -> None:
-    for name, state in (("lr=0.1", "finished"), ("lr=0.2", "failed")):
-        (folder / "s" / name).mkdir(parents=True)
-        (folder / "s" / name / "status.json").write_text(json.dumps({"state": state, "position": "step"}))
-    result = command("explain", "s")
-    expected = "error: `s` holds 2 runs: graphtrain ls s\n  hint: name one of them; failed: `lr=0.2`\n"
-    assert (result.code, result.out, result.err) == (2, "", expected)

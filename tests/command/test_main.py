@@ -291,7 +291,7 @@ def test_a_part_of_the_weights_is_taken_by_patterns(folder: Path, command: Comma
     words = ["run", "new.py", "checkpoint.keep=9", "finish.after=2 epochs", "--run-dir", "new"]
     refused = command(*words, "--init", "model=old/newest")
     assert refused.code == 2 and "head.weight: float32 (1, 2) in the file, float32 (3, 2)" in refused.err
-    assert "or load only what fits: --init-only 'body.*', in Python" in refused.err
+    assert "or load only what fits: --init-only 'PATTERN', in Python" in refused.err
     assert "no weight has a name like `bod`" in command(*words, "--init", "model=old/newest", "--init-only", "bod").err
     assert "there is no --init" in command(*words, "--init-only", "body.*").err
     taken = command(*words, "--init", "model=old/newest", "--init-only", "body.*")

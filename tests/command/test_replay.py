@@ -237,17 +237,13 @@ def test_the_debugger_inside_a_nested_graph(noted: Path, command: Command, monke
 
 
 def test_a_run_that_was_killed_goes_beyond_its_last_checkpoint(noted: Path, command: Command) -> None:
-    status = json.loads((noted / "r" / "status.json").read_text())
-    (noted / "r" / "status.json").write_text(
-        json.dumps({**status, "state": "running", "step": 7, "trained": [19, 1.0]})
-    )
     for path in sorted((noted / "r" / "checkpoints").iterdir())[3:]:
         for file in path.iterdir():
             file.unlink()
         path.rmdir()
     result = command("replay", "whole.py", "--run-dir", "r", "--to", "8 steps")
     assert result.code == 0
-    assert "the run is known to have reached 7 steps; what follows is what it would have done" in result.err
+    assert "8 steps are after the last checkpoint, 000003-" in result.err
     assert "(replayed from 000003-" in result.out
 
 
@@ -258,7 +254,7 @@ def test_a_run_that_was_killed_goes_beyond_its_last_checkpoint(noted: Path, comm
 @pytest.mark.parametrize(
     ("words", "message", "hint"),
     [
-        (["--to", "10 steps"], "the run never reached 10 steps: it is finished at 9 steps", ""),
+        (["--to", "10 steps"], "the run does not reach 10 steps: it ends at step 9", ""),
         (["--to", "5 stops"], "--to: unknown unit `stops`", "did you mean `steps`?"),
         (["--to", "3 minutes"], "--to: `minutes` are wall-clock time, which no replay repeats", "use batches"),
         (["--to", "2 steps", "--node", "stop"], "--node: there is no node `stop`", "did you mean `step`?"),

@@ -76,11 +76,11 @@ def test_a_setup_serves_its_own_graph_or_several(folder: Path, command: Command)
     for words in ([], ["--graph", "fit"]):
         result = command("run", "tiny.py", "finish.after=1 steps", "--run-dir", "r", *words)
         assert result.code == 2 and "nothing reads a resource `warm_up`" in result.err
-        assert "nothing reads a resource `callbacks`" in result.err and "`graph.insert(...)`" in result.err
+        assert "nothing reads a resource `callbacks`" in result.err
     result = command("run", "tiny.py", "finish.after=1 steps", "--run-dir", "r", "--graph", "my.toml")
     assert result.code == 0
     assert "nothing in the graph reads `warm_up`\n" in result.err
-    assert "nothing in the graph reads `callbacks`; that is a node for each" in result.err
+    assert "nothing in the graph reads `callbacks`" in result.err
     assert command("replay", "tiny.py", "--run-dir", "r", "--to", "1 steps").code == 0
 
 

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
-import types
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
-from graphtrain.data import batch as batches
 from graphtrain.data.batch import (
-    EarlyMover,
-    batch_mover,
-    is_on_host,
     mapped,
     sample_counter,
     tensors_held,
-    tensors_of,
     trace,
 )
 from graphtrain.errors import UsageError
-
-META = torch.device("meta")
 
 
 @dataclasses.dataclass
@@ -68,12 +58,6 @@ def test_samples_are_the_first_dimension_of_the_first_tensor(batch: Any, samples
     assert sample_counter()(batch) == samples
 
 
-def test_batches_are_moved_to_other_devices_only() -> None:
-    assert batch_mover(torch.device("cpu")) is None
-    mover = batch_mover(META)
-    assert mover is not None and mover([torch.ones(1)])[0].device.type == "meta"
-
-
 def test_a_mapping_that_takes_no_dict_is_refused() -> None:
     with pytest.raises(UsageError) as caught:
         mapped(Frozen(inputs=1), lambda leaf: leaf)
@@ -81,15 +65,6 @@ def test_a_mapping_that_takes_no_dict_is_refused() -> None:
         "a batch of type Frozen cannot be made again: the type takes no dict\n  hint: return plain dicts, tuples, "
         "lists and tensors from the loader"
     )
-
-
-def test_everything_but_nests_is_a_leaf() -> None:
-    leaves: list[Any] = []
-    moving, kind = Moving(1), Pair
-    batch = [1, "a", (2, [moving]), {"b": 3}, kind, Pair(4)]
-    found = mapped(batch, lambda leaf: leaves.append(leaf) or 0)
-    assert leaves == [1, "a", 2, moving, 3, kind, 4]
-    assert found[:5] == [0, 0, (0, [0]), {"b": 0}, 0] and vars(found[5]) == {"inputs": 0}
 
 
 def test_what_is_held_of_a_batch_does_not_change_with_it() -> None:
@@ -116,92 +91,3 @@ def test_a_trace_counts_changes_and_hashes_on_the_host() -> None:
     nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.strided)
     elsewhere = torch.ones(2, device="meta")
     assert trace((quantized, nested, torch.ones(2).to_sparse(), inference, elsewhere)) == trace(())
-
-
-def test_what_is_on_the_host() -> None:
-    for batch in (torch.ones(1), [torch.ones(1), "a"], {"a": Pair(torch.ones(1))}, [], "a"):
-        assert is_on_host(batch)
-    for batch in (torch.ones(1, device="meta"), [torch.ones(1), torch.ones(1, device="meta")], [Moving(1)]):
-        assert not is_on_host(batch)
-    assert (
-        list(tensors_of(Moving(torch.ones(1)))) == []
-        and len(list(tensors_of((Pair(torch.ones(1)), torch.ones(1))))) == 2
-    )
-
-
-# ---- ahead of time, with streams that only write down what is asked of them
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    asked: list[Any] = []
-
-    class Event:
-        def record(self, stream: Any) -> None:
-            asked.append(("recorded on", stream))
-
-    class Stream:
-        def __init__(self, name: Any) -> None:
-            self.name = f"stream of {name}"
-
-        def wait_event(self, event: Any) -> None:
-            assert isinstance(event, Event)
-            asked.append(("waits", self.name))
-
-        def __repr__(self) -> str:
-            return self.name
-
-    @contextlib.contextmanager
-    def within(stream: Any) -> Iterator[None]:
-        asked.append(("within", str(stream)))
-        yield
-        asked.append(("outside", str(stream)))
-
-    current = Stream("the current one")
-    cuda = types.SimpleNamespace(Stream=Stream, Event=Event, stream=within, current_stream=lambda device: current)
-    monkeypatch.setattr(batches.torch, "cuda", cuda)
-    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: asked.append(("kept for", str(stream))))
-    yield asked
-
-
-def test_a_copy_that_was_begun_is_waited_for_in_order(asked: list[Any]) -> None:
-    mover = EarlyMover(META)
-    first, second = [torch.ones(1), torch.ones(2)], torch.ones(3)
-    mover.begin(first)
-    mover.begin(second)
-    own = "stream of meta"
-    one = [("within", own), ("recorded on", own), ("outside", own)]
-    assert [(what, str(stream)) for what, stream in asked] == one * 2
-    asked.clear()
-    moved = mover.move(first)
-    assert [each.device.type for each in moved] == ["meta"] * 2
-    assert asked == [("waits", "stream of the current one")] + [("kept for", "stream of the current one")] * 2
-    asked.clear()
-    other = torch.ones(1)
-    assert mover.move(other).device.type == "meta" and asked == [], "moved when it is asked for"
-    assert mover.move(second).shape == (3,) and len(asked) == 2
-    asked.clear()
-    assert mover.move(second).device.type == "meta" and asked == []
-
-
-def test_what_is_not_on_the_host_is_not_copied_ahead(asked: list[Any]) -> None:
-    mover = EarlyMover(META)
-    mover.begin([torch.ones(1, device="meta")])
-    mover.begin([Moving(torch.ones(1))])
-    assert asked == []
-
-
-def test_copies_that_are_not_wanted_any_more_are_dropped(asked: list[Any]) -> None:
-    mover = EarlyMover(META)
-    first, second, third = torch.ones(1), torch.ones(2), torch.ones(3)
-    mover.begin(first)
-    mover.begin_only([])
-    asked.clear()
-    assert mover.move(first) is not None and len(asked) == 2, "nothing else was begun"
-    mover.begin(first)
-    mover.begin_only([second, third])
-    asked.clear()
-    for batch, count in ((first, 0), (second, 2), (third, 2)):
-        mover.move(batch)
-        assert len(asked) == count
-        asked.clear()

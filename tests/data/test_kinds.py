@@ -310,7 +310,7 @@ NOT_EXACT: dict[str, tuple[Callable[[], Any], int, str]] = {
     "one of two": (
         lambda: {"a": shuffled(), "b": DataLoader(SAMPLES, 4, sampler=Unseeded())},
         2,
-        "train_data.b differs: batch 2 of epoch 1 is not what it was",
+        "differs: batch 2 of epoch 1 is not what it was",
     ),
     "buffer": (Buffered, 3, "gives another batch after a state of its own than it gave before"),
     "buffer, loader": (lambda: stateful(BufferedSet(), 2), 2, "gives another batch after a state of its own"),  # type: ignore[arg-type]

@@ -31,14 +31,12 @@ def popping(model: torch.nn.Module, batch: Any) -> torch.Tensor:
     return stepped(model, batch)
 
 
-def trainer_over(
-    data: Any, run_dir: Path, lines: list[str], step: Callable[..., Any] = stepped, prefetch: bool = False
-) -> Trainer:
+def trainer_over(data: Any, run_dir: Path, lines: list[str], step: Callable[..., Any] = stepped) -> Trainer:
     torch.manual_seed(1)
     model = torch.nn.Linear(1, 1)
     graph = Graph.load("fit").set("checkpoint", every="never").set("finish", after="2 epochs")
     return Trainer(
-        graph.set("next_batch", prefetch=prefetch),
+        graph,
         seed=0,
         run_dir=run_dir,
         device="cpu",
@@ -105,9 +103,8 @@ def cut_and_resume(
 @pytest.mark.first(1)
 @pytest.mark.parametrize("name", DATA)
 def test_another_batch_is_named_and_the_same_is_not(name: str, tmp_path: Path) -> None:
-    prefetch = name in ("list", "Loader", "stream")
-    assert cut_and_resume(DATA[name], tmp_path / "same", prefetch=prefetch).endswith(": exact")
-    line = cut_and_resume(DATA[name], tmp_path / "other", shift=0.5, prefetch=prefetch)
+    assert cut_and_resume(DATA[name], tmp_path / "same").endswith(": exact")
+    line = cut_and_resume(DATA[name], tmp_path / "other", shift=0.5)
     assert "not exact: " in line
     assert "train_data differs: batch 3 of epoch 1 is not what it was" in line
 

@@ -146,23 +146,13 @@ class Unended(Carried):
             yield torch.tensor([float(self.position)])
 
 
-class SizedUnended(Unended):
-    def __len__(self) -> int:
-        return COUNT
-
-
 @pytest.mark.full
-@pytest.mark.parametrize(
-    ("made", "prefetch", "epoch", "known"),
-    [(Unended, False, 1, "the epoch before had 6"), (SizedUnended, True, 0, "its length is 6")],
-)
+@pytest.mark.parametrize(("made", "epoch", "known"), [(Unended, 1, "the epoch before had 6")])
 def test_data_that_misses_the_empty_rest_of_an_epoch_is_reported(
-    made: Callable[[], Any], prefetch: bool, epoch: int, known: str, tmp_path: Path
+    made: Callable[[], Any], epoch: int, known: str, tmp_path: Path
 ) -> None:
     def edited(data: Any, run_dir: Path | None, lines: list[str]) -> tuple[Trainer, list[Any]]:
-        return run_over(
-            data, run_dir, edit=lambda graph: graph.set("next_batch", prefetch=prefetch), notify=lines.append
-        )
+        return run_over(data, run_dir, notify=lines.append)
 
     whole, seen = edited(made(), tmp_path, [])
     number = COUNT * epoch + COUNT - 1  # the last batch of the epoch is fetched ahead

@@ -62,10 +62,6 @@ def test_without_smoothing_it_is_the_error_of_the_critic_and_with_all_of_it_what
 def test_what_is_not_one_number_for_each_environment_is_refused() -> None:
     """A column of values would broadcast with rewards, and with the ratios of a training step."""
 
-    class Five(Chain):
-        def step(self, actions: numpy.ndarray) -> tuple[numpy.ndarray, ...]:
-            return (*super().step(actions), numpy.zeros(2), numpy.zeros(2))
-
     class Columns(Chain):
         def step(self, actions: numpy.ndarray) -> tuple[numpy.ndarray, ...]:
             observations, rewards, ended = super().step(actions)
@@ -74,14 +70,9 @@ def test_what_is_not_one_number_for_each_environment_is_refused() -> None:
     def act_in_columns(model: Any, observations: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return torch.zeros(2), torch.zeros(2), observations
 
-    def act_without_values(model: Any, observations: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return torch.zeros(2), torch.zeros(2)
-
     for env, function, message in (
         (Chain(), act_in_columns, r"values of `act` of shape \[2, 1\] for 2 environments\n.*one number for each"),
         (Columns(), act, r"rewards of shape \[2, 1\] for 2 environments"),
-        (Chain(), act_without_values, r"`act` returned 2 things\n.*return actions, log_probs, values"),
-        (Five(), act, r"`env.step` returned 5 things\n.*return observations, rewards, ended"),
     ):
         with pytest.raises(UsageError, match=message):
             collect_rollout(env, function, Recorder(lambda: (0, 0.0)), steps=4)

@@ -318,7 +318,6 @@ def test_rename_reads_that_are_lists() -> None:
         ("(other.x\n  and step.x\n  or a.step)", "(other.x\n  and s.x\n  or a.step)"),
         ("\n step . x\n and step.y", "\n s . x\n and s.y"),
         ("step and steps.x and a.step", "step and steps.x and a.step"),
-        ("step.x >", "step.x >"),
     ],
 )
 def test_rename_in_an_expression(text: str, renamed: str) -> None:
@@ -414,8 +413,6 @@ REFUSED: list[tuple[Callable[[Graph], Graph], str, str]] = [
     (lambda g: g.guard("x"), "guard: `x` takes an `expression`, or an `or` or `and` to widen it", ""),
     (lambda g: g.guard("endings", or_="a"), "guard: there is no guard `endings` to widen", "did you mean `ending`?"),
     (lambda g: g.guard("ending", and_=3), "guard: `ending` takes an expression in quotes, got 3", ""),  # type: ignore[arg-type]
-    (lambda g: g.with_optimizer("a b"), 'with_optimizer: takes the name of a resource or a slot; got "a b"', ""),
-    (lambda g: g.with_optimizer(3), "with_optimizer: takes the name of a resource or a slot; got 3", ""),  # type: ignore[arg-type]
     (lambda g: g.rename(3, "x"), "rename: expected the name of a node, got 3", ""),  # type: ignore[arg-type]
     (lambda g: g.replace("early_stop", "choice"), "replace: there is no node `early_stop`",
      f"known: {', '.join(sorted(FIT.nodes))}"),

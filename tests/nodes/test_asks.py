@@ -132,11 +132,10 @@ class Endless:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("prefetch", [False, pytest.param(True, marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("name", DATA)
-def test_an_epoch_of_any_data_ends(name: str, prefetch: bool, tmp_path: Path) -> None:
+def test_an_epoch_of_any_data_ends(name: str, tmp_path: Path) -> None:
     asking = ASKING["end every epoch"]
-    graph = FIT.set("finish", after="3 epochs").set("next_batch", prefetch=prefetch)
+    graph = FIT.set("finish", after="3 epochs")
 
     def made(run_dir: Path | None = None) -> Trainer:
         torch.manual_seed(5)

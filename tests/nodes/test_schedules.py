@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +153,7 @@ def two_optimizers(every: str = "1 steps", *, as_list: bool) -> Trainer:
     model = model_of()
     body, head = torch.optim.SGD(model[0].parameters(), lr=1.0), torch.optim.SGD(model[1].parameters(), lr=2.0)
     given = {"body": body, "head": head, "first": StepLR(body, 1, 0.5), "second": StepLR(head, 1, 0.1)}
-    graph = FIT.with_optimizer("body").set("schedule", every="1 steps")
+    graph = replace(FIT, optimizer="body").set("schedule", every="1 steps")
     for name in ("train_batch", "accumulate", "exchange", "clip", "step", "zero_grad", "log", "finish"):
         graph = graph.set(name, reads={"optimizer": ["body", "head"]})
     if as_list:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from graphtrain import EditError, Graph, GraphError, Trainer
+from graphtrain import Graph, GraphError, Trainer
 from graphtrain.command.graphs import show
 from graphtrain.plan.plan import Plan
 
@@ -162,7 +163,7 @@ def test_it_does_not_speak_for_what_an_overlay_adds(tmp_path: Path) -> None:
 
 def test_it_is_written_read_compared_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fit = Graph.load("fit")
-    graph = fit.with_optimizer("d_optimizer")
+    graph = replace(fit, optimizer="d_optimizer")
     assert "optimizer" not in json.loads(fit.to_json()), "the digests of graphs without one stay"
     assert Graph.from_json(graph.to_json()) == graph == Graph.loads(graph.to_toml(), name="fit")
     assert graph.structural_hash != fit.structural_hash
@@ -183,5 +184,3 @@ def test_it_is_written_read_compared_and_drawn(tmp_path: Path, capsys: pytest.Ca
 def test_what_is_no_name_is_refused(value: str) -> None:
     with pytest.raises(GraphError, match="optimizer"):
         Graph.loads(GAN.replace('"d_optimizer"', value, 1))
-    with pytest.raises(EditError, match=r"with_optimizer: takes the name of a resource or a slot; got"):
-        Graph.loads(GAN).with_optimizer(value)

@@ -78,8 +78,8 @@ def test_a_node_without_work_is_bypassed_and_its_resource_named(
     ],
 )  # fmt: skip
 def test_what_depends_on_the_clock_is_said(graph: Graph, names: str) -> None:
-    depends = "what is trained depends on the clock, so a resume is exact only while it decides the same there"
-    assert bound(graph).timed() == ([f"{names}: {depends}"] if names else [])
+    line = f"wall-clock time decides about {names}: a resumed run may differ from one that was never cut"
+    assert bound(graph).timed() == ([line] if names else [])
 
 
 def test_a_share_of_the_run_is_counted_with_the_ranks_at_its_beginning() -> None:

@@ -14,7 +14,6 @@ from torch.utils.data import TensorDataset
 from graphtrain import Graph, Loader, Trainer
 from graphtrain.state.random import seed_everything
 from tests.devices import deterministic_kernels
-from tests.program.test_by_hand import assert_same
 
 pytestmark = [pytest.mark.cuda, pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")]
 
@@ -77,10 +76,6 @@ def equipped(graph: Graph) -> Graph:
     return graph.set("clip", max_norm=1.0).set("accumulate", every=2)
 
 
-def prefetching(graph: Graph) -> Graph:
-    return graph.set("next_batch", prefetch=True)
-
-
 def make_trainer(
     data: Any, edit: Edit, run_dir: Path | None = None, *, epochs: int = 1, step: Any = training_step
 ) -> Trainer:
@@ -136,11 +131,9 @@ def composed(*edits: Edit) -> Edit:
     [
         bare,
         equipped,
-        prefetching,
-        composed(equipped, prefetching),
         lambda graph: graph.set("train_batch", precision="bf16-mixed"),
     ],
-    ids=["bare", "clip and accumulate", "prefetch", "all of these", "bf16"],
+    ids=["bare", "clip and accumulate", "bf16"],
 )
 def test_a_hundred_batches_wait_for_nothing(edit: Edit, data: MakeData) -> None:
     trainer = make_trainer(data(), edit, step=seeing_synchronisation())
@@ -163,16 +156,6 @@ def test_what_waits_is_noticed() -> None:
 # The same numbers
 
 
-@pytest.mark.parametrize("data", [loader, pinned_batches, host_batches, device_batches])
-def test_prefetch_changes_no_bit(data: MakeData) -> None:
-    weights = []
-    for edit in (bare, prefetching):
-        trainer = make_trainer(data(), edit, epochs=2)
-        trainer.run()
-        weights.append(trainer.resources["model"].state_dict())
-    assert_same(*weights)
-
-
 def test_a_batch_that_is_read_late_is_still_there() -> None:
     """The device is kept busy, so that it reads a batch long after the host released it, and of several others."""
     large = [torch.full((1 << 20,), float(number)).pin_memory() for number in range(40)]
@@ -185,7 +168,7 @@ def test_a_batch_that_is_read_late_is_still_there() -> None:
         return model(batch[:1, None]).sum()
 
     Trainer(
-        prefetching(Graph.load("fit").set("finish", after="1 epochs")),
+        Graph.load("fit").set("finish", after="1 epochs"),
         device=DEVICE,
         display=None,
         notify=lambda line: None,

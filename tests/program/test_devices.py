@@ -196,7 +196,7 @@ def checked(graph: Graph) -> Graph:
 
 
 def all_of_these(graph: Graph) -> Graph:
-    return checked(graph.set("next_batch", prefetch=True))
+    return checked(graph)
 
 
 SET_UPS = {
@@ -207,8 +207,7 @@ SET_UPS = {
     "clip": SetUp(max_norm=0.5),
     "foreach": SetUp(options={"foreach": True}),
     "made fused": SetUp(options={"fused": True}),
-    "prefetch": SetUp(set_of("next_batch", prefetch=True)),
-    "prefetch, worker processes": SetUp(set_of("next_batch", prefetch=True), workers=1),
+    "worker processes": SetUp(workers=1),
     "average": SetUp(average=True),
     "finite": SetUp(checked),
     "sums": SetUp(lambda graph: graph.overlay("token_windows"), step=sum_and_count, every=2),

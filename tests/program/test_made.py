@@ -170,13 +170,13 @@ def test_a_lazy_model_is_averaged_once_it_has_its_form(tmp_path: Path) -> None:
 
 
 def test_a_wrong_declaration_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"wrong: it makes `average` from 'model'; write copy_of\(\"model\"\)"):
+    with pytest.raises(TypeError, match=r"wrong: it makes `average` as 'model'; write copy_of\(SLOT\), and read both"):
 
         @node(makes={"average": "model"})  # type: ignore[dict-item]
         def wrong(model: Any, average: Any) -> None:
             """Nothing."""
 
-    with pytest.raises(TypeError, match="blind: it makes `average` as a copy of `model`, but reads no `average`"):
+    with pytest.raises(TypeError, match=r"blind: it makes `average` as .*; write copy_of\(SLOT\), and read both"):
 
         @node(makes={"average": copy_of("model")})
         def blind(model: Any) -> None:

@@ -181,16 +181,6 @@ def test_a_window_of_two_optimizers_counts_a_backward_pass_once() -> None:
     assert PlannedRun(graph).steps(batches(10)) == 10 * 4
 
 
-def _ran_backward() -> bool:
-    return True
-
-
-def test_a_node_that_reports_its_backward_pass_is_taken_to_run_one() -> None:
-    kind = undeclared("reports", _ran_backward, effects="backward?")
-    graph = FIT.replace("train_batch", kind.implementation).set("accumulate", every=3)
-    assert PlannedRun(graph).steps(batches(10)) == 10 * 4
-
-
 class AtTimes:
     """Do nothing, at times."""
 

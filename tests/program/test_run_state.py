@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from graphtrain import Graph
 from graphtrain.errors import CheckpointError
@@ -71,3 +73,34 @@ def test_a_resource_whose_state_cannot_be_taken_is_named() -> None:
     with pytest.raises(CheckpointError) as caught:
         captured(objects(counter=Broken()), "resources")
     assert caught.value.message == "`counter` cannot be saved: its state_dict raised ValueError('no')"
+
+
+def test_a_group_that_is_missing_is_named_with_what_to_do() -> None:
+    model = nn.Linear(1, 1)
+    one = torch.optim.SGD([model.weight], lr=0.1)
+    two = torch.optim.SGD([{"params": [model.weight]}, {"params": [model.bias]}], lr=0.1)
+    hint = "a group that was added during training is missing after `setup`: add it in `setup`"
+    otherwise = "make it as in the saved run; or begin another run, with another --run-dir"
+    for optimizer, other, expected in ((one, two, hint), (two, one, otherwise)):
+        with pytest.raises(CheckpointError) as caught:
+            restored(objects(optimizer=optimizer), "resources", {"optimizer": other.state_dict()})
+        assert caught.value.message == (
+            "the state of `optimizer` no longer fits: loaded state dict has a different number of parameter groups"
+        )
+        assert caught.value.hint == expected
+
+
+def test_a_generator_that_is_gone_is_named_with_what_to_do() -> None:
+    generator = torch.Generator().manual_seed(5)
+    run = objects(train_data=generator)
+    saved = captured(run, "random")
+    assert saved["generators"].keys() == {"train_data/0"}
+    drawn = torch.rand((), generator=generator)
+    restored(run, "random", saved)
+    assert torch.rand((), generator=generator) == drawn
+    with pytest.raises(CheckpointError) as caught:
+        restored(objects(train_data=[1]), "random", saved)
+    assert (caught.value.message, caught.value.hint) == (
+        "the checkpoint has the state of a random generator of `train_data`, which has no such one now",
+        'make it again in `setup`; or, if this is other data on purpose: Trainer(..., not_state=["train_data"])',
+    )

@@ -17,7 +17,7 @@ from graphtrain.graph import Graph
 from graphtrain.kind import StepFunction
 from graphtrain.proof.history import RunHistory, Segment
 from graphtrain.proof.replay import Replay, parse_moment
-from graphtrain.proof.verify import Verdict, Verifier
+from graphtrain.proof.verify import Verdict, verify
 from graphtrain.ranks import Ranks, current_ranks
 from tests.ranks.fake_ranks import run_ranks
 from tests.resume.rank_runs import run, trainer_of
@@ -60,7 +60,7 @@ def verified(run_dir: Path, **options: Any) -> list[Verdict]:
 
     def program(ranks: Ranks) -> Verdict:
         (*_, newest) = [segment for segment in RunHistory(run_dir, print).segments() if not segment.change]
-        return Verifier(make).verify(newest)
+        return verify(newest, make)
 
     return run_ranks(2, program)
 

@@ -75,11 +75,8 @@ class Augmented:
         return torch.tensor([float(index), random.random(), torch.rand(()).item()])
 
 
-LISTS = [[n] * 3 for n in range(40)]
-
 DATA: dict[str, Made] = {
     "loader": lambda: Loader(Augmented(), batch_size=SIZE, shuffle=True),
-    "loader_prefetched": lambda: Loader(Augmented(), batch_size=SIZE, shuffle=True),
     "batch_sampler": lambda: Loader(
         Augmented(), batch_sampler=[[n, n + 1] if n % 3 else [n] for n in range(0, 2 * BATCHES, 2)]
     ),
@@ -92,10 +89,9 @@ DATA: dict[str, Made] = {
         generator=torch.Generator().manual_seed(torch.seed() % 2**32),
     ),
     "iterable": Drawing,
-    "iterable_prefetched": Drawing,
     "stateful": Stateful,
 }
-ONE_ORDER = ("loader", "loader_prefetched", "batch_sampler", "list")  # which one process has, too
+ONE_ORDER = ("loader", "batch_sampler", "list")  # which one process has, too
 
 
 @dataclass
@@ -150,9 +146,9 @@ def train(
     return trained
 
 
-def fit(every: int = 1, epochs: int = 2, *, prefetch: bool = False, **settings: dict[str, Any]) -> Graph:
+def fit(every: int = 1, epochs: int = 2, **settings: dict[str, Any]) -> Graph:
     graph = Graph.load("fit").set("accumulate", every=every).set("finish", after=f"{epochs} epochs")
-    graph = graph.set("next_batch", prefetch=prefetch).set("checkpoint", every="never")
+    graph = graph.set("checkpoint", every="never")
     for name, parameters in settings.items():
         graph = graph.set(name, **parameters)
     return graph
@@ -178,7 +174,7 @@ def test_every_batch_once_in_the_same_windows(name: str) -> None:
     for world_size, every in [(1, 12), (2, 6), (3, 4), (4, 3)]:
         if world_size % 2 and name not in ONE_ORDER:
             continue
-        of_ranks = on_ranks(world_size, DATA[name], fit(every, prefetch="prefetched" in name))
+        of_ranks = on_ranks(world_size, DATA[name], fit(every))
         seen = all_seen(of_ranks)
         assert [each[:2] for each in seen] == [(epoch, number) for epoch in (0, 1) for number in range(BATCHES)]
         assert [each[2] for each in seen] == [epoch * 2 + number // 12 for epoch in (0, 1) for number in range(BATCHES)]
@@ -220,12 +216,11 @@ class Lying(Unsized):
 
 
 @pytest.mark.first(3)
-@pytest.mark.parametrize("prefetch", [False, True], ids=["in_time", "early"])
 @pytest.mark.parametrize("kind", ["list", "unsized", "longer_by_its_length"])
 @pytest.mark.parametrize("lengths", [(5, 3, 4), (2, 2)], ids=str)
-def test_data_of_each_rank_ends_with_the_shortest(lengths: tuple[int, ...], kind: str, prefetch: bool) -> None:
+def test_data_of_each_rank_ends_with_the_shortest(lengths: tuple[int, ...], kind: str) -> None:
     def program(ranks: Ranks) -> Trained:
-        return train(rank_local(own(ranks.rank, lengths[ranks.rank], kind)), fit(2, prefetch=prefetch))
+        return train(rank_local(own(ranks.rank, lengths[ranks.rank], kind)), fit(2))
 
     of_ranks = run_ranks(len(lengths), program, seed=1)
     rounds, world_size = min(lengths), len(lengths)

@@ -47,10 +47,9 @@ Batches = list[tuple[int, int, Any]]
 """(epoch, number of the batch, the batch)"""
 
 
-def go(ranks: Ranks | None, made: Made, saved: Saved | None, rounds: int, options: dict[str, Any]) -> tuple[Any, Saved]:
+def go(ranks: Ranks | None, made: Made, saved: Saved | None, rounds: int) -> tuple[Any, Saved]:
     """So many rounds as this rank has them."""
     node = kind_of(NextBatch).new_instance()
-    node.prefetch = options.get("prefetch", False)
     windows = Filled(saved.count if saved is not None else 0)
     seed_everything(17 + (ranks.rank if ranks is not None else 0))
     if saved is not None:
@@ -79,18 +78,16 @@ def node_fields() -> list[str]:
     return [name for name, declared in kind_of(NextBatch).fields.items() if declared.stored and name != "runs"]
 
 
-def stretch(
-    world_size: int, made: Made, saved: list[Saved] | None, rounds: int, options: dict[str, Any]
-) -> tuple[Batches, list[Saved]]:
+def stretch(world_size: int, made: Made, saved: list[Saved] | None, rounds: int) -> tuple[Batches, list[Saved]]:
     """So many rounds of all ranks; one process has none."""
     one = None if saved is None else saved[0]
     if world_size == 1:
-        batches, left = go(None, made, one, rounds, options)
+        batches, left = go(None, made, one, rounds)
         return batches, [left]
 
     def program(ranks: Ranks) -> tuple[Any, Saved]:
         is_same = saved is not None and len(saved) == world_size
-        return go(ranks, made, saved[ranks.rank] if is_same and saved is not None else one, rounds, options)
+        return go(ranks, made, saved[ranks.rank] if is_same and saved is not None else one, rounds)
 
     results = run_ranks(world_size, program)
     return sorted((each for batches, _ in results for each in batches), key=lambda each: each[:2]), [
@@ -103,25 +100,24 @@ def stretch(
 @pytest.mark.parametrize("name", DATA)
 def test_cut_anywhere_and_continued_by_others(name: str) -> None:
     """2 -> 2 -> 1 -> 4 -> 3, cut after every round of the first, and at places drawn for the others."""
-    options = {"prefetch": "prefetched" in name}
     for cut in range(0, 14, 1 if name == "loader" else 5):
         choose = random.Random(cut)
         saved, seen, opened = None, [], {}
         for number, world_size in enumerate((2, 2, 1, 4, 3)):
             rounds = cut if not number else choose.randint(0, 7)
             before = seen[-1][0] if seen else -1
-            batches, saved = stretch(world_size, DATA[name], saved, rounds, options) if rounds else ([], saved)
+            batches, saved = stretch(world_size, DATA[name], saved, rounds) if rounds else ([], saved)
             for epoch, _, _ in batches:
                 if epoch > before:
                     opened.setdefault(epoch, world_size)
             seen += batches
         assert [each[:2] for each in seen] == [divmod(number, BATCHES) for number in range(len(seen))]
         for epoch, world_size in opened.items():
-            expected = [each for each in REFERENCES.of(name, world_size, options) if each[0] == epoch]
+            expected = [each for each in REFERENCES.of(name, world_size) if each[0] == epoch]
             part = [each for each in seen if each[0] == epoch]
             if len(part) == BATCHES and name not in ("list", "batch_sampler"):
                 assert sorted(sample[0] for *_, batch in part for sample in batch) == [*range(SAMPLES)]
-            if world_size > 1 or name in ("loader", "loader_prefetched", "batch_sampler", "list"):
+            if world_size > 1 or name in ("loader", "batch_sampler", "list"):
                 assert part == expected[: len(part)], (name, cut, world_size)
 
 
@@ -131,11 +127,11 @@ class _References:
     def __init__(self) -> None:
         self._known: dict[tuple[str, bool], Batches] = {}
 
-    def of(self, name: str, world_size: int, options: dict[str, Any]) -> Batches:
+    def of(self, name: str, world_size: int) -> Batches:
         key = name, world_size > 1
         if key not in self._known:
             ranks, rounds = (2, 40) if world_size > 1 else (1, 3 * BATCHES)
-            self._known[key] = stretch(ranks, DATA[name], None, rounds, options)[0]
+            self._known[key] = stretch(ranks, DATA[name], None, rounds)[0]
         return self._known[key]
 
 

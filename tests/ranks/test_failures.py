@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from graphtrain.errors import GraphtrainError, RankFailedError, RanksDivergedError, UsageError
-from graphtrain.outcome import STOPPED
 from graphtrain.ranks import Alone, Failure, Ranks, current_ranks, is_one_of_several, on_all_ranks, prints, using_ranks
 from graphtrain.ranks.current import leave
 
@@ -54,7 +53,6 @@ FAILED = {"rank": 1, "place": "in setup", "kind": "failed"}
         (ValueError("bad batch"), {**FAILED, "reason": "ValueError: bad batch"}, ["on rank 1"]),
         (KeyboardInterrupt(), {**FAILED, "reason": "KeyboardInterrupt"}, ["on rank 1"]),
         (UsageError("no such file"), {**FAILED, "reason": "UsageError: no such file"}, []),
-        (SystemExit(STOPPED), {**FAILED, "reason": "", "kind": "stopped"}, ["on rank 1"]),
         (SystemExit(2), {**FAILED, "reason": "SystemExit: 2"}, ["on rank 1"]),
         (
             RankFailedError("rank 0 has ended", "look there"),
@@ -123,10 +121,3 @@ def test_before_they_have_joined_rank_0_prints(
     assert prints("a message") is prints_it
     if not is_of_several:
         assert isinstance(current_ranks(), Alone) and current_ranks() is current_ranks()
-
-
-def test_ranks_are_used_within_the_block_only() -> None:
-    before, ranks = current_ranks(), Noting()
-    with using_ranks(ranks):
-        assert current_ranks() is ranks
-    assert current_ranks() is before

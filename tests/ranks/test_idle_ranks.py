@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from graphtrain import Graph, Loader, StepFunction, Trainer, node, progress
+from graphtrain import Graph, Loader, Trainer, node, progress
 from graphtrain.errors import DataError
 from graphtrain.ranks import Ranks
 from tests.checks.corpus import undeclared
@@ -206,39 +206,10 @@ def test_what_a_step_function_returned_stays_on_a_rank_without_a_batch() -> None
     assert of_second == [(0, 1, None), (0, 3, (0, 1)), (1, 1, (0, 3)), (1, 3, (1, 1))]
 
 
-def skipping() -> Any:
-    class SkippingBatch:
-        """Leave out batches whose first number is large, as of a loss that is not finite."""
-
-        skipped: int = progress(0, in_digest=False)
-
-        def __call__(self, model: Any, batch: Any, training_step: StepFunction, window: int = 1) -> Any:
-            loss = training_step(model, batch)
-            runs = bool(batch[0, 0] < 0.3)
-            self.skipped += not runs
-            if runs:
-                (loss / window).backward()
-            return loss.detach(), runs
-
-    return undeclared("skipping_batch", SkippingBatch, writes="loss", effects="backward?")
-
-
 def replaced(kind: Any) -> Edit:
     return lambda graph: graph.replace("train_batch", kind.implementation).set(
         "train_batch", reads={"window": "accumulate.window"}
     )
-
-
-@pytest.mark.full
-def test_a_visit_that_may_run_no_backward_pass_is_counted_on_all_ranks() -> None:
-    """Which of them did is known once they have told each other; a window takes more batches in its place."""
-    ends = trained(3, fit(1, replaced(skipping())))
-    for end in ends:
-        assert torch.equal(end.weights, ends[0].weights)
-        assert end.progress["accumulate"] == ends[0].progress["accumulate"]
-    (alone,) = trained(1, fit(1, replaced(skipping())))
-    assert sum(end.progress["train_batch"]["skipped"] for end in ends) == alone.progress["train_batch"]["skipped"] > 0
-    assert_as_alone(4, replaced(skipping()))
 
 
 @pytest.mark.full

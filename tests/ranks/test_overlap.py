@@ -14,7 +14,6 @@ from torch.utils.checkpoint import checkpoint
 
 from graphtrain import Graph, StepFunction, TrainBatch, Trainer, node
 from graphtrain.errors import RankFailedError, UsageError
-from graphtrain.program import gradient_windows, overlap
 from graphtrain.ranks import Ranks, buckets, current_ranks
 from graphtrain.ranks.buckets import EarlySums
 from tests.ranks.fake_ranks import World, run_ranks
@@ -220,7 +219,7 @@ def test_no_exchange_is_open_between_transitions() -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_a_cut_around_the_pass_is_exact(tmp_path: Path, world_size: int) -> None:
-    """The first pass after a resume begins no sum, as what it does is not known yet: with the same bits."""
+    """The first pass after a resume begins no sum, as it is not known which gradients there are: with the same bits."""
     whole = end_of(fit(2), world_size)
 
     def cut(number: int) -> Callable[[Ranks], str]:
@@ -247,33 +246,22 @@ def test_a_cut_around_the_pass_is_exact(tmp_path: Path, world_size: int) -> None
 
 
 class Shared(nn.Module):
-    """One layer in two checkpoints, whose passes add to its gradient one after the other.
-
-    Attributes:
-        begins: the batch from which on it does.
-    """
-
-    begins = 0
+    """One layer in two checkpoints, whose passes add to its gradient one after the other."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first, self.layer, self.last = nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 6)
-        self.calls = 0
 
     def forward(self, inputs: torch.Tensor, *, is_rare: bool = False) -> torch.Tensor:
         hidden = self.first(inputs)
-        for _ in range(2 if self.calls >= self.begins else 1):
+        for _ in range(2):
             hidden = torch.tanh(checkpoint(self.layer, hidden, use_reentrant=True))
-        self.calls += 1
         output: torch.Tensor = self.last(hidden)
         return output
 
 
-def test_a_gradient_that_one_pass_adds_to_twice_is_summed_after_it(begun: Begun, monkeypatch: Patch) -> None:
-    within = end_of(fit(), model=Shared)
-    assert any(count for _, count, _ in begun), "those before it, in the order of all ranks"
-    assert [digest for digest, *_ in within] == [digest for digest, *_ in end_of(fit(within=False), model=Shared)]
-    monkeypatch.setattr(Shared, "begins", 2)
+def test_a_gradient_that_one_pass_adds_to_twice_is_refused() -> None:
+    end_of(fit(within=False), model=Shared)
     with pytest.raises(UsageError, match=r"^one backward pass adds twice to the gradient of a parameter of shape \[6"):
         end_of(fit(), model=Shared)
 
@@ -361,73 +349,6 @@ def test_what_is_summed_early_of_a_large_gradient_of_another_layout_is_put_into_
     ranks.exchanged[0].fill_(7.0)
     early.wait()
     assert bool((turned.grad == 7.0).all())
-
-
-# ---- without any part of it, the results are others
-
-
-def as_they_come(patch: Patch) -> None:
-    def note(self: EarlySums, parameter: torch.Tensor) -> None:
-        if self._begins:
-            self._order.remove(next(each for each in self._order if each is parameter))
-            self._order.insert(len(self._begun), parameter)
-            self._begin(self.count + 1)
-
-    patch.setattr(EarlySums, "_note", note)
-
-
-def none_for_others(patch: Patch) -> None:
-    complete = EarlySums.complete
-    patch.setattr(EarlySums, "complete", lambda self, count, *rest: complete(self, self.count, *rest))
-
-
-def exchange_again(patch: Patch) -> None:
-    patch.setattr(gradient_windows, "_unless", lambda act, flags: act)
-
-
-def every_pass_is_last(patch: Patch) -> None:
-    patch.setattr(overlap.Rounds, "amount", lambda self, node, ran=None: lambda: 100)
-
-
-def wait_for_nothing(patch: Patch) -> None:
-    patch.setattr(EarlySums, "wait", lambda self: None)
-
-
-def begin_at_once(patch: Patch) -> None:
-    def at_once(self: EarlySums, backward: Callable[[], None]) -> None:
-        self._begin(len(self._order))
-        backward()
-
-    patch.setattr(EarlySums, "within", at_once)
-
-
-def trust_all_guards(patch: Patch) -> None:
-    patch.setattr(overlap, "_may_change", lambda *arguments: False)
-
-
-MUTATIONS: dict[Callable[[Patch], None], Graph] = {
-    as_they_come: fit(),
-    none_for_others: fit(),
-    exchange_again: fit(2),
-    every_pass_is_last: fit(2),
-    wait_for_nothing: fit(),
-    begin_at_once: fit(),
-    trust_all_guards: fit(1, by_the_last_count),
-}
-
-
-@pytest.mark.second(4)
-@pytest.mark.full
-@pytest.mark.parametrize("mutation", MUTATIONS)
-def test_a_mutation_is_noticed(mutation: Callable[[Patch], None], monkeypatch: Patch) -> None:
-    graph = MUTATIONS[mutation]
-    expected = end_of(graph.set("exchange", overlap=False), 3)
-    mutation(monkeypatch)
-    try:
-        found = end_of(graph, 3)
-    except Exception:
-        return
-    assert found != expected, f"nothing notices {mutation.__name__}"
 
 
 # ---- real processes

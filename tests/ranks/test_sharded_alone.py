@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,6 @@ import pytest
 import safetensors.torch
 import torch
 import torch.distributed as dist
-from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Partial
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -29,8 +27,6 @@ from graphtrain.ranks.sharded import (
     mesh_of_group,
     mesh_shape,
     refuse_meshes,
-    reshard,
-    sum_gradients,
     whole_norms,
     whole_of_part,
 )
@@ -38,10 +34,8 @@ from graphtrain.storage.manifest import read_manifest
 from graphtrain.storage.rank_files import read_state
 from graphtrain.storage.resharded import pieces_of, read_resharded
 from tests.ranks import sharded, sharded_files
-from tests.ranks.test_sharded import ALONE, EXACT, validated
+from tests.ranks.test_sharded import ALONE, validated
 from tests.ranks.test_sharded_files import shorten
-
-SHORT = replace(EXACT, samples=12, epochs=1)
 
 
 @pytest.fixture(autouse=True)
@@ -146,25 +140,3 @@ def test_the_norm_of_a_whole_is_that_of_the_norms_of_its_parts(
     expected = torch.stack([torch.linalg.vector_norm(whole, order) for whole in wholes])
     for plain in (tensors[2], wholes[2]):
         assert torch.allclose(whole_norms([*tensors[:2], plain, tensors[3]], order), expected)
-
-
-def test_every_part_of_a_model_sums_its_gradients_and_is_sharded_again(
-    mesh: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Linear(4, 2))
-    fully_shard(model[0], mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    noted: list[tuple[str, Any]] = []
-    for name in ("set_gradient_divide_factor", "set_force_sum_reduction_for_comms"):
-        monkeypatch.setattr(FSDPModule, name, lambda part, value, name=name: noted.append((name, value)))
-    sum_gradients(model)
-    assert noted == 2 * [("set_gradient_divide_factor", 1.0), ("set_force_sum_reduction_for_comms", True)]
-    for part in (model, model[0]):
-        part.unshard()
-    assert not any(map(is_sharded, model.parameters()))
-    reshard(model)
-    assert all(map(is_sharded, model.parameters()))
-    ranks_sharded._leave(os.getpid() + 1)
-    assert dist.is_initialized(), "another process ends, which was forked"
-    ranks_sharded._leave(os.getpid())
-    assert not dist.is_initialized()

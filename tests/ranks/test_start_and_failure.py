@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.distributed import TCPStore
 
 from graphtrain import Graph, Loader, Trainer
@@ -218,8 +219,8 @@ def test_a_rank_that_does_not_come_in_time(rows: list[dict[str, Any]]) -> None:
 def test_one_run_directory(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         assert row["taken"][0] == row["file"][0] == "UsageError"
-        assert "is being trained by another trainer of this process" in row["taken"][1]
-        assert "is not a folder" in row["file"][1]
+        assert "is being trained by process " in row["taken"][1]
+        assert "cannot be written: " in row["file"][1]
     assert rows[0]["taken"] == rows[1]["taken"]
 
 
@@ -298,3 +299,20 @@ def test_without_a_store_the_first_that_is_left_prints(rank: int, prints_it: boo
     with using_ranks(ranks):
         assert prints("all of them", is_of_all=True) is prints_it
         assert prints("one of them")
+
+
+def test_a_script_that_has_made_a_group_is_told_to_leave_it_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    with pytest.raises(UsageError, match=r"the script has called torch\.distributed\.init_process_group\n  hint:"):
+        Processes.join()
+
+
+def test_an_address_that_cannot_be_reached_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def connect(*words: Any, **options: Any) -> Any:
+        raise RuntimeError("timed out\nand where in the C++ code")
+
+    monkeypatch.setattr("graphtrain.ranks.processes.TCPStore", connect)
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "node7", "MASTER_PORT": "29500"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=r"rank 1 cannot reach the other processes at node7:29500: timed out\n  hint:"):
+        Processes.join()

@@ -18,8 +18,6 @@ from tests.ranks.fake_ranks import run_ranks
 BATCHES, EPOCHS, SIZE, WINDOW = 23, 3, 2, 12
 LAST = 1  # the samples in the last batch of an epoch
 
-FIRED: dict[int, list[tuple[int, int]]] = {}
-
 
 @node(observer=True)
 class Firing:

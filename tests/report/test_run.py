@@ -58,7 +58,7 @@ def test_the_files_say_what_the_trainer_says(trained: tuple[Trainer, Run]) -> No
     trainer, run = trained
     assert run.metrics == trainer.metrics and run.graph == trainer.graph
     assert run.snapshot().step == trainer.snapshot().step == trainer.metrics[-1]["step"]
-    assert (run.status["state"], run.arguments, run.texts) == ("finished", {"lr": 0.1, "name": "adam"}, [])
+    assert (run.status["state"], run.arguments) == ("finished", {"lr": 0.1, "name": "adam"})
     assert run.status["arguments"] == run.arguments
     assert repr(run).removeprefix(f"<Run {run.path}") == repr(trainer).removeprefix("<Trainer of fit")
     assert run.frame().equals(trainer.frame()) and run.frame(joined=False).equals(trainer.frame(joined=False))
@@ -78,7 +78,7 @@ def test_what_is_missing_or_damaged_is_named(damage: Callable[[Path], Any], said
     run = on_disk(tmp_path / "run")
     damage(tmp_path / "run")
     with pytest.raises(UsageError, match=said):
-        _ = (Run(run.path).status, run.metrics, run.texts)
+        _ = (Run(run.path).status, run.metrics)
     assert repr(run).startswith(f"<Run {run.path}: ")
 
 
@@ -110,11 +110,11 @@ def test_a_run_is_there_by_its_checkpoints_too(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no run in"):
         _ = run.status
     on_disk(tmp_path, state="running", process=2**22 + 1)
-    assert (run.status["state"], run.was_killed, run.is_alive) == ("interrupted", True, False)
+    assert (run.status["state"], run.was_killed) == ("interrupted", True)
     on_disk(tmp_path, notices=[[1.5, "a line"], "x", ["x", 1]])
     assert (run.was_killed, run.notices) == (False, [(1.5, "a line")])
     on_disk(tmp_path, state="running", host="another one")
-    assert (run.status["state"], run.is_alive) == ("running", None)
+    assert (run.status["state"], run.was_killed) == ("running", False)
 
 
 # ---- as a table

@@ -1,4 +1,4 @@
-"""What loggers are told beside rows: checkpoints, the outcome, and what is shown; texts are kept on the disk too."""
+"""What loggers are told beside rows: checkpoints, the outcome, and what is shown."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphtrain import Graph, Histogram, Image, Run, RunLogger, Text, Trainer, UsageError, node
+from graphtrain import Graph, Histogram, Image, RunLogger, Text, node
 from graphtrain.report.logger import Beginning
 from graphtrain.report.recorder import Recorder
 from tests.resume.rank_runs import run, trainer_of
@@ -115,48 +115,3 @@ def test_texts_images_and_histograms_reach_the_loggers_that_take_them(tmp_path: 
     assert (events.Histograms("weights")[0].step, events.Histograms("weights")[0].histogram_value.num) == (6, 18)
     (image,) = events.Images("picture")
     assert (image.width, image.height, image.step) == (3, 6, 6)
-
-
-@node(family="bookkeeping", observer=True)
-def show_sample(model: Any, recorder: Recorder, *, name: str = "sample") -> None:
-    """Show a text that depends on the weights."""
-    recorder.show({name: Text(f"Once\nupon {model[0].weight.sum():.9f}")})
-
-
-def sampled(run_dir: Path | None) -> Trainer:
-    """A text after each of six steps; checkpoints between them."""
-
-    def graph(graph: Graph) -> Graph:
-        return quiet(graph).insert("sample", show_sample, after="step").set("checkpoint", every="4 steps")
-
-    return trainer_of(run_dir, graph=graph)
-
-
-@pytest.mark.full
-def test_texts_are_those_of_the_uncut_run_after_a_cut(tmp_path: Path) -> None:
-    sampled(tmp_path / "whole").run()
-    whole = (tmp_path / "whole" / "texts.jsonl").read_bytes()
-    assert len(whole.splitlines()) == 6
-    cut = sampled(tmp_path / "cut")
-    texts = tmp_path / "cut" / "texts.jsonl"
-    while not texts.exists() or len(texts.read_bytes().splitlines()) < 5:
-        cut.advance()  # past the checkpoint of step 4: the fifth text is shown again
-    assert whole.startswith(texts.read_bytes())
-    sampled(tmp_path / "cut").run()
-    assert texts.read_bytes() == whole
-    rows = Run(tmp_path / "cut").texts
-    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6] and list(rows[0]) == ["step", "epoch", "sample"]
-    assert rows[-1]["sample"].startswith("Once\nupon ")
-
-
-def test_the_latest_texts_are_in_the_snapshot() -> None:
-    trainer = sampled(None)
-    trainer.run()
-    assert [*trainer.snapshot().texts] == ["sample"]
-    recorder = Recorder(lambda: (3, 0.5))
-    for number in range(20):
-        recorder.show({f"sample {number}": Text(str(number))})
-    recorder.show({"sample 7": Text("again")})
-    assert len(recorder.texts) == 16 and list(recorder.texts.items())[-1] == ("sample 7", "again")
-    with pytest.raises(UsageError, match="`show` was given a text with the name `step`"):
-        recorder.show({"step": Text("1")})

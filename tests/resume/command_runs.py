@@ -29,16 +29,14 @@ class Run:
     Attributes:
         settings: edits of the graph and arguments of `setup`, beyond those that all runs share.
         about: what `slow_disk` reads from its environment.
-        script: Default: the run with everything in it, on a disk that can be slowed.
     """
 
     folder: Path
     settings: tuple[str, ...] = ()
     about: Mapping[str, str] = field(default_factory=dict)
-    script: Path = SLOW_DISK
 
     def __post_init__(self) -> None:
-        shutil.copy(self.script, self.folder / self.script.name)
+        shutil.copy(SLOW_DISK, self.folder / SLOW_DISK.name)
 
     @property
     def directory(self) -> Path:
@@ -77,7 +75,7 @@ class Run:
         return done.code, done.out + done.err
 
     def _words(self, *words: str) -> list[str]:
-        return ["run", self.script.name, "--run-dir", "run", *GRAPH, *self.settings, *words]
+        return ["run", SLOW_DISK.name, "--run-dir", "run", *GRAPH, *self.settings, *words]
 
     def _environment(self, about: Mapping[str, str]) -> dict[str, str]:
         return {**environment(), "PYTHONPATH": str(ROOT), **self.about, **about}

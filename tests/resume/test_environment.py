@@ -211,7 +211,9 @@ def test_names_and_arguments_may_have_any_bytes(project: Path) -> None:
     (folder / os.fsdecode(b"n\xff.py")).write_text("x = 1\n")
     with (folder / "helper.py").open("a") as file:
         file.write("import importlib; importlib.import_module('n\\udcff')\n")
-    words = ["run", f"{folder.name}/tiny.py", os.fsdecode(b"name=x\xe9"), "--run-dir", os.fsdecode(b"r\xe9")]
+    words = ["run", f"{folder.name}/tiny.py", os.fsdecode(b"name=x\xe9"), "--run-dir", "r"]
+    refused = in_a_process(*words[:-1], os.fsdecode(b"r\xe9"), cwd=project)
+    assert refused.code == 2 and "is not UTF-8" in refused.err, "safetensors cannot read such a file"
     for until in ("2 steps", "3 steps"):
         result = in_a_process(*words, "--until", until, cwd=project)
         assert result.code == 0, result.err

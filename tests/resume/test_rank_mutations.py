@@ -14,7 +14,7 @@ from graphtrain.storage.sharing import Sharing
 from tests.resume.rank_runs import run
 from tests.resume.test_rank_resume import assert_equal
 
-BETWEEN, IN_VALIDATION, WINDOW = 12, 48, 6  # transitions
+BETWEEN, IN_VALIDATION, WINDOW = 12, 49, 6  # transitions
 
 Mutate = Callable[[pytest.MonkeyPatch], None]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,6 @@ import pytest
 import torch
 
 from graphtrain import Graph, Outcome, Trainer
-from graphtrain.errors import SaveFailedError
-from graphtrain.storage import checkpoint as writing
 from graphtrain.storage.manifest import Manifest, read_manifest
 from tests.program.small_run import small_graph, small_trainer
 
@@ -142,32 +139,3 @@ def test_an_earlier_checkpoint_that_is_resumed_by_its_name_stays(tmp_path: Path)
     before = checkpoints(tmp_path)
     small_trainer(tmp_path, graph=saving("3 batches", keep=10)).advance(0, resume=before[0])
     assert checkpoints(tmp_path)[:-1] == before
-
-
-def test_a_save_that_fails_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = small_trainer(tmp_path, graph=saving())
-    trainer.advance(8)
-    former = trainer.save()
-    assert former is not None
-
-    def refuse(path: Path, data: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(writing, "write_file", refuse)
-        with pytest.raises(SaveFailedError):
-            trainer.save()
-    assert checkpoints(tmp_path) == [former.name]
-    trainer.save()
-    assert len(checkpoints(tmp_path)) == 1 and checkpoints(tmp_path) != [former.name]
-
-
-def test_a_save_is_not_taken_for_one_that_somebody_removed(tmp_path: Path) -> None:
-    """The number of what is gone is free again."""
-    trainer = small_trainer(tmp_path, graph=saving())
-    trainer.advance(8)
-    former = trainer.save()
-    assert former is not None
-    shutil.rmtree(former)
-    assert trainer.save() == former
-    assert checkpoints(tmp_path) == [former.name]

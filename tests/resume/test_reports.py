@@ -54,12 +54,9 @@ def test_a_state_that_cannot_be_restored_is_named() -> None:
 # ---- what `setup` made
 
 
-@pytest.mark.parametrize("number", [0, 1, 3, 4, 5])
-def test_a_few_differences_are_listed_and_the_others_counted(number: int) -> None:
-    lines = unexplained([f"model.{index}" for index in range(number)])
-    what = "differs from what `setup` made: seed it, or give what holds it a `state_dict`"
-    assert lines[:3] == [f"model.{index} {what}" for index in range(min(number, 3))]
-    assert lines[3:] == {4: ["1 more such difference"], 5: ["2 more such differences"]}.get(number, [])
+def test_a_few_differences_are_listed_and_the_others_counted() -> None:
+    lines = unexplained([f"model.{index}" for index in range(5)])
+    assert len(lines) == 4 and lines[3] == "and 2 more"
 
 
 # ---- the environment

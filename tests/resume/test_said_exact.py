@@ -139,18 +139,6 @@ def test_what_says_that_hooks_are_registered_is_not_restored_without_them(
     assert f"model.0.{flag} may say that hooks are registered, so it is not saved: register them in `setup`" in said
 
 
-def test_hooks_are_not_registered_twice_in_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that has failed is resumed with the same objects, which have their hooks."""
-    run = trainer((lambda: Hooked("ready", is_set=True), squared), tmp_path, [])
-    run.run(until="3 batches")
-    monkeypatch.setattr(torch.optim.SGD, "zero_grad", lambda *given, **named: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        run.run()
-    monkeypatch.undo()
-    run.run()
-    assert len(run.resources["model"].body[0]._forward_hooks) == 1
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("output", ["hidden_states", "attentions"])
 def test_hooks_that_transformers_registers_by_itself(output: str, tmp_path: Path) -> None:

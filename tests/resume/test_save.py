@@ -143,7 +143,7 @@ def test_a_failure_is_raised_at_the_next_transition_and_the_run_can_be_resumed(t
         disk.refuses = 1
 
     def wait_for_it() -> None:
-        while trainer._run.writer.is_writing():
+        while not trainer._run.writer._writing.is_over:  # type: ignore[union-attr]
             time.sleep(0.01)
 
     on_batch(trainer, 7, wait_for_it)

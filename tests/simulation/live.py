@@ -76,7 +76,7 @@ def prepare() -> None:
 
 @cache
 def _warm_up() -> None:
-    of_ranks = RankLife(0, Plan(2, 1, 1, True), (2,), 0.0, 0.0, 0.0, "stop", "wait", tokens=True)
+    of_ranks = RankLife(0, Plan(2, 1, 1, True), (2,), 0.0, 0.0, 0.0, "stop", tokens=True)
     with _folder() as folder, suppress(Exception):  # a bug is found by a life
         for number, life in enumerate(every_part()):
             for _ in range(2):  # the second time it is resumed

@@ -37,14 +37,9 @@ from torch.utils.data import DataLoader
 from graphtrain import Graph, Loader, Trainer
 from graphtrain.state.category import (
     _hides_state,
-    _is_number_of_c,
     category_of,
-    is_constant,
-    is_left_alone,
     is_reopened,
     is_users,
-    is_value,
-    slots_of,
 )
 
 
@@ -58,14 +53,6 @@ class OnlyReferred:
 
 class Slotted:
     __slots__ = "only"
-
-
-class Private(Slotted):
-    __slots__ = ("__dict__", "__hidden", "__shown__", "__weakref__")
-
-
-class _Private(Slotted):
-    __slots__ = ("__hidden",)
 
 
 class Handler(logging.Handler):
@@ -109,7 +96,7 @@ def generator() -> Any:
 
 
 CATEGORIES: dict[str, list[type]] = {
-    "value": [int, type(None), torch.Size, torch.dtype, numpy.float32, pathlib.PosixPath, re.Pattern, range],
+    "value": [int, type(None), torch.Size, torch.dtype, numpy.float32, pathlib.PosixPath, range],
     "tensor": [torch.Tensor, torch.nn.Parameter],
     "array": [numpy.ndarray, numpy.memmap],
     "generator": [
@@ -184,19 +171,6 @@ def test_a_class_of_c_may_hide_state(kind: type, package: str, expected: bool) -
     assert _hides_state(kind, package) is expected
 
 
-def test_numbers_of_c_are_those_without_addresses() -> None:
-    numbers = [ctypes.c_int, ctypes.c_bool, ctypes.c_char, ctypes.c_double * 2, ctypes.c_int * 2 * 3]
-    others = [ctypes.c_void_p, ctypes.c_char_p * 2, ctypes.POINTER(ctypes.c_int), Structure, Structure * 2, int]
-    assert [_is_number_of_c(kind) for kind in (*numbers, *others)] == [True] * len(numbers) + [False] * len(others)
-
-
-def test_slots_have_the_names_by_which_they_are_set() -> None:
-    assert slots_of(Slotted) == ("only",) == slots_of(Slotted)
-    assert slots_of(Private) == ("_Private__hidden", "__shown__", "only")
-    assert slots_of(_Private) == ("_Private__hidden", "only")
-    assert slots_of(Counting) == ()
-
-
 def test_what_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, file in {"mine": "/home/mine.py", "of_c": None, "installed": torch.__file__}.items():
         module = types.ModuleType(name)
@@ -209,19 +183,6 @@ def test_what_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     module.__file__ = "/home/graphtrain/__init__.py"
     monkeypatch.setitem(sys.modules, "graphtrain.made", module)
     assert not is_users("graphtrain.made")
-
-
-def test_values_and_constants() -> None:
-    values: list[Any] = [3, "a", None, torch.float32]
-    constants: list[Any] = [(1, (2, "a")), frozenset({1}), frozenset({(1,)}), int, len, ()]
-    others: list[Any] = [[], (1, []), {1}, torch.ones(1), (1, (2, {})), frozenset({torch.ones(1)})]
-    assert [is_value(each) for each in (*values, *constants, *others)] == [True] * 4 + [False] * 12
-    assert [is_constant(each) for each in (*values, *constants, *others)] == [True] * 10 + [False] * 6
-
-
-def test_what_is_left_alone() -> None:
-    left = [threading.Lock(), threading.RLock(), threading.local(), logging.getLogger(), Handler(), sys]
-    assert [is_left_alone(each) for each in (*left, 3, None, Counting())] == [True] * 6 + [False] * 3
 
 
 def test_files_and_archives_that_are_only_read_are_reopened(tmp_path: Path) -> None:

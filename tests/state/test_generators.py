@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from graphtrain import Loader
 from graphtrain.data.samplers import generators_of
-from graphtrain.errors import CheckpointError
 from graphtrain.state import random as random_of_state
 from graphtrain.state.generators import (
     HOST,
@@ -22,7 +21,6 @@ from graphtrain.state.generators import (
     NumpyGlobal,
     generator_of,
     kind_of_generator,
-    new_generator,
     same_state,
     with_generators,
     without_generators,
@@ -93,17 +91,6 @@ class Transformed(Dataset[float]):
         return self.transform(float(index))
 
 
-class Stream:
-    """Batches in an order that is drawn bit by bit from a generator of its own."""
-
-    def __init__(self, generator: Any) -> None:
-        self.rng = generator
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        for index in range(6):
-            yield torch.tensor([index, number(self.rng)])
-
-
 @pytest.mark.parametrize("made", GENERATORS.values(), ids=GENERATORS)
 def test_one_interface_over_all_types(made: Callable[[], Any]) -> None:
     source = made()
@@ -122,12 +109,6 @@ def test_one_interface_over_all_types(made: Callable[[], Any]) -> None:
     other = generator_of(made())
     assert other is not None
     assert not same_state(generator.get_state(), other.get_state())
-
-
-def test_what_is_no_generator_or_has_no_state_is_none() -> None:
-    assert generator_of(3) is None
-    assert generator_of(random.SystemRandom()) is None
-    assert generator_of(random) is None
 
 
 @pytest.mark.parametrize(
@@ -152,21 +133,6 @@ def test_where_generators_are_found(hold: Callable[[Any], Any], made: Callable[[
         assert isinstance(again, type(found))
         again.seed(4)
         assert found.draw() == again.draw()
-
-
-def test_a_generator_that_several_parts_hold_is_found_once() -> None:
-    generator = torch.Generator()
-    loader = DataLoader(range(4), 2, shuffle=True, generator=generator)
-    assert len(generators_of(loader)) == 1
-
-
-def test_the_collation_of_a_loader_may_hold_one() -> None:
-    class Collation(Transform):
-        def __call__(self, samples: Any) -> Any:
-            return torch.tensor([one + number(self.noise) for one in samples])
-
-    loader = Loader(range(8), 2, collate_fn=Collation(GENERATORS["default_rng"]), seed=1)
-    assert batches(loader.batches(0))[2:] == batches(loader.batches(0, start=2))
 
 
 @pytest.mark.second(2)
@@ -195,40 +161,6 @@ def test_cuts_with_a_data_set_that_holds_one(
     loader: Any, made: Callable[[], Any], tmp_path: Path, assert_exact: AssertExact
 ) -> None:
     assert_exact(lambda: loader(Disturbed(made), 2, shuffle=True), tmp_path)
-
-
-@pytest.mark.second(1)
-@pytest.mark.full
-@pytest.mark.parametrize("loader", [Loader, DataLoader])
-def test_cuts_with_workers(loader: Any, tmp_path: Path, assert_exact: AssertExact) -> None:
-    made = GENERATORS["default_rng"]
-    assert_exact(lambda: loader(Disturbed(made), 2, shuffle=True, num_workers=2), tmp_path)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("loader", [Loader, DataLoader])
-def test_training_and_validation_on_parts_of_one_data_set(
-    loader: Any, tmp_path: Path, assert_exact: AssertExact
-) -> None:
-    def made() -> dict[str, Any]:
-        data = Disturbed(GENERATORS["default_rng"])
-        return {
-            "train_data": loader(Subset(data, range(9)), 2, shuffle=True),
-            "val_data": loader(Subset(data, range(9, COUNT)), 2),
-        }
-
-    assert_exact(made, tmp_path)
-
-
-@pytest.mark.second(3)
-@pytest.mark.full
-@pytest.mark.parametrize("made", GENERATORS.values(), ids=GENERATORS)
-def test_two_iterables_that_share_one(made: Callable[[], Any], tmp_path: Path, assert_exact: AssertExact) -> None:
-    def both() -> dict[str, Any]:
-        generator = made()
-        return {"train_data": Stream(generator), "val_data": Stream(generator)}
-
-    assert_exact(both, tmp_path)
 
 
 # NumPy's global generator is read and put back in place
@@ -271,18 +203,6 @@ def test_half_a_pair_of_normal_numbers_is_neither_lost_nor_taken_over() -> None:
     generator.get_state()
     generator.set_state(with_half)  # the same bytes as the state read last
     assert generator.get_state()["has_gauss"] == 1
-
-
-def test_another_bit_generator_in_numpys_place() -> None:
-    former = numpy.random.get_bit_generator()
-    try:
-        numpy.random.set_bit_generator(numpy.random.PCG64(1))
-        state = HOST["numpy"].get_state()
-        expected = numpy.random.rand(3).tolist()
-        HOST["numpy"].set_state(state)
-        assert numpy.random.rand(3).tolist() == expected
-    finally:
-        numpy.random.set_bit_generator(former)
 
 
 def test_what_is_drawn_aside_leaves_no_trace() -> None:
@@ -359,83 +279,6 @@ def test_generators_are_plain_data_in_a_state_dict(source: Any, kind: str | None
         assert [generator_of(made).draw() for _ in range(2)] == draws  # type: ignore[union-attr]
 
 
-def test_a_state_without_generators_is_not_asked_for() -> None:
-    state = {"a": [1, {"state": 3}], "b": {"graphtrain.generator": "python", "state": 1, "more": 2}}
-    assert with_generators(state, lambda: pytest.fail("asked")) is state
-
-
-@pytest.mark.parametrize("kind", ["process", "x" * 200, 3])
-def test_a_generator_of_an_unknown_kind_is_refused(kind: Any) -> None:
-    with pytest.raises(CheckpointError) as caught:
-        new_generator(kind)
-    assert str(caught.value) == f"a generator of the kind {str(kind)[:100]} cannot be made"
-
-
-def test_children_of_a_seed_are_counted() -> None:
-    def spawned(source: Any) -> list[int]:
-        return [int(child.generate_state(1)[0]) for child in source.spawn(2)]
-
-    for make in (
-        lambda: numpy.random.SeedSequence(1),
-        lambda: numpy.random.default_rng(1).bit_generator.seed_seq,
-    ):
-        source, other = make(), make()
-        spawned(source)
-        generator = generator_of(source)
-        assert generator is not None
-        state = generator.get_state()
-        generator_of(other).set_state(state)  # type: ignore[union-attr]
-        assert spawned(other) == spawned(source)
-    bits, others = numpy.random.PCG64(1), numpy.random.PCG64(1)
-    assert "children" not in generator_of(bits).get_state()  # type: ignore[union-attr]
-    spawned(bits.seed_seq)
-    state = generator_of(bits).get_state()  # type: ignore[union-attr]
-    assert state["children"] == 2
-    generator_of(others).set_state(state)  # type: ignore[union-attr]
-    assert spawned(others.seed_seq) == spawned(bits.seed_seq)
-    generator_of(others).set_state({**state, "children": 0})  # type: ignore[union-attr]
-    assert spawned(others.seed_seq) == spawned(numpy.random.PCG64(1).seed_seq)
-
-
-def test_numbers_that_are_drawn_to_seed_others_have_62_bits() -> None:
-    sources = [made() for made in GENERATORS.values()]
-    sources += [numpy.random.PCG64(1), numpy.random.SeedSequence(1)]
-    for generator in (*HOST.values(), *map(generator_of, sources)):
-        assert generator is not None
-        generator.seed(5)
-        drawn = [generator.draw() for _ in range(40)]
-        assert all(type(number) is int and 0 <= number < 2**62 for number in drawn) and max(drawn) >= 2**59
-    seeds = generator_of(numpy.random.SeedSequence(1))
-    assert seeds is not None
-    first = seeds.draw()
-    seeds.seed(2)
-    assert seeds.draw() != first
-
-
-def test_states_are_compared_by_value() -> None:
-    first = {"a": torch.ones(2), "b": {"c": numpy.ones(2)}, "d": (1, 2)}
-    equal = {"a": torch.ones(2), "b": {"c": numpy.ones(2)}, "d": (1, 2)}
-    assert same_state(first, first) and same_state(first, equal)
-    for other in (
-        {**equal, "a": torch.zeros(2)}, {**equal, "b": {"c": numpy.zeros(2)}}, {**equal, "d": (1, 3)}, {"a": 1},
-        {**equal, "e": 1}, {"a": equal["a"], "b": equal["b"]},
-    ):  # fmt: skip
-        assert not same_state(first, other)
-
-
-@pytest.mark.parametrize("position", [0, 624, 625])
-def test_a_state_at_the_end_of_its_numbers_is_taken(position: int) -> None:
-    for name, last in (("MT19937", 624), ("RandomState", 624), ("Philox", 4)):
-        generator = generator_of(GENERATORS[name]())
-        assert generator is not None
-        place = min(position, last) + (position > last)
-        if position <= 624 and place <= last:
-            generator.set_state(forged(generator.get_state(), place))
-        else:
-            with pytest.raises(ValueError, match=rf"^the state of a generator is at its number {place}, of {last}$"):
-                generator.set_state(forged(generator.get_state(), place))
-
-
 # ---- the generators of the process
 
 
@@ -459,12 +302,3 @@ def test_what_was_seeded_is_not_seeded_again(monkeypatch: pytest.MonkeyPatch) ->
     assert seed_given() == 7, "too small for one of the system's"
     monkeypatch.setattr(torch, "initial_seed", lambda: 2**63 + 1)
     assert seed_given() == 1
-
-
-def test_large_seeds() -> None:
-    seed_everything(2**32 + 1)
-    numbers = numpy.random.rand()
-    numpy.random.seed(1)
-    assert numpy.random.rand() == numbers and torch.initial_seed() == 2**32 + 1
-    HOST["numpy"].seed(2**32 + 1)
-    assert numpy.random.rand() == numbers

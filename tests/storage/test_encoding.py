@@ -15,7 +15,7 @@ import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgpack
 import numpy
@@ -388,10 +388,6 @@ class Keeping(Mine):
         return {}
 
 
-class Point(NamedTuple):
-    x: int
-
-
 @dataclasses.dataclass
 class Settings:
     rate: float = 0.1
@@ -399,14 +395,6 @@ class Settings:
 
 class Phase(enum.Enum):
     WARM = 1
-
-
-class Level(enum.IntEnum):
-    LOW = 1
-
-
-class Word(str):
-    __slots__ = ()
 
 
 class Image(torch.Tensor):
@@ -447,21 +435,7 @@ UNSAVEABLE: dict[str, tuple[Any, str, str]] = {
         "<built-in function print> cannot be encoded",
         "save `dict(value)`, and fill a new defaultdict with it",
     ),
-    "dict of a class": (Table(a=1), f"a {HERE}.Table cannot be encoded", "save `dict(value)`"),
-    "namedtuple": (Point(1), f"a {HERE}.Point cannot be encoded", "save `tuple(value)`, or `value._asdict()`"),
-    "tuple of a class": (
-        torch.max(torch.ones(1), 0), "a torch.return_types.max cannot be encoded", "save `tuple(value)`",
-    ),
-    "dataclass": (Settings(), f"a {HERE}.Settings cannot be encoded", "save `dataclasses.asdict(value)`"),
-    "enum": (Phase.WARM, f"a {HERE}.Phase cannot be encoded", "save `member.name`, or `member.value`"),
-    "int enum": (Level.LOW, f"a {HERE}.Level cannot be encoded", "save `member.name`, or `member.value`"),
-    "text of a class": (Word("x"), f"a {HERE}.Word cannot be encoded", "save `str(value)`"),
-    "random": (random.Random(1), "a random.Random cannot be encoded", "save `generator.getstate()`"),
-    "numpy generator": (
-        numpy.random.default_rng(1), "a numpy.random._generator.Generator cannot be encoded",
-        "save `generator.bit_generator.state`",
-    ),
-    "torch generator": (torch.Generator(), "a torch._C.Generator cannot be encoded", "save `generator.get_state()`"),
+    "dict of a class": (Table(a=1), f"a {HERE}.Table cannot be encoded", RECREATED),
     "tensor in a set": ({torch.ones(1)}, f"a tensor in a set {BY_IDENTITY}", "save a list"),
     "tensor as a key": ({torch.ones(1): 1}, f"a tensor as a key {BY_IDENTITY}", "use its name as the key"),
 }  # fmt: skip

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import collections
 import datetime
-import ipaddress
 import pathlib
-import re
 import uuid
 import weakref
-import zoneinfo
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
@@ -285,11 +282,11 @@ def test_a_memo_numbers_what_it_met_by_parts() -> None:
     memo.add(first)
     assert memo.is_new(second) and not memo.is_new(second)
     assert [memo.place(value) for value in (first, second, third)] == [("a", 0), ("a", 1), None]
-    assert (memo.met(first), memo.met(second), memo.met(third), memo.is_linked) == ([0], [1], None, False)
+    assert (memo.met(first), memo.met(second), memo.met(third)) == ([0], [1], None)
     memo.begin("b")
     memo.add(third)
-    assert memo.place(third) == ("b", 0) and memo.met(third) == [0] and not memo.is_linked
-    assert memo.met(second) == ["a", 1] and memo.is_linked
+    assert memo.place(third) == ("b", 0) and memo.met(third) == [0]
+    assert memo.met(second) == ["a", 1]
     memo.forget()
     assert memo.place(third) is None and memo.met(second) == [1]
     memo.begin("c")
@@ -331,11 +328,11 @@ ZONE = datetime.timezone(datetime.timedelta(hours=5, minutes=30))
 STANDARD: list[Any] = [
     range(1, 9, 2), slice(1, None, -1), ..., complex(1, -2), Fraction(-3, 7), datetime.date(2026, 2, 28),
     datetime.timedelta(-1, 2, 3), datetime.UTC, ZONE, datetime.timezone(datetime.timedelta(0), "Zulu"),
-    zoneinfo.ZoneInfo("UTC"), datetime.datetime(2026, 10, 25, 2, 30, 1, 7, fold=1), datetime.time(23, 59, 59, 1),
+    datetime.datetime(2026, 10, 25, 2, 30, 1, 7, fold=1), datetime.time(23, 59, 59, 1),
     datetime.datetime(2026, 1, 2, 3, tzinfo=ZONE), datetime.time(1, fold=1, tzinfo=datetime.UTC),
     Decimal("1.10"), uuid.UUID(int=7), torch.device("cuda", 1), pathlib.Path("a/b"), pathlib.PureWindowsPath("a\\b"),
-    ipaddress.ip_address("10.0.0.1"), ipaddress.ip_network("::/64"), numpy.dtype("<f4"), numpy.dtype("M8[ns]"),
-    re.compile("a+", re.IGNORECASE), re.compile(b"a"), torch.int8, torch.strided, torch.channels_last,
+    numpy.dtype("<f4"), numpy.dtype("M8[ns]"),
+    torch.int8, torch.strided, torch.channels_last,
 ]  # fmt: skip
 
 
@@ -346,13 +343,6 @@ def test_immutable_values_come_back(value: Any) -> None:
     assert getattr(back, "fold", 0) == getattr(value, "fold", 0)
     zones = [each for each in (back, value) if isinstance(each, datetime.timezone)]
     assert len({zone.tzname(None) for zone in zones}) <= 1
-
-
-def test_the_debug_flag_of_a_pattern_prints_nothing_when_it_comes_back(capsys: pytest.CaptureFixture[str]) -> None:
-    pattern = re.compile("a", re.DEBUG)
-    capsys.readouterr()
-    assert there_and_back(pattern).flags == re.compile("a").flags
-    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("dtype", ["i4,f4", "O", "(2,)i4"])

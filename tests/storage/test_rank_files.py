@@ -19,7 +19,7 @@ from graphtrain.storage.checkpoint import read_checkpoint, write_checkpoint, wri
 from graphtrain.storage.manifest import Manifest, read_manifest
 from graphtrain.storage.rank_files import EarlierFiles, Slim, manifest_of, write_file, write_files
 from graphtrain.storage.regular import checksum_of
-from graphtrain.storage.sharing import MustBeEqual, Sharing, differences
+from graphtrain.storage.sharing import MustBeEqual, Sharing
 from graphtrain.storage.state_files import StagedState
 from graphtrain.storage.tensor_files import StagingBuffers
 from tests.storage.facts import FACTS
@@ -152,14 +152,6 @@ def test_another_number_of_ranks_reads_what_it_needs(
         assert same(read.others[other], expected), other
 
 
-def test_ranks_that_are_alike_have_nothing_of_their_own(tmp_path: Path) -> None:
-    manifest = save(tmp_path / "000001-step-1", 2, state=lambda rank: state_of(0))
-    assert not manifest.own_drift
-    assert [name for name in manifest.files if name.startswith("rank.0")] == []
-    manifest = save(tmp_path / "000002-step-1", 2, state=lambda rank: {**state_of(rank), "reachable": {}})
-    assert not manifest.own_drift
-
-
 def test_a_tensor_that_a_file_lacks_and_a_file_that_is_not_listed_are_named(tmp_path: Path) -> None:
     path = tmp_path / "000001-step-1"
     manifest = save(path)
@@ -174,17 +166,6 @@ def test_a_tensor_that_a_file_lacks_and_a_file_that_is_not_listed_are_named(tmp_
         assert str(refused.value) == f"{path}: the manifest lists no file `{missing}`"
 
 
-def test_only_what_a_rank_needs_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "000001-step-1"
-    save(path)
-    (path / "rank.00001.msgpack").write_bytes(b"torn")
-    (path / "rank.00001.safetensors").write_bytes(b"torn")
-    assert same(read_checkpoint(path, rank=2).sections, in_order(state_of(2)))
-    for rank, world_size in ((1, None), (0, 2)):
-        with pytest.raises(CheckpointError, match=r"rank\.00001\.(msgpack|safetensors) is damaged: it has 4 bytes"):
-            read_checkpoint(path, rank=rank, world_size=world_size)
-
-
 # ---- what has to be equal
 
 EQUAL = MustBeEqual(
@@ -192,26 +173,6 @@ EQUAL = MustBeEqual(
     parts={"resources": ["rank", "task"], "reachable": ["task"]},
     own_fields={"next": ["position"]},
 )
-
-
-def test_what_must_be_equal_and_is_not_is_listed() -> None:
-    states = [
-        StagedState(state_of(rank), {"progress": {"next": {"position": rank, "round": min(rank, 1)}}}, StagingBuffers())
-        for rank in range(3)
-    ]
-    summaries = [state.summary for state in states]
-    on_others = "differs between rank 0 and ranks 1, 2"
-    assert [*differences(EQUAL, summaries, {})] == [
-        f"the tensor `mean` of `model` {on_others}",
-        f"the tensor `batch/1` of `slots` {on_others}",
-        f"`rank` {on_others}",
-        f"`task` {on_others}",
-        f"`task` (reachable) {on_others}",
-        f"`next.round` {on_others}",
-    ]
-    own = {"next": ["position", "round"]}
-    assert [*differences(MustBeEqual(own_fields=own), summaries, {})] == []
-    assert [*differences(MustBeEqual({"model": None}, own_fields=own), summaries, {"model": ["mean"]})] == []
 
 
 # ---- files that stay the same

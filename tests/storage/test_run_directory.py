@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ import numpy
 import pytest
 import torch
 
-from graphtrain.errors import CheckpointError, UsageError
+from graphtrain.errors import UsageError
 from graphtrain.storage.run_directory import (
     MetricsFile,
     Ranking,
@@ -116,46 +114,6 @@ def test_rows_are_cut_back_to_those_of_a_checkpoint(tmp_path: Path) -> None:
         f"{path} has 39 bytes, but the checkpoint was made when it had 99\n"
         "  hint: it was changed since; resume from another checkpoint, or into another run directory"
     )
-
-
-def test_rows_that_a_full_disk_refuses_are_written_when_there_is_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write, path = os.write, tmp_path / "metrics.jsonl"
-    metrics = rows_of(path, 1)
-    room = [5]
-
-    def full(descriptor: int, data: bytes) -> int:
-        if not room[0]:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        room[0] -= 5
-        return write(descriptor, data[:5])
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "write", full)
-        metrics.append({"step": 1})
-        with pytest.raises(CheckpointError) as failed:
-            metrics.length()
-        assert str(failed.value) == f"cannot write {path}: No space left on device"
-    metrics.append({"step": 2})
-    assert path.read_bytes() == ROW + b'{"step": 1}\n{"step": 2}\n'
-    flushed: list[int] = []
-    monkeypatch.setattr(os, "fsync", flushed.append)
-    metrics.flush()
-    assert len(flushed) == 1
-    path.rename(tmp_path / "moved")
-    for make in (lambda: None, path.touch):
-        make()
-        with pytest.raises(CheckpointError) as failed:
-            metrics.length()
-        assert str(failed.value) == f"{path} was moved or removed while rows were written to it"
-    metrics.close()
-    metrics.flush()
-    assert len(flushed) == 1, "nothing is open"
-    metrics.append({"step": 3})
-    metrics._waiting = b"of a run that is cut back"
-    metrics.cut(12)
-    assert metrics.numbers() == [{"step": 3}] and metrics.length() == 12
 
 
 # ---- whose file it is

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from graphtrain.errors import UsageError
-from graphtrain.storage import run_files, store
+from graphtrain.storage import run_files
 from graphtrain.storage.checkpoint import read_checkpoint
 from graphtrain.storage.manifest import Manifest, read_manifest
 from graphtrain.storage.run_directory import STATUS_FILE, Retention, read_status
@@ -69,12 +69,6 @@ def test_a_run_directory_is_made_and_tried(tmp_path: Path, monkeypatch: pytest.M
     Run(tmp_path / "a" / "run")
     assert names(tmp_path / "a" / "run") == ["checkpoints"]
     (tmp_path / "file").touch()
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "checkpoints").touch()
-    for path, shown in ((tmp_path / "file", tmp_path / "file"), (tmp_path / "b", tmp_path / "b" / "checkpoints")):
-        with pytest.raises(UsageError) as refused:
-            Run(path)
-        assert str(refused.value) == f"`{shown}` is not a folder\n  hint: choose another run directory"
     with pytest.raises(UsageError) as refused:
         Run(tmp_path / "file" / "run")
     assert str(refused.value) == (
@@ -85,15 +79,6 @@ def test_a_run_directory_is_made_and_tried(tmp_path: Path, monkeypatch: pytest.M
     relative = Run(Path("run")).files
     monkeypatch.chdir(tmp_path)
     assert (relative.path, relative.folder) == (Path("run"), tmp_path / "a" / "run")
-    (gone := tmp_path / "gone").mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    with pytest.raises(UsageError) as refused:
-        Run(Path("run"))
-    assert str(refused.value) == (
-        "the run directory `run` cannot be found: the current folder no longer exists\n"
-        "  hint: change to a folder that does, or name the run directory by its absolute path"
-    )
 
 
 # ---- where it resumes
@@ -130,15 +115,8 @@ def test_what_it_resumes_from(run: Run, tmp_path: Path) -> None:
     (second / "model.safetensors").unlink()
     assert files.find("auto").path == first  # type: ignore[union-attr]
     (first / "model.safetensors").unlink()
-    for left, shown in ((2, "2 checkpoints, none of which can be resumed"), (1, "a checkpoint that cannot be resumed")):
-        assert len(files._store.own_paths()) == left
-        with pytest.raises(UsageError) as refused:
-            files.find("auto")
-        assert str(refused.value) == (
-            f"`{path}` holds {shown}\n"
-            "  hint: fix the problems reported above, fork from another run, or use another run directory"
-        )
-        store.shutil.rmtree(second, ignore_errors=True)
+    with pytest.raises(UsageError, match="holds 2 checkpoints, none of which can be resumed"):
+        files.find("auto")
 
 
 def test_checkpoints_of_another_run_and_of_rows_that_were_cut_off_are_passed_over(run: Run) -> None:

@@ -202,25 +202,6 @@ def test_a_run_extended_past_its_end_has_taken_the_edge_that_it_goes_on_by(tmp_p
         expect_flow(procedure(), taken)
 
 
-def test_what_a_return_to_a_checkpoint_takes_back_is_not_counted(tmp_path: Path) -> None:
-    """A failure inside a node, and a resume in place."""
-    trainer = trainer_of(tmp_path)
-    calls: list[int] = []
-
-    def fail_once(row: Mapping[str, float], step: int) -> None:
-        calls.append(step)
-        if len(calls) == 4:
-            raise RuntimeError("once")
-
-    trainer._run.session.recorder.loggers.append(fail_once)
-    with pytest.raises(RuntimeError, match="once"):
-        trainer.run()
-    trainer.run()
-    runs, _ = counts_of(tmp_path)
-    assert runs["next_batch"] == trainer.progress["next_batch"]["runs"] == 21
-    assert [start["event"] for start in Run(tmp_path).activity.starts] == ["begun", "resumed"]
-
-
 def test_a_fork_begins_its_own(whole: tuple[Path, Trainer, list[dict[str, int]]], tmp_path: Path) -> None:
     trainer_of(tmp_path, procedure("4 epochs")).run(resume=whole[0] / "newest")
     activity = Run(tmp_path).activity

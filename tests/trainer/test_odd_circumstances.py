@@ -283,6 +283,6 @@ def test_a_disk_that_becomes_read_only_stops_the_run_at_its_next_save(part: Path
 
 def test_a_run_directory_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "r").write_text("notes")
-    with pytest.raises(UsageError, match=r"`.*/r` is not a folder"):
+    with pytest.raises(UsageError, match=r"`.*/r` cannot be written: "):
         trainer_of(tmp_path / "r")
     assert (tmp_path / "r").read_text() == "notes"

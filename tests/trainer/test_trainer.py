@@ -88,10 +88,7 @@ def test_a_bypassed_node_is_reported_with_the_fields_that_the_graph_reads() -> N
     ("name", "hint"),
     [
         ("val_dat", "did you mean `val_data`?"),
-        ("callbacks", "that is a node for each, added with `graph.insert(...)` here"),
         ("max_epochs", 'that is `finish.after = "N epochs"` here'),
-        ("valid_data", "that is the resource `val_data` here"),
-        ("learning_rate", "that is the learning rate of the `optimizer`"),
         ("qqq", "leave it out, or insert a node that reads it"),
     ],
 )

@@ -31,7 +31,7 @@ def make_trainer(data: Any, step: Callable[..., Any] = training_step, **more: An
     model = make_model()
     graph = Graph.load("fit").set("accumulate", every=2).set("finish", after="9 batches").set("log", every="1 steps")
     return Trainer(
-        graph.set("checkpoint", every="never").set("next_batch", prefetch=more.pop("prefetch", False)),
+        graph.set("checkpoint", every="never"),
         seed=11,
         device="cpu",
         display=None,
@@ -86,25 +86,12 @@ def stateful_data_loader() -> Any:
 @pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # which torchdata 0.11 calls
-@pytest.mark.parametrize(
-    ("make", "prefetch"),
-    [
-        pytest.param(make, prefetch, marks=[] if prefetch is often else pytest.mark.sweep)
-        for make, often in (
-            (loader, True),
-            (data_loader, False),
-            (counting_loader, False),
-            (counting_data_loader, True),
-            (stateful_data_loader, False),
-        )
-        for prefetch in (False, True)
-    ],
-)
-def test_a_run_in_pieces_is_the_run_in_one(make: Callable[[], Any], prefetch: bool) -> None:
-    whole = make_trainer(make(), prefetch=prefetch)
+@pytest.mark.parametrize("make", [loader, data_loader, counting_loader, counting_data_loader, stateful_data_loader])
+def test_a_run_in_pieces_is_the_run_in_one(make: Callable[[], Any]) -> None:
+    whole = make_trainer(make())
     assert whole.run() is Outcome.FINISHED
     assert not workers()
-    pieces = make_trainer(make(), prefetch=prefetch)
+    pieces = make_trainer(make())
     for until in ("2 batches", "6 batches"):  # in mid-epoch, and in the next one
         assert pieces.run(until=until) is Outcome.REACHED
         assert not workers()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from graphtrain import Above, StepFunction, UsageError, described, lazy_import, node
+from graphtrain import Above, StepFunction, UsageError, lazy_import, node
 
 if TYPE_CHECKING:
     import torch
@@ -16,8 +16,6 @@ else:
 
 
 Count = Annotated[int, Above(0)]
-ACT = "act", "actions, log_probs, values"
-STEP = "env.step", "observations, rewards, ended"
 
 
 @node(
@@ -55,8 +53,8 @@ class CollectRollout:
         earned: the return so far of the unfinished episodes.
 
     Raises:
-        UsageError: there are several ranks, whose rollouts would differ; or `act` or ``env.step`` did not return three
-            values, with one number for each environment.
+        UsageError: there are several ranks, whose rollouts would differ; or `act` or ``env.step`` did not return one
+            number for each environment.
 
     >>> import numpy, torch
     >>> from graphtrain import Graph
@@ -99,8 +97,8 @@ class CollectRollout:
         seen = torch.tensor(env.reset()) if observations is None else observations
         with torch.no_grad():
             for _ in range(self.steps):
-                actions, log_probs, values = map(torch.Tensor.cpu, _three(act(model, seen.to(device)), *ACT))
-                following, rewards, ended = map(torch.tensor, _three(env.step(actions.numpy()), *STEP))
+                actions, log_probs, values = map(torch.Tensor.cpu, act(model, seen.to(device)))
+                following, rewards, ended = map(torch.tensor, env.step(actions.numpy()))
                 for name, column in {"values of `act`": values, "rewards": rewards, "ends of episodes": ended}.items():
                     if column.shape != seen.shape[:1]:
                         what = f"`collect_rollout`: {name} of shape {[*column.shape]} for {len(seen)} environments"
@@ -126,10 +124,3 @@ class CollectRollout:
             advantage = rewards[step] + kept * value - values[step] + kept * self.smoothing * advantage
             advantages[step], value = advantage, values[step]
         return advantages
-
-
-def _three(returned: Any, function: str, names: str) -> Any:
-    if not isinstance(returned, tuple) or len(returned) != 3:
-        what = f"{len(returned)} things" if isinstance(returned, tuple) else described(returned)
-        raise UsageError(f"`{function}` returned {what}", f"return {names}")
-    return returned

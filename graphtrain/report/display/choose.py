@@ -21,7 +21,6 @@ from graphtrain.report.numbers import counted
 from graphtrain.report.snapshot import Display, Snapshot
 
 _SILENCE_SECONDS = 60.0
-_MOST_OF_A_TEXT = 300  # characters
 
 
 @final
@@ -30,7 +29,7 @@ class PlainLines(Display):
 
     A line begins with the step and the epoch of the run, after the clocks of enclosing graphs, and ends with its
     progress and its pace; metrics that were recorded at an earlier step are marked with it. After a minute without new
-    metrics there is a line without any. The latest text that was shown is a line of its own.
+    metrics there is a line without any.
 
     Arguments:
         write: takes a line.
@@ -55,7 +54,6 @@ class PlainLines(Display):
         self._write = write
         self._clock = clock
         self._written: Mapping[str, float] = {}
-        self._text = ""
         self._last = -float("inf")
         self._begun = False
 
@@ -64,7 +62,6 @@ class PlainLines(Display):
         self._begun = True
         if snapshot is not None:
             self._written = dict(snapshot.metrics)
-            self._text = parts(snapshot).text
         self._last = max(self._last, self._clock() - self.interval_seconds)
 
     def show(self, snapshot: Snapshot) -> None:
@@ -87,14 +84,10 @@ class PlainLines(Display):
             self._write("time: " + "  ".join(shares))
 
     def _write_new(self, snapshot: Snapshot) -> bool:
-        """Write new metrics, and a new text; False if there is neither."""
-        new, text = self._new(snapshot), parts(snapshot).text
-        if new:
+        """Write new metrics; False if there are none."""
+        if new := self._new(snapshot):
             self._write_line(snapshot, new)
-        if is_new_text := text not in ("", self._text):
-            self._text, self._last = text, self._clock()
-            self._write(one_line(text, _MOST_OF_A_TEXT))
-        return bool(new) or is_new_text
+        return bool(new)
 
     def _new(self, snapshot: Snapshot) -> dict[str, float]:
         """The metrics from the first one on that has changed: the latest row is at the end."""

@@ -76,8 +76,7 @@ def as_html(snapshot: Snapshot) -> str:
         first = f"{bar} {escape(share(words.done))} &nbsp; {first}"
     shown = in_reading_order(words.metrics)
     named = (f'<span style="{_FAINT}">{escape(name)}</span> {escape(value)}' for name, value in shown)
-    text = f'<div style="white-space: pre-wrap; {_FAINT}">{escape(words.text)}</div>' if words.text else ""
-    rows = [text, first, _spaced(named), _spaced(map(escape, words.pace))]
+    rows = [first, _spaced(named), _spaced(map(escape, words.pace))]
     if words.host_time:
         rows.append(f'<span style="{_FAINT}">time: {_spaced(map(escape, words.host_time))}</span>')
     return "\n".join([f'<div style="{_STYLE}">', *(f"<div>{row}</div>" for row in rows if row), "</div>"])

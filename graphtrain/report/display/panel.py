@@ -11,15 +11,13 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from graphtrain.printable import one_line, printable
+from graphtrain.printable import one_line
 from graphtrain.report.numbers import counted, duration, metric, rate, share, size
 from graphtrain.report.snapshot import Snapshot
 
 _GAP = "  "
 _LEAST_BAR = 8
 _MOST_BAR = 60
-_MOST_TEXT_LINES = 4
-_LINES_FOR_ONE_OF_TEXT = 6  # a terminal of 24 lines has four of them
 _ACTIVITIES = ("data", "train", "validate", "save")
 _COLOURS = {"finished": "green", "failed": "red", "interrupted": "yellow", "stopped": "yellow", "stopping": "yellow"}
 
@@ -37,7 +35,6 @@ class Parts:
             none is known.
         place: the progress of the evaluation, or the inner graph, or the state unless it is running.
         metrics: names and values.
-        text: the latest text that was shown, after its name.
         rates: ``"2.81 k batches/s"``.
         elapsed, left: times.
         memory: the amount, and the device.
@@ -53,7 +50,6 @@ class Parts:
     done: float | None
     place: str
     metrics: tuple[tuple[str, str], ...]
-    text: str
     rates: tuple[str, ...]
     elapsed: str
     left: str
@@ -110,7 +106,6 @@ def parts(snapshot: Snapshot, metrics: Sequence[str] | None = None) -> Parts:
         done=next((part for part in shares if part is not None), None),
         place=_place(snapshot),
         metrics=tuple((one_line(name), metric(value)) for name, value in chosen),
-        text=next((f"{one_line(name)}: {printable(text)}" for name, text in reversed([*snapshot.texts.items()])), ""),
         rates=tuple(rate(number, one_line(unit)) for unit, number in snapshot.rates.items()),
         elapsed=f"{duration(snapshot.elapsed_seconds)} elapsed{resumed}",
         left=f"{duration(left)} left" if left is not None and is_active else "",
@@ -175,8 +170,6 @@ def in_reading_order(metrics: Sequence[tuple[str, str]]) -> list[tuple[str, str]
 class Panel:
     """A snapshot as a rich renderable of at most four lines, none longer than the terminal is wide.
 
-    Above them are up to four lines of the latest text that was shown, as long as they are a sixth of the terminal.
-
     Arguments:
         snapshot: the run.
 
@@ -194,17 +187,12 @@ class Panel:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         texts, width = self._parts, options.max_width
-        if room := min(_MOST_TEXT_LINES, options.size.height // _LINES_FOR_ONE_OF_TEXT) if texts.text else 0:
-            shown = Text(texts.text.rstrip(), style="dim", overflow="fold").wrap(console, width, tab_size=1)
-            if len(shown) > room:
-                shown[room - 1].append("…")
-            yield from (_cut(line, width) for line in shown[:room])
         yield from self._first_line(console, options)
         if texts.metrics:
             yield self._metrics_line(width)
         yield self._pace_line(width)
         if texts.host_time:
-            yield _line((f"time: {texts.host_time[0]}", *texts.host_time[1:]), width, style="dim")
+            yield _cut(Text(f"time: {_GAP.join(texts.host_time)}", style="dim"), width)
 
     def _first_line(self, console: Console, options: ConsoleOptions) -> RenderResult:
         texts = self._parts
@@ -235,43 +223,22 @@ class Panel:
         for dispensable in (self._parts.memory, self._parts.elapsed):
             if dispensable in words and cell_len(_GAP.join(words)) > width:
                 words.remove(dispensable)
-        return _line(words, width)
+        return _cut(Text(_GAP.join(words)), width)
 
     def _metrics_line(self, width: int) -> Text:
         # The metrics without room are the same from row to row.
         wanted = sorted(in_reading_order(self._parts.metrics), key=lambda metric: not metric[0].endswith("loss"))
-        texts = [f"{name} {value}" for name, value in wanted]
-        number = _how_many(texts, width, more=True)
-        hidden = f"{_GAP}+{len(wanted) - number} more" if number < len(wanted) else ""
-        if cell_len(hidden + _GAP.join(texts[:number])) > width:
-            hidden = ""
+        number, taken, hidden = 0, 0, ""
+        for number, (name, value) in enumerate(wanted, 1):
+            taken += cell_len(f"{_GAP}{name} {value}")
+            more = f"{_GAP}+{len(wanted) - number} more" if number < len(wanted) else ""
+            if number > 1 and taken - len(_GAP) + len(more) > width:
+                number, hidden = number - 1, f"{_GAP}+{len(wanted) - number + 1} more"
+                break
         line = Text()
         for name, value in in_reading_order(wanted[:number]):
             line.append(_GAP if line else "").append(name, style="dim").append(f" {value}")
         return _cut(line.append(hidden, style="dim"), width)
-
-
-def _how_many(texts: Sequence[str], width: int, *, more: bool = False) -> int:
-    """How many of the first texts fit on a line, at least one.
-
-    Arguments:
-        more: True if the line ends with the number left out.
-    """
-    fitting, taken = 1, 0
-    for number, text in enumerate(texts, 1):
-        taken += cell_len(text) + (len(_GAP) if number > 1 else 0)
-        if taken > width:  # there may be thousands more
-            break
-        left = len(texts) - number
-        if taken + (len(f"{_GAP}+{left} more") if more and left else 0) <= width:
-            fitting = number
-    return fitting
-
-
-def _line(words: Sequence[str], width: int, style: str = "") -> Text:
-    """Words on one line, as many as fit."""
-    number = _how_many(words, width)
-    return _cut(Text(_GAP.join(words[:number]), style=style), width)
 
 
 def _cut(line: Text, width: int) -> Text:

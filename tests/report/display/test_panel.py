@@ -53,23 +53,8 @@ def test_it_fits(width: int, metrics: dict[str, float], colour: Any) -> None:
 @given(snapshots, st.integers(1, 200))
 def test_anything_fits(one: Snapshot, width: int) -> None:
     shown = lines(one, width)
-    assert len(shown) <= (8 if one.texts else 4)
+    assert len(shown) <= 4
     assert all(cell_len(line) <= width for line in shown)
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("Once upon\n\ta \x1b[31mtime", ["sample: Once upon", "\\ta \\x1b[31mtime"]),
-        ("all the words of a long line are folded", ["sample: all the", "words of a long line", "are folded"]),
-        ("1\n2\n3\n4\n5\n6", ["sample: 1", "2", "3", "4…"]),
-        ("", ["sample:"]),
-    ],
-)
-def test_the_latest_text_is_above_in_four_lines(text: str, shown: list[str]) -> None:
-    one = snapshot(texts={"older": "not shown", "sample": text})
-    assert lines(one, 20)[: len(shown)] == shown
-    assert lines(one, 20)[len(shown) :] == lines(snapshot(), 20)
 
 
 def test_a_narrow_terminal_keeps_what_matters() -> None:

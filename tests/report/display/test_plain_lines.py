@@ -102,14 +102,3 @@ def test_a_long_silence_is_broken() -> None:
 def test_text_of_others_stays_on_its_line(name: str) -> None:
     (line,) = Desk().show(0, metrics={name: 1.0})
     assert line.isprintable()
-
-
-def test_a_text_is_a_line_once() -> None:
-    desk = Desk()
-    first, second = {"sample": "Once\nupon"}, {"sample": "a time" * 100}
-    assert desk.show(0, texts=first) == ["sample: Once\\nupon"]
-    assert desk.show(1, texts=second) == [], "the interval has not passed"
-    row = "step 10  epoch 0.50  loss 1"
-    assert desk.show(1, texts=second, metrics={"loss": 1.0}) == [row, f"sample: {'a time' * 100}"[:300] + "..."]
-    assert desk.show(5, texts=second, metrics={"loss": 1.0}) == []
-    assert desk.end(texts=first, metrics={"loss": 1.0}) == ["sample: Once\\nupon"]

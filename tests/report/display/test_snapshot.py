@@ -32,7 +32,6 @@ snapshots = st.builds(
     epoch_batches=st.none() | counts,
     window=st.none() | st.tuples(counts, counts),
     metrics=st.dictionaries(names, st.floats() | st.integers(-(2**60), 2**60), max_size=5),
-    texts=st.dictionaries(names, st.text(max_size=300), max_size=3),
     rates=st.dictionaries(names, amounts, max_size=3),
     elapsed_seconds=amounts,
     seconds_left=st.none() | amounts,

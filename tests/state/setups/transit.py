@@ -186,9 +186,19 @@ def _changing(model: Any, batch: Any) -> torch.Tensor:
     return squared(model, torch.as_tensor(batch))
 
 
-@row(needs=("sharing", "reachable"), next_batch={"prefetch": True})
+class WithoutLength:
+    """Batches of a list, of which one is fetched ahead."""
+
+    def __init__(self) -> None:
+        self.batches = batches()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.batches)
+
+
+@row(needs=("sharing", "reachable"))
 def batch_ahead_that_is_an_item() -> dict[str, Any]:
-    return seeded(perceptron, training_step=_changing, train_data=batches())
+    return seeded(perceptron, training_step=_changing, train_data=WithoutLength())
 
 
 class Rows:
