@@ -12,7 +12,6 @@ from typing import Any
 
 import msgpack
 
-from graphtrain.names import quoted
 from graphtrain.storage.state_files import Digests, StagedState
 
 
@@ -123,17 +122,14 @@ def differences(
     for path in sorted({path for each in essential for path in each}):
         fields = [_fields(each[path], path) if path in each else {} for each in essential]
         for name in sorted({name for each in fields for name in each} - {*required.own_fields.get(path, ())}):
-            yield from _difference(f"`{path}.{name}`", [each.get(name) for each in fields], shows=True)
+            yield from _difference(f"`{path}.{name}`", [each.get(name) for each in fields])
 
 
-def _difference(what: str, values: Sequence[Any], *, shows: bool = False) -> Iterator[str]:
+def _difference(what: str, values: Sequence[Any]) -> Iterator[str]:
     others = [rank for rank, value in enumerate(values) if value != values[0]]
-    if not others:
-        return
-    ranks = f"rank {others[0]}" if len(others) == 1 else f"ranks {', '.join(map(str, others))}"
-    plain = shows and all(isinstance(value, bool | int | float | str) for value in values)
-    shown = f": {values[0]!r} and {quoted([repr(values[rank]) for rank in others[:1]])}" if plain else ""
-    yield f"{what} differs between rank 0 and {ranks}{shown}"
+    if others:
+        ranks = f"rank {others[0]}" if len(others) == 1 else f"ranks {', '.join(map(str, others))}"
+        yield f"{what} differs between rank 0 and {ranks}"
 
 
 def _fields(packed: bytes, path: str) -> Mapping[str, Any]:

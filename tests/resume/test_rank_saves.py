@@ -278,7 +278,7 @@ def test_the_others_hear_why_rank_0_fails_before_it_has_said_anything(tmp_path: 
         ),
         (
             lambda trainer: setattr(trainer._session.compiled.program.by_path["step"].instance, "steps", 7),
-            "`step.steps` differs between rank 0 and rank 1: 0 and `7`",
+            "`step.steps` differs between rank 0 and rank 1",
         ),
     ],
 )
