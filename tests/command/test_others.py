@@ -328,7 +328,6 @@ def test_commands_that_are_shown_can_be_pasted(tiny: Path, command: Command) -> 
         ([*run, "--overlay", "ema"], "--fork 'a b/r'"),
         ([*run[:-1], "c", "--init", "model=a b/r"], "graphtrain export 'a b/r' weights.safetensors"),
         (["render", "evaluate", "-o", "x.mmd", "--run-dir", "a b/r"], "graphtrain render 'a b/r' -o run.svg draws"),
-        (["explain", "a b"], "graphtrain ls 'a b'"),
     ):
         result = command(*words)
         assert shown in result.out + result.err, (words, result)
