@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 from graphtrain.data import NOTHING
 from graphtrain.data.loader import Loader
 from graphtrain.data.loaders import RankLocal, loaders_of, own_data
+from graphtrain.data.samplers import length_of
 from graphtrain.data.shares import Windows
 from graphtrain.data.source import Indexed, Source, Stateful, source_of
 from graphtrain.data.state import DataState
@@ -161,6 +162,11 @@ class Supply:
     def parts(self) -> list[Any]:
         """The data that is read, or the loaders that are read together."""
         return [self.data] if self.in_turn is not None else [*self._loaders.values()] or [self.data]
+
+    @property
+    def has_length(self) -> bool:
+        """False if the length of an epoch is not known."""
+        return self.data is NOTHING or all(length_of(part) is not None for part in self.parts)
 
     def position(self, *, inside: bool) -> dict[str, Any]:
         """Where the data is, as far as it says so itself; what a save cannot hold of it is noted.

@@ -11,7 +11,6 @@ from graphtrain.kind import progress
 from graphtrain.kind.declaration import Ask
 from graphtrain.kind.parameter import Precision
 from graphtrain.lazy import lazy_import
-from graphtrain.names import quoted
 from graphtrain.nodes._precision import Around, around
 from graphtrain.report.values import check_metric, check_names, described, detached
 
@@ -52,29 +51,19 @@ def loss_and_metrics(result: Any, function: str) -> tuple[torch.Tensor, Mapping[
     """
     if isinstance(result, torch.Tensor) and result.ndim == 0:
         return result, {}
+    loss = result.get("loss") if isinstance(result, Mapping) else None
+    if isinstance(loss, torch.Tensor) and loss.ndim == 0:
+        metrics = {name: value for name, value in result.items() if name != "loss"}
+        check_names(metrics, f"`{function}` returned")
+        return loss, metrics_of(metrics, function)
+    returned = described(result)
     if isinstance(result, Mapping):
-        loss = result.get("loss")
-        if isinstance(loss, torch.Tensor) and loss.ndim == 0:
-            metrics = {name: value for name, value in result.items() if name != "loss"}
-            check_names(metrics, f"`{function}` returned")
-            return loss, metrics_of(metrics, function)
-        returned = (
-            "a mapping without `loss`" if "loss" not in result else f"a mapping whose `loss` is {described(loss)}"
-        )
-    elif isinstance(result, Ask):
-        raise UsageError(f"`{function}` returned {result!r} alone", f"return the loss too: return loss, {result!r}")
-    else:
-        returned = described(result)
-    given = result.get("loss") if isinstance(result, Mapping) else result
-    hint = "return the tensor itself, without `.item()` or `float()`" if isinstance(given, int | float) else ""
-    if result is None:
-        hint = "end it with `return loss`; if batches for which it returns None are to be skipped, set "
-        hint += "train_batch.skip_none = true"
-    elif isinstance(result, tuple):
-        hint = 'name what else it returns, as in {"loss": loss, "accuracy": accuracy}'
-    elif isinstance(result, Mapping) and "loss" not in result:
-        hint = f'name the loss `loss`, as in {{"loss": ...}}; it has {quoted(map(str, result)) or "nothing"}'
-    raise UsageError(f"`{function}` must return a scalar loss, or a mapping with `loss`; it returned {returned}", hint)
+        returned = f"a mapping whose `loss` is {described(loss)}" if "loss" in result else "a mapping without `loss`"
+    raise UsageError(
+        f"`{function}` must return a scalar loss, or a mapping with `loss`; it returned {returned}",
+        'end it with `return loss`, a tensor without `.item()`, or `return {"loss": loss, "accuracy": accuracy}`; None '
+        "skips a batch with train_batch.skip_none = true",
+    )
 
 
 def divided(loss: torch.Tensor, window: int) -> torch.Tensor:

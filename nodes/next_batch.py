@@ -85,10 +85,10 @@ class NextBatch:
             `graphtrain.Loader` gives those of its first epoch, with the same random numbers; a DataLoader that shuffles
             is refused, and other data must give the same batches by itself. Default: none, all of the data.
         combine: how several loaders are read if the data is a mapping of them. With "cycle", a batch is a mapping with
-            a batch from each loader, and shorter loaders start over; with "longest", loaders that have ended give None;
-            with "shortest", the epoch ends with the first loader that ends. With "in_turn", an epoch has the batches of
-            one loader after the other, and `limit` applies to each. Default: "cycle" in a graph that steps an
-            optimizer, "in_turn" in others, such as `evaluate`.
+            a batch from each loader, and shorter loaders start over; with "shortest", the epoch ends with the first
+            loader that ends. With "in_turn", an epoch has the batches of one loader after the other, and `limit`
+            applies to each. Default: "cycle" in a graph that steps an optimizer, "in_turn" in others, such as
+            `evaluate`.
         resume: how to restore the position in data that has a `state_dict`: "state" loads it, "replay" draws the
             batches of the epoch again. Default: "auto", which uses the state if that is exact; it is not for
             torchdata's `StatefulDataLoader` with workers, or a stream of `datasets` with a shuffle buffer.
@@ -130,7 +130,7 @@ class NextBatch:
 
     limit: Annotated[int | float, Above(0)] | None = None
     overfit: Annotated[int, Above(0)] | None = None
-    combine: Literal["cycle", "shortest", "longest", "in_turn"] | None = None
+    combine: Literal["cycle", "shortest", "in_turn"] | None = None
     resume: Literal["auto", "replay", "state"] = "auto"
     repeat: bool = False
 
@@ -408,7 +408,7 @@ class NextBatch:
     def _has_length(self) -> bool:
         if self._supply.in_turn is not None:
             return bool(self.epoch_length)
-        return self._supply.source.has_length() and not self.rank_local
+        return self._supply.has_length and not self.rank_local
 
 
 def _whole(batch_size: Callable[[Any], Any]) -> Callable[[Any], int]:

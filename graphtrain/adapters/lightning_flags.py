@@ -69,8 +69,11 @@ def _clip(graph: Graph, _: Any, given: Given) -> Graph:
 
 
 def _precision(graph: Graph, value: Any, _: Given) -> Graph:
-    known = {"16": "16-mixed", "bf16": "bf16-mixed", "32": "32-true", "64": "64-true", "None": "32-true"}
+    known = {"16": "16-mixed", "bf16": "bf16-mixed", "32": "32-true", "None": "32-true"}
     name = known.get(str(value), str(value))
+    if name not in known.values():
+        hint = "convert the module and the data: module.double(), module.bfloat16()"
+        raise UsageError(f"precision={value!r} is nothing that the graph does", hint)
     if name == "16-mixed":
         return graph.overlay("fp16")
     return graph if name == "32-true" else graph.set("train_batch", precision=name)

@@ -108,10 +108,6 @@ class Source(ABC):
             )
         return None
 
-    def has_length(self) -> bool:
-        """False if the length of an epoch is not known."""
-        return length_of(self._data) is not None
-
     def release(self, batches: Iterator[Any]) -> bool:
         """End the worker processes that load these batches; True if the epoch has to be reopened therefore."""
         return False
@@ -492,8 +488,6 @@ class Replayed(Source):
         announce_epoch(self._data, epoch)
         length = length_of(self._data)
         state = _random_of(self._data)
-        if self._once:
-            state["once"] = True
         return Opened(self._begin(state), length, state)
 
     def release(self, batches: Iterator[Any]) -> bool:
@@ -528,7 +522,7 @@ class Replayed(Source):
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any], again: int = 0) -> Iterator[Any]:
         if "random" not in state:
             raise _position_unknown(self._data, drawn)
-        if self._once and "once" in state:
+        if self._once:
             raise DataError(
                 f"the data is a {type(self._data).__name__} that can be iterated over only once, and the run is in the "
                 "middle of it: the node that reads it cannot be replaced without losing batches",

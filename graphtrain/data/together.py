@@ -15,7 +15,7 @@ from graphtrain.data.state import DataState
 from graphtrain.errors import DataError
 from graphtrain.kind.batch_limit import BatchLimit, combined_length
 
-Combine = Literal["cycle", "shortest", "longest"]
+Combine = Literal["cycle", "shortest"]
 
 _ENDED = object()
 
@@ -97,8 +97,7 @@ class Together(Source):
     Arguments:
         loaders: by name.
         read: makes the source of a loader.
-        combine: what happens where a loader ends before another: it is read again, the epoch ends, or None stands for
-            its batch.
+        combine: what happens where a loader ends before another: it is read again, or the epoch ends.
         data_state: of the data of the run.
         passes: how often each was opened before.
         notify: called with a line about batches that are drawn again, where that takes long. Default: nothing is.
@@ -162,35 +161,32 @@ class Together(Source):
         the last of its passes follows, where that was.
         """
         iterators, last = {}, {name: of_loader["passes"][-1] for name, of_loader in of_loaders.items()}
-        given: dict[str, Any] = {name: None if "ended" in of_loaders[name] else NOTHING for name in self.sources}
+        given: dict[str, Any] = dict.fromkeys(self.sources, NOTHING)
         for name, source in self.sources.items():
             begun = of_loaders[name]["passes"][0] if source.replays else last[name]
             taken = 0 if source.replays else drawn - begun["first"]
             iterators[name] = self.reopen_loader(name, begun, taken, int(source.redraws and taken > 0))
-            if source.redrawn and given[name] is NOTHING:
+            if source.redrawn:
                 given[name] = source.redrawn[0]
         replayed = [name for name, source in self.sources.items() if source.replays]
         progress = Progress(epoch, drawn, self._notify)
         for number in range(drawn if replayed else 0):
             # One that has ended begins again after the others have given their batch.
             for name in sorted(replayed, key=lambda name: number == last[name]["first"] > 0):
-                first, ended = last[name]["first"], of_loaders[name].get("ended", drawn)
+                first = last[name]["first"]
                 if number == first > 0:
                     iterators[name] = self.reopen_loader(name, last[name], 0)
-                if not (number == 0 or first <= number <= ended):
+                if 0 < number < first:
                     continue
                 is_last, iterator = number == drawn - 1, iterators[name]
                 watched: Any = Redrawn(iterator, self.loaders[name]) if is_last else iterator
                 part = next(watched, _ENDED)
-                if part is _ENDED and number != ended:
+                if part is _ENDED:
                     raise ended_early(f"the loader `{name}`", max(number - first, 0), drawn - first)
-                if is_last and part is not _ENDED:
+                if is_last:
                     given[name] = part if watched.is_same or self.sources[name].redraws or not number else NOTHING
             progress.report(number + 1)
         return iterators, given
-
-    def has_length(self) -> bool:
-        return all(source.has_length() for source in self.sources.values())
 
     def release(self, batches: Iterator[Any]) -> bool:
         if not isinstance(batches, _Batches):
@@ -236,16 +232,13 @@ class _Batches:
         if self.number == 0 and ended:
             raise _without_batch(ended[0])
         combine, states = self._together.combine, self._state["loaders"]
-        # All are over once each was read to its end in this epoch; with "cycle" perhaps in a pass before this one.
+        # All are over once each was read to its end in this epoch, perhaps in a pass before this one.
         if ended and all(
-            combine == "shortest" or name in ended or (combine == "cycle" and states[name]["passes"][-1]["first"] > 0)
-            for name in self.iterators
+            combine == "shortest" or name in ended or states[name]["passes"][-1]["first"] > 0 for name in self.iterators
         ):
             raise StopIteration
         for name in ended:
-            if combine == "longest":
-                states[name].setdefault("ended", self.number)
-            batch[name] = None if combine == "longest" else self._again(name)
+            batch[name] = self._again(name)
         self.number += 1
         return batch
 
@@ -255,7 +248,7 @@ class _Batches:
         if part is _ENDED:
             raise DataError(
                 f"the loader `{name}` has ended, and does not start over",
-                'give it an `__iter__` that starts over; or set next_batch.combine = "shortest", or "longest"',
+                'give it an `__iter__` that starts over; or set next_batch.combine = "shortest"',
             )
         return part
 

@@ -32,9 +32,6 @@ class Wrapped(Source):
     def select(self, indices: Any) -> torch.Tensor | None:
         return self._source.select(indices)
 
-    def has_length(self) -> bool:
-        return self._source.has_length()
-
     def release(self, batches: Iterator[Any]) -> bool:
         return self._source.release(batches)
 

@@ -69,7 +69,7 @@ class BatchLimit:
 def combined_length(lengths: Sequence[int | None], combine: str) -> int | None:
     """The batches of an epoch of loaders with these numbers of batches; None if not known.
 
-    >>> combined_length([3, 5], "cycle"), combined_length([3, 5], "shortest"), combined_length([3, None], "longest")
+    >>> combined_length([3, 5], "cycle"), combined_length([3, 5], "shortest"), combined_length([3, None], "cycle")
     (5, 3, None)
     """
     known = [length for length in lengths if length is not None]

@@ -38,7 +38,7 @@ class Checkpoint:
         sections: the state: section -> name -> state.
         rank: the rank whose state this is.
         others: only if the number of ranks has changed: rank -> state, of the ranks that this one needs, as far as it
-            is not restored as it is: gradients, running means, values in transit.
+            is not restored as it is: running means, values in transit.
     """
 
     path: Path

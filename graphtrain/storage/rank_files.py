@@ -39,7 +39,7 @@ from graphtrain.storage.tensor_files import TENSOR_SUFFIX, StagedTensor, file_of
 _OF_A_RANK = re.compile(r"rank\.\d{5,}\.(msgpack|safetensors|sharded\.safetensors)")
 DRIFT = "reachable"  # the section of what has changed since `setup`
 # Sections that a resume reads from other ranks too: they are summed, or given to the rank of the same number.
-OF_RANKS = ("gradients", "metrics", "progress", "slots")
+OF_RANKS = ("metrics", "progress", "slots")
 
 Written = dict[str, list[Any]]
 """File name -> size and checksum."""

@@ -33,7 +33,7 @@ def read_resharded(
     Raises:
         CheckpointError: a file is missing, torn or altered, or does not hold the state of these ranks.
     """
-    first, *others = ranks
+    first = ranks[0]
     if world_size == manifest.ranks:
         states = read_state(path, manifest, ranks)
         meshes = {piece.sharding.mesh for piece in pieces_of(states[first])}
@@ -51,8 +51,6 @@ def read_resharded(
         number: joined_state(path, manifest.tensors, files, number, None if number == first else OF_RANKS)
         for number in ranks
     }
-    for number in others:
-        states[number].pop("gradients", None)
     for piece in pieces_of(states[first]):
         whole = joined(path, piece, in_place)
         piece.sharding = replace(piece.sharding, mesh=mesh or (world_size,))

@@ -49,6 +49,7 @@ def test_a_flag_is_an_edit(flags: dict[str, Any], graph: Graph) -> None:
         ({"enable_checkpointing": "no"}, "enable_checkpointing: expected true or false, got 'no'"),
         ({"gradient_clip_algorithm": "two"}, 'gradient_clip_algorithm: expected "norm" or "value", got \'two\''),
         ({"callbacks": "two"}, "callbacks: expected callbacks, from a script, got 'two'"),
+        ({"precision": "64-true"}, "precision='64-true' is nothing that the graph does"),
         ({"max_time": "1:2"}, "max_time: expected a time as \"DD:HH:MM:SS\" or a timedelta, got '1:2'"),
         ({"max_time": 60}, 'max_time: expected a time as "DD:HH:MM:SS" or a timedelta, got 60'),
         ({"val_check_interval": {"day": 1}}, "val_check_interval: expected a time as"),

@@ -159,7 +159,7 @@ def test_a_plain_batch_ahead_is_in_the_checkpoint(tmp_path: Path) -> None:
     trainer, seen = run_over(Unsized(lambda inputs: inputs), tmp_path)
     trainer.run()
     tree = read_checkpoint(checkpoints(tmp_path)[1]).sections
-    (ahead,) = tree["progress"]["next_batch"]["state"]["ahead"]
+    (ahead,) = tree["progress"]["next_batch"]["state"]["ahead"].tensors.values()
     assert ahead.tolist() == seen[2][0]
 
 

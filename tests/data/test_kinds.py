@@ -284,7 +284,7 @@ def test_a_cut_is_exact(way: str, kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("combine", ["cycle", "longest", "shortest"])
+@pytest.mark.parametrize("combine", ["cycle", "shortest"])
 def test_loaders_that_share_what_they_draw_by(combine: str, tmp_path: Path) -> None:
     def made(**shared: Any) -> dict[str, Any]:
         return {"a": DataLoader(SAMPLES, 4, **shared), "b": DataLoader(SAMPLES, 2, **shared), "c": shuffled()}

@@ -221,10 +221,10 @@ def test_nests_are_cut_and_what_has_no_time_is_whole() -> None:
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        ((torch.rand(2, 5), torch.rand(2, 3)), "the tensors of a batch are 3 and 5 long along dimension 1"),
-        (torch.rand(5), "a batch has no tensor with a length along dimension 1"),
-        (torch.rand(5, 0), "a batch has no tensor with a length along dimension 1"),
-        ("text", "a batch has no tensor with a length along dimension 1"),
+        ((torch.rand(2, 5), torch.rand(2, 3)), r"the tensors of a batch have the lengths \[3, 5\] along dimension 1"),
+        (torch.rand(5), r"have the lengths \[\] along dimension 1"),
+        (torch.rand(5, 0), r"have the lengths \[0\] along dimension 1"),
+        ("text", r"have the lengths \[\] along dimension 1"),
     ],
 )
 def test_what_cannot_be_cut_is_refused(batch: Any, message: str) -> None:

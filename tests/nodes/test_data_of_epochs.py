@@ -10,9 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from graphtrain import DataError, Graph, Loader, PlannedRun, Trainer, node
-from graphtrain.state.random import seed_everything
-from tests.program.cuts import assert_same
+from graphtrain import DataError, Graph, Loader, PlannedRun, Trainer
 
 FIT = Graph.load("fit").set("finish", after="3 epochs").set("log", every="never").set("checkpoint", every="never")
 NUMBERS = torch.arange(12.0).repeat(2, 1).T
@@ -123,126 +121,10 @@ def test_data_that_is_told_the_epoch_is_a_function_of_it(tmp_path: Path) -> None
 # ---- in a nested graph
 
 
-@node
-def receive(model: Any, server: Any) -> None:
-    """Begin a client with the weights of the server."""
-    model.load_state_dict(server.state_dict())
-
-
-@node
-def contribute(model: Any, total: Any) -> None:
-    """Add half of what a client has trained."""
-    for weight, trained in zip(total.parameters(), model.parameters(), strict=True):
-        weight.data.add_(trained.data / 2)
-
-
-@node
-def publish(server: Any, total: Any) -> None:
-    """Let the server have the mean of both clients."""
-    server.load_state_dict(total.state_dict())
-    for weight in total.parameters():
-        weight.data.zero_()
-
-
-FEDERATED = """
-format = 1
-name   = "federated"
-start  = "receive_a"
-
-[nodes]
-receive_a    = { use = "receive" }
-a            = { graph = "fit", reads = { train_data = "a_data" } }
-contribute_a = { use = "contribute" }
-receive_b    = { use = "receive" }
-b            = { graph = "fit", reads = { train_data = "b_data" } }
-contribute_b = { use = "contribute" }
-publish      = {}
-
-[guards]
-enough = "publish.runs >= 3"
-
-[edges]
-receive_a    = ["a"]
-a            = ["contribute_a"]
-contribute_a = ["receive_b"]
-receive_b    = ["b"]
-b            = ["contribute_b"]
-contribute_b = ["publish"]
-publish      = ["end if enough", "receive_a"]
-"""
-
 CLIENTS = {
     "Loader": lambda: Loader(Noisy(), 4, shuffle=True, seed=5),
     "DataLoader": lambda: DataLoader(Noisy(), 4, shuffle=True),
 }
-
-
-def supplies(kind: str, seen: list[Any]) -> dict[str, Any]:
-    torch.set_num_threads(1)
-    seed_everything(0)
-    models = [torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.Dropout(0.5)) for _ in range(2)]
-    total = torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.Dropout(0.5))
-    for weight in total.parameters():
-        weight.data.zero_()
-
-    def training_step(model: Any, batch: Any) -> torch.Tensor:
-        seen.append(batch.tolist())
-        loss: torch.Tensor = model(batch).square().mean()
-        return loss
-
-    return {
-        "model": models[0],
-        "server": models[1],
-        "total": total,
-        "optimizer": torch.optim.SGD(models[0].parameters(), lr=1e-3),
-        "training_step": training_step,
-        "a_data": CLIENTS[kind](),
-        "b_data": CLIENTS[kind](),
-    }
-
-
-def federated(kind: str, seen: list[Any], run_dir: Path | None = None) -> Trainer:
-    graph = Graph.loads(FEDERATED).replace("publish", publish)
-    for client in "ab":
-        graph = graph.replace(f"receive_{client}", receive).replace(f"contribute_{client}", contribute)
-        graph = graph.set(f"{client}/finish", after="2 epochs").set(f"{client}/checkpoint", every="never")
-    steps = ["training_step<seen>"]
-    return Trainer(
-        graph, run_dir=run_dir, seed=5, display=None, notify=lambda line: None, not_state=steps, **supplies(kind, seen)
-    )
-
-
-@pytest.mark.second(1)
-@pytest.mark.full
-@pytest.mark.parametrize("kind", CLIENTS)
-def test_a_federated_average_by_nested_graphs_equals_its_loop_by_hand(kind: str, tmp_path: Path) -> None:
-    expected: list[Any] = []
-    by_hand = supplies(kind, expected)
-    model, optimizer = by_hand["model"], by_hand["optimizer"]
-    seed_everything(5)
-    for _ in range(3):
-        for data in ("a_data", "b_data"):
-            model.load_state_dict(by_hand["server"].state_dict())
-            for _ in range(2):
-                for batch in by_hand[data]:
-                    by_hand["training_step"](model, batch).backward()
-                    optimizer.step()
-                    optimizer.zero_grad()
-            contribute(model, by_hand["total"])
-        publish(by_hand["server"], by_hand["total"])
-    seen: list[Any] = []
-    trainer = federated(kind, seen)
-    trainer.run()
-    assert seen == expected
-    assert_same(trainer.resources["server"].state_dict(), by_hand["server"].state_dict())
-    assert trainer.read("a/next_batch.passes") == 6
-    for cut in (30, 75, 140):  # in an epoch of the first visit, between two visits, in one of the second
-        again: list[Any] = []
-        first = federated(kind, again, tmp_path / str(cut))
-        first.advance(cut)
-        first.save()
-        federated(kind, again, tmp_path / str(cut)).run()
-        assert again == expected, f"cut before {first.position}"
 
 
 @pytest.mark.parametrize("kind", CLIENTS)

@@ -83,14 +83,11 @@ def lists(*lengths: int) -> dict[str, Any]:
 @pytest.mark.second(35)
 @pytest.mark.first(9)
 @pytest.mark.parametrize("lengths", [*itertools.product((1, 2, 3, 7), repeat=2), (2, 5, 3), (4, 4, 1)])
-@pytest.mark.parametrize("combine", ["cycle", "shortest", "longest"])
+@pytest.mark.parametrize("combine", ["cycle", "shortest"])
 def test_loaders_of_any_lengths(combine: str, lengths: tuple[int, ...]) -> None:
     length = min(lengths) if combine == "shortest" else max(lengths)
     expected = [
-        {
-            name: [float(number % of_loader)] if combine == "cycle" or number < of_loader else None
-            for name, of_loader in zip("abc", lengths, strict=False)
-        }
+        {name: [float(number % of_loader)] for name, of_loader in zip("abc", lengths, strict=False)}
         for number in range(length)
     ]
     graph = FIT.set("next_batch", combine=combine)
@@ -149,7 +146,7 @@ def expect_cuts_are_exact(
 
 @pytest.mark.second(2)
 @pytest.mark.full
-@pytest.mark.parametrize("combine", ["cycle", "shortest", "longest"])
+@pytest.mark.parametrize("combine", ["cycle", "shortest"])
 def test_a_cut_anywhere_is_exact(tmp_path: Path, combine: str) -> None:
     expect_cuts_are_exact(tmp_path, (20, 45), FIT.set("next_batch", combine=combine))
 

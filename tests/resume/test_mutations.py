@@ -21,6 +21,7 @@ from graphtrain.program.triggers import Every
 from graphtrain.report.recorder import Recorder
 from graphtrain.resume import restore
 from graphtrain.state import objects
+from graphtrain.storage.encoding import Packed
 from tests.resume.sweep import Cut, cuts_of, differences, resume_cut, run_whole
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
@@ -139,12 +140,14 @@ def data_position_off_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def slots_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
-    def change(saved: dict[str, Any]) -> None:
-        batch = saved["slots"].get("batch")
-        if batch is not None:
-            saved["slots"]["batch"] = tuple(torch.zeros_like(part) for part in batch)
+    decoded = StatefulObjects.decoded
 
-    change_saved(monkeypatch, change)
+    def changed(self: StatefulObjects, value: Any) -> Any:
+        is_batch = isinstance(value, Packed) and value.part == "slots['batch']"
+        found = decoded(self, value)
+        return tuple(map(torch.zeros_like, found)) if is_batch else found
+
+    monkeypatch.setattr(StatefulObjects, "decoded", changed)
 
 
 def scheduler_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:

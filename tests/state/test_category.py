@@ -172,13 +172,27 @@ def test_a_class_of_c_may_hide_state(kind: type, package: str, expected: bool) -
 
 
 def test_what_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, file in {"mine": "/home/mine.py", "of_c": None, "installed": torch.__file__}.items():
+    user_site = "/root/.local/lib/python3.11/site-packages/of_user.py"
+    files = {"mine": "/home/mine.py", "of_c": None, "installed": torch.__file__, "of_user": user_site}
+    for name, file in files.items():
         module = types.ModuleType(name)
         if file is not None:
             module.__file__ = file
         monkeypatch.setitem(sys.modules, name, module)
-    names = ["mine", "__main__", __name__, "of_c", "installed", "json", "graphtrain.state", "not_imported", "", None]
-    assert [is_users(name) for name in names] == [True] * 3 + [False] * 7
+    names = [
+        "mine",
+        "__main__",
+        __name__,
+        "of_c",
+        "installed",
+        "of_user",
+        "json",
+        "graphtrain.state",
+        "not_imported",
+        "",
+        None,
+    ]
+    assert [is_users(name) for name in names] == [True] * 3 + [False] * 8
     module = types.ModuleType("graphtrain")
     module.__file__ = "/home/graphtrain/__init__.py"
     monkeypatch.setitem(sys.modules, "graphtrain.made", module)

@@ -80,19 +80,6 @@ DIFFERENT: dict[str, Any] = {
             [[[]]],
         ]
     ),
-    "constants in containers": lambda: (
-        [
-            [(1, 2), (3, 4)],
-            [(1, 2), (4, 3)],
-            [[1, 2], [3, 4]],
-            [(1, 2), [3, 4]],
-            [{"a": 1}, {"a": 2}],
-            [{"a": 1}, {"b": 2}],
-            [{"a": 1}, {"a": (2,)}],
-            [(1, (2,)), (3, 4)],
-            [1, 2, 3, 4],
-        ]
-    ),
     "tensors": lambda: (
         [MATRIX, MATRIX + 1, MATRIX.T, MATRIX.reshape(4, 3), MATRIX.double(), MATRIX.int(), MATRIX[:2]]
         + [torch.nn.Parameter(MATRIX), torch.zeros(0), torch.zeros(0, 2), torch.ones(1), torch.ones(2).bfloat16()]

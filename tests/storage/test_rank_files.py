@@ -128,7 +128,7 @@ def test_every_rank_reads_its_own_state(count: int, slim: Slim | None, tmp_path:
     assert any(name.startswith("model.frozen.") for name in manifest.files) is (slim is not None)
 
 
-OF_RANKS = ("gradients", "metrics", "progress", "slots")
+OF_RANKS = ("metrics", "progress", "slots")
 
 
 @pytest.mark.parametrize(

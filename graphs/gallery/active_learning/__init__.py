@@ -1,1 +1,0 @@
-"""The procedure `active_learning`: its text, its kinds, its example and its picture."""

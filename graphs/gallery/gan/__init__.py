@@ -1,1 +1,0 @@
-"""The procedure `gan`: its text, its kinds, its example and its picture."""

@@ -1,1 +1,0 @@
-"""The procedure `kfold`: its text, its kinds, its example and its picture."""

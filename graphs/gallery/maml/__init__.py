@@ -1,1 +1,0 @@
-"""The procedure `maml`: its text, its kinds, its example and its picture."""

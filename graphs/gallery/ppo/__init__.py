@@ -1,1 +1,0 @@
-"""The procedure `ppo`: its text, its kinds, its example and its picture."""

@@ -85,18 +85,11 @@ class SplitBatch:
     def _count(self, batch: Any) -> int:
         """The number of splits of a batch."""
         sizes = {tensor.size(self.dimension) for tensor in _tensors_of(batch) if tensor.dim() > self.dimension}
-        if len(sizes) > 1:
-            raise UsageError(
-                f"split_batch: the tensors of a batch are {' and '.join(map(str, sorted(sizes)))} long along dimension "
-                f"{self.dimension}, so they cannot be cut together",
-                "set split_batch.dimension to that of time",
-            )
-        if not sizes or not (size := sizes.pop()):
-            raise UsageError(
-                f"split_batch: a batch has no tensor with a length along dimension {self.dimension}",
-                "set split_batch.dimension to that of time",
-            )
-        return math.ceil(size / self.size)
+        if len(sizes) != 1 or 0 in sizes:
+            message = f"split_batch: the tensors of a batch have the lengths {sorted(sizes)} along dimension"
+            hint = "all of them need the same; set split_batch.dimension to that of time"
+            raise UsageError(f"{message} {self.dimension}", hint)
+        return math.ceil(sizes.pop() / self.size)
 
     def _cut(self, value: Any, first: int) -> Any:
         """The part of a value from a place in time on."""

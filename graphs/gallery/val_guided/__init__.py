@@ -1,1 +1,0 @@
-"""The procedure `val_guided`: its text, its kinds, its example and its picture."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from graphtrain import UsageError, described, node, optimizers_of, progress
-
-_ONE_FOR_EACH = "pass a list with one for each; of a function that yields them, `begin_losses` makes it"
 
 
 @node(writes="next_step", transient="next_step", family="compute")
@@ -17,7 +15,7 @@ class NextLoss:
     Reads:
         batches: number of batches so far; when it changes, the first loss is next.
         optimizer: several optimizers, in the order of their losses.
-        losses: a list of step functions, each called with the model and the batch, or the generator of `begin_losses`.
+        losses: a list of step functions, each called with the model and the batch.
 
     Writes:
         next_step: read by `train_batch` as its `training_step`.
@@ -45,16 +43,7 @@ class NextLoss:
         self.index = self.index + 1 if batches == self.of_batch else 0
         count = len(optimizers_of(optimizer))
         self.of_batch, self.left = batches, self.index + 1 < count
-        if isinstance(losses, Iterator):
-            return lambda model, batch: _yielded(losses, self.index, count)
         if not isinstance(losses, Sequence) or len(losses) != count:
-            raise UsageError(f"`losses` is {described(losses)}, and there are {count} optimizers", _ONE_FOR_EACH)
+            message = f"`losses` is {described(losses)}, and there are {count} optimizers"
+            raise UsageError(message, "pass a list of functions of the model and the batch, one for each optimizer")
         return losses[self.index]
-
-
-def _yielded(losses: Iterator[Any], index: int, count: int) -> Any:
-    try:
-        return next(losses)
-    except StopIteration:
-        message = f"`training_step` yielded {index} losses, and there are {count} optimizers"
-        raise UsageError(message, "yield one for each") from None

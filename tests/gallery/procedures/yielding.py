@@ -81,7 +81,7 @@ PROCEDURE = Procedure(
         "one loss": (with_one_loss, "`losses` is a list of 1, and there are 2 optimizers"),
         "a function as losses": (
             with_a_function,
-            "`losses` is a function, and there are 2 optimizers\n.*`begin_losses`",
+            "`losses` is a function, and there are 2 optimizers\n.*pass a list of functions",
         ),
     },
 )
