@@ -11,34 +11,34 @@ from tests import figures
 # What each room has reached, in lines: lowered in the commit that reaches less, never raised. The whole, and each room,
 # may lie a few lines above, so that a contribution is possible.
 ROOMS = {
-    "ranks": 1_297,
-    "language": 573,
-    "kind": 1_676,
-    "graph": 3_502,
-    "plan": 6_060,
-    "storage": 5_110,
-    "state": 4_992,
-    "data": 2_943,
-    "report": 3_614,
-    "program": 6_770,
-    "nodes": 5_440,
-    "graphs": 2_166,
-    "resume": 3_511,
-    "trainer": 2_971,
-    "proof": 1_440,
-    "viz": 1_409,
-    "page": 793,
-    "adapters": 2_723,
-    "command": 4_598,
-    "ground": 843,
+    "ranks": 1_277,
+    "language": 463,
+    "kind": 1_612,
+    "graph": 3_266,
+    "plan": 5_613,
+    "storage": 4_465,
+    "state": 4_538,
+    "data": 2_550,
+    "report": 3_142,
+    "program": 5_995,
+    "nodes": 4_317,
+    "graphs": 2_160,
+    "resume": 2_738,
+    "trainer": 2_320,
+    "proof": 1_269,
+    "viz": 1_301,
+    "page": 607,
+    "adapters": 2_082,
+    "command": 4_134,
+    "ground": 698,
 }
 FOR_A_CONTRIBUTION = 200
 
 # Where another figure is not what it should be yet, what it is: to be lowered with it, never raised.
 NOT_YET = {
     "lines of source": sum(ROOMS.values()) + FOR_A_CONTRIBUTION,
-    "functions that the smallest run enters": 1_650,
-    "classes that it enters": 153,
+    "functions that the smallest run enters": 1_559,
+    "classes that it enters": 144,
 }
 
 

@@ -359,7 +359,7 @@ def test_numbers_that_mean_nothing_are_refused(kind: Kind, example: Example) -> 
             with pytest.raises(GraphError) as error:
                 example.trainer(graph=graph)
             assert re.search(
-                rf"({kind.name}|{example.paths[0]})\.{name}: expected an? (integer|number) > \d+( and < \S+)?, "
+                rf"({kind.name}|{example.paths[0]})\.{name}: expected an? (integer|number) > -?\d+( and < \S+)?, "
                 rf"got {value}",
                 str(error.value),
             )
