@@ -124,5 +124,7 @@ def _text(value: Any, baseline: Baseline) -> str:
     if not is_value(value):
         path = baseline.reachable.path_of(value)
         return content_hash(value) if path is None else path.rpartition(":")[2]  # without the name of the script
+    if type(value) is int and value in baseline.reachable.by_id:  # a key of GradScaler, or of a compiler
+        return f"the identity of {baseline.reachable.by_id[value].path}"
     text = repr(value)
     return text if " at 0x" not in text else ""
