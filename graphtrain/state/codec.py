@@ -382,7 +382,7 @@ class StateReader:
 
     def __init__(self, reachable: Reachable, stateful: Mapping[str, Any], section: Any) -> None:
         self._reachable, self._stateful = reachable, stateful
-        self._packed = {packed.part: packed for packed in _packed_in(section)}
+        self._packed = {packed.part: packed for packed in reversed([*_packed_in(section)])}  # the first of a name
         self._decoder = Decoder({}, self)
         self._values: dict[str, Any] = {}
         self._places: dict[tuple[Any, ...], Any] | None = None
@@ -478,7 +478,7 @@ class StateReader:
 
 
 def _packed_in(section: Any) -> Iterator[Packed]:
-    """The parts in nested mappings."""
+    """The parts in nested mappings; those of progress come last, which has what data was when its epoch began too."""
     if isinstance(section, Packed):
         yield section
     elif isinstance(section, Mapping):
