@@ -114,6 +114,7 @@ def test_a_sound_rewiring_runs_to_its_end(sound: Sound) -> None:
     assert set(sound.visited.split()) <= set(visited), visited
 
 
+@pytest.mark.full
 def test_what_a_run_refuses_at_its_start_is_refused_by_the_check() -> None:
     """Of the corpus, each graph that needs no further resources: what has no error is made, and runs a batch."""
     names = ("model", "teacher", "optimizer", "scheduler", "training_step", "train_data", "val_data")
