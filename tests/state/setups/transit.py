@@ -168,7 +168,7 @@ def slot_that_is_conjugated_when_it_is_read() -> dict[str, Any]:
     return writing(value)
 
 
-@row("shares memory with optimizer.state[0].exp_avg", needs="reachable", train_batch=_WRITES)
+@row(train_batch=_WRITES)
 def closure_with_an_array_over_the_state_of_an_optimizer() -> dict[str, Any]:
     kept: dict[str, Any] = {}
 
