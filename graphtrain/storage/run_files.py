@@ -374,6 +374,8 @@ class RunFiles:
                     file.write(b"\n")
             line = {"run": self._run, **start, **_process("started_at_unix_seconds")}
             file.write(json.dumps(json_value(line), default=str).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())  # without it, rows that survive a loss of power would be those of another program
         self._starts = self._bytes_of_starts()
 
     def setup_of(self, checkpoint: Checkpoint) -> dict[str, str]:
