@@ -31,7 +31,7 @@ def content_of(graph: Graph) -> dict[str, Any]:
     edges = dict(_edges(graph))
     content: dict[str, Any] = {
         "name": graph.name,
-        "nodes": {path: _node(path, node) for path, node in nodes_of(graph).items()},
+        "nodes": {path: _node(node) for path, node in nodes_of(graph).items()},
         "edges": edges,
         "pictures": [],
         "error": "",
@@ -85,7 +85,7 @@ def _folded(graph: Graph) -> Picture:
     return drawn.map_boxes(lambda box: replace(box, family="nested") if box.key in keys else box)
 
 
-def _node(path: str, node: Node) -> dict[str, Any]:
+def _node(node: Node) -> dict[str, Any]:
     kind = kind_of_node(node) if node.body is None else None
     about = one_line(kind.description.partition("\n")[0]).replace("``", "`") if kind is not None else ""
     return {

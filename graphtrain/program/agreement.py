@@ -168,7 +168,7 @@ class Agreement:
         record.choices = hash(tuple(self._choices)) & _MASK  # of integers, whose hash is the same in every process
         record.stops, record.saves = min(asked["stop"], _ASKED), min(asked["save"], _ASKED)
         record.seconds = self.run.seconds()
-        record.saves_done, record.saves_failed = self._requests.saves.outcomes()
+        record.saves_done = self._requests.saves.over()
         record.asked, self.asked = self.asked, 0
         sent = record.packed() + carried.ljust(self._room + self._room_of_buffers, b"\0")
         gathered = self._together(lambda: self.ranks.gather(sent))

@@ -12,10 +12,6 @@ from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 from graphtrain.program.rounds import is_fetching
 from graphtrain.report.values import ROW_POSITION
 
-# An epoch value below this is shown as 0.00.
-_LEAST_EPOCHS = Fraction(1, 200)
-# An epoch of more batches is not worth its words until it moves, in a run that no number of steps or batches ends.
-_MOST_BATCHES = 100_000
 # Units that start again at 0, or that duplicate another one: no rate is shown for them, nor for the runs of a node.
 _NO_RATE = frozenset({"epochs", "epoch_batches", "steps", "seconds"})
 

@@ -59,9 +59,9 @@ class Saves:
         """The paths of the nodes that have requested one to which the run can return."""
         return ()
 
-    def outcomes(self) -> tuple[int, int]:
-        """The numbers of completed and of failed saves of several ranks, as far as this rank knows."""
-        return 0, 0
+    def over(self) -> int:
+        """How many saves of several ranks are over, written or failed, as far as this rank knows."""
+        return 0
 
 
 @final

@@ -161,7 +161,6 @@ class Record:
         seconds: for how long this rank has trained, by its own clock.
         has_failed: True if its task, such as copying its state, failed; the reason is in the store.
         saves_done: how many saves of the run are over, written or failed, as far as this rank knows.
-        saves_failed: how many of those have failed.
         has_batch: False where the data of this rank has no further batch.
         length: the batches in the epoch of this rank's data; -1 where it is not known.
         samples: the samples in the batch that this rank has fetched.
@@ -183,13 +182,12 @@ class Record:
     seconds: float = 0.0
     has_failed: bool = False
     saves_done: int = 0
-    saves_failed: int = 0
     has_batch: bool = True
     length: int = -1
     samples: int = 0
     asked: int = 0
 
-    _layout: ClassVar[struct.Struct] = struct.Struct("<QHIQ8sQHHd?II?qqQ")
+    _layout: ClassVar[struct.Struct] = struct.Struct("<QHIQ8sQHHd?I?qqQ")
     size: ClassVar[int] = _layout.size
 
     def packed(self) -> bytes:

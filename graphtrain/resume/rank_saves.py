@@ -55,14 +55,13 @@ class RankSaves:
         are_one: True if this process is the only rank.
         run: the prefix of the keys of this run in the store, the same on all ranks; set when the run begins.
         begun: how many saves were begun.
-        failed: how many of them have failed, as far as this rank knows.
     """
 
     def __init__(self, agreement: Agreement) -> None:
         self.agreement, self.ranks = agreement, agreement.ranks
         self.are_one = self.ranks.world_size == 1
         self.run = "run"
-        self.begun = self.failed = self._copies = 0
+        self.begun = self._copies = 0
 
     def copied(self, copy: Callable[[], Any]) -> Any:
         """Copy the state on every rank; returns the copy of this one.

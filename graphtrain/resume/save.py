@@ -186,10 +186,9 @@ class CheckpointWriter(Saves):
         ):
             self._wait()
 
-    def outcomes(self) -> tuple[int, int]:
-        """How many saves of several ranks are over, and how many of them have failed, as far as this rank knows."""
-        is_under_way = self._writing is not None and not self._writing.is_over
-        return self._ranks.begun - is_under_way, self._ranks.failed
+    def over(self) -> int:
+        """How many saves of several ranks are over, written or failed, as far as this rank knows."""
+        return self._ranks.begun - (self._writing is not None and not self._writing.is_over)
 
     def take_written(self) -> bool:
         """True if a checkpoint was written since this was last called."""
@@ -242,7 +241,6 @@ class CheckpointWriter(Saves):
         except CheckpointError as error:
             self._writing = None
             self._askers = frozenset()
-            self._ranks.failed += 1
             self._fail(error)
             return
         except KeyboardInterrupt:
