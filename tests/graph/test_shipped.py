@@ -46,16 +46,6 @@ def test_a_graph_is_found_by_its_name_has_no_problem_and_round_trips(name: str, 
     assert Graph.from_json(edited.to_json()) == edited
 
 
-@pytest.mark.second(3)
-@pytest.mark.full
-@pytest.mark.parametrize("name", sorted(GRAPHS))
-def test_its_pictures_show_every_node(name: str, tmp_path: Path) -> None:
-    graph = Graph.load(name)
-    for suffix in ("dot", "mmd", "svg"):
-        text = graph.render(tmp_path / f"{graph.name}.{suffix}").read_text()
-        assert all(node in text for node in graph.nodes), suffix
-
-
 @pytest.mark.parametrize("name", sorted({*GRAPHS} - {*PROCEDURES}))
 def test_a_graph_runs_to_its_end(name: str, tmp_path: Path) -> None:
     """Those of the gallery have resources of their own, and tests that run them."""
