@@ -12,6 +12,7 @@ import graphtrain
 LATE = graphtrain._LATE  # names that are imported on first use
 
 
+@pytest.mark.full
 def test_the_package_has_every_public_name() -> None:
     assert {"Graph", "Trainer", "Loader", "fit", "main"} < {*LATE} < {*dir(graphtrain)}
     assert [name for name in LATE if getattr(getattr(graphtrain, name), "__name__", name) != name] == []
