@@ -1,18 +1,13 @@
-"""Traps: sets of nodes in which a run may go round forever, and those from which some visit lets it out again."""
+"""Promise 5: a run or a loop that cannot end is refused with its nodes; one that some visit lets out is not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-import torch
 
-import graphtrain.checks.loops
-from graphtrain import Graph, GraphError, Node, Problem, Trainer
-from graphtrain.checks import check_graph
-from tests.checks.corpus import EVALUATE, FIT, own, plain, tiny, use
-from tests.checks.sound_graphs import periodic
+from graphtrain import Graph, GraphError, Problem
+from tests.graph.corpus import EVALUATE, FIT, KINDS, add, periodic, plain, small, tiny
 
 
 def loops_of(graph: Graph) -> list[Problem]:
@@ -33,6 +28,11 @@ def waiting_from(every: str, start: str) -> Graph:
         {"due": "b.due"},
         units={"rounds": "c.ticks", "ticks": "a.ticks"},
     ).set("b", every=every, **{"from": start})
+
+
+def waiting_for_loss() -> Graph:
+    edges = {"x": ["y"], "y": ["end if enough", "x"]}
+    return tiny({"x": "tick", "y": "use_loss"}, edges, {"enough": "loss > 2"})
 
 
 def counting() -> Graph:
@@ -86,8 +86,7 @@ ENDLESS: list[tuple[str, Graph, str, set[str]]] = [
          "step": ["zero_grad"], "zero_grad": ["end"]}, {"some": "accumulate.count > 0"}), "G501",
      {"inner", "accumulate"}),
     ("a body that reads what only the graph around it changes",
-     tiny({"a": "tick", "body": Node("body", "nested", reads={"loss": "a.ticks"}, body=tiny(
-              {"x": "tick", "y": "use_loss"}, {"x": ["y"], "y": ["end if enough", "x"]}, {"enough": "loss > 2"}))},
+     tiny({"a": "tick", "body": (waiting_for_loss(), {"reads": {"loss": "a.ticks"}})},
           {"a": ["body"], "body": ["end"]}), "G501", {"body/x", "body/y"}),
     ("never", tiny({"a": "tick", "b": "tick_at_times"}, {"a": ["b"], "b": ["end if due", "a"]}, {"due": "b.due"},
                    units={"steps": "a.ticks"}).set("b", every="never"), "G501", {"a", "b"}),
@@ -112,6 +111,7 @@ ENDLESS: list[tuple[str, Graph, str, set[str]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.first(10)
 @pytest.mark.parametrize(("graph", "code", "nodes"), [row[1:] for row in ENDLESS], ids=[row[0] for row in ENDLESS])
 def test_a_graph_with_a_trap_is_refused_with_the_nodes_that_cannot_be_left(
     graph: Graph, code: str, nodes: set[str]
@@ -125,12 +125,12 @@ def test_a_graph_with_a_trap_is_refused_with_the_nodes_that_cannot_be_left(
 SOUND: list[tuple[str, Graph]] = [
     ("a count that grows", tiny({"a": "tick"}, {"a": ["a if few", "end"]}, {"few": "a.runs < 3"})),
     ("a trigger that fires whatever the guards before it answer",
-     periodic(FIT, "again", own("tick_at_times").implementation)),
+     periodic(FIT, "again", KINDS["tick_at_times"])),
     ("a window that is longer than an epoch", FIT.set("accumulate", every=100)),
     ("what is due once, and not again after it has run",
      tiny({"a": "tick", "b": "tick_at_times"}, {"a": ["b"], "b": ["a if due", "end"]},
           {"due": "b.due"}, units={"steps": "a.ticks"}).set("b", every="once")),
-    ("a node at the hub that is due once", periodic(FIT, "again", own("tick_at_times").implementation, every="once")),
+    ("a node at the hub that is due once", periodic(FIT, "again", KINDS["tick_at_times"], every="once")),
     ("an end that waits for what is due once, from some step on",
      tiny({"a": "tick", "b": "tick_at_times"}, {"a": ["end if due", "a"], "b": ["end"]}, {"due": "b.due"},
           units={"steps": "a.ticks"}).set("b", every="once", **{"from": "3 steps"}).redirect("a", "end", "b")),
@@ -148,18 +148,17 @@ SOUND: list[tuple[str, Graph]] = [
           {"inner": ["accumulate"], "accumulate": ["step if full", "inner"], "step": ["zero_grad"],
            "zero_grad": ["end"]}, {"full": "accumulate.count >= accumulate.every"})),
     ("a body that is entered only when due, and reads that it is",
-     tiny({"a": "tick", "body": Node("body", "nested", {"every": "2 ticks"}, {"loss": "body.due"}, body=tiny(
-              {"x": "tick", "y": "use_loss"}, {"x": ["y"], "y": ["end if over", "x"]},
-              {"over": "loss and x.ticks > 2"}))},
+     tiny({"a": "tick", "body": (tiny({"x": "tick", "y": "use_loss"}, {"x": ["y"], "y": ["end if over", "x"]},
+                                      {"over": "loss and x.ticks > 2"}),
+                                 {"every": "2 ticks", "reads": {"loss": "body.due"}})},
           {"a": ["body"], "body": ["end if done", "a"]}, {"done": "a.ticks > 5"}, units={"ticks": "a.ticks"})),
     ("a body that reads the count of passes around it, to which it adds",
-     tiny({"body": Node("body", "nested", reads={"loss": "accumulate.count"}, body=tiny(
-              {"x": "own_pass", "y": "use_loss"}, {"x": ["y"], "y": ["end if enough", "x"]}, {"enough": "loss > 2"})),
+     tiny({"body": (tiny({"x": "own_pass", "y": "use_loss"}, {"x": ["y"], "y": ["end if enough", "x"]},
+                         {"enough": "loss > 2"}), {"reads": {"loss": "accumulate.count"}}),
            "accumulate": "accumulate", "step": "step", "zero_grad": "zero_grad"},
           {"body": ["accumulate"], "accumulate": ["step"], "step": ["zero_grad"], "zero_grad": ["end"]})),
     ("a body that reads a field of its own by way of the graph around it",
-     tiny({"body": Node("body", "nested", reads={"loss": "body/x.ticks"}, body=tiny(
-              {"x": "tick", "y": "use_loss"}, {"x": ["y"], "y": ["end if enough", "x"]}, {"enough": "loss > 2"}))},
+     tiny({"body": (waiting_for_loss(), {"reads": {"loss": "body/x.ticks"}})},
           {"body": ["end"]})),
 ]  # fmt: skip
 
@@ -179,8 +178,8 @@ def test_a_run_that_only_a_resource_could_end_is_refused_without_it() -> None:
     assert problem.message.startswith("without `val_data` the loop of ")
     assert "`val_check_batch`, `finished` decide, " in problem.message
     assert "take it out of the `optional`" in problem.hint
-    (refused,) = check_graph(ending_by_validation(), supplied={"train_data"})
-    assert (refused.code, refused.severity) == ("G502", "error")
+    with pytest.raises(GraphError, match="error G502: without `val_data`"):
+        small(ending_by_validation()).but(val_data=lambda made: None).trainer()
     needed = ending_by_validation().set("validate", graph=replace(EVALUATE, optional=()))
     assert loops_of(needed) == []
 
@@ -188,12 +187,9 @@ def test_a_run_that_only_a_resource_could_end_is_refused_without_it() -> None:
 def test_a_loop_that_ends_once_a_resource_is_supplied_is_refused_without_it_alone() -> None:
     once = FIT.nest("sanity", EVALUATE.set("begin_evaluation", split="sanity")).connect("sanity", "decide")
     once = once.guard("first", "sanity.runs == 0").connect("decide", "sanity", when="first")
-    model = torch.nn.Linear(2, 2)
-    resources = {"model": model, "optimizer": torch.optim.SGD(model.parameters()), "train_data": [torch.ones(2, 2)]}
-    resources |= {"training_step": lambda model, batch: model(batch).sum()}
-    Trainer(once, val_data=[torch.ones(2, 2)], notify=lambda line: None, **resources)
+    small(once).trainer()
     with pytest.raises(GraphError, match="G501: without `val_data` the run can go round `decide`, `sanity` forever"):
-        Trainer(once, val_data=None, notify=lambda line: None, **resources)
+        small(once).but(val_data=lambda made: None).trainer()
 
 
 def test_a_node_that_is_bypassed_changes_nothing() -> None:
@@ -211,42 +207,13 @@ def test_a_start_that_a_bypassed_node_counts_is_never_reached() -> None:
     assert loops_of(counted.set("clip", max_norm=1.0)) == []
 
 
-def test_what_a_kind_that_is_not_known_does_is_not_judged() -> None:
-    graph = FIT.guard("epoch_done", "next_batch.last").replace("end_epoch", "my_end_epoch")
-    assert loops_of(graph) == []
-
-
-def test_a_search_that_is_given_up_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert graphtrain.checks.loops.MOST_SETS == 20_000
-    monkeypatch.setattr(graphtrain.checks.loops, "MOST_SETS", 3)
-    (problem,) = loops_of(FIT)
-    assert (problem.code, problem.severity) == ("G503", "warning")
-
-
-def test_the_search_for_traps_in_the_shipped_loop_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphtrain.checks.loops, "MOST_SETS", 6)
-    assert loops_of(FIT) == []
-
-
-def many_activities(number: int) -> Graph:
-    graph = FIT
-    for index in range(number):
-        graph = periodic(graph, f"log_{index}", "log", every=f"{index + 1} steps")
-    return graph
-
-
-def test_activities_around_one_hub_do_not_multiply(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphtrain.checks.loops, "MOST_SETS", 200)
-    assert loops_of(many_activities(30)) == []
-
-
 @pytest.mark.parametrize("name", ["waiting", "reading"])
-def test_the_hint_and_the_path_name_the_graph_inside(name: str) -> None:
-    inside: dict[str, Callable[[Graph], Graph]] = {
-        "waiting": lambda graph: graph.guard("last_batch", "begin_evaluation.runs > 3").guard(
-            "data_exhausted", "begin_evaluation.runs > 4"),
-        "reading": lambda graph: use(graph, "tick", after="eval_batch").redirect("tick", "end_evaluation", "tick"),
-    }  # fmt: skip
-    (problem,) = loops_of(FIT.set("validate", graph=inside[name](EVALUATE)))
-    assert problem.where.partition(" ")[2].startswith("validate/") or problem.where.startswith("validate/")
+def test_a_loop_inside_a_graph_is_found_at_its_path(name: str) -> None:
+    waiting = EVALUATE.guard("last_batch", "begin_evaluation.runs > 3")
+    inside = {
+        "waiting": waiting.guard("data_exhausted", "begin_evaluation.runs > 4"),
+        "reading": add(EVALUATE, "tick", after="eval_batch").redirect("tick", "end_evaluation", "tick"),
+    }
+    (problem,) = loops_of(FIT.set("validate", graph=inside[name]))
+    assert problem.where.split(" ")[-1].startswith("validate/")
     assert all(node.startswith("validate/") for node in problem.path)
