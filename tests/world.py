@@ -522,7 +522,7 @@ def by_hand(
             else:
                 (loss / accumulate).backward()
                 if is_step:
-                    _step(optimizer, accumulate / open_window if window == "scaled" else 1.0, clip)
+                    _step(optimizer, open_window / accumulate if window == "scaled" else 1.0, clip)
                 if is_step or is_cut:
                     optimizer.zero_grad()
             if is_step or is_cut:
@@ -538,7 +538,7 @@ def _step(optimizer: torch.optim.Optimizer, share: float, clip: float | None) ->
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for parameter in parameters:
         if parameter.grad is not None and share != 1.0:
-            parameter.grad.mul_(share)
+            parameter.grad.div_(share)
     if clip is not None:
         nn.utils.clip_grad_norm_(parameters, clip)
     optimizer.step()
