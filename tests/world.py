@@ -545,17 +545,16 @@ def _step(optimizer: torch.optim.Optimizer, share: float, clip: float | None) ->
 
 
 def _evaluated(model: nn.Module, data: Any, function: Callable[..., Any], seed: int) -> list[float]:
-    before = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
+    before = random.getstate(), numpy.random.get_state()
     modes = {module: module.training for module in model.modules()}
-    seed_generators(seed)
-    model.eval()
-    with torch.no_grad():
+    with torch.random.fork_rng(), torch.no_grad():  # the generators of devices too
+        seed_generators(seed)
+        model.eval()
         results = [function(model, batch) for batch in data]
     for module, mode in modes.items():
         module.training = mode
     random.setstate(before[0])
     numpy.random.set_state(before[1])
-    torch.set_rng_state(before[2])
     return [float(result["loss"] if isinstance(result, Mapping) else result) for result in results]
 
 
