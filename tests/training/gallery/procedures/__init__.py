@@ -5,11 +5,10 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from tests.gallery.procedure import Procedure
+from tests.training.gallery.procedure import Procedure
 
 
 def all_procedures() -> dict[str, Procedure]:
     """Every procedure by its name."""
     modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
-    procedures = [module.PROCEDURE for module in modules]
-    return {procedure.name: procedure for procedure in procedures}
+    return {module.PROCEDURE.name: module.PROCEDURE for module in modules}

@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ExponentialLR, LRScheduler
 
 from graphtrain import Graph
-from tests.gallery.procedure import Procedure, Resources
+from tests.training.gallery.procedure import Procedure, Resources, network, numbers, short, squared_error
 
 EPOCHS, BATCHES, WINDOW = 3, 5, 2
 
-Optimizer = torch.optim.Optimizer
-
 
 def graph() -> Graph:
-    small = Graph.load("manual").set("finish", after=f"{EPOCHS} epochs")
-    return small.set("checkpoint", every="never").set("log", every="1 steps")
-
-
-def loss_of(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
-    return (model(batch) - batch.sum(1, keepdim=True)).square().mean()
+    return short(Graph.load("manual"), EPOCHS)
 
 
 def training_step(
-    model: torch.nn.Module,
-    batch: torch.Tensor,
-    batch_index: int,
-    optimizer: Optimizer,
-    scheduler: torch.optim.lr_scheduler.LRScheduler,
+    model: torch.nn.Module, batch: torch.Tensor, batch_index: int, optimizer: Optimizer, scheduler: LRScheduler
 ) -> dict[str, torch.Tensor]:
-    loss = loss_of(model, batch)
+    loss = squared_error(model, batch)
     (loss / WINDOW).backward()  # type: ignore[no-untyped-call]
     if (batch_index + 1) % WINDOW == 0:  # the last batch of an epoch waits for the first of the next
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
@@ -39,18 +30,16 @@ def training_step(
 
 
 def resources() -> Resources:
-    torch.manual_seed(1)
-    layers = torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Dropout(0.2), torch.nn.Linear(4, 1)
-    model = torch.nn.Sequential(*layers).double()
+    model = network(torch.nn.Tanh(), torch.nn.Dropout(0.2))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
     return {
         "model": model,
         "optimizer": optimizer,
-        "scheduler": torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.8),
-        "train_data": [torch.randn(4, 3, dtype=torch.float64) for _ in range(BATCHES)],
-        "val_data": [torch.randn(4, 3, dtype=torch.float64)],
+        "scheduler": ExponentialLR(optimizer, 0.8),
+        "train_data": numbers(*[4] * BATCHES),
+        "val_data": numbers(4),
         "training_step": training_step,
-        "validation_step": loss_of,
+        "validation_step": squared_error,
     }
 
 
@@ -61,10 +50,10 @@ def by_hand(resources: Resources) -> None:
 
 
 PROCEDURE = Procedure(
-    name="manual",
-    graph=graph,
-    resources=resources,
-    by_hand=by_hand,
+    "manual",
+    graph,
+    resources,
+    by_hand,
     compared=("model", "optimizer", "scheduler"),
     one_rank_only=r"G702: `step` steps `optimizer` with gradients that were not exchanged[^!]*within the same visit",
 )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
 import torch
 
 from graphtrain import Graph, Loader
-from graphtrain.state.random import capture_random, restore_random
-from tests.gallery.procedure import Procedure, Resources
+from tests.training.gallery.procedure import Procedure, Resources, momentum, network, step
 
 EPOCHS, BATCHES, WINDOW, SKIP, WARMUP = 3, 5, 2, 2, 3
 BAD = 7  # a sample whose loss is a spike
@@ -27,15 +27,13 @@ def training_step(model: torch.nn.Module, batch: Any) -> torch.Tensor:
 
 
 def resources() -> Resources:
-    torch.manual_seed(1)
-    layers = torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.2), torch.nn.Linear(4, 1)
-    model = torch.nn.Sequential(*layers).double()
+    model = network()
     weights = torch.ones(4 * BATCHES, dtype=torch.float64)
     weights[BAD] = 1e3
     data = torch.utils.data.TensorDataset(torch.randn(4 * BATCHES, 3, dtype=torch.float64), weights)
     return {
         "model": model,
-        "optimizer": torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
+        "optimizer": momentum(model),
         "train_data": Loader(data, batch_size=4, shuffle=True),
         "training_step": training_step,
     }
@@ -71,20 +69,18 @@ def by_hand(resources: Resources) -> None:
                 optimizer.load_state_dict(saved["optimizer"])
                 for parameter, gradient in zip(parameters, saved["gradients"], strict=True):
                     parameter.grad = None if gradient is None else gradient.clone()
-                restore_random(saved["random"])
+                torch.set_rng_state(saved["random"])
                 fetched, passes, last_saved = saved["fetched"], saved["passes"], saved["last_saved"]
                 continue
         if passes == WINDOW or (passes and index == BATCHES - 1):
-            optimizer.step()
-            optimizer.zero_grad()
+            step(optimizer)
             passes = 0
         if fetched // 4 > last_saved // 4:
             last_saved = fetched
             saved = {
-                "model": {name: value.clone() for name, value in model.state_dict().items()},
-                "optimizer": copied(optimizer.state_dict()),
+                **copy.deepcopy({"model": model.state_dict(), "optimizer": optimizer.state_dict()}),
                 "gradients": [None if each.grad is None else each.grad.clone() for each in parameters],
-                "random": capture_random(),
+                "random": torch.get_rng_state(),
                 "fetched": fetched,
                 "passes": passes,
                 "last_saved": last_saved,
@@ -92,26 +88,13 @@ def by_hand(resources: Resources) -> None:
     assert skips, "there was a spike"
 
 
-def copied(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    if isinstance(value, dict):
-        return {name: copied(inner) for name, inner in value.items()}
-    return [copied(inner) for inner in value] if isinstance(value, list) else value
-
-
-def without_checkpoints(graph: Graph, resources: Resources) -> tuple[Graph, Resources]:
-    return graph.remove("checkpoint"), resources
-
-
 PROCEDURE = Procedure(
-    name="rollback",
-    graph=graph,
-    resources=resources,
-    by_hand=by_hand,
-    compared=("model", "optimizer"),
+    "rollback",
+    graph,
+    resources,
+    by_hand,
     bad={
-        "no checkpoint to go back to": (lambda graph, resources: (graph, resources), "run directory"),
-        "no node that saves": (without_checkpoints, "no node saves one"),
+        "no checkpoint to go back to": (lambda it: it, "run directory"),
+        "no node that saves": (lambda it: it.but(it.graph.remove("checkpoint")), "no node saves one"),
     },
 )

@@ -1,4 +1,4 @@
-"""The page of the gallery, made of the files that it shows: `python -m tests.gallery.page` writes it."""
+"""The page of the gallery, made of the files that it shows: `python -m tests.training.gallery.page` writes it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from graphtrain import Graph
-from graphtrain.viz import render
-from tests.gallery.procedure import Procedure
-from tests.gallery.procedures import all_procedures
 from tests.shipped import OVERLAYS, ROOT
+from tests.training.gallery.procedure import Procedure
+from tests.training.gallery.procedures import all_procedures
 
 PAGE = ROOT / "docs" / "gallery.md"
 _BEGINNING = """# Gallery
@@ -26,9 +25,9 @@ $ graphtrain check gan --overlay ema
 gan: no problems (...)
 ```
 
-The tests in `tests/gallery` check for each procedure that it gives the same weights as a plain PyTorch loop, bit for
-bit, that it can be interrupted at every transition and resumed exactly, and that its example reaches the result in the
-table. [Recipes](recipes.md) are shorter still.
+The tests in `tests/training/gallery` check for each procedure that it gives the same weights as a plain PyTorch loop,
+bit for bit, that it can be interrupted at every transition and resumed exactly, and that its example reaches the result
+in the table. [Recipes](recipes.md) are shorter still.
 
 """
 
@@ -69,7 +68,7 @@ def draw(procedure: Procedure, path: Path) -> Path:
     """What it changes of `fit`; the graph alone where it shares no node with `fit`."""
     fit = Graph.load("fit")
     graph = fit.overlay(procedure.name) if is_overlay(procedure) else Graph.load(procedure.name)
-    return render(fit.diff(graph) if "decide" in graph.nodes else graph, path)
+    return (fit.diff(graph) if "decide" in graph.nodes else graph).render(path)
 
 
 def words_of(picture: Path) -> list[str]:

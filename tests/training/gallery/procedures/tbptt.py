@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from graphtrain import Graph
-from tests.gallery.procedure import Change, Procedure, Resources
+from tests.training.gallery.procedure import Procedure, Resources, short, step
 
-EPOCHS, BATCHES, LENGTH = 2, 3, 3
+EPOCHS, LENGTH = 2, 3
 
 
 class Recurrent(torch.nn.Module):
@@ -21,12 +21,11 @@ class Recurrent(torch.nn.Module):
 
     def forward(self, inputs: torch.Tensor, hidden: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         outputs, hidden = self.recurrent(inputs, hidden)
-        return self.head(self.drop(outputs)), hidden
+        return self.head(self.drop(outputs)), hidden  # type: ignore[return-value]
 
 
 def graph() -> Graph:
-    small = Graph.load("tbptt").set("split_batch", length=LENGTH).set("finish", after=f"{EPOCHS} epochs")
-    return small.set("checkpoint", every="never").set("log", every="1 steps")
+    return short(Graph.load("tbptt").set("split_batch", length=LENGTH), EPOCHS)
 
 
 def training_step(model: torch.nn.Module, batch: torch.Tensor, hidden: torch.Tensor | None = None) -> dict[str, Any]:
@@ -35,7 +34,8 @@ def training_step(model: torch.nn.Module, batch: torch.Tensor, hidden: torch.Ten
 
 
 def validation_step(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
-    return (model(batch, None)[0] - batch.cumsum(1)).square().mean()
+    loss: torch.Tensor = training_step(model, batch)["loss"]
+    return loss
 
 
 def resources() -> Resources:
@@ -44,7 +44,7 @@ def resources() -> Resources:
     return {
         "model": model,
         "optimizer": torch.optim.Adam(model.parameters(), lr=0.05),
-        "train_data": [torch.randn(4, 7, 2, dtype=torch.float64) for _ in range(BATCHES)],
+        "train_data": [torch.randn(4, 7, 2, dtype=torch.float64) for _ in range(3)],
         "val_data": [torch.randn(4, 5, 2, dtype=torch.float64) for _ in range(2)],
         "training_step": training_step,
         "validation_step": validation_step,
@@ -58,21 +58,29 @@ def by_hand(resources: Resources) -> None:
             result = training_step(resources["model"], split, hidden)
             result["loss"].backward()
             hidden = result["hidden"].detach()
-            resources["optimizer"].step()
-            resources["optimizer"].zero_grad()
+            step(resources["optimizer"])
 
 
-def with_splits(**parameters: Any) -> Change:
-    return lambda graph, resources: (graph.set("split_batch", **parameters), resources)
+def of(data: Any) -> Any:
+    return lambda it: it.but(train_data=[data])
 
 
 PROCEDURE = Procedure(
-    name="tbptt",
-    graph=graph,
-    resources=resources,
-    by_hand=by_hand,
-    compared=("model", "optimizer"),
+    "tbptt",
+    graph,
+    resources,
+    by_hand,
     bad={
-        "no such dimension": (with_splits(dimension=3), r"the lengths \[\] along dimension 3"),
+        "no such dimension": (
+            lambda it: it.but(it.graph.set("split_batch", dimension=3)),
+            r"the lengths \[\] along dimension 3",
+        ),
+        "inputs and targets of two lengths": (
+            of((torch.rand(2, 5), torch.rand(2, 3))),
+            r"the tensors of a batch have the lengths \[3, 5\] along dimension 1",
+        ),
+        "no time": (of(torch.rand(5)), r"have the lengths \[\] along dimension 1"),
+        "no time at all": (of(torch.rand(5, 0)), r"have the lengths \[0\] along dimension 1"),
+        "a text": (of("text"), r"have the lengths \[\] along dimension 1"),
     },
 )

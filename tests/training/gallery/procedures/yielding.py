@@ -8,14 +8,13 @@ from typing import Any
 import torch
 
 from graphtrain import Graph
-from tests.gallery.procedure import Procedure, Resources
+from tests.training.gallery.procedure import Procedure, Resources, numbers, short, step_with_mean_gradients
 
 EPOCHS, BATCHES = 2, 5
 
 
 def graph() -> Graph:
-    small = Graph.load("yielding").set("finish", after=f"{EPOCHS} epochs")
-    return small.set("checkpoint", every="never").set("log", every="1 steps")
+    return short(Graph.load("yielding"), EPOCHS)
 
 
 class Net(torch.nn.Module):
@@ -26,12 +25,14 @@ class Net(torch.nn.Module):
 
 
 def body_loss(model: Any, batch: torch.Tensor) -> torch.Tensor:
-    return (model.back(model.body(batch)) - batch).square().mean()
+    loss: torch.Tensor = (model.back(model.body(batch)) - batch).square().mean()
+    return loss
 
 
 def head_loss(model: Any, batch: torch.Tensor) -> torch.Tensor:
     """It would train the body too, were that not the other optimizer's."""
-    return (model.head(model.body(batch)) - batch.sum(1, keepdim=True)).square().mean()
+    loss: torch.Tensor = (model.head(model.body(batch)) - batch.sum(1, keepdim=True)).square().mean()
+    return loss
 
 
 LOSSES: list[Callable[[Any, torch.Tensor], torch.Tensor]] = [body_loss, head_loss]
@@ -44,43 +45,30 @@ def resources() -> Resources:
     return {
         "model": model,
         "optimizer": (body, torch.optim.SGD(model.head.parameters(), lr=0.1, momentum=0.9)),
-        "train_data": [torch.randn(4, 3, dtype=torch.float64) for _ in range(BATCHES)],
-        "val_data": [torch.randn(4, 3, dtype=torch.float64)],
+        "train_data": numbers(*[4] * BATCHES),
+        "val_data": numbers(4),
         "losses": LOSSES,
         "validation_step": head_loss,
     }
 
 
 def by_hand(resources: Resources) -> None:
-    model = resources["model"]
     for batch in resources["train_data"] * EPOCHS:
         for optimizer, loss_of in zip(resources["optimizer"], LOSSES, strict=True):
             parameters = optimizer.param_groups[0]["params"]
-            for parameter, gradient in zip(
-                parameters, torch.autograd.grad(loss_of(model, batch), parameters), strict=True
-            ):
-                parameter.grad = gradient
-            optimizer.step()
-            optimizer.zero_grad()
-
-
-def with_one_loss(graph: Graph, resources: Resources) -> tuple[Graph, Resources]:
-    return graph, {**resources, "losses": LOSSES[:1]}
-
-
-def with_a_function(graph: Graph, resources: Resources) -> tuple[Graph, Resources]:
-    return graph, {**resources, "losses": body_loss}
+            step_with_mean_gradients(parameters, [loss_of(resources["model"], batch)], optimizer)
 
 
 PROCEDURE = Procedure(
-    name="yielding",
-    graph=graph,
-    resources=resources,
-    by_hand=by_hand,
+    "yielding",
+    graph,
+    resources,
+    by_hand,
+    compared=("model",),
     bad={
-        "one loss": (with_one_loss, "`losses` is a list of 1, and there are 2 optimizers"),
+        "one loss": (lambda it: it.but(losses=LOSSES[:1]), "`losses` is a list of 1, and there are 2 optimizers"),
         "a function as losses": (
-            with_a_function,
+            lambda it: it.but(losses=lambda made: body_loss),
             "`losses` is a function, and there are 2 optimizers\n.*pass a list of functions",
         ),
     },
