@@ -217,9 +217,9 @@ def _weights(trainer: Trainer) -> str:
 
 def _cut(trainer: Trainer, transitions: int, rewired_after: list[int]) -> End:
     for _ in range(transitions):
-        trainer.advance(1)
         if trainer.state == "finished" or _steps(trainer) >= min(rewired_after, default=1 << 30):
-            break
+            break  # the next process rewires it here
+        trainer.advance(1)
     with suppress(GraphtrainError):  # this is not a save point
         trainer.save()
     return "cut", ""
