@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from graphtrain.command.cli import app
 from tests.docs.execution import Page
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 TEXT = README.read_text(encoding="utf-8")
 
