@@ -1,7 +1,8 @@
-"""Gradients summed within the last backward pass of a window: with the bits of an exchange after it."""
+"""Promises 9 and 17: sums that begin within the last pass of a window have the bits of an exchange after it."""
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -12,18 +13,14 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from graphtrain import Graph, StepFunction, TrainBatch, Trainer, node
-from graphtrain.errors import RankFailedError, UsageError
-from graphtrain.ranks import Ranks, buckets, current_ranks
-from graphtrain.ranks.buckets import EarlySums
-from tests.ranks.fake_ranks import World, run_ranks
+from graphtrain import Graph, StepFunction, TrainBatch, Trainer, UsageError, node
+from tests.ranks.fake_ranks import FakeRank, World, assert_exact_on_ranks, begun_sums, outcomes_of, run_ranks
 from tests.ranks.processes import run_processes
-from tests.ranks.test_failures import Noting
+from tests.world import small_fit, world
 
 BATCHES = 7
 Patch = pytest.MonkeyPatch
 Edit = Callable[[Graph], Graph]
-# Of a rank: how many sums it had begun when its backward pass was over, and how many some rank had.
 Begun = list[tuple[int, int, int]]
 
 
@@ -53,16 +50,7 @@ def step(model: Any, batch: torch.Tensor) -> torch.Tensor:
 @pytest.fixture(autouse=True)
 def begun(monkeypatch: Patch) -> Begun:
     """What is begun; every weight of these models is a large one, its bias is not."""
-    begun: Begun = []
-    complete = EarlySums.complete
-
-    def noting(self: EarlySums, count: int, *arguments: Any) -> set[int]:
-        begun.append((self._ranks.rank, self.count, count))
-        return complete(self, count, *arguments)
-
-    monkeypatch.setattr(buckets, "LARGE_BYTES", 24 * 4)
-    monkeypatch.setattr(EarlySums, "complete", noting)
-    return begun
+    return begun_sums(monkeypatch, large_bytes=24 * 4)
 
 
 def two_optimizers(model: nn.Module) -> Any:
@@ -70,12 +58,15 @@ def two_optimizers(model: nn.Module) -> Any:
     return [torch.optim.SGD(parameters[:3], lr=0.1, momentum=0.9), torch.optim.AdamW(parameters[3:], lr=0.01)]
 
 
+def batches() -> list[torch.Tensor]:
+    return list(torch.randn(BATCHES, 3, 4))
+
+
 def trainer_of(graph: Graph, **resources: Any) -> Trainer:
     torch.manual_seed(0)
     model = resources.pop("model", Layered)()
-    batches = list(torch.randn(BATCHES, 3, 4))
     optimizer = resources.pop("optimizer", lambda model: torch.optim.AdamW(model.parameters(), lr=0.01))(model)
-    given = {"model": model, "optimizer": optimizer, "train_data": batches, "training_step": step, **resources}
+    given = {"model": model, "optimizer": optimizer, "train_data": batches(), "training_step": step, **resources}
     return Trainer(graph, seed=0, display=None, notify=lambda line: None, **given)
 
 
@@ -85,7 +76,7 @@ def fit(every: int = 1, edit: Edit = lambda graph: graph, *, within: bool = True
 
 
 def end_of(graph: Graph, world_size: int = 2, **resources: Any) -> list[Any]:
-    def program(ranks: Ranks) -> Any:
+    def program(ranks: FakeRank) -> Any:
         trainer = trainer_of(graph, **resources)
         trainer.run()
         return trainer.digest(), trainer.metrics, trainer.progress["step"]["steps"]
@@ -105,12 +96,10 @@ def summed(model: Any, batch: torch.Tensor) -> dict[str, Any]:
 CASES: dict[str, tuple[int, Edit, dict[str, Any]]] = {
     "every batch": (1, lambda graph: graph, {}),
     "windows of two": (2, lambda graph: graph, {}),
-    "windows of three": (3, lambda graph: graph, {}),
     "two optimizers": (2, lambda graph: graph, {"optimizer": two_optimizers}),
     "loss scaling": (2, lambda graph: graph.overlay("fp16"), {}),
     "sums over tokens": (2, lambda graph: graph.overlay("token_windows"), {"training_step": summed}),
     "skipped batches": (1, lambda graph: graph.set("train_batch", skip_none=True), {"training_step": skipping}),
-    "an early end": (2, lambda graph: graph.set("finish", after="7 batches"), {}),
 }
 
 
@@ -143,14 +132,6 @@ def look(model: Any) -> float:
 
 
 @node(writes="loss", effects="backward")
-def twice(model: Any, batch: Any, training_step: StepFunction, window: int = 1) -> Any:
-    """Run backward twice."""
-    for _ in range(2):
-        (training_step(model, batch) / window).backward()
-    return training_step(model, batch).detach()
-
-
-@node(writes="loss", effects="backward")
 class Noisy(TrainBatch):
     """Add noise to the gradients of this rank."""
 
@@ -171,7 +152,6 @@ UNKNOWN: dict[str, Edit] = {
     "it is not wanted": lambda graph: graph.set("exchange", overlap=False),
     "a node looks at gradients before": lambda graph: graph.insert("look", look, after="train_batch"),
     "the end depends on what the counter does": by_the_last_count,
-    "a kind runs backward by itself": lambda graph: graph.set("train_batch", use=twice),
     "a visit uses the gradients": lambda graph: graph.set("train_batch", use=Noisy),
     "two nodes run backward": lambda graph: graph.insert("again", "train_batch", after="train_batch"),
 }
@@ -182,7 +162,7 @@ UNKNOWN: dict[str, Edit] = {
 def test_where_the_last_pass_is_not_known_gradients_are_exchanged_at_the_node(case: str, begun: Begun) -> None:
     graph = UNKNOWN[case](fit(2))
 
-    def program(ranks: Ranks) -> list[bool]:
+    def program(ranks: FakeRank) -> list[bool]:
         trainer, exchanged = trainer_of(graph), []
         while trainer.position != "end":
             if trainer.position == "exchange":
@@ -197,52 +177,29 @@ def test_where_the_last_pass_is_not_known_gradients_are_exchanged_at_the_node(ca
 def test_no_exchange_is_open_between_transitions() -> None:
     """Behind the pass gradients are those of all ranks, `exchanged` says so, and the node does nothing."""
 
-    def program(ranks: Ranks) -> list[tuple[str, bool, float]]:
-        trainer, seen = trainer_of(fit(2)), []
+    def program(ranks: FakeRank) -> list[tuple[str, bool, float]]:
+        trainer, seen = trainer_of(fit(2)), list[tuple[str, bool, float]]()
         while len(seen) < 5:
-            gradient = trainer.resources["model"].last.weight.grad
-            place = (trainer.position, trainer.read("accumulate.exchanged"))
-            seen += [(*place, 0.0 if gradient is None else float(gradient.sum()))] if place[0] != "decide" else []
+            if trainer.position in ("accumulate", "exchange", "clip"):
+                gradient = trainer.resources["model"].last.weight.grad
+                seen.append((trainer.position, trainer.read("accumulate.exchanged"), float(gradient.sum())))
             trainer.advance()
-            seen = [each for each in seen if each[0] in ("accumulate", "exchange", "clip")]
         return seen
 
-    (first, second) = run_ranks(2, program)
-    assert [place[:2] for place in first] == [
-        ("accumulate", False), ("accumulate", True), ("exchange", True), ("clip", True), ("accumulate", False)
-    ]  # fmt: skip
+    first, second = run_ranks(2, program)
+    places = [("accumulate", False), ("accumulate", True), ("exchange", True), ("clip", True), ("accumulate", False)]
+    assert [place[:2] for place in first] == places
     assert first[0] != second[0] and first[1:4] == second[1:4]
     assert first[1][2] == first[2][2] == first[3][2]
 
 
-@pytest.mark.second(1)
 @pytest.mark.full
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_a_cut_around_the_pass_is_exact(tmp_path: Path, world_size: int) -> None:
+def test_a_cut_around_the_pass_is_exact(tmp_path: Path) -> None:
     """The first pass after a resume begins no sum, as it is not known which gradients there are: with the same bits."""
-    whole = end_of(fit(2), world_size)
-
-    def cut(number: int) -> Callable[[Ranks], str]:
-        def program(ranks: Ranks) -> str:
-            trainer = trainer_of(fit(2), run_dir=tmp_path / str(number))
-            trainer.advance(number)
-            position = trainer.position
-            trainer.save()
-            return position
-
-        return program
-
-    def resume(number: int) -> Callable[[Ranks], Any]:
-        def program(ranks: Ranks) -> Any:
-            trainer = trainer_of(fit(2), run_dir=tmp_path / str(number))
-            trainer.run()
-            return trainer.digest(), trainer.metrics, trainer.progress["step"]["steps"]
-
-        return program
-
-    for number in range(6, 16):
-        positions = run_ranks(world_size, cut(number), seed=number)
-        assert run_ranks(world_size, resume(number), seed=-number) == whole, f"cut before {positions[0]}"
+    it = world(
+        small_fit(), model=Layered, optimizer="Adam with amsgrad", data=batches, training_step=step, val_data=batches
+    )
+    assert_exact_on_ranks(it, 3, tmp_path, (6, 9, 12))
 
 
 class Shared(nn.Module):
@@ -280,7 +237,7 @@ def test_hooks_of_users_come_first() -> None:
     assert end_of(fit(), model=Hooked) == end_of(fit(within=False), model=Hooked)
 
 
-def failing() -> None:
+def failing(rank: int) -> None:
     """Train until rank 1 fails in its third pass."""
     trainer = trainer_of(fit())
     passes: list[int] = []
@@ -291,44 +248,24 @@ def failing() -> None:
             assert trainer._session.world._early.count == 1, "one sum is open"
             raise ValueError("too late")
 
-    if current_ranks().rank:
+    if rank:
         trainer.resources["model"].first.weight.register_post_accumulate_grad_hook(fail)
     trainer.run()
 
 
 def test_a_rank_that_fails_in_the_pass_is_named(begun: Begun) -> None:
     """Sums of its last layers have begun by then, and the others wait for the first."""
-    first, second = World(2, random.Random(0)).run(lambda ranks: failing())
-    assert isinstance(first, RankFailedError) and isinstance(second, ValueError)
-    assert first.message.startswith("rank 1 failed in `train_batch` at step 2") and "too late" in first.message
-
-
-def test_small_gradients_are_summed_again_if_there_are_others_than_expected() -> None:
-    """In the buckets of an exchange that nothing has preceded; the copies that were summed before are dropped."""
-    ranks = Noting()
-    first, second, third = (nn.Parameter(torch.zeros(size)) for size in (2, 3, 4))
-    for parameter in (first, second):
-        parameter.grad = torch.ones_like(parameter)
-    for others, sizes in (([], []), ([third], [2 + 3 + 4])):
-        ranks.exchanged.clear()
-        early = EarlySums(ranks, [first, second, third], [first, second])
-        early.within(lambda: None)
-        assert early.count == 1 and [len(values) for values in ranks.exchanged] == [2 + 3]
-        summed = [first, second, *others]
-        done = early.complete(1, summed)
-        buckets.exchange_tensors(ranks, [each for each in summed if id(each) not in done], early=early)
-        assert [len(values) for values in ranks.exchanged[1:]] == sizes
-    early = EarlySums(ranks, [first, second, third], [first])
-    early.within(lambda: None)
-    assert not early.count, "this rank has more itself"
+    first, second = outcomes_of(2, lambda ranks: failing(ranks.rank))
+    assert type(first).__name__ == "RankFailedError" and isinstance(second, ValueError)
+    assert str(first).startswith("rank 1 failed in `train_batch` at step 2") and "too late" in str(first)
 
 
 @pytest.mark.parametrize(("world_size", "calls"), [(2, 4), (3, 6)])
 def test_small_gradients_of_two_ranks_go_with_their_records(world_size: int, calls: int) -> None:
     """A call of their own is needed in two rounds, and where a rank has no batch; of more ranks, in every round."""
 
-    def program(within: bool) -> Callable[[Ranks], str]:
-        def train(ranks: Ranks) -> str:
+    def program(within: bool) -> Callable[[FakeRank], str]:
+        def train(ranks: FakeRank) -> str:
             graph = fit(edit=lambda graph: graph.set("log", every="never"), within=within)
             trainer = trainer_of(graph, model=lambda: nn.Linear(4, 1), training_step=lambda model, x: model(x).mean())
             trainer.run()
@@ -336,39 +273,61 @@ def test_small_gradients_of_two_ranks_go_with_their_records(world_size: int, cal
 
         return train
 
-    world = World(world_size, random.Random(0))
-    assert world.run(program(True)) == run_ranks(world_size, program(False))
-    assert [[kind for kind, _ in of_rank].count("exchange") for of_rank in world.calls] == [calls] * world_size
+    ranks_of = World(world_size, random.Random(0))
+    assert ranks_of.run(program(True)) == run_ranks(world_size, program(False))
+    assert [[kind for kind, _ in of_rank].count("exchange") for of_rank in ranks_of.calls] == [calls] * world_size
 
 
-def test_what_is_summed_early_of_a_large_gradient_of_another_layout_is_put_into_it() -> None:
-    ranks, turned = Noting(), nn.Parameter(torch.zeros(600, 500))
-    turned.grad = torch.zeros(500, 600).t()
-    early = EarlySums(ranks, [turned], [turned])
-    early.within(lambda: None)
-    ranks.exchanged[0].fill_(7.0)
-    early.wait()
-    assert bool((turned.grad == 7.0).all())
+class Counting(nn.Module):
+    """Has a buffer of its own on every rank."""
+
+    level: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+        self.register_buffer("level", torch.zeros(()))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.level += inputs.mean()
+        output: torch.Tensor = self.layer(inputs) + self.level
+        return output
+
+
+def test_an_evaluation_has_the_buffers_of_rank_0_and_leaves_each_rank_its_own() -> None:
+    def program(ranks: FakeRank) -> list[float]:
+        seen: list[float] = []
+
+        def validation_step(model: Any, batch: Any) -> dict[str, float]:
+            seen.append(float(model.level))
+            return {"number": 0.0}
+
+        graph = fit(2).set("validate", every="6 batches")
+        plain: Any = lambda model, batch: model(batch).square().mean()  # noqa: E731
+        trainer = trainer_of(
+            graph, model=Counting, training_step=plain, val_data=batches()[:2], validation_step=validation_step
+        )
+        trainer.run(until="4 batches")  # a window
+        stepped = float(trainer.resources["model"].level)
+        trainer.run(until="6 batches")
+        before = float(trainer.resources["model"].level)
+        while trainer.progress["validate"]["runs"] == 0:
+            trainer.advance()
+        return [stepped, before, float(trainer.resources["model"].level), *seen[:1]]
+
+    (stepped, own, _, evaluated), (stepped_too, before, after, evaluated_too) = run_ranks(2, program)
+    assert stepped == stepped_too and own != before == after and evaluated == evaluated_too == own
 
 
 # ---- real processes
 
 
-def both_ways(every: int) -> list[Any]:
-    from tests.ranks import test_by_hand as hand
-
-    buckets.LARGE_BYTES = 24 * 4
-    within, _ = hand.by_graph(every, 7)
-    load = Graph.load
-    hand.Graph = type("Graph", (), {"load": lambda name: load(name).set("exchange", overlap=False)})  # type: ignore[misc]
-    return [within, hand.by_graph(every, 7)[0]]
-
-
 def failure() -> str:
-    buckets.LARGE_BYTES = 24 * 4
+    begun_sums(pytest.MonkeyPatch(), large_bytes=24 * 4)
     torch.set_num_threads(1)
     try:
-        failing()
+        failing(int(os.environ["RANK"]))
     except Exception as error:
         return f"{type(error).__name__}: {error}".splitlines()[0]
     return "no failure"
@@ -379,10 +338,3 @@ def test_processes_end_with_a_sum_open() -> None:
     first, second = run_processes(2, failure)
     assert first.startswith("RankFailedError: rank 1 failed in `train_batch` at step 2")
     assert second == "ValueError: too late"
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.sweep)])
-def test_processes_have_the_same_bits(world_size: int) -> None:
-    for within, at_node in run_processes(world_size, both_ways, 3):
-        assert within == at_node

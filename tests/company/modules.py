@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torchmetrics
 from lightning.pytorch import Callback, LightningDataModule, LightningModule
-from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, GradientAccumulationScheduler
+from lightning.pytorch.callbacks import EarlyStopping
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss, softplus
 from torch.utils.data import DataLoader, TensorDataset
@@ -57,11 +57,6 @@ class Unnamed(Base):
 
     def training_step(self, samples: Any) -> Any:
         return {"loss": self.loss(samples), "more": samples[0].mean()}
-
-
-class Positional(Base):
-    def training_step(self, batch: Any, batch_index: int) -> Any:
-        return self.loss(batch) * (1 + 0.1 * batch_index)
 
 
 class Forked(Validated):
@@ -182,6 +177,12 @@ class Epochs(Base):
 
 
 class Frequent(Base):
+    """Its scheduler is stepped by a hook of its own."""
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        scheduler.step()
+        scheduler.step()
+
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.SGD(self.parameters(), lr=0.05)
         first = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
@@ -206,21 +207,6 @@ class PlateauOfSteps(Validated):
         scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=1, factor=0.7)
         config = {"scheduler": scheduler, "interval": "step", "monitor": "val_loss", "strict": False}
         return {"optimizer": optimizer, "lr_scheduler": config}
-
-
-class OwnSchedule(Epochs):
-    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
-        scheduler.step()
-        scheduler.step()
-
-
-class OwnStep(Base):
-    """Warm-up by `optimizer_step`."""
-
-    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
-        for group in optimizer.param_groups:
-            group["lr"] = min(1.0, (self.trainer.global_step + 1) / 10) * 0.05
-        optimizer.step(closure=optimizer_closure)
 
 
 class WarmUp(Base):
@@ -404,20 +390,6 @@ class Late(EarlyStopping):
             super().on_train_epoch_end(trainer, pl_module)
 
 
-class Divided(Base):
-    """Logs the loss that hooks get."""
-
-    def on_before_backward(self, loss: Tensor) -> None:
-        self.log("divided", loss.detach())
-
-
-class Stopping(Base):
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        if self.global_step >= 9:
-            self.trainer.should_stop = True
-        return super().training_step(batch, batch_idx)
-
-
 class LeavesEpochs(Base):
     """Every epoch ends before its third batch."""
 
@@ -483,10 +455,8 @@ def several() -> Any:
 CASES = {
     "the usual module": Case(Base),
     "a step that takes the batch alone, and returns a dictionary": Case(Unnamed),
-    "a step with another name for the index": Case(Positional),
     "validated": Case(Validated, val=val),
     "validated twice an epoch": Case(Validated, {"val_check_interval": 0.5}, val=val),
-    "validated every second epoch": Case(Validated, {"check_val_every_n_epoch": 2}, val=val),
     "values of steps and epochs, and reductions": Case(Forked, {"log_every_n_steps": 3}, val=val),
     "accumulated and clipped": Case(Base, {"accumulate_grad_batches": 2, "gradient_clip_val": 0.5}),
     "clipped by value": Case(Base, {"gradient_clip_val": 0.05, "gradient_clip_algorithm": "value"}),
@@ -500,9 +470,6 @@ CASES = {
     "a schedule every second step, logged": Case(Frequent),
     "a plateau": Case(Plateau, val=val),
     "a plateau by steps": Case(PlateauOfSteps, {"val_check_interval": 2}, val=val),
-    "a schedule every second batch, accumulated": Case(Frequent, {"accumulate_grad_batches": 3}),
-    "lr_scheduler_step": Case(OwnSchedule),
-    "optimizer_step": Case(OwnStep),
     "warm-up after the step": Case(WarmUp),
     "configure_gradient_clipping": Case(OwnClip),
     "backward": Case(OwnBackward, {"accumulate_grad_batches": 2}),
@@ -518,13 +485,10 @@ CASES = {
     "batch transfers": Case(Transfers),
     "a classifier": Case(Classes),
     "callbacks": Case(Callbacks, {"callbacks": [lambda: Scaling(1.001)]}, val=val),
-    "an average of the weights": Case(Validated, {"callbacks": [lambda: EMAWeightAveraging(decay=0.9)]}, val=val),
     "a subclass of EarlyStopping": Case(Validated, {"callbacks": [lambda: Late("val_loss", patience=1)]}, val=val),
     "two of EarlyStopping": Case(
         Validated, {"callbacks": [lambda: EarlyStopping("val_loss"), lambda: EarlyStopping("train_loss", 9.0)]}, val=val
     ),
-    "windows of epochs": Case(Divided, {"callbacks": [lambda: GradientAccumulationScheduler({1: 2})]}),
-    "trainer.should_stop": Case(Stopping),
     "epochs that are left": Case(LeavesEpochs),
     "modes in a validation": Case(lambda: KeepsModes(lr=0.001), val=val),
     "shuffled": Case(Base, train=lambda: data(shuffle=True)),

@@ -1,11 +1,9 @@
-"""Every public name of Lightning's module and Trainer does what it does there, or says what does it here."""
+"""Promise 20: every public name of Lightning's module and Trainer works, or says what does it here."""
 
 from __future__ import annotations
 
 import inspect
 import re
-import warnings
-from collections import Counter, OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +12,14 @@ import torch
 
 pytest.importorskip("lightning")
 
-from lightning.pytorch import Callback, LightningDataModule, LightningModule
+from lightning.pytorch import LightningModule
 from lightning.pytorch import Trainer as LightningTrainer
 
-from graphtrain import Trainer, UsageError
+from graphtrain import UsageError
 from graphtrain.adapters.lightning import setup
-from tests.adapters.modules import Base, Validated, data, val
-from tests.adapters.rows import FLAGS, MODULE, TRAINER, TRIED
+from tests.company.modules import Base, Validated, data, val
+from tests.company.names import FLAGS, MODULE, TRAINER, TRIED
+from tests.company.peer import ran
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -38,12 +37,6 @@ def test_every_name_of_the_trainer_has_a_row() -> None:
     attributes = {name for name in vars(made) if not name.startswith("_")}
     assert public(LightningTrainer, object) | attributes == set(TRAINER)
     assert set(inspect.signature(LightningTrainer).parameters) == set(FLAGS)
-
-
-def trained(graph: Any, resources: Any, until: str | None = None, **more: Any) -> Trainer:
-    trainer = Trainer(graph, device="cpu", display=None, notify=lambda line: None, **more, **resources)
-    trainer.run(until=until)
-    return trainer
 
 
 # ---- what is called
@@ -109,40 +102,19 @@ class Sharded(Base):
         print(PREFIX, "configure_sharded_model")
 
 
-def calls(printed: str) -> Counter[str]:
-    return Counter(line.removeprefix(PREFIX).strip() for line in printed.splitlines() if line.startswith(PREFIX))
-
-
 def test_everything_that_a_module_overrides_is_called(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     module = Noted()
     for until in ("1 epochs", None):
         graph, resources = setup(module, max_epochs=2)
-        trained(graph, resources, until, run_dir=tmp_path)
+        ran(graph, resources, until, run_dir=tmp_path)
     setup(Sharded(), train_dataloaders=data(1))
     for stage in ("test", "predict"):
         graph, resources = setup(module, stage=stage)
         more = {"predictions_file": str(tmp_path / "predicted.jsonl")} if stage == "predict" else {}
-        trained(graph, resources, **more)
-    assert {name for name, answer in MODULE.items() if answer == "called"} == set(calls(capsys.readouterr().out))
-
-
-# Where a checkpoint is due, and that is not where Lightning saves one.
-OTHERWISE = {"on_save_checkpoint", "on_load_checkpoint"}
-
-
-@pytest.mark.full
-def test_hooks_are_called_as_often_as_by_lightning(capsys: pytest.CaptureFixture[str]) -> None:
-    trainer = LightningTrainer(
-        accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, num_sanity_val_steps=0, max_epochs=2,
-    )  # fmt: skip
-    trainer.fit(Noted())
-    there = calls(capsys.readouterr().out)
-    graph, resources = setup(Noted(), max_epochs=2)
-    trained(graph, resources)
-    here = calls(capsys.readouterr().out)
-    names = (here.keys() | there.keys()) - OTHERWISE
-    assert {name: here[name] for name in names} == {name: there[name] for name in names}
+        ran(graph, resources, **more)
+    printed = capsys.readouterr().out.splitlines()
+    calls = {line.removeprefix(PREFIX).strip() for line in printed if line.startswith(PREFIX)}
+    assert {name for name, answer in MODULE.items() if answer == "called"} == calls
 
 
 # ---- what works in a step, and what says where it is done
@@ -173,7 +145,7 @@ class Trying(Base):
 def test_every_name_works_in_a_step_or_says_what_does_it_here() -> None:
     module = Trying()
     graph, resources = setup(module, train_dataloaders=data(1), max_epochs=1)
-    trained(graph, resources)
+    ran(graph, resources)
     assert len(module.outcomes) > 100
     assert {name: outcome for name, outcome in module.outcomes.items() if outcome} == {}
 
@@ -190,73 +162,3 @@ def test_every_argument_of_the_trainer_is_an_edit_or_says_where_it_is_done(name:
     assert graph.check() == []
     plain, _ = setup(Validated(), train_dataloaders=data(), val_dataloaders=val())
     assert (graph != plain) == (answer == "edit")
-
-
-# ---- callbacks and datamodules
-
-
-class Remembers(Callback):
-    def state_dict(self) -> dict[str, Any]:
-        return {"kept": 3}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        print("loaded", state_dict)
-
-
-class Closes(LightningDataModule):
-    def __init__(self) -> None:
-        super().__init__()
-        self.closed: list[str] = []
-
-    def train_dataloader(self) -> Any:
-        return data(1)
-
-    def teardown(self, stage: str) -> None:
-        self.closed.append(stage)
-
-    def on_exception(self, exception: BaseException) -> None: ...
-
-
-class OfOldNames(Base):
-    def on_epoch_end(self) -> None: ...
-
-
-def test_states_of_callbacks_come_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for until in ("1 batches", None):
-        graph, resources = setup(Base(), train_dataloaders=data(2), max_epochs=1, callbacks=[Remembers()])
-        trained(graph, resources, until, run_dir=tmp_path)
-    assert "loaded {'kept': 3}\n" in capsys.readouterr().out
-
-
-class Adds(Base):
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["hyper_parameters"].update(lr=len(checkpoint["state_dict"]))
-        checkpoint |= {"kept": 3, "loss": torch.nn.MSELoss(), "weights": OrderedDict(a=torch.ones(1))}
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        print("loaded", checkpoint["kept"], checkpoint["loss"], *checkpoint["weights"])
-
-
-def test_what_is_no_plain_data_is_that_of_the_new_module(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for until in ("1 steps", None):
-            graph, resources = setup(Adds(), train_dataloaders=data(2), max_epochs=1)
-            trained(graph, resources, until, run_dir=tmp_path)
-    assert "loaded 3 MSELoss() a\n" in capsys.readouterr().out
-    assert any("adds loss, which is no plain data and is not saved" in str(each.message) for each in caught)
-
-
-def test_a_datamodule_is_torn_down_and_what_is_never_called_is_said() -> None:
-    datamodule = Closes()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        graph, resources = setup(OfOldNames(), datamodule, max_epochs=1)
-    said = [str(each.message) for each in caught if "is never called" in str(each.message)]
-    assert said == [
-        "`on_exception` of Closes is never called: an exception is raised from `graphtrain.Trainer.run` as it is, so "
-        "catch it there",
-        "`on_epoch_end` of OfOldNames is never called: since Lightning 2 it is `on_train_epoch_end`",
-    ]
-    trained(graph, resources)
-    assert datamodule.closed == ["fit"]

@@ -1,4 +1,4 @@
-"""Every field of TrainingArguments has one row: an edit or a part of a resource, no effect, or a named error."""
+"""Promise 20: every field of TrainingArguments has one row: an edit, a part of a resource, no effect, or an error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from graphtrain import UsageError
 from graphtrain.adapters._training_arguments import _KNOWN, INSTEAD, NO_EFFECT, refuse
 from graphtrain.adapters.transformers import setup
-from tests.adapters.hugging_face import (
+from tests.company.hugging_face import (
     arguments,
     classifier,
     data_for,
@@ -227,12 +227,7 @@ def test_what_has_no_effect_has_none_in_trainer_either(tmp_path: Path) -> None:
     ours = here(classifier, tmp_path, given={**evaluated, **OTHER_VALUES}, make_arguments=sequence_arguments)
     ours.run()
     assert difference(plain.model, other.model) == difference(plain.model, ours.resources["model"]) == 0
-    checked, _ = setup(classifier(), arguments(tmp_path, gradient_checkpointing=True), **data_for(classifier))
-    assert checked == setup(classifier(), arguments(tmp_path), **data_for(classifier))[0]
-
-
-@pytest.mark.parametrize("name", ["gradient_checkpointing", "activation_checkpointing"])
-def test_activations_are_computed_again_by_either_name(name: str, tmp_path: Path) -> None:
     model = classifier()
-    setup(model, arguments(tmp_path, **{name: True}), **data_for(classifier))
+    checked, _ = setup(model, arguments(tmp_path, gradient_checkpointing=True), **data_for(classifier))
     assert model.is_gradient_checkpointing
+    assert checked == setup(classifier(), arguments(tmp_path), **data_for(classifier))[0]

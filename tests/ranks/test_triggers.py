@@ -1,4 +1,4 @@
-"""Where triggers are due, at every world size: steps and whole epochs at one place, others where a round gets there."""
+"""Promises 3 and 17: where triggers are due at every world size, and how often nodes run, counted ahead."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from graphtrain import Graph, Loader, Trainer, Trigger, node
-from graphtrain.data.shares import Window, planned_rounds
-from graphtrain.ranks import Ranks
-from tests.ranks.fake_ranks import run_ranks
+from graphtrain import Graph, Loader, PlannedRun, Trainer, Trigger, node
+from tests.ranks.fake_ranks import FakeRank, run_ranks
 
 BATCHES, EPOCHS, SIZE, WINDOW = 23, 3, 2, 12
 LAST = 1  # the samples in the last batch of an epoch
@@ -35,7 +33,7 @@ class Firing:
 def fired(world_size: int, amounts: list[str], after: str) -> list[Any]:
     """For every amount, (micro-batches, steps) wherever it was due; and the same of the end."""
 
-    def program(ranks: Ranks) -> list[Any]:
+    def program(ranks: FakeRank) -> list[Any]:
         model = torch.nn.Linear(1, 1)
         graph = Graph.load("fit").set("accumulate", every=WINDOW // world_size).set("finish", after=after)
         graph = graph.set("checkpoint", every="never").set("log", every="never").set("validate", every="never")
@@ -65,8 +63,11 @@ def fired(world_size: int, amounts: list[str], after: str) -> list[Any]:
 def rounds(world_size: int) -> Iterator[dict[str, Fraction]]:
     """What the clock has after every round."""
     for epoch in range(EPOCHS):
-        for first, size in planned_rounds(0, BATCHES, world_size, [Window(WINDOW, WINDOW)]):
-            batches = first + size
+        for batches in (
+            *range(world_size, WINDOW + 1, world_size),
+            *range(WINDOW + world_size, BATCHES, world_size),
+            BATCHES,
+        ):
             yield {
                 "epochs": epoch + Fraction(batches, BATCHES),
                 "epoch_batches": Fraction(batches),
@@ -127,3 +128,64 @@ def test_a_part_of_the_run_is_a_part_of_its_steps() -> None:
     for world_size in (1, 2, 3, 4):
         (places, _) = fired(world_size, ["0.5 run"], "2 epochs")
         assert places == [(BATCHES, 2), (2 * BATCHES, 4)], world_size
+
+
+# ---- counted ahead
+
+
+# The batches of an epoch, `accumulate.every`, `log.every`, `finish.after`.
+SETTINGS = [
+    (23, 3, "1 batches", "3 epochs"),
+    (23, 1, "2 steps", "31 batches"),
+    (5, 4, "3 batches", "7 epochs"),
+    (8, 2, "5 samples", "100 samples"),
+    (1, 2, "1 epochs", "9 epochs"),
+    (12, 5, "0.25 epochs", "2.5 epochs"),
+]
+NODES = ("step", "next_batch", "train_batch", "log", "exchange")
+
+
+def counted(setting: tuple[int, int, str, str], nodes: tuple[str, ...]) -> tuple[dict[str, int], dict[str, int]]:
+    """How often each node has run, and how often it was counted to."""
+    batches, every, log, after = setting
+    graph = Graph.load("fit").set("accumulate", every=every).set("log", every=log).set("finish", after=after)
+    graph = graph.set("checkpoint", every="never")
+    model = torch.nn.Linear(1, 1)
+    data = Loader(torch.zeros(batches * 2 - 1, 1), batch_size=2)
+    trainer = Trainer(
+        graph,
+        seed=0,
+        display=None,
+        notify=lambda line: None,
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
+        train_data=data,
+        val_data=Loader(torch.zeros(3, 1), batch_size=1),
+        training_step=lambda model, batch: model(batch).sum(),
+    )
+    trainer.run()
+    planned = PlannedRun(graph)
+    runs = {node: trainer.progress[node]["runs"] for node in nodes}
+    return runs, {node: planned.steps(data, node, val_data=range(3)) for node in runs}
+
+
+@pytest.mark.second(2)
+@pytest.mark.first(1)
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_what_is_counted_ahead_is_what_runs(setting: tuple[int, int, str, str], world_size: int) -> None:
+    def program(ranks: FakeRank) -> tuple[dict[str, int], dict[str, int]]:
+        return counted(setting, NODES)
+
+    for runs, planned in run_ranks(world_size, program):
+        assert planned == runs
+
+
+def test_a_long_run_is_counted_at_once() -> None:
+    graph = Graph.load("fit").set("accumulate", every=3).set("finish", after="20000 epochs")
+
+    def program(ranks: FakeRank) -> int:
+        return PlannedRun(graph).steps(range(1_000_003), "train_batch")
+
+    # 1,000,003 batches in windows of 6, each in 3 rounds of 2; the last window of an epoch has one batch.
+    assert run_ranks(2, program) == [20_000 * (3 * 166_667 + 1)] * 2

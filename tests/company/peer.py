@@ -1,25 +1,23 @@
-"""A case trained by Lightning itself, and by graphtrain; what each ends with, as plain values and tensors."""
+"""Promise 20: a case trained by Lightning itself, and by graphtrain; what each ends with."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
 import torch
 from lightning.pytorch.loggers.logger import Logger
 
 from graphtrain import Trainer
 from graphtrain.adapters.lightning import setup
 from graphtrain.adapters.lightning_trainer import base_of
-from graphtrain.state.random import capture_random, restore_random
-from tests.adapters.modules import Case
+from tests.company.modules import Case, data
+from tests.world import assert_same
 
 EPOCHS = 10  # of 5 batches
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -40,6 +38,7 @@ class Rows(Logger):
     def __init__(self) -> None:
         super().__init__()
         self.rows: list[tuple[int, dict[str, float]]] = []
+        self.calls: list[str] = []
 
     name, version = "rows", 0
 
@@ -49,21 +48,11 @@ class Rows(Logger):
 
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None: ...
 
+    def save(self) -> None:
+        self.calls.append("save")
 
-@contextlib.contextmanager
-def random_numbers_kept(trainer: pl.Trainer) -> Iterator[None]:
-    """Put the generators back around a validation of Lightning, as graphtrain does: it seeds one by the run's seed."""
-    run = trainer.fit_loop.epoch_loop.val_loop.run
-
-    def kept() -> Any:
-        before = capture_random()
-        try:
-            return run()
-        finally:
-            restore_random(before)
-
-    trainer.fit_loop.epoch_loop.val_loop.run = kept
-    yield
+    def finalize(self, status: str) -> None:
+        self.calls.append(status)
 
 
 def flags_of(case: Case) -> dict[str, Any]:
@@ -98,8 +87,15 @@ def by_lightning(case: Case) -> Trained:
         )
         given = data_of(case)
         torch.manual_seed(1)
-        with random_numbers_kept(trainer):
-            trainer.fit(module, **given)
+        validate = trainer.fit_loop.epoch_loop.val_loop.run
+
+        def validate_aside() -> Any:
+            """With the generator put back, as graphtrain does: it seeds a validation by the seed of the run."""
+            with torch.random.fork_rng(devices=[]):
+                return validate()
+
+        trainer.fit_loop.epoch_loop.val_loop.run = validate_aside
+        trainer.fit(module, **given)
     optimizers = [optimizer.state_dict() for optimizer in trainer.optimizers]
     return Trained(module.state_dict(), optimizers, rows.rows)
 
@@ -119,3 +115,54 @@ def result_of(trainer: Trainer) -> Trained:
     optimizers = [optimizer.state_dict() for optimizer in module.trainer.optimizers]
     rows = [(int(row["step"]), {n: v for n, v in row.items() if n not in ("step", "epoch")}) for row in trainer.metrics]
     return Trained(module.state_dict(), optimizers, rows)
+
+
+def run(module: Any, *, run_dir: Path | None = None, until: str | None = None, **given: Any) -> Trainer:
+    """Train a module for an epoch, or what is asked for: arguments of `setup`."""
+    graph, resources = setup(module, **{"train_dataloaders": data(), "max_epochs": 1, **given})
+    return ran(graph, resources, run_dir=run_dir, until=until)
+
+
+def ran(graph: Any, resources: Any, until: str | None = None, **options: Any) -> Trainer:
+    trainer = Trainer(graph, device="cpu", display=None, notify=lambda line: None, **options, **resources)
+    trainer.run(until=until)
+    return trainer
+
+
+def series(rows: list[tuple[int, dict[str, float]]]) -> dict[str, list[float]]:
+    """The values of each metric, in order."""
+    values: dict[str, list[float]] = {}
+    for _, row in rows:
+        for name, value in row.items():
+            values.setdefault(name, []).append(value)
+    return values
+
+
+def assert_as_lightning(case: Case) -> None:
+    """Weights, optimizers and what is logged are, to the bit, those that Lightning comes to."""
+    expected, trainer = by_lightning(case), trainer_of(case)
+    assert trainer.graph.check() == []
+    trainer.run()
+    actual = result_of(trainer)
+    assert_same(actual.weights, expected.weights)
+    assert_same(actual.optimizers, expected.optimizers)
+    logged = series(actual.rows)
+    assert {name: logged.get(name) for name in series(expected.rows)} == series(expected.rows)
+
+
+def assert_cut(make: Callable[[Path | None], Trainer], places: int, folder: Path) -> Trainer:
+    """A run is, to the bit, those that are cut at as many places and resumed; returns the one that is not cut."""
+    whole, transitions = make(None), 0
+    while whole.position != "end":
+        whole.advance()
+        transitions += 1
+    for number in range(places):
+        first = make(folder / f"{number}")
+        first.advance(1 + (number * transitions + transitions // 3) // places)
+        first.save()
+        second = make(folder / f"{number}")
+        second.run()
+        assert second.digest() == whole.digest(), f"cut before {first.position}"
+        assert_same(second.resources["model"].state_dict(), whole.resources["model"].state_dict())
+        assert second.metrics == whole.metrics
+    return whole

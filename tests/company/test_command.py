@@ -1,4 +1,4 @@
-"""`graphtrain run --lightning` and `show --lightning`: a module without a script."""
+"""Promise 20: `graphtrain run --lightning` and `show --lightning`: a module without a script."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("lightning")
 
-from tests.command.conftest import Command, command, folder  # noqa: F401
+from tests.company.conftest import Command
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -70,13 +70,13 @@ def setup():
 
 
 @pytest.fixture
-def net(folder: Path) -> Path:  # noqa: F811
+def net(folder: Path) -> Path:
     (folder / "net.py").write_text(NET)
     return folder
 
 
 @pytest.mark.full
-def test_a_module_is_trained_and_resumed(net: Path, command: Command) -> None:  # noqa: F811
+def test_a_module_is_trained_and_resumed(net: Path, command: Command) -> None:
     words = ["run", "--lightning", "net.py:Net", "--data", "net.py:Data", "lr=0.05", "size=4", "max_epochs=2"]
     words += ["log.every=1 steps", "--run-dir", "run", "--quiet"]
     stopped = command(*words, "--until", "3 steps")
@@ -88,7 +88,7 @@ def test_a_module_is_trained_and_resumed(net: Path, command: Command) -> None:  
 
 
 @pytest.mark.full
-def test_a_run_of_a_module_is_repeated(net: Path, command: Command) -> None:  # noqa: F811
+def test_a_run_of_a_module_is_repeated(net: Path, command: Command) -> None:
     module = ["--lightning", "net.py:Net", "--data", "net.py:Data"]
     words = ["lr=0.05", "size=4", "max_epochs=2", "checkpoint.every=2 steps", "checkpoint.keep=9", "--quiet"]
     assert command("run", *module, *words, "--run-dir", "run").code == 0
@@ -105,7 +105,7 @@ def test_a_run_of_a_module_is_repeated(net: Path, command: Command) -> None:  # 
 
 
 @pytest.mark.full
-def test_a_run_of_a_script_with_an_adapter_is_repeated(folder: Path, command: Command) -> None:  # noqa: F811
+def test_a_run_of_a_script_with_an_adapter_is_repeated(folder: Path, command: Command) -> None:
     pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
     (folder / "causal.py").write_text(CAUSAL)
@@ -117,14 +117,14 @@ def test_a_run_of_a_script_with_an_adapter_is_repeated(folder: Path, command: Co
 
 
 @pytest.mark.parametrize("name", ["run", "replay", "verify"])
-def test_without_a_script_and_a_module(name: str, folder: Path, command: Command) -> None:  # noqa: F811
+def test_without_a_script_and_a_module(name: str, folder: Path, command: Command) -> None:
     result = command(name, *(["--run-dir", "run"] if name != "replay" else ["--run-dir", "run", "--to", "newest"]))
     assert result.code == 2
     assert "Missing argument 'SCRIPT[:FUNCTION]', or --lightning MODULE:CLASS." in result.err
     assert "Traceback" not in result.err
 
 
-def test_the_procedure_of_a_module_is_shown(net: Path, command: Command) -> None:  # noqa: F811
+def test_the_procedure_of_a_module_is_shown(net: Path, command: Command) -> None:
     shown = command("show", "--lightning", "net.py:Net", "--data", "net.py:Data", "max_epochs=2")
     assert shown.code == 0, shown.err
     assert "on_train_epoch_end" in shown.out and "2 epochs" in shown.out
@@ -145,7 +145,7 @@ def test_the_procedure_of_a_module_is_shown(net: Path, command: Command) -> None
         (["--lightning", "net.py:Net", "--data", "net.py:Data", "size=x"], 'Net: size: expected an integer, got "x"'),
     ],
 )
-def test_what_cannot_be_named(net: Path, command: Command, words: list[str], message: str) -> None:  # noqa: F811
+def test_what_cannot_be_named(net: Path, command: Command, words: list[str], message: str) -> None:
     result = command("run", *words)
     assert result.code == 2
     assert message in result.err
