@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -171,7 +172,8 @@ class Ask:
         self._checkpoints.save()
 
 
-LAMBDAS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+# By names that no shipped kind has: while tests are collected, kinds are found by theirs.
+DECLARED: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "half_lbfgs": (lambda batch: None, {"effects": ("backward", "step")}),
     "own_pass": (lambda: None, {"effects": "backward"}),
     "perturb": (lambda: None, {"effects": ("use", "zero_grad")}),
@@ -204,8 +206,6 @@ LAMBDAS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "collect": (lambda metrics=None: None, {}),
     "look_at_gradients": (lambda optimizer: None, {}),
     "choose_modes": (lambda model: None, {"effects": "eval"}),
-}
-CLASSES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "tick": (Tick, {}),
     "tick_at_times": (TickAtTimes, {}),
     "score_at_times": (ScoreAtTimes, {"writes": "score"}),
@@ -223,10 +223,8 @@ CLASSES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "look": (Look, {}),
     "ask": (Ask, {}),
 }
-# By names that no shipped kind has: while tests are collected, kinds are found by theirs.
 KINDS: dict[str, Any] = {
-    name: node(name=f"own_{name}", **declared)(implementation)
-    for name, (implementation, declared) in {**LAMBDAS, **CLASSES}.items()
+    name: node(name=f"own_{name}", **declared)(implementation) for name, (implementation, declared) in DECLARED.items()
 }
 
 
@@ -254,23 +252,28 @@ def of(kind: str, optimizer: str | tuple[str, ...] | None = None, **parameters: 
 
 
 def tiny(
-    nodes: dict[str, Any], edges: dict[str, list[str]], guards: dict[str, str] | None = None, **more: Any
+    nodes: dict[str, Any], edges: str | dict[str, list[str]], guards: dict[str, str] | None = None, **more: Any
 ) -> Graph:
-    """A graph from kinds by name: ``tiny({"a": "tick"}, {"a": ["a if again", "end"]}, {"again": "a.ticks < 3"})``.
+    """A graph in short: ``tiny({"a": "tick"}, "a b; b: a if again, end", {"again": "a.ticks < 3"})``.
 
     Arguments:
-        nodes: a kind or a body each, alone or with what it is set to.
+        nodes: a kind or a body each, alone or with what it is set to. Default: the kind of that name.
+        edges: chains of nodes, and after a colon targets with their guards.
     """
-
-    def edge(text: str) -> Edge:
-        target, _, guard = text.partition(" if ")
-        return Edge(target, guard or None)
-
+    if isinstance(edges, str):
+        leaving: dict[str, list[str]] = {}
+        for part in edges.split("; "):
+            source, colon, targets = part.partition(": ")
+            if colon:
+                leaving[source] = targets.split(", ")
+            else:
+                leaving |= {one: [other] for one, other in pairwise(part.split())}
+        nodes, edges = {name: nodes.get(name, name) for name in leaving}, leaving
     graph = Graph(
         "tiny",
         next(iter(nodes)),
         {name: Node(name, "choice") for name in nodes},
-        {name: tuple(map(edge, leaving)) for name, leaving in edges.items()},
+        {name: tuple(Edge(*text.split(" if ")) for text in leaving) for name, leaving in edges.items()},
         guards or {},
         **more,
     )
@@ -294,13 +297,9 @@ def small(graph: Graph) -> World:
     )
 
 
-# What a step by step graph does: fetch, pass, step, clear, and again until there is no more.
-PLAIN = {
-    "next_batch": ["train_batch"],
-    "train_batch": ["step"],
-    "step": ["zero_grad"],
-    "zero_grad": ["end if done", "next_batch"],
-}
+# The smallest sound training: fetch, pass, step, clear, and again until there is no more.
+PLAIN = {"next_batch": ["train_batch"], "train_batch": ["step"], "step": ["zero_grad"],
+         "zero_grad": ["end if done", "next_batch"]}  # fmt: skip
 DONE = {"done": "next_batch.last"}
 COUNTED = {"by": "train_batch.counted"}
 
@@ -327,12 +326,13 @@ def three_losses(graph: Graph) -> Graph:
 
 def two_time_scales(finished: str) -> Graph:
     """Every batch is for two optimizers, of which one steps at every fourth."""
-    graph = plain(zero_grad=["slow_step if slow_due", "finish"], slow_step=["slow_zero"], slow_zero=["finish"],
-                  finish=["end if finished", "next_batch"])  # fmt: skip
-    graph = graph.replace("slow_step", "step").replace("slow_zero", "zero_grad").clock("epochs", "next_batch.epochs")
-    guards = {"slow_due": "next_batch.batches % 4 == 0", "finished": finished}
-    graph = bound("fast step zero_grad", "slow slow_step slow_zero")(replace(graph, guards=guards))
-    return graph.set("train_batch", reads={"optimizer": ["fast", "slow"]})
+    graph = tiny(
+        {"slow_step": of("step", "slow"), "slow_zero": of("zero_grad", "slow"), "step": of("step", "fast"),
+         "zero_grad": of("zero_grad", "fast"), "train_batch": of("train_batch", ("fast", "slow"))},
+        "next_batch train_batch step zero_grad; zero_grad: slow_step if slow_due, finish; slow_step slow_zero finish; "
+        "finish: end if finished, next_batch", {"slow_due": "next_batch.batches % 4 == 0", "finished": finished},
+    )  # fmt: skip
+    return graph.clock("epochs", "next_batch.epochs")
 
 
 # Graphs in which a slot that cannot be saved is alive where a checkpoint is made.
@@ -413,27 +413,15 @@ def sam() -> Graph:
 
 
 def gan(trigger: bool) -> Graph:
-    g_batch = of("some_passes", "g", every="2 d_steps") if trigger else of("own_backward", "g")
     nodes = {
-        "next_batch": "next_batch",
-        "d_batch": of("own_backward", "d"),
-        "d_step": of("step", "d"),
-        "d_zero": of("zero_grad", "d"),
-        "g_batch": g_batch,
-        "g_step": of("step", "g"),
-        "g_zero": of("zero_grad", "g"),
-        "finish": of("finish", after="3 epochs"),
+        name: of(name[2:].replace("zero", "zero_grad"), name[0]) for name in ("d_step", "d_zero", "g_step", "g_zero")
     }
-    edges = {
-        "next_batch": ["d_batch"],
-        "d_batch": ["d_step"],
-        "d_step": ["d_zero"],
-        "d_zero": ["g_batch if g_due", "finish"] if trigger else ["g_batch"],
-        "g_batch": ["g_step"],
-        "g_step": ["g_zero"],
-        "g_zero": ["finish"],
-        "finish": ["end if finished", "next_batch"],
-    }
+    nodes |= {"d_batch": of("own_backward", "d"), "finish": of("finish", after="3 epochs")}
+    nodes |= {"g_batch": of("some_passes", "g", every="2 d_steps") if trigger else of("own_backward", "g")}
+    ways = "d_zero: g_batch if g_due, finish" if trigger else "d_zero g_batch"
+    edges = (
+        f"next_batch d_batch d_step d_zero; {ways}; g_batch g_step g_zero finish; finish: end if finished, next_batch"
+    )
     guards = {"finished": "finish.due", **({"g_due": "g_batch.due"} if trigger else {})}
     return tiny(nodes, edges, guards, units={"d_steps": "d_step.steps", "epochs": "next_batch.epochs"})
 
@@ -444,9 +432,8 @@ def truncated() -> Graph:
 
 
 def folds() -> Graph:
-    nodes = {"next_fold": of("folds"), "train": SHORT}
-    return tiny(nodes, {"next_fold": ["train"], "train": ["end if done", "next_fold"]}, {
-        "done": "next_fold.fold >= next_fold.folds"})  # fmt: skip
+    nodes = {"next_fold": "folds", "train": SHORT}
+    return tiny(nodes, "next_fold train; train: end if done, next_fold", {"done": "next_fold.fold >= next_fold.folds"})
 
 
 def two_phases() -> Graph:
@@ -477,24 +464,9 @@ def folds_with_metrics() -> Graph:
 
 
 def ppo() -> Graph:
-    nodes = {
-        "rollout": of("rollout"),
-        "minibatches": of("minibatches"),
-        "ppo_batch": of("ppo_batch"),
-        "clip": of("clip", max_norm=0.5),
-        "step": "step",
-        "zero_grad": "zero_grad",
-        "finish": of("finish", after="12 steps"),
-    }
-    edges = {
-        "rollout": ["minibatches"],
-        "minibatches": ["ppo_batch"],
-        "ppo_batch": ["clip"],
-        "clip": ["step"],
-        "step": ["zero_grad"],
-        "zero_grad": ["finish if buffer_used", "minibatches"],
-        "finish": ["end if finished", "rollout"],
-    }
+    nodes = {"clip": of("clip", max_norm=0.5), "finish": of("finish", after="12 steps")}
+    edges = ("rollout minibatches ppo_batch clip step zero_grad; zero_grad: finish if buffer_used, minibatches; "
+             "finish: end if finished, rollout")  # fmt: skip
     guards = {"buffer_used": "minibatches.finished", "finished": "finish.due"}
     return tiny(nodes, edges, guards, units={"steps": "step.steps"})
 
@@ -527,22 +499,16 @@ def sum_and_mean() -> Graph:
 
 
 def several_by_hand() -> Graph:
-    nodes = {"next_batch": "next_batch", "lbfgs": of("lbfgs", ("a", "b"))}
-    return tiny(nodes, {"next_batch": ["lbfgs"], "lbfgs": ["end if done", "next_batch"]}, DONE)
+    return tiny({"lbfgs": of("lbfgs", ("a", "b"))}, "next_batch lbfgs; lbfgs: end if done, next_batch", DONE)
 
 
 def maml() -> Graph:
-    inner = tiny(
-        {
-            "inner": of("inner", "fast"),
-            "inner_step": of("step", "fast"),
-            "inner_zero": of("zero_grad", "fast"),
-        },
-        {"inner": ["inner_step"], "inner_step": ["inner_zero"], "inner_zero": ["end if adapted", "inner"]},
-        {"adapted": "inner.passes >= 3"},
+    inner = {"inner": of("inner", "fast"), "inner_step": of("step", "fast"), "inner_zero": of("zero_grad", "fast")}
+    body = tiny(
+        inner, "inner inner_step inner_zero; inner_zero: end if adapted, inner", {"adapted": "inner.passes >= 3"}
     )
     graph = bound("slow train_batch step zero_grad")(plain())
-    return graph.insert("adapt", "choice", before="train_batch").set("adapt", graph=inner)
+    return graph.insert("adapt", "choice", before="train_batch").set("adapt", graph=body)
 
 
 def stopping_early(by: str) -> Graph:
@@ -553,13 +519,12 @@ def stopping_early(by: str) -> Graph:
 
 
 def alternating() -> Graph:
-    nodes: dict[str, Any] = {"next_batch": "next_batch"}
-    edges = {"next_batch": ["a_batch if even", "b_batch"], "go_on": ["end if done", "next_batch"]}
+    nodes: dict[str, Any] = {"go_on": "choice"}
     for name in "ab":
         nodes |= {f"{name}_batch": of("own_backward", name), f"{name}_step": of("step", name)}
         nodes |= {f"{name}_zero": of("zero_grad", name)}
-        edges |= {f"{name}_batch": [f"{name}_step"], f"{name}_step": [f"{name}_zero"], f"{name}_zero": ["go_on"]}
-    nodes["go_on"] = "choice"
+    edges = ("next_batch: a_batch if even, b_batch; a_batch a_step a_zero go_on; b_batch b_step b_zero go_on; "
+             "go_on: end if done, next_batch")  # fmt: skip
     return tiny(nodes, edges, {"even": "next_batch.batches % 2 == 0", "done": "next_batch.epoch == 1"})
 
 
@@ -569,22 +534,17 @@ def without_bad_losses() -> Graph:
 
 
 def warm_up() -> Graph:
-    return tiny(
-        {"warm_up": FIT.set("finish", after="2 steps"), "train": SHORT}, {"warm_up": ["train"], "train": ["end"]}
-    )
+    return tiny({"warm_up": FIT.set("finish", after="2 steps"), "train": SHORT}, "warm_up train end")
 
 
 def update_nested() -> Graph:
-    update = tiny({"clip": "clip", "step": "step", "zero_grad": "zero_grad"},
-                  {"clip": ["step"], "step": ["zero_grad"], "zero_grad": ["end"]})  # fmt: skip
     graph = SHORT.redirect("accumulate", "clip", "zero_grad").remove("clip").remove("step")
-    graph = graph.clock("steps", "zero_grad.runs")
-    return graph.set("zero_grad", graph=update)
+    return graph.clock("steps", "zero_grad.runs").set("zero_grad", graph=tiny({}, "clip step zero_grad end"))
 
 
 def active_learning() -> Graph:
-    return tiny({"train": SHORT, "query": of("query")}, {"train": ["query"], "query": ["end if enough", "train"]}, {
-        "enough": "query.labels >= 20"})  # fmt: skip
+    enough = {"enough": "query.labels >= 20"}
+    return tiny({"train": SHORT}, "train query; query: end if enough, train", enough)
 
 
 def sanity_pass() -> Graph:
@@ -592,9 +552,10 @@ def sanity_pass() -> Graph:
     return replace(graph, start="sanity")
 
 
-def curriculum() -> Graph:
-    graph = add(plain(), "often", after="zero_grad").clock("steps", "step.steps")
-    return graph
+def evaluated_twice() -> Graph:
+    inner = {"split": "inner_split", "training_state": "inner_state"}
+    graph = EVALUATE.insert("inner", "begin_evaluation", after="begin_evaluation", split="inner", writes=inner)
+    return graph.insert("end_inner", "end_evaluation", before="end_evaluation", reads=inner, writes={"metrics": "m"})
 
 
 SOUND = [
@@ -686,14 +647,9 @@ SOUND = [
     Sound("a stream opened and read at once", lambda: add(add(SHORT, "open_stream", after="train_batch"), "read_stream",
                                                           after="open_stream"), "read_stream"),
     Sound("the smallest training", plain, "step"),
-    Sound("the smallest training, and something now and then", curriculum, "step"),
+    Sound("the smallest training, and something now and then", lambda: add(
+        plain(), "often", after="zero_grad").clock("steps", "step.steps"), "step"),
     Sound("other names", lambda: SHORT.rename("step", "update").rename("decide", "hub"), "update hub"),
     Sound("clearing before the pass", lambda: plain(zero_grad=["train_batch"], next_batch=["zero_grad"], step=[
             "end if done", "next_batch"]), "zero_grad"),
 ]  # fmt: skip
-
-
-def evaluated_twice() -> Graph:
-    inner = {"split": "inner_split", "training_state": "inner_state"}
-    graph = EVALUATE.insert("inner", "begin_evaluation", after="begin_evaluation", split="inner", writes=inner)
-    return graph.insert("end_inner", "end_evaluation", before="end_evaluation", reads=inner, writes={"metrics": "m"})

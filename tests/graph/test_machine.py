@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from graphtrain import DataError, Edge, Graph, Node, Trainer, Trigger, UsageError, node, progress
+from graphtrain import DataError, Edge, Graph, Node, Trainer, Trigger, node, progress
 from tests.world import World, small_fit, world
 
 
@@ -58,7 +58,7 @@ class Machine:
                 return self._holds(graph, path, name)
             try:
                 return self.read(path + name)
-            except UsageError:  # a slot of the graph around it
+            except KeyError:  # a slot of the graph around it
                 return self.read(name)
 
         text = re.sub(r"\b[a-z_]\w*(\.\w+)?", lambda found: found[0] if found[0] in WORDS else f"READ('{found[0]}')",
