@@ -27,7 +27,7 @@ HEAVY = (
     ROOT / "tests" / "adapters",
     ROOT / "graphtrain" / "graphs" / "gallery" / "active_learning" / "active_learning_example.py",
     ROOT / "tests" / "examples",
-    ROOT / "tests" / "nodes" / "test_metric_objects.py",
+    ROOT / "tests" / "training" / "test_metric_objects.py",
 )
 
 _began = 0.0
