@@ -1,11 +1,10 @@
-"""The contract that every shipped kind passes: found by its file, and run by the example in its docstring."""
+"""Promise 4: the contract that every shipped kind passes: found by its file, run by the example in its docstring."""
 
 from __future__ import annotations
 
 import copy
 import doctest
 import importlib
-import inspect
 import math
 import re
 import tempfile
@@ -17,15 +16,14 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from graphtrain import Graph, GraphError, Node, Trainer
+from graphtrain import Above, Graph, GraphError, Node, Trainer
 from graphtrain.graph.registry import family_of_node, find_kind, known_kinds
-from graphtrain.kind import DECLARED, EFFECTS, Kind
+from graphtrain.kind import EFFECTS, Kind
 from graphtrain.kind.declaration import FROM, RANKS
-from graphtrain.kind.parameter import REQUIRED, Above, Parameter, plain_value
+from graphtrain.kind.parameter import REQUIRED, Parameter, plain_value
 from graphtrain.ranks import Alone, Ranks, using_ranks
-from graphtrain.storage.decoding import unpack
-from graphtrain.storage.encoding import Tensors, pack
 from tests.shipped import GALLERY, KINDS, ROOT, module_of
+from tests.world import world
 
 SHIPPED = sorted(KINDS)
 
@@ -52,20 +50,13 @@ def test_every_file_in_the_folder_holds_the_kind_of_its_name() -> None:
         ]
         assert declared == ([path.stem] if path.stem in SHIPPED else []), path
     assert set(known_kinds()) >= set(SHIPPED) >= {"clip", "end_evaluation", "next_batch"}
-    assert not set(SHIPPED) & set(DECLARED)
 
 
 def test_the_module_and_the_registry_give_one_object(kind: Kind) -> None:
     module = importlib.import_module(module_of(KINDS[kind.name]))
     assert getattr(module, kind.implementation.__name__) is kind.implementation
-    assert vars(kind.implementation)["__kind__"] is kind
-    assert find_kind(kind.name) is kind
-    assert Path(inspect.getfile(kind.implementation)).resolve() == KINDS[kind.name]
-
-
-def test_it_is_drawn_in_its_family(kind: Kind) -> None:
-    assert kind.family == family_of_node(Node(kind.name, kind.name)), "as read off the source"
-    assert kind.family != "other", "a shipped kind has a fitting colour"
+    assert vars(kind.implementation)["__kind__"] is kind is find_kind(kind.name)
+    assert kind.family == family_of_node(Node(kind.name, kind.name)) != "other", "as read off the source"
 
 
 def test_the_docstring_names_everything(kind: Kind) -> None:
@@ -73,13 +64,9 @@ def test_the_docstring_names_everything(kind: Kind) -> None:
     assert re.fullmatch(r"[A-Z].*[^.]\.", first), first
     assert len(first) <= 116
     arguments = section(kind.description, "Arguments")
-    own = {
-        name: parameter for name, parameter in kind.parameters.items() if name != FROM
-    }  # every kind with `every` has it
-    assert list(arguments) == list(own)
-    for name, parameter in own.items():
-        if parameter.default is not REQUIRED:
-            assert "Default: " in arguments[name], f"{name}: what its default means"
+    assert list(arguments) == [name for name in kind.parameters if name != FROM]  # every kind with `every` has it
+    for name, text in arguments.items():
+        assert kind.parameters[name].default is REQUIRED or "Default: " in text, f"{name}: what its default means"
     assert list(section(kind.description, "Writes")) == list(kind.writes)
     fields = kind.description.partition("Guard fields:")[2].partition("\n\n")[0]
     named = re.findall(r"(\w+)(?=(?:, \w+)*: )", fields)
@@ -124,28 +111,15 @@ def test_it_is_made_set_back_and_shares_nothing(kind: Kind) -> None:
     for field in stored:
         value = getattr(first, field.name)
         assert value == getattr(second, field.name) == field.default
+        assert isinstance(value, getattr(field.type, "__origin__", field.type))
         if isinstance(value, list | dict):
             assert value is not getattr(second, field.name)
             assert value is not field.default
         setattr(first, field.name, "changed")
     kind.reset(first)
     for field in stored:
-        if field.stays:
-            assert getattr(first, field.name) == "changed"
-            continue
-        assert getattr(first, field.name) == field.default == getattr(second, field.name)
-
-
-def test_the_defaults_of_progress_are_plain_data_of_the_declared_type(kind: Kind) -> None:
-    for name, field in kind.fields.items():
-        if not field.stored:
-            continue
-        back = unpack(pack(copy.deepcopy(field.default), name, Tensors("progress")), {})
-        assert back == field.default
-        assert type(back) is type(field.default)
-        assert field.type is not Any
-        origin = getattr(field.type, "__origin__", field.type)
-        assert isinstance(field.default, origin)
+        assert getattr(first, field.name) == ("changed" if field.stays else field.default)
+        assert getattr(second, field.name) == field.default
 
 
 def test_effects_slots_and_fields_are_known(kind: Kind) -> None:
@@ -187,38 +161,34 @@ class Example:
 
     def trainer(self, run_dir: Path | None = None, graph: Graph | None = None) -> Trainer:
         """The usual resources, three batches an epoch, and those of the example."""
-        torch.manual_seed(0)
-        model = Net()
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-        usual = {
-            "model": model,
-            "optimizer": optimizer,
-            "scheduler": torch.optim.lr_scheduler.LinearLR(optimizer),
-            "train_data": [torch.rand(4, 2) for _ in range(3)],
-            "val_data": [torch.rand(4, 2) for _ in range(2)],
-            "predict_data": [torch.rand(4, 2) for _ in range(2)],
-        }
-        if "write_predictions" in self.graph.nodes:
-            folder = run_dir or Path(tempfile.mkdtemp())
-            folder.mkdir(exist_ok=True)
-            usual["predictions_file"] = folder / "predictions.jsonl"
-        if "rollback" in self.graph.nodes:  # it goes back to checkpoints
+        usual: dict[str, Any] = {"training_step": None}
+        usual |= {name: [torch.rand(4, 2), torch.rand(4, 2)] for name in ("val_data", "predict_data")}
+        it = world(
+            self.graph,
+            model=Net,
+            optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-4),
+            scheduler="linear",
+            data=lambda: [torch.rand(4, 2) for _ in range(3)],
+        ).but(**{name: _always(value) for name, value in {**usual, **self.resources}.items()})
+        if {"write_predictions", "rollback"} & {*self.graph.nodes}:  # it goes back to checkpoints
             run_dir = run_dir or Path(tempfile.mkdtemp())
-        resources = usual | copy.deepcopy(self.resources)
-        return Trainer(
-            graph or self.graph, seed=0, run_dir=run_dir, device="cpu", notify=lambda line: None, **resources
-        )
+            run_dir.mkdir(exist_ok=True)
+        if "write_predictions" in self.graph.nodes and run_dir is not None:
+            it = it.but(predictions_file=run_dir / "predictions.jsonl")
+        return it.trainer(run_dir, graph=graph)
+
+
+def _always(value: Any) -> Callable[[Any], Any]:
+    return lambda made: copy.deepcopy(value)
 
 
 @pytest.fixture
 def example(kind: Kind) -> Example:
     """The example run; that its output is what it shows is a doctest's to find out."""
-    steps = doctest.DocTestParser().get_examples(kind.description)
-    assert steps, "the docstring ends with an example, as a doctest"
     names: dict[str, Any] = {}
-    for step in steps:
+    for step in doctest.DocTestParser().get_examples(kind.description):
         exec(step.source, names)  # noqa: S102 - our own docstring
-    graph = names.get("graph")
+    graph = names["graph"]
     assert isinstance(graph, Graph), "the example makes a `graph`"
     paths = [path for path, use in uses(graph).items() if use == kind.name]
     assert paths, "and the graph uses the kind"
@@ -253,11 +223,7 @@ class Mirror(Ranks):
         return [record, record]
 
     def begin_exchange(self, tensors: Sequence[torch.Tensor]) -> Callable[[], None]:
-        def wait() -> None:
-            for tensor in tensors:
-                tensor.mul_(2)
-
-        return wait
+        return lambda: [tensor.mul_(2) for tensor in tensors] and None
 
     def publish(self, key: str, value: bytes) -> None: ...
 
@@ -330,24 +296,19 @@ def changes(before: Snapshot, after: Snapshot, ran_backward: bool) -> set[str]:
 
 @pytest.mark.second(4)
 @pytest.mark.full
-@pytest.mark.parametrize("cuts", ["one", pytest.param("several", marks=pytest.mark.sweep)])
-def test_a_resumed_run_is_the_same_to_the_last_bit(cuts: str, example: Example, tmp_path: Path) -> None:
-    whole = example.trainer()
-    length = 0
-    while whole.position != "end" and (length < 60 or whole.position not in whole.save_points()):
+def test_a_resumed_run_is_the_same_to_the_last_bit(example: Example, tmp_path: Path) -> None:
+    whole, places = example.trainer(), list[bool]()
+    while whole.position != "end" and (len(places) < 60 or whole.position not in whole.save_points()):
         whole.advance()
-        length += 1
-    for cut in [length // 2] if cuts == "one" else [length // 3, length - 2]:
-        run_dir = tmp_path / str(cut)
-        first = example.trainer(run_dir)
-        first.advance(cut)
-        while first.position not in first.save_points():
-            first.advance()
-            cut += 1
-        first.save()
-        second = example.trainer(run_dir)
-        second.advance(length - cut)
-        assert second.digest() == whole.digest(), f"cut before {first.position}"
+        places.append(whole.position in whole.save_points())
+    length = len(places)
+    cut = next(number for number in range(length // 2, length) if places[number - 1])
+    first = example.trainer(tmp_path)
+    first.advance(cut)
+    first.save()
+    second = example.trainer(tmp_path)
+    second.advance(length - cut)
+    assert second.digest() == whole.digest(), f"cut before {first.position}"
 
 
 @pytest.mark.second(38)
