@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import array
 import collections
-import contextvars
 import ctypes
 import functools
 import io
 import itertools
 import logging
-import mmap
 import pathlib
-import queue
 import random
-import sqlite3
 import threading
 import types
-import weakref
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -40,22 +34,11 @@ class Slotted:
     __slots__ = "only"
 
 
-class Handler(logging.Handler):
-    pass
-
-
 class Counting:
     count = 0
 
     def __next__(self) -> int:
         return self.count
-
-
-class Bare:
-    __slots__ = ()
-
-    def __next__(self) -> int:
-        return 0
 
 
 def of_module(module: str, name: str = "Made", **attributes: Any) -> type:
@@ -71,13 +54,13 @@ CATEGORIES: dict[str, list[type]] = {
     "module": [torch.nn.Linear],
     "optimizer": [torch.optim.SGD],
     "object": [
-        Slotted, Handler, Counting, queue.Queue, types.SimpleNamespace, DataLoader, Loader,
+        Slotted, Counting, types.SimpleNamespace, DataLoader, Loader,
         of_module("datasets_of_mine"), of_module("pandas_of_mine", "DataFrame"), of_module("graphtrain.data.made"),
     ],
     "list": [list],
     "tuple": [tuple],
-    "mapping": [dict, collections.OrderedDict, weakref.WeakKeyDictionary],
-    "set": [set, frozenset, weakref.WeakSet],
+    "mapping": [dict, collections.OrderedDict],
+    "set": [set, frozenset],
     "deque": [collections.deque],
     "buffer": [bytearray],
     "function": [types.FunctionType],
@@ -85,12 +68,9 @@ CATEGORIES: dict[str, list[type]] = {
     "partial": [functools.partial],
     "cell": [types.CellType],
     "class": [type],
-    "iterator": [type(iter([])), types.GeneratorType, itertools.count, Bare],
+    "iterator": [type(iter([])), types.GeneratorType, itertools.count],
     "file": [io.TextIOWrapper, io.StringIO],
-    "watched": [
-        contextvars.ContextVar, threading.local, array.array, mmap.mmap, sqlite3.Connection, ctypes.c_int,
-        ctypes.c_int * 3, of_module("pandas.core", "DataFrame"),
-    ],
+    "watched": [threading.local, ctypes.c_int, ctypes.c_int * 3, of_module("pandas.core", "DataFrame")],
     "run": [Trainer],
     "opaque": [Graph, object, Empty, ctypes.c_void_p, msgpack.Packer, zipfile.ZipFile, memoryview, torch.fx.Graph],
     "skipped": [random.SystemRandom, types.ModuleType, logging.Logger, threading.Thread, threading.Event, type(len)],

@@ -20,8 +20,7 @@ import numpy
 import pytest
 import torch
 
-from graphtrain.state import codec
-from graphtrain.state.codec import StateReader, StateWriter, UnknownStateError
+from graphtrain.state.codec import StateReader, StateWriter
 from graphtrain.state.content import content_hash
 from graphtrain.state.reachable import Reachable
 from graphtrain.storage.encoding import UnsaveableError
@@ -102,22 +101,6 @@ def test_objects_are_shared_again_with_what_is_there() -> None:
     assert made[5] is model.weight and made[6] is model.weight.grad
 
 
-def test_after_a_value_that_cannot_be_described_it_is_as_if_it_had_not_been_tried(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(codec, "MOST_BYTES", 100)
-    writer, tensor, shared = writer_of([]), torch.ones(4), [1]
-    unknown: list[str] = []
-    with writer.attempt(unknown):
-        writer.pack([tensor, bytearray(60), shared, iter([1])], "first")
-    assert len(unknown) == 1 and "first[3] is an iterator (list_iterator)" in unknown[0]
-    writer.pack([tensor[1:], bytearray(60), shared], "second")
-    assert writer.lost_memory() == []
-    with pytest.raises(UnknownStateError, match="third is beyond the 0 MiB"):
-        writer.pack(bytearray(29), "third")
-    writer.pack([bytearray(28), "a" * 500], "fourth", "another name")
-
-
 ARRAY = numpy.arange(12.0).reshape(3, 4)
 VIEWS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "of a tensor": (torch.arange(12.0).reshape(4, 3), lambda kept: kept[1:3, ::2]),
@@ -154,18 +137,6 @@ def test_memory_that_new_values_share_is_named() -> None:
     pairs = ["first[0] shares memory with task[0]", "second[2] shares memory with model.weight"]
     pairs.append("second[0] shares memory with first[2]")
     assert writer.lost_memory() == [f"{pair}, which a resume cannot restore: clone it" for pair in pairs]
-
-
-def test_values_in_transit_are_of_any_size_and_share_memory_only_as_a_resume_can_restore_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(codec, "MOST_BYTES", 10)
-    saved, left_out = torch.zeros(8), [torch.ones(1)]
-    writer = writer_of([left_out], {}, lambda path: path.startswith("task[0]"))
-    packed = writer.pack_in_transit({"slot batch": [saved[1:], bytearray(99), left_out]}, {"meter.state_dict()": saved})
-    (line,) = writer.lost_memory()
-    assert line.startswith("slot batch[0] shares memory with meter.state_dict(), ")
-    assert len(packed["slot batch"].tensors) == 2  # what is no state is not referred to
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from graphtrain.state.generators import HOST, NumpyGlobal, generator_of, same_state, with_generators, without_generators
-from graphtrain.state.random import RandomAside, seed_all
+from graphtrain.state.random import seed_all
 from graphtrain.storage.decoding import unpack
 from graphtrain.storage.encoding import Tensors, pack
 
@@ -54,12 +54,6 @@ def test_a_generator_goes_on_from_what_was_saved_of_it(name: str) -> None:
     assert not same_state(generator.get_state(), generator_of(GENERATORS[name]()).get_state())  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("source", [random.SystemRandom(), numpy.random.PCG64(1), 3])
-def test_what_is_no_generator_is_left_as_it_is(source: Any) -> None:
-    state = {"held": [source]}
-    assert without_generators(state) is state
-
-
 def test_half_a_pair_of_normal_numbers_is_neither_lost_nor_taken_over() -> None:
     generator = NumpyGlobal()
     seed_all(1)
@@ -80,19 +74,6 @@ def test_half_a_pair_of_normal_numbers_is_neither_lost_nor_taken_over() -> None:
     generator.get_state()
     generator.set_state(with_half)  # the same bytes as the state read last
     assert generator.get_state()["has_gauss"] == 1
-
-
-def test_what_is_drawn_aside_leaves_no_trace() -> None:
-    own: Any = generator_of(numpy.random.default_rng(1))
-    generators = [*HOST.values(), own]
-    seed_all(1)
-    numpy.random.randn()
-    states = [one.get_state() for one in generators]
-    with RandomAside(generators):
-        seed_all(7, [own])
-        numpy.random.randn()
-        assert not any(same_state(one.get_state(), s) for one, s in zip(generators, states, strict=True))
-    assert all(same_state(one.get_state(), s) for one, s in zip(generators, states, strict=True))
 
 
 def forged(state: Any, position: int) -> Any:

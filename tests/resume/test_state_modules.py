@@ -60,36 +60,6 @@ def test_a_buffer_stays_the_same_tensor_where_the_values_fit(saved: Any, is_same
     assert net.hidden is None if saved is None else torch.equal(net.hidden, saved)
 
 
-def test_gradients_are_restored_in_place_where_they_fit() -> None:
-    net = Net()
-    saved = SavedObjects({"model": net})
-    net.body.weight.grad = torch.ones(3, 2)
-    assert saved.capture_gradients() == {"model": {"body.weight": net.body.weight.grad}}
-    held = net.head.weight.grad = torch.zeros(1, 3)
-    net.head.bias.grad, net.body.bias.grad = torch.zeros(1), torch.zeros(3)
-    section = {"head.weight": torch.ones(1, 3), "body.bias": torch.ones(3).to_sparse(), "body.weight": torch.ones(3, 2)}
-    saved.restore_gradients({"model": section}, but=["model"])
-    assert held.tolist() == [[0.0] * 3] and net.head.bias.grad is not None
-    net.body.weight.grad = None
-    saved.restore_gradients({"model": section, "gone": {}})
-    assert net.head.weight.grad is held and held.tolist() == [[1.0] * 3] and net.head.bias.grad is None
-    assert net.body.bias.grad is section["body.bias"] and net.body.weight.grad is section["body.weight"]
-
-
-def test_a_gradient_leaves_the_buffer_of_all_where_it_differs_from_its_part() -> None:
-    buffer = torch.arange(9.0)
-    net = torch.nn.Linear(2, 3)
-    parts = net.weight.grad, net.bias.grad = buffer[:6].view(3, 2), buffer[6:9]
-    saved = SavedObjects({"model": net})
-    for section, is_part in (
-        ({"weight": parts[0].clone(), "bias": parts[1].clone()}, True),
-        ({}, True),
-        ({"weight": torch.zeros(3, 2), "bias": torch.zeros(3)}, False),
-    ):
-        saved.part_gradients({"model": section})
-        assert (net.weight.grad is parts[0], net.bias.grad is parts[1]) == (is_part, is_part)
-
-
 def stepped_adam(**options: Any) -> torch.optim.Optimizer:
     parameters = [torch.nn.Parameter(torch.ones(size)) for size in (2, 3)]
     groups = [{"params": [parameters[0]], "rate": torch.ones(2)}, {"params": parameters[1:]}]

@@ -259,27 +259,6 @@ def stream_of_hugging_face() -> dict[str, Any]:
     return trained_on(loader(stream, collate_fn=lambda rows: torch.stack([row["x"] for row in rows])))
 
 
-@row(needs="position")
-def data_whose_state_holds_a_generator() -> dict[str, Any]:
-    class Drawn:
-        def __init__(self) -> None:
-            self.generator, self.given = numpy.random.default_rng(9), 0
-
-        def __iter__(self) -> Iterator[torch.Tensor]:
-            while self.given < 7:
-                self.given += 1
-                yield torch.from_numpy(self.generator.normal(size=(4, 3))).float()
-            self.given = 0
-
-        def state_dict(self) -> dict[str, Any]:
-            return {"generator": self.generator, "given": self.given}
-
-        def load_state_dict(self, state: dict[str, Any]) -> None:
-            self.generator, self.given = state["generator"], state["given"]
-
-    return trained_on(Drawn())
-
-
 def of_bytes(text: bytes) -> torch.Tensor:
     return torch.tensor(list(text)[::4], dtype=torch.float32) / 40 - 2
 

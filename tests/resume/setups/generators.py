@@ -54,27 +54,6 @@ def at_five_depths(make: Callable[[int], Any], draw: Draw) -> dict[str, Any]:
     return seeded(perceptron, training_step=step)
 
 
-@row()
-def generators_made_during_training() -> dict[str, Any]:
-    class Holder:
-        def __init__(self) -> None:
-            self.generators: list[Any] = []
-
-        def go(self, model: Any, batch: Any, step: int) -> torch.Tensor:
-            if step % 4 == 0:
-                self.generators = [
-                    torch.Generator().manual_seed(step),
-                    numpy.random.Generator(numpy.random.Philox(step)),
-                    numpy.random.RandomState(step),
-                    random.Random(step),
-                ]
-            first, second, third, fourth = self.generators
-            noise = float(torch.rand((), generator=first)) + second.random() + third.rand() + fourth.random()
-            return squared(model, batch) * noise
-
-    return seeded(perceptron, training_step=Holder().go)
-
-
 @row(needs="random")
 def three_global_generators() -> dict[str, Any]:
     def step(model: Any, batch: Any) -> torch.Tensor:

@@ -5,17 +5,12 @@ from __future__ import annotations
 import array
 import contextvars
 import copy
-import ctypes
 import dataclasses
 import datetime
 import enum
-import fractions
 import logging
-import multiprocessing
-import pathlib
 import random
 import threading
-import types
 import weakref
 from typing import Any
 
@@ -33,19 +28,6 @@ def array_of_python_that_grows() -> dict[str, Any]:
     def update(step: int) -> float:
         losses.append(step / 2)
         return 1 + sum(losses)
-
-    return stepped(update)
-
-
-@row("Synchronized that has changed, and is not saved")
-def numbers_in_shared_memory() -> dict[str, Any]:
-    epoch, sums, plain = multiprocessing.Value("i", 0), multiprocessing.Array("d", 3), ctypes.c_double(1.0)
-
-    def update(step: int) -> float:
-        epoch.value += 1
-        sums[1] += step
-        plain.value *= 0.9
-        return epoch.value + sums[1] + plain.value
 
     return stepped(update)
 
@@ -167,34 +149,6 @@ class Observed(nn.Module):
         self.calls += 1
         self.seen = [hidden, out, self.frozen.weight.norm(), self.linear.weight.detach().norm()]
         return out / self.calls
-
-
-class Late:
-    """Makes values when it first needs them."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, Any] = {}
-        self.calls = 0
-
-    def __call__(self, step: int) -> float:
-        if not self.values:
-            zone = datetime.timezone(datetime.timedelta(hours=1))
-            self.values = {
-                "zone": zone,
-                "moments": (datetime.datetime(2020, 1, 1, tzinfo=zone, fold=1), datetime.time(3, tzinfo=zone)),
-                "offsets": (datetime.timezone(datetime.timedelta(hours=2), "X"), datetime.UTC),
-                "path": pathlib.PureWindowsPath("C:/x"),
-                "dtype": numpy.dtype("int16"),
-                "space": types.SimpleNamespace(count=0, seen=[]),
-                "parts": (slice(1, step, None), range(step), fractions.Fraction(step, 3)),
-            }
-        space = self.values["space"]
-        space.count += 1
-        space.seen.append(space.count)
-        self.calls += 1
-        moment, time = self.values["moments"]
-        assert (moment.fold, str(time.tzinfo)) == (1, "UTC+01:00") and self.values["offsets"][0].tzname(None) == "X"
-        return self.calls + len(space.seen) / space.count + self.values["dtype"].itemsize + len(range(step))
 
 
 class Parts(enum.Flag):
@@ -405,7 +359,6 @@ rows(
 )
 rows(
     outputs_kept_after_the_backward_pass=lambda: seeded(Observed),
-    values_of_the_standard_library_that_are_new=lambda: stepped(Late()),
     hook_for_one_step=lambda: seeded(Inspected),
 )
 rows(

@@ -171,20 +171,6 @@ def grad_scaler_between_unscale_and_update() -> dict[str, Any]:
     return seeded(perceptron, training_step=step)
 
 
-@row()
-def hook_of_an_optimizer() -> dict[str, Any]:
-    resources = seeded(perceptron)
-    calls = [0]
-
-    def after(optimizer: Any, *arguments: Any) -> None:
-        calls[0] += 1
-        for group in optimizer.param_groups:
-            group["lr"] = 0.02 / calls[0]
-
-    resources["optimizer"].register_step_post_hook(after)
-    return resources
-
-
 @row(needs="state_dicts")
 def swa_with_its_schedule() -> dict[str, Any]:
     resources = seeded(lambda: perceptron(nn.BatchNorm1d(4)))

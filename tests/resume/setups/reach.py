@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-import logging
 import sys
-import threading
 import weakref
 from typing import Any
 
@@ -67,23 +65,14 @@ def default_that_is_changed() -> dict[str, Any]:
 
 @row()
 def closures_within_closures() -> dict[str, Any]:
-    def outer() -> Any:
-        first = 0
+    first, second = 0, [0]
 
-        def middle() -> Any:
-            second = [0]
+    def inner() -> None:
+        nonlocal first
+        first += 1
+        second[0] += first
 
-            def inner(step: int) -> float:
-                nonlocal first
-                first += 1
-                second[0] += first
-                return second[0]
-
-            return inner
-
-        return middle()
-
-    return stepped(outer())
+    return stepped(lambda step: [inner(), second[0]][1])
 
 
 @row()
@@ -143,28 +132,6 @@ def state_behind_a_property() -> dict[str, Any]:
 
     guarded = Guarded()
     return stepped(lambda step: guarded.value)
-
-
-@row("is a _thread._local that has changed, and is not saved", bound="nothing reads what it holds")
-def loggers_locks_and_threads() -> dict[str, Any]:
-    class Task:
-        def __init__(self) -> None:
-            self.log = logging.getLogger("task")
-            self.lock = threading.Lock()
-            self.local = threading.local()
-            self.later: Any = None
-            self.count = 0
-
-        def update(self, step: int) -> float:
-            with self.lock:
-                self.count += 1
-            if self.later is None:
-                self.later = threading.RLock()
-                self.log = logging.getLogger("task.further")
-            self.local.value = step
-            return self.count
-
-    return stepped(Task().update)
 
 
 @row("is a new ReferenceType, which cannot be saved")

@@ -121,22 +121,6 @@ def class_of_an_object_that_is_exchanged() -> dict[str, Any]:
     return stepped(update)
 
 
-@row("was given another class or other code")
-def code_of_a_function_that_is_exchanged() -> dict[str, Any]:
-    def factor() -> float:
-        return 1.0
-
-    def later() -> float:
-        return 2.0
-
-    def update(step: int) -> float:
-        if step == 2:
-            factor.__code__ = later.__code__
-        return factor()
-
-    return stepped(update)
-
-
 @row("is a set in an order that is not saved")
 def numbers_in_the_order_of_a_set() -> dict[str, Any]:
     numbers: set[int] = set()
