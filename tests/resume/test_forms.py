@@ -198,31 +198,6 @@ def test_what_the_same_setup_could_not_load_is_one_sentence_at_the_save_and_at_t
 
 
 @pytest.mark.full
-def test_a_tensor_that_is_no_parameter_keeps_its_gradient(tmp_path: Path) -> None:
-    def trained(run_dir: Path | None) -> tuple[Trainer, list[str]]:
-        trainer, lines = trainer_of(LOADABLE["nothing"], run_dir or tmp_path / "whole")
-        task = trainer.resources["training_step"]
-        task.scale = torch.ones(1, requires_grad=True)
-
-        def step(model: Any, batch: Any) -> torch.Tensor:
-            loss = task(model, batch) * task.scale
-            return loss.mean() + (task.scale.grad.detach().mean() if task.scale.grad is not None else 0.0)
-
-        resources = {**trainer.resources, "training_step": step}
-        return Trainer(trainer.graph, run_dir=run_dir, display=None, notify=lines.append, **resources), lines
-
-    whole, _ = trained(None)
-    whole.run()
-    first, _ = trained(tmp_path)
-    first.run(until=f"{CUT_AT} batches")
-    first.save()
-    second, lines = trained(tmp_path)
-    second.run()
-    assert any(line.endswith("exact") for line in lines)
-    assert second.digest() == whole.digest()
-
-
-@pytest.mark.full
 def test_the_state_of_a_generator_that_does_not_exist_any_more_is_named(tmp_path: Path) -> None:
     class Data(list[torch.Tensor]):
         generator: torch.Generator | None = None

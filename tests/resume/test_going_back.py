@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from graphtrain import Graph, Loader, NotFiniteError, Trainer, UsageError, node, progress
-from graphtrain.program.history import History
 from tests.ranks.fake_ranks import run_ranks
 from tests.simulation.disk import Calls
 from tests.world import in_a_process, rows_of
@@ -205,7 +204,7 @@ class Twice:
     seen: int = progress(0)
     answers: list[bool] = progress([])
 
-    def setup(self, history: History) -> None:
+    def setup(self, history: Any) -> None:
         self._history = history
 
     def __call__(self) -> None:
