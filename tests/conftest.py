@@ -21,7 +21,7 @@ _MEMORY = Path("/dev/shm")  # noqa: S108 - each run of the tests makes a folder 
 _ENOUGH_BYTES = 2 << 30
 
 # A package of somebody else, which `test_wheel.py` installs: imported here, its kind would be known to all tests.
-collect_ignore = ["third_party"]
+collect_ignore = ["company/lookahead"]
 
 # Before torch is imported: its threads wait for one another by spinning, which is most of the time of a small tensor.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
