@@ -16,7 +16,6 @@ import pytest
 
 from graphtrain.kind import DECLARED
 from tests import once, tiers
-from tests.resume import summary
 
 _MEMORY = Path("/dev/shm")  # noqa: S108 - each run of the tests makes a folder of its own there
 _ENOUGH_BYTES = 2 << 30
@@ -29,8 +28,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What the sweep has proved, and what is too slow for the first tier."""
-    summary.report(terminalreporter)
+    """What is too slow for the first tier."""
     tiers.report(terminalreporter)
 
 

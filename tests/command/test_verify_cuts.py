@@ -53,7 +53,7 @@ GOES_BACK = f"""\
 import sys
 
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
-from tests.gallery.procedures.rollback import graph, resources
+from tests.training.gallery.procedures.rollback import graph, resources
 
 graph = graph()
 

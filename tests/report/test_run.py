@@ -130,7 +130,7 @@ def test_a_step_is_one_row_of_the_table(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_rounds_of_nested_graphs_are_not_joined(tmp_path: Path) -> None:
-    from tests.gallery.procedures.kfold import PROCEDURE
+    from tests.training.gallery.procedures.kfold import PROCEDURE
 
     trainer = Trainer(PROCEDURE.graph(), seed=0, run_dir=tmp_path, display=None, **PROCEDURE.resources())
     trainer.run()
