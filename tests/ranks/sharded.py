@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import resource
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -358,15 +357,13 @@ def refused(case: Case, edit: Edit, optimizer: str = "") -> str:
     return ""
 
 
-def failing(kind: str) -> str:
-    """What rank 0 is told when rank 1 raises within a forward pass, or is killed there."""
+def failing() -> str:
+    """What rank 0 is told when rank 1 raises within a forward pass."""
     calls = []
 
     def failing_loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
         calls.append(1)
         if rank() == 1 and len(calls) == 3:
-            if kind == "killed":
-                os.kill(os.getpid(), signal.SIGKILL)
             raise ValueError("a bad batch")
         return loss_of(model, batch)
 
