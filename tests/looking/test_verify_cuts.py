@@ -1,0 +1,192 @@
+"""`graphtrain verify --cuts`: sound scripts are proved, and whatever is lost in a resume is found and named."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from graphtrain.command import verify_cuts
+from graphtrain.command.verify_cuts import CutVerdict, Ended, launch, lines_of_verdicts, read_resume
+from graphtrain.proof.comparison import StateDifference
+from graphtrain.proof.cuts import Cut
+from tests.looking.conftest import Command
+from tests.looking.cut_scripts import CLOCK, HIDDEN, MUTATIONS, REPORTED, STATEFUL, STATEFUL_SETTINGS, mutated
+from tests.looking.running import TINY, Result, launched
+
+
+@pytest.fixture
+def forked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder in which the processes of `verify` find torch imported; temporary files are below it."""
+    temporary = folder / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(verify_cuts, "launch", launched)
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    yield folder
+    assert list(temporary.iterdir()) == [], "the temporary folder is removed"
+
+
+def verified(command: Command, script: str, *words: str) -> Result:
+    """What `verify` prints about a script, with its exit code."""
+    Path("mine.py").write_text(script)
+    return command("verify", "mine.py", "--cuts-seed", "1", *words)
+
+
+@pytest.mark.full
+def test_a_script_without_a_run_is_proved(forked: Path, command: Command) -> None:
+    result = verified(command, STATEFUL, *STATEFUL_SETTINGS, "--until", "11 batches", "--cuts", "2")
+    assert result.code == 0, result.out + result.err
+    assert result.err.startswith("trained once: ") and result.err.endswith("; cuts chosen with --cuts-seed 1\n")
+    lines = result.out.splitlines()
+    assert lines[0].split() == ["cut", "saved", "at", "next", "node", "result"]
+    assert [line.split()[-1] for line in lines[1:3]] == ["equal"] * 2
+    assert lines[3:] == ["2 cuts: bitwise equal"]
+
+
+GOES_BACK = f"""\
+import sys
+
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from tests.gallery.procedures.rollback import graph, resources
+
+graph = graph()
+
+
+def setup():
+    return resources()
+"""
+
+
+@pytest.mark.sweep
+def test_a_run_that_goes_back_to_a_checkpoint_is_proved_across_it(forked: Path, command: Command) -> None:
+    result = verified(command, GOES_BACK, "--cuts", "3")
+    assert result.code == 0 and result.out.endswith("3 cuts: bitwise equal\n"), result.out + result.err
+
+
+@pytest.mark.full
+def test_what_no_checkpoint_has_is_found(forked: Path, command: Command) -> None:
+    result = verified(command, HIDDEN["the environment"], "finish.after=2 epochs", "--cuts", "1")
+    assert result.code == 1, result.out + result.err
+    cut = result.out.splitlines()[1].split()[0]
+    assert f"transition {cut} (" in result.out
+    assert "\n  resources/model/weight: " in result.out, "the first field, with the elements that differ"
+    assert "1 cut differs although the resume is reported as exact" in result.out
+    assert result.out.endswith("1 of 1 cut not exact\n")
+
+
+@pytest.mark.full
+def test_two_runs_that_differ_are_reported_before_anything_is_resumed(forked: Path, command: Command) -> None:
+    (forked / "mine.py").write_text(CLOCK)
+    result = command("verify", "mine.py", "finish.after=1 epochs", "--cuts", "1")
+    assert result.code == 1
+    assert result.out.startswith("two runs of the script differ: ")
+    assert "Seed every random generator in setup" in result.out and "--deterministic" in result.out
+    assert "equal" not in result.out
+
+
+def test_errors_of_the_script_are_those_of_run(forked: Path, command: Command) -> None:
+    (forked / "tiny.py").write_text(TINY)
+    result = command("verify", "tiny.py", "--cuts", "2", "rate=1")
+    assert (result.code, result.out) == (2, "")
+    assert "error: `rate` is not an argument of tiny.py:setup" in result.err and "Traceback" not in result.err
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_mutation_of_saving_is_found(name: str, forked: Path, command: Command) -> None:
+    result = verified(command, mutated(name), *STATEFUL_SETTINGS, "--cuts", "12")
+    assert result.code == 1 and "not exact\n" in result.out, result.out + result.err
+
+
+@pytest.mark.sweep
+def test_without_a_mutation_every_cut_is_equal(forked: Path, command: Command) -> None:
+    result = verified(command, STATEFUL, *STATEFUL_SETTINGS, "--cuts", "12")
+    assert result.code == 0 and result.out.endswith(" cuts: bitwise equal\n"), result.out + result.err
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", HIDDEN)
+def test_state_out_of_reach_is_found(name: str, forked: Path, command: Command) -> None:
+    result = verified(command, HIDDEN[name], "finish.after=2 epochs", "--cuts", "4")
+    assert result.code == 1, result.out + result.err
+    expected = ": not exact\n" if name in REPORTED else ": differs\n"
+    assert expected in result.out, "a resume reports what it can know, no more"
+
+
+CUT = Cut(57, "step 3, epoch 0.75, batch 6/8", "zero_grad")
+FIELDS = [StateDifference(f"resources/model/{number}", "1 -> 2") for number in range(10)]
+ROW = StateDifference("metrics.jsonl, row 4", "at step 4 loss 0.5 -> 0.25")
+
+
+def test_the_first_cut_that_differs_is_reported_with_its_fields_and_others_with_one() -> None:
+    bad = [CutVerdict(CUT, differences=[*FIELDS, ROW]), CutVerdict(CUT, differences=[*FIELDS, ROW])]
+    lines = list(lines_of_verdicts(bad))
+    head = "\ntransition 57 (step 3, epoch 0.75, batch 6/8, next node zero_grad): differs"
+    assert lines[0] == lines[11] == head
+    assert lines[1:11] == [
+        *(f"  resources/model/{number}: 1 -> 2" for number in range(8)),
+        "  metrics.jsonl, row 4: at step 4 loss 0.5 -> 0.25",
+        "  ... and 2 more",
+    ]
+    assert lines[12:15] == [f"  {FIELDS[0]}", f"  {ROW}", "  ... and 9 more"]
+    assert lines[-1].startswith("2 cuts differ although the resume is reported as exact: ")
+
+
+def test_what_a_resume_reports_and_why_it_fails_is_quoted() -> None:
+    reported = CutVerdict(CUT, lost="count is an iterator\x1b[2J")
+    failed = CutVerdict(CUT, failure="error: the state loaded is not the state saved\n  hint: none")
+    lines = list(lines_of_verdicts([reported, failed]))
+    assert lines[1] == "  the resume reports: not exact: count is an iterator\\x1b[2J"
+    assert lines[2].endswith(": cannot be resumed")
+    assert lines[3:] == ["  error: the state loaded is not the state saved", "    hint: none"]
+
+
+@pytest.mark.parametrize(
+    ("code", "output", "failure", "reported"),
+    [
+        (0, "skipped a damaged checkpoint: x\nresumed r: step 1; exact\n", "skipped a damaged checkpoint: x", ""),
+        (0, "graph fit\n", "the run began from the beginning instead of being resumed", ""),
+        (1, "resumed r: a; not exact: b\nTraceback (most recent call last):\nValueError: no\n",
+         "Traceback (most recent call last):\nValueError: no", "b"),
+        (-9, "", "the run failed with the exit code -9", ""),
+    ],
+)  # fmt: skip
+def test_what_a_process_tells_is_read(code: int, output: str, failure: str, reported: str) -> None:
+    assert read_resume(Ended(code, output)) == (reported, "", failure)
+
+
+def test_what_changed_meanwhile_is_no_silent_difference() -> None:
+    lost, changed, _ = read_resume(Ended(0, "resumed r: step 1; exact except for what changed: train.py\n"))
+    lines = list(lines_of_verdicts([CutVerdict(CUT, lost, changed, differences=[ROW])]))
+    assert lines[1:] == ["  the resume reports: exact except for what changed: train.py", f"  {ROW}"]
+
+
+def test_an_interrupt_ends_the_process_and_removes_the_files(
+    tiny: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tiny / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tiny / "temporary"))
+    started = []
+
+    def start(words: Sequence[str], env: Mapping[str, str], log: Path) -> Ended:
+        program = "import os, sys, time; print(os.getpid(), flush=True); time.sleep(100)"
+        threading.Thread(target=interrupt, args=(log,)).start()
+        return launch(("-S", "-c", program), env, log)
+
+    def interrupt(log: Path) -> None:
+        while not (log.exists() and log.read_text().endswith("\n")):
+            time.sleep(0.01)
+        started.append(int(log.read_text()))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(verify_cuts, "launch", start)
+    assert command("verify", "tiny.py", "--cuts", "2").code == 130
+    assert list((tiny / "temporary").iterdir()) == []
+    with pytest.raises(ProcessLookupError):
+        os.kill(started[0], 0)
