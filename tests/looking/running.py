@@ -58,12 +58,7 @@ ROOT = Path(__file__).parents[2]
 IMPORTED = (
     *("torch", "torch._dynamo", "torch.utils.data", "torch.profiler", "networkx", "transitions", "safetensors.torch"),
     *("click", "rich.console", "rich.progress_bar", "rich.table", "msgpack"),
-    *(
-        "graphtrain.command.cli",
-        "graphtrain.command.training",
-        "graphtrain.checks",
-        "graphtrain.report.display.choose",
-    ),
+    *("graphtrain.command.cli", "graphtrain.command.training", "graphtrain.checks", "graphtrain.report.display.choose"),
     *(f"graphtrain.nodes.{path.stem}" for path in sorted((ROOT / "nodes").glob("[!_]*.py"))),
     *(
         f"graphtrain.graphs.gallery.{path.parent.name}.{path.stem}"

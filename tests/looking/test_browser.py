@@ -1,4 +1,4 @@
-"""The page in a real browser: what it shows is what the run did, it is used by mouse and keys, and it asks for nothing.
+"""Promise 19: the page in a real browser: it shows what the run did, by mouse and keys, and asks for nothing.
 
     make browser
 
@@ -19,11 +19,8 @@ from typing import Any
 import pytest
 
 from graphtrain import Run
-from graphtrain.command.listing import run_directories
-from graphtrain.page.document import report
-from graphtrain.page.server import Watched
-from tests.looking.small_runs import procedure, trainer_of
-from tests.looking.test_server import serving
+from tests.looking.conftest import Command
+from tests.looking.pages import procedure, serving, trainer_of
 
 playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright, and apt-get install chromium")
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
@@ -77,8 +74,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_report(browser: Any, runs: Path, tmp_path: Path) -> None:
-    file = report([runs / "one"], tmp_path / "run.html")
+def test_a_report(browser: Any, runs: Path, folder: Path, command: Command) -> None:
+    file = folder / "run.html"
+    assert command("report", str(runs / "one"), "-o", "run.html").code == 0
     shown = Page(browser)
     shown.page.goto(file.as_uri())
     moments = [*Run(runs / "one").activity]
@@ -116,14 +114,12 @@ def test_a_report(browser: Any, runs: Path, tmp_path: Path) -> None:
     assert shown.said == [] and shown.asked == [file.as_uri()]
 
 
-def test_what_is_clicked_is_explained(browser: Any, runs: Path, tmp_path: Path) -> None:
+def test_what_is_clicked_is_explained(browser: Any, runs: Path, folder: Path, command: Command) -> None:
     shown = Page(browser, "dark")
-    shown.page.goto(report([runs / "one"], tmp_path / "run.html").as_uri())
+    assert command("report", str(runs / "one"), "-o", "run.html").code == 0
+    shown.page.goto((folder / "run.html").as_uri())
     for what, words in (
-        (
-            {"edge": "accumulate -> exchange if accumulation_reached"},
-            ["accumulation_reached", "accumulate.count"],
-        ),
+        ({"edge": "accumulate -> exchange if accumulation_reached"}, ["accumulation_reached", "accumulate.count"]),
         ({"node": "accumulate"}, ["runs", "every = 2"]),
     ):
         chosen = shown.page.locator(f"[data-what={json.dumps(json.dumps(what, separators=(',', ':')))}]")
@@ -140,7 +136,7 @@ def test_a_run_is_watched_to_its_end_over_a_kill_and_a_restart_of_the_server(bro
     run_dir = tmp_path / "run"
     trainer_of(run_dir).run(until="2 steps")
     shown, other = Page(browser), Page(browser)
-    with serving(Watched(runs=[run_dir])) as (port, _):
+    with serving(run_dir) as (port, _):
         for page in (shown, other):
             page.page.goto(f"http://127.0.0.1:{port}/")
             page.wait_for("#state", "stopped")
@@ -153,7 +149,7 @@ def test_a_run_is_watched_to_its_end_over_a_kill_and_a_restart_of_the_server(bro
         shown.wait_for("#moment", f"of {len(Run(run_dir).metrics)} ")
     shown.wait_for("#live", "waiting for the server")
     trainer_of(run_dir).run()
-    with serving(Watched(runs=[run_dir]), port=port):
+    with serving(run_dir, port=port):
         shown.wait_for("#state", "finished")
         shown.wait_for("#moment", f"of {len(Run(run_dir).metrics)} ")
     assert "step 99" not in shown.text("#moment")
@@ -168,7 +164,7 @@ def test_a_run_that_was_killed_and_one_that_diverged(browser: Any, tmp_path: Pat
     killed = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     status.write_text(json.dumps({**json.loads(status.read_text()), "state": "running", "process": killed.pid}))
     listed, diverged, shown = Page(browser), Page(browser), Page(browser)
-    with serving(Watched(folder=tmp_path, runs_in=run_directories)) as (port, _):
+    with serving(folder=tmp_path) as (port, _):
         for page, query in ((listed, ""), (diverged, "?run=diverged"), (shown, "?run=STEP%201")):
             page.page.goto(f"http://127.0.0.1:{port}/{query}")
         shown.wait_for("#state", "running")

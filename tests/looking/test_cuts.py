@@ -41,13 +41,6 @@ def test_cuts_change_nothing_and_copies_are_resumed_to_the_same_end(tmp_path: Pa
         assert differences(tmp_path, cut.name, whole) == [], cut
 
 
-def test_a_run_until_an_amount_is_compared_there(tmp_path: Path) -> None:
-    whole = trained(tmp_path, "whole", until="4 batches")
-    (cut,) = trained(tmp_path, "second", [9], until="4 batches").cuts
-    assert IT.trainer(tmp_path / cut.name).run(until="4 batches") is Outcome.REACHED
-    assert differences(tmp_path, cut.name, whole) == []
-
-
 @node(writes="thing")
 def transient() -> object:
     return object()

@@ -230,21 +230,6 @@ display.end(snapshot())
     assert_shown(terminal.end().shown, "your name: Ada", "got Ada", "more", "line more")
 
 
-@pytest.mark.full
-def test_a_low_terminal_and_one_that_becomes_narrower(tmp_path: Path) -> None:
-    low = Terminal(
-        "display.begin()\nfor n in range(3):\n    display.show(snapshot())\n    print('up', n)", tmp_path, rows=3
-    )
-    shown = low.end().shown
-    assert shown[:3] == ["up 0", "up 1", "up 2"] and len(shown) == 5 and shown[3].startswith("epoch 3/10 ")
-    script = "import termios\ndisplay.begin()\ndisplay.show(snapshot())\ntermios.tcsetwinsize(2, (24, 50))\n"
-    terminal = Terminal(script + "display.show(snapshot())\ndisplay.end(snapshot())", tmp_path)
-    terminal.end()
-    # What was drawn at 80 columns is folded at 50; the erasure goes up over all of it, and later over what is new.
-    rows = sum(-(-len(line) // 50) for line in plain_text(Panel(snapshot()), 79).splitlines())
-    assert [int(number) for number in re.findall(r"\x1b\[(\d+)A\x1b\[J", terminal.text)] == [rows, 4] != [4, 4]
-
-
 WRITES = """
 display.begin()
 display.show(snapshot())

@@ -99,33 +99,15 @@ def test_a_script_declares_kinds(folder: Path, command: Command) -> None:
 
 # --- render, show, copy, graphs, nodes -------------------------------------------------------------------------------
 
-BEGINNINGS = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF", "dot": b"digraph", "mmd": b"flowchart"}
 
-
-@pytest.mark.full
-@pytest.mark.parametrize("suffix", BEGINNINGS)
-def test_render(suffix: str, folder: Path, command: Command) -> None:
-    result = command("render", "fit", "-o", f"fit.{suffix}")
-    assert (result.code, result.out, result.err) == (0, f"wrote fit.{suffix}\n", "")
-    content = (folder / f"fit.{suffix}").read_bytes()
-    assert BEGINNINGS[suffix] in content[:300]
-    if suffix in ("svg", "dot", "mmd"):
-        assert all(name.encode() in content for name in Graph.load("fit").nodes)
-
-
-def test_render_shows_where_a_run_is(tiny: Path, command: Command) -> None:
+def test_render_shows_where_a_run_is_and_what_was_bypassed(tiny: Path, command: Command) -> None:
     assert command("run", "tiny.py", "--run-dir", "r", "--until", "6 steps").code == 0
-    assert command("render", "fit", "-o", "plain.dot").code == 0
     assert command("render", "fit", "-o", "hot.dot", "--run-dir", "r").code == 0
-    assert "6 runs" in (tiny / "hot.dot").read_text()
-    assert "6 runs" not in (tiny / "plain.dot").read_text()
-
-
-def test_render_of_a_finished_run_shows_no_next_node_and_what_was_bypassed(tiny: Path, command: Command) -> None:
-    assert command("run", "tiny.py", "--run-dir", "r", "finish.after=2 steps").code == 0
+    assert "6 runs" in (tiny / "hot.dot").read_text() and "current" in (tiny / "hot.dot").read_text()
+    assert command("run", "tiny.py", "--run-dir", "r", "finish.after=8 steps").code == 0
     assert command("render", "r", "-o", "done.dot", "--run-dir", "r").code == 0
     text = (tiny / "done.dot").read_text()
-    assert "runs next" not in text and "current" not in text
+    assert "8 runs" in text and "runs next" not in text and "current" not in text
     assert text.count(">bypassed<") >= 2, "schedule and exchange"
 
 
@@ -267,32 +249,14 @@ def test_commands_that_are_shown_can_be_pasted(tiny: Path, command: Command) -> 
 # ---- two graphs, and resumes on a changed graph as they are typed
 
 MINE = 'format = 1\nextends = "fit"\nname = "fit"\n'
-RENAMED = MINE + '[[edit]]\nrename = "decide"\nnew = "what_now"\n'
-NOISY = """
-from graphtrain import node
-
-@node(writes="noise")
-def draw_noise(): return torch.zeros(1)
-
-@node
-def use_noise(noise): pass
-"""
 RUN = ("run", "tiny.py", "accumulate.every=2", "log.every=1 steps")
 
 
 @pytest.fixture
 def stopped(tiny: Path, command: Command) -> Path:
     """A run directory ``r`` whose run is at ``decide``, after one step and in an open window."""
-    (tiny / "tiny.py").write_text((tiny / "tiny.py").read_text() + NOISY)
     assert command(*RUN, "finish.after=2 epochs", "--run-dir", "r", "--until", "3 batches", "--quiet").code == 0
     return tiny
-
-
-def status(run_dir: str = "r") -> dict[str, object]:
-    return dict(json.loads((Path(run_dir) / "status.json").read_text()))
-
-
-# ---- diff
 
 
 def test_a_table_of_what_differs(command: Command, folder: Path) -> None:
@@ -340,17 +304,8 @@ def test_an_unsound_checkpoint_is_passed_over(stopped: Path, command: Command) -
 
 
 def test_a_renaming_is_applied_if_given(command: Command, folder: Path) -> None:
-    (folder / "my.toml").write_text(RENAMED)
+    (folder / "my.toml").write_text(MINE + '[[edit]]\nrename = "decide"\nnew = "what_now"\n')
     assert command("diff", "fit", "my.toml", "--rename", "decide=what_now").out == "fit -> my.toml: no difference\n"
-    refused = command("diff", "fit", "my.toml", "--rename", "decid=what_now")
-    assert refused.code == 2 and "did you mean `decide`" in refused.err
-
-
-@pytest.mark.full
-def test_a_picture(command: Command, folder: Path) -> None:
-    result = command("diff", "fit", "evaluate", "-o", "difference.svg")
-    assert result.code == 0 and result.out.endswith("wrote difference.svg\n")
-    assert "<svg" in (folder / "difference.svg").read_text()
 
 
 @pytest.mark.full
@@ -363,9 +318,6 @@ def test_a_run_directory_needs_no_torch(stopped: Path) -> None:
     assert not {name for name in imported if name in ("torch", "numpy") or name.startswith("graphtrain.nodes")}
 
 
-# ---- every class of change on a resume
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("by_path", [True, False])
 def test_the_saved_graph_of_a_named_checkpoint_and_of_a_fork(by_path: bool, stopped: Path, command: Command) -> None:
@@ -374,7 +326,7 @@ def test_the_saved_graph_of_a_named_checkpoint_and_of_a_fork(by_path: bool, stop
     assert command(*RUN, *more, "--run-dir", "r").code == 0
     named = str(checkpoint) if by_path else checkpoint.name
     result = command("run", "tiny.py", "--graph", "saved", "--run-dir", "r", "--resume", named)
-    assert result.code == 0 and status()["epoch"] == 2
+    assert result.code == 0 and json.loads(Path("r/status.json").read_text())["epoch"] == 2
     forked = command("run", "tiny.py", "--graph", "saved", "--run-dir", "other", "--fork", "r")
     assert forked.code == 0 and "finish.after" in command("diff", "fit", "other").out
     assert "finish.after" in command("run", "tiny.py", "--graph", "saved", "--run-dir", "r", "--help").out

@@ -14,15 +14,7 @@ from xml.etree import ElementTree
 import pytest
 
 from graphtrain import Edge, Graph, GraphtrainError, Node, UsageError
-from tests.looking.pictures import (
-    declared_lines,
-    drawing_of,
-    layout_of,
-    mermaid_lines,
-    mermaid_name,
-    text_of,
-    words_of,
-)
+from tests.looking.pictures import declared_lines, drawing_of, layout_of, mermaid_lines, mermaid_name, text_of, words_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 FIT = Graph.load("fit")

@@ -129,24 +129,6 @@ def test_a_replay_can_be_continued(noted: Path, command: Command, typed: Callabl
     assert "('train_batch', 2)" in result.out and f"(Pdb) '{digest}'" in result.out
 
 
-@pytest.mark.full
-def test_a_checkpoint_is_a_moment(noted: Path, command: Command) -> None:
-    """Nothing is run to it, and what follows is what followed."""
-    before = contents(noted / "r")
-    first, *_, last = sorted(path.name for path in (noted / "r" / "checkpoints").iterdir())
-    result = command("replay", "whole.py", "--run-dir", "r", "--to", first)
-    shown = f"step 1, epoch 0.62, batch 5/8, window 2/3, next node decide (replayed from {first})"
-    assert (result.code, shown in result.out, contents(noted / "r")) == (0, True, before), result.out
-    result = command("replay", "whole.py", "--run-dir", "r", "--to", first, "--node", "step")
-    assert (result.code, "step 1, epoch 0.75, batch 6/8, window 3/3, next node step" in result.out) == (0, True), (
-        result.out
-    )
-    result = command("replay", "whole.py", "--run-dir", "r", "--to", "newest")
-    assert (result.code, f"next node end (replayed from {last})" in result.out) == (0, True), result.out
-    result = command("replay", "whole.py", "--run-dir", "r", "--to", "best")
-    assert (result.code, "none was ranked by a metric" in result.err) == (2, True), result.err
-
-
 # --- The command -----------------------------------------------------------------------------------------------------
 
 
@@ -170,30 +152,28 @@ def test_what_is_shown(noted: Path, command: Command) -> None:
 
 @pytest.mark.first(2)
 @pytest.mark.parametrize(
-    ("to", "node", "shown"),
+    ("words", "shown"),
     [
-        (
-            "1 steps",
-            None,
-            "step 1, epoch 0.38, batch 3/8, window 3/3, next node zero_grad (replayed from the beginning)",
-        ),
-        ("7 batches", None, "step 2, epoch 0.88, batch 7/8, next node train_batch (replayed from 0"),
-        ("1 epochs", None, "step 2, epoch 1, batch 8/8, window 1/3, next node train_batch (replayed from 0"),
-        ("1.5 epochs", None, "step 4, epoch 1.50, batch 4/8, next node train_batch (replayed from 0"),
-        (
-            "3 steps",
-            "validate/eval_batch",
-            "step 3, epoch 1, batch 8/8, next node validate/eval_batch (replayed from 0",
-        ),
-        ("3 steps", "zero_grad", "step 3, epoch 1, batch 8/8, window 2/3, next node zero_grad (replayed from 0"),
-        ("3 steps", "begin_epoch", "step 3, epoch 1, batch 8/8, next node begin_epoch (replayed from 0"),
+        ("1_steps", "step 1, epoch 0.38, batch 3/8, window 3/3, next node zero_grad (replayed from the beginning)"),
+        ("7_batches", "step 2, epoch 0.88, batch 7/8, next node train_batch (replayed from 0"),
+        ("1_epochs", "step 2, epoch 1, batch 8/8, window 1/3, next node train_batch (replayed from 0"),
+        ("1.5_epochs", "step 4, epoch 1.50, batch 4/8, next node train_batch (replayed from 0"),
+        ("3_steps --node validate/eval_batch", "step 3, epoch 1, batch 8/8, next node validate/eval_batch (replayed f"),
+        ("3_steps --node zero_grad", "step 3, epoch 1, batch 8/8, window 2/3, next node zero_grad (replayed from 0"),
+        ("3_steps --node begin_epoch", "step 3, epoch 1, batch 8/8, next node begin_epoch (replayed from 0"),
+        # A checkpoint is a moment: nothing is run to it, and what follows is what followed.
+        ("FIRST", "step 1, epoch 0.62, batch 5/8, window 2/3, next node decide (replayed from FIRST)"),
+        ("FIRST --node step", "step 1, epoch 0.75, batch 6/8, window 3/3, next node step"),
+        ("newest", "step 9, epoch 3, batch 8/8"),
     ],
 )
-def test_moments(to: str, node: str | None, shown: str, noted: Path, command: Command) -> None:
-    words = ["replay", "whole.py", "--run-dir", "r", "--to", to, *(["--node", node] if node else [])]
-    result = command(*words)
+def test_moments(words: str, shown: str, noted: Path, command: Command) -> None:
+    before, first = contents(noted / "r"), min(path.name for path in (noted / "r" / "checkpoints").iterdir())
+    to = [word.replace("_", " ", word[0].isdigit()) if word != "FIRST" else first for word in words.split()]
+    result = command("replay", "whole.py", "--run-dir", "r", "--to", *to)
     assert (result.code, result.err.startswith("code, arguments, data")) == (0, True), result.err
-    assert result.out.startswith(shown), result.out
+    assert result.out.startswith(shown.replace("FIRST", first)), result.out
+    assert contents(noted / "r") == before
 
 
 def test_the_debugger(noted: Path, command: Command, typed: Callable[..., None]) -> None:
@@ -237,19 +217,6 @@ def test_a_run_that_was_killed_goes_beyond_its_last_checkpoint(noted: Path, comm
     assert result.code == 0
     assert "8 steps are after the last checkpoint, 000003-" in result.err
     assert "(replayed from 000003-" in result.out
-
-
-@pytest.mark.full
-def test_before_the_oldest_checkpoint_of_a_fork(noted: Path, command: Command) -> None:
-    words = [*KEEPING[:-1], "finish.after=4 epochs", "--fork", "r", "--run-dir", "forked", "--quiet"]
-    assert command("run", "whole.py", *words).code == 0
-    result = command("replay", "whole.py", "--run-dir", "forked", "--to", "2 steps")
-    assert result.code == 2
-    assert "2 steps is before the oldest checkpoint, 000001-step-9, and the run started from 0" in result.err
-    assert "name a moment after 9 steps, or the checkpoint itself: --to 000001-step-9" in result.err
-    result = command("replay", "whole.py", "--run-dir", "forked", "--to", "9 steps")
-    assert "9 steps is just before the oldest checkpoint, 000001-step-9, and the run" in result.err
-    assert command("replay", "whole.py", "--run-dir", "forked", "--to", "10 steps").code == 0
 
 
 # --- After a failure -------------------------------------------------------------------------------------------------

@@ -1,9 +1,10 @@
-"""`graphtrain run`, stopped and resumed, and `graphtrain status` from outside."""
+"""Promises 2, 7, 12, 14: `graphtrain run`: settings, stops, resumes, forks, overlays, dry runs, failures, signals."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -14,9 +15,10 @@ from typing import Any
 
 import pytest
 
+from graphtrain import Graph, fit
 from tests.looking.conftest import Command
-from tests.looking.forked import Started
-from tests.looking.running import SLOW, TINY, Result, in_a_process, start, written
+from tests.looking.running import SLOW, TINY, Result, Started, in_a_process, start, written
+from tests.world import world
 
 WITH_VALIDATION = TINY.replace('"training_step"', '"val_data": [torch.ones(2, 2)], "training_step"')
 
@@ -56,15 +58,8 @@ def test_the_command_that_resumes_is_the_one_that_was_typed(tiny: Path, command:
     assert command("run", "tiny.py", "--run-dir", "first", "--until", "1 steps").code == 0
     words = ["--seed=3", "tiny.py", "--fork", "first", "--until=3 steps", "--device=cpu", "name='a b'"]
     result = command("run", *words)
-    assert printed_command(result.err) == [
-        "run",
-        "--seed=3",
-        "tiny.py",
-        "--device=cpu",
-        "name='a b'",
-        "--run-dir",
-        "runs/tiny-001",
-    ]
+    kept = ["--seed=3", "tiny.py", "--device=cpu", "name='a b'"]
+    assert printed_command(result.err) == ["run", *kept, "--run-dir", "runs/tiny-001"]
     first = result.err.partition("resume with: ")[2].splitlines()[0]
     assert "'--until=3 steps'" in first and "--fork" not in first, "before it is reached"
 
@@ -124,15 +119,18 @@ def test_the_last_line_and_the_status_tell_of_a_loss_that_is_not_finite(folder: 
 
 
 @pytest.mark.full
-def test_a_finished_run_is_reported(tiny: Path, command: Command) -> None:
-    words = ["run", "tiny.py", "finish.after=1 epochs", "--run-dir", "r"]
-    assert command(*words).code == 0
-    before = status_of(tiny / "r")
-    again = command(*words)
+def test_a_finished_run_is_reported_and_can_be_trained_further(tiny: Path, command: Command) -> None:
+    words = ["run", "tiny.py", "--run-dir", "r"]
+    assert command(*words, "finish.after=1 epochs").code == 0
+    before, status = written(tiny / "r"), status_of(tiny / "r")
+    refused = command(*words, "batches=3", "finish.after=1 epochs")
+    assert refused.code == 2 and written(tiny / "r") == before, "nothing is written"
+    assert "or train this one further, with a later finish.after (in a new directory: --fork r)" in refused.err
+    again = command(*words, "finish.after=1 epochs")
     assert again.code == 0
     assert "\nthe run was finished before; a later finish.after trains it further: r  digest " in again.err
-    assert (status_of(tiny / "r")["digest"], status_of(tiny / "r")["step"]) == (before["digest"], 4)
-    raised = command(*words[:2], "finish.after=2 epochs", *words[3:])
+    assert (status_of(tiny / "r")["digest"], status_of(tiny / "r")["step"]) == (status["digest"], 4)
+    raised = command(*words, "finish.after=2 epochs")
     assert raised.code == 0 and "the run is finished: r" in raised.err
     assert status_of(tiny / "r")["step"] == 8
 
@@ -183,17 +181,6 @@ def test_the_directory_of_another_run_is_refused_with_all_that_differs(tiny: Pat
     assert refused.err.endswith("or run(from_saved=True); or begin another run, with another --run-dir\n")
 
 
-@pytest.mark.full
-def test_a_finished_training_can_be_trained_further_or_forked(tiny: Path, command: Command) -> None:
-    words = ["run", "tiny.py", "batches=3", "--run-dir", "r"]
-    assert command(*words[:2], "finish.after=1 epochs", "--run-dir", "r").code == 0
-    before = written(tiny / "r")
-    refused = command(*words, "finish.after=1 epochs")
-    assert refused.code == 2 and written(tiny / "r") == before, "nothing is written"
-    assert "or train this one further, with a later finish.after (in a new directory: --fork r)" in refused.err
-    assert command(*words, "finish.after=2 epochs").code == 0
-
-
 def test_quiet_prints_errors_only(tiny: Path, command: Command) -> None:
     assert command("run", "tiny.py", "finish.after=1 epochs", "--quiet") == Result(0, "", "")
     assert command("run", "tiny.py", "lr=fast", "--quiet").err.startswith("error: ")
@@ -222,9 +209,7 @@ def test_until_and_the_printed_command(tiny: Path, command: Command) -> None:
 # --- Failures of the user's code -------------------------------------------------------------------------------------
 
 FAILING = TINY.replace(
-    """\
-def training_step(model, batch):
-""",
+    "def training_step(model, batch):\n",
     """\
 def helper():
     try:
@@ -357,3 +342,153 @@ def test_a_fork_begins_from_another_run_and_continues_by_itself(tiny: Path, comm
     assert rows_of(tiny / "new") == rows_of(tiny / "whole")[1:]
     again = command("run", "tiny.py", "finish.after=2 epochs", "--fork", "old", "--run-dir", "new")
     assert (again.code, "was finished before" in again.err) == (0, True)
+
+
+# ---- overlays
+
+BOTH = ("--overlay", "ema", "--overlay", "early_stop")
+
+
+@pytest.fixture
+def script(tiny: Path) -> Path:
+    (tiny / "tiny.py").write_text(WITH_VALIDATION)
+    return tiny
+
+
+def place_of(run_dir: Path) -> tuple[int, str, str]:
+    status = json.loads((run_dir / "status.json").read_text())
+    return status["step"], status["state"], status["digest"]
+
+
+@pytest.mark.full
+def test_a_run_with_overlays_stops_early_and_is_resumed_exactly(script: Path, command: Command) -> None:
+    # A rate of zero improves nothing; the average of weights that stand still stands still.
+    words = ("run", "tiny.py", "lr=0", *BOTH, "early_stop.patience=2", "ema.decay=0.5", "finish.after=9 epochs")
+    whole = command(*words, "--run-dir", "whole")
+    assert whole.code == 0
+    assert "early_stop: val/loss has not improved" in whole.err
+    assert place_of(script / "whole")[:2] == (12, "finished"), "three epochs of four batches"
+    assert command(*words, "--run-dir", "cut", "--until", "6 steps").code == 0
+    resumed = command(*words, "--run-dir", "cut")
+    assert "unchanged: exact" in resumed.err
+    assert place_of(script / "cut") == place_of(script / "whole")
+    assert Graph.load(script / "whole").layers.names == ("ema", "early_stop")
+    further = command(
+        *words[:-3], "early_stop.patience=4", "ema.decay=0.5", "finish.after=9 epochs", "--run-dir", "cut"
+    )
+    assert "early_stop.patience 2 -> 4" in further.err
+    assert place_of(script / "cut")[:2] == (20, "finished"), "a patience that is raised trains on"
+
+
+def test_the_command_of_a_resume_names_the_overlays(script: Path, command: Command) -> None:
+    result = command("run", "tiny.py", *BOTH, "--until", "2 steps", "--run-dir", "r")
+    assert "resume with: graphtrain run tiny.py --overlay ema --overlay early_stop --run-dir r" in result.err
+    assert command("run", "tiny.py", *BOTH, "--run-dir", "r", "--graph", "saved", "--until", "3 steps").code == 0
+
+
+@pytest.mark.full
+def test_other_overlays_than_those_of_the_run_are_a_reported_change(script: Path, command: Command) -> None:
+    assert command("run", "tiny.py", "--overlay", "carry", "--until", "2 steps", "--run-dir", "r").code == 0
+    words = ("run", "tiny.py", "--overlay", "carry", "--overlay", "ema", "finish.after=1 epochs")
+    for result in (command(*words, "--fork", "r", "--run-dir", "f"), command(*words, "--run-dir", "r")):
+        assert result.code == 0 and "average new, a copy of model" in result.err
+    again = command(*words[:-1], "finish.after=2 epochs", "--run-dir", "r")
+    assert again.code == 0 and "average new" not in again.err
+    without = command("run", "tiny.py", "--until", "9 steps", "finish.after=3 epochs", "--run-dir", "r")
+    assert "guard window_cut ending -> next_batch.last or ending" in without.err
+
+
+def test_show_names_the_overlay_of_everything(folder: Path, command: Command) -> None:
+    out = command("show", "fit", *BOTH).out
+    assert "overlays: ema, early_stop" in out
+    rows = [re.split(r"\s{2,}", line.strip()) for line in out.splitlines()]
+    assert next(row for row in rows if row[0] == "early_stop")[-1] == "early_stop"
+    assert next(row for row in rows if row[0] == "validate")[-1] == "ema"
+    assert next(row for row in rows if row[0] == "ending")[-1] == "early_stop"
+    assert "overlay" not in command("show", "fit").out
+
+
+# ---- dry runs
+
+# Everything comes late; what is called is noted in a file.
+DRY = (
+    WITH_VALIDATION.replace("import torch\n", "import torch\nfrom graphtrain import Graph\n", 1)
+    .replace(
+        "def training_step(model, batch):\n",
+        """\
+def note(name):
+    with open("calls", "a") as file:
+        file.write(name + "\\n")
+
+def validation_step(model, batch):
+    note("val")
+    return {"loss": model(batch).mean()}
+
+graph = (
+    Graph.load("fit").set("schedule", every="1 steps")
+    .set("accumulate", every=4).set("validate", every="5 epochs", from_="2 epochs").set("log", every="1000 steps")
+    .set("checkpoint", best="val/loss").set("finish", after="100 epochs")
+)
+
+def training_step(model, batch):
+    note("train")
+""",
+    )
+    .replace(
+        '"training_step"',
+        '"validation_step": validation_step, "loggers": [lambda row, step: note("row")], "training_step"',
+    )
+    .replace(
+        "    return {\n",
+        """\
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    return {
+        "scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1),
+""",
+    )
+    .replace('"optimizer": torch.optim.SGD(model.parameters(), lr=lr)', '"optimizer": optimizer')
+)
+
+
+def test_every_node_runs_once_and_nothing_is_written(folder: Path, command: Command) -> None:
+    (folder / "script.py").write_text(DRY)
+    for words in ((), ("--run-dir", "r", "--tensorboard", "next_batch.limit=9")):
+        result = command("run", "script.py", "--dry-run", *words)
+        assert result.code == 0, result.err
+        assert "dry run: every node was reached\n" in result.err, result.err
+        assert Path("calls").read_text().split() == ["train", "val"]
+        assert {path.name for path in folder.iterdir()} == {"script.py", "calls"}
+        Path("calls").unlink()
+
+
+def test_what_is_not_reached_is_listed(folder: Path, command: Command) -> None:
+    (folder / "script.py").write_text(DRY)
+    (folder / "my.toml").write_text(
+        'format = 1\nextends = "fit"\n[[edit]]\ninsert = "rest"\nuse = "choice"\n'
+        '[[edit]]\nguard = "late"\nexpression = "step.steps > 8"\n'
+        '[[edit]]\nconnect = "clip"\ntarget = "rest"\nwhen = "late"\nfirst = true\n'
+        '[[edit]]\nconnect = "rest"\ntarget = "step"\n'
+        '[[edit]]\ninsert = "again"\ngraph = "evaluate"\nat = "decide"\nbefore = "checkpoint"\nevery = "never"\n'
+        '[[edit]]\nset = "again/begin_evaluation"\nsplit = "again"\n'
+    )
+    words = ["run", "script.py", "--graph", "my.toml", "--dry-run"]
+    assert "StepLR counts epochs by its documentation" in command(*words).err, "as a run would be refused"
+    result = command(*words, "schedule.every=1 epochs")
+    assert result.code == 0, result.err
+    assert "dry run: every node was reached but `rest`, `again`\n" in result.err, result.err
+
+
+def test_a_mistake_in_what_would_come_late_is_met(folder: Path, command: Command) -> None:
+    (folder / "script.py").write_text(DRY.replace('{"loss": model(batch).mean()}', "model.missing"))
+    result = command("run", "script.py", "--dry-run")
+    assert (result.code, "has no attribute 'missing'" in result.err) == (1, True), result.err
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize("overlay", ["ema", "swa", "early_stop", "carry", "save_first"])
+def test_overlays_are_tried_too(overlay: str) -> None:
+    trainer = world(fit().overlay(overlay).set("accumulate", every=3).dry_run()).trainer()
+    trainer.run()
+    unreached = {"exchange", "clip", "step", "zero_grad"} if overlay == "carry" else set()
+    assert {*trainer.unreached} <= unreached
+    assert trainer.progress["train_batch"]["runs"] == 1

@@ -33,19 +33,14 @@ def tiny(graph: Graph | None = None, **more: Any) -> Trainer:
     return Trainer(graph, seed=0, display=None, **{"notify": lambda line: None, **resources})
 
 
-def lines_until(trainer: Trainer, path: str) -> list[str]:
-    """The lines of the transitions until a node is the next to run, and of one more."""
-    lines = []
+def line_at(trainer: Trainer, path: str) -> str:
+    """The line of the first transition from a node."""
     for _ in range(200):
         is_there = trainer.position == path
         trainer.advance()
-        lines.append(trainer.explain().line)
         if is_there:
-            return lines
+            return trainer.explain().line
     raise AssertionError(path)
-
-
-# --- What is shown ----------------------------------------------------------------------------------------------------
 
 
 FIT = Graph.load("fit").set("finish", after="2 epochs")
@@ -93,7 +88,7 @@ WITH_LOG = FIT.set("log", every="2 batches").redirect("begin_epoch", "next_batch
 )  # fmt: skip
 def test_a_transition_is_a_line(graph: Graph, path: str, line: str) -> None:
     trainer = tiny(graph, val_data=[torch.ones(2, 1)])
-    assert lines_until(trainer, path)[-1] == line
+    assert line_at(trainer, path) == line
     explanation = trainer.explain()
     assert str(explanation) == f"{explanation.where}: {line}"
     assert json.loads(json.dumps(dataclasses.asdict(explanation)))["node"] == path
