@@ -19,7 +19,7 @@ from graphtrain.proof.verify import verify
 from graphtrain.resume.save import CheckpointWriter
 from graphtrain.resume.session import Session
 from graphtrain.storage.run_files import RunFiles
-from tests.gallery.procedures.rollback import PROCEDURE
+from tests.training.gallery.procedures.rollback import PROCEDURE
 from tests.ranks.fake_ranks import run_ranks
 
 Lines = list[str]
