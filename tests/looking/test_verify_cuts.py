@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from graphtrain.command.verify_cuts import CutVerdict, Ended, lines_of_verdicts,
 from graphtrain.proof.comparison import StateDifference
 from graphtrain.proof.cuts import Cut
 from tests.looking.conftest import Command
-from tests.looking.running import TINY, Result, environment, python
+from tests.looking.running import TINY, Result, launched
 
 # Every sort of state there is: that of `tests/world.py`.
 STATEFUL = f"""\
@@ -110,12 +110,6 @@ REPORTED = {"a generator"}
 
 # Two runs differ already.
 CLOCK = _hidden("import time", "", "time.perf_counter_ns() % 1000")
-
-
-def launched(words: Sequence[str], env: Mapping[str, str], log: Path) -> Ended:
-    """In the place of `launch`: a process that finds torch imported, in the current folder."""
-    done = python(*words, cwd=Path.cwd(), env={**environment(), **env, "OMP_NUM_THREADS": "1"})
-    return Ended(done.code, done.err + done.out)
 
 
 @pytest.fixture
