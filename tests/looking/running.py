@@ -241,14 +241,6 @@ def in_a_process(*words: str, cwd: Path, timeout_seconds: float = 300) -> Result
     return python("-m", "graphtrain", *words, cwd=cwd, timeout_seconds=timeout_seconds)
 
 
-def in_a_new_process(*words: str, cwd: Path, timeout_seconds: float = 300) -> Result:
-    """Run the command in a process that begins with nothing, as a shell does."""
-    done = subprocess.run(
-        arguments(*words), cwd=cwd, capture_output=True, text=True, timeout=timeout_seconds, env=environment()
-    )
-    return Result(done.returncode, done.stdout, done.stderr)
-
-
 def launched(words: Sequence[str], env: Mapping[str, str], log: Path) -> Any:
     """In the place of what starts the processes of `verify --cuts`: they find torch imported, in the current folder."""
     done = python(*words, cwd=Path.cwd(), env={**environment(), **env, "OMP_NUM_THREADS": "1"})
@@ -258,13 +250,6 @@ def launched(words: Sequence[str], env: Mapping[str, str], log: Path) -> Any:
 def start(words: Sequence[str], cwd: Path) -> Started:
     """Start the command in a process of its own that finds torch imported, and leave it running."""
     return nursery().start(("-m", "graphtrain", *words), cwd, environment())
-
-
-def start_new(words: Sequence[str], cwd: Path) -> subprocess.Popen[str]:
-    """Start the command in a process that begins with nothing, and leave it running."""
-    return subprocess.Popen(
-        arguments(*words), cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
-    )
 
 
 def environment() -> dict[str, str]:

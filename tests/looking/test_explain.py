@@ -43,7 +43,8 @@ def test_a_run_that_failed(folder: Path, command: Command) -> None:
     told = sections(result.out)
     assert re.fullmatch(r"r: failed, step 3, epoch 1, batch 4/4, \d+ s ago", told[""][0])
     assert told[""][1:] == ["  it failed in node `train_batch`: OSError: no data (tiny.py:7)"]
-    assert re.fullmatch(rf"{TIME}  begun on \S+ by process \d+", *told["starts"])
+    (start,) = told["starts"]
+    assert re.fullmatch(rf"{TIME}  begun on \S+ by process \d+", start)
     assert [row.split()[:2] for row in told["last rows of metrics"]] == [["step", "1"], ["step", "2"], ["step", "3"]]
     ran, took = told["last transitions"]
     assert re.fullmatch(r"since row 2 of metrics ran: .*log \(2\), .*step \(1\).*", ran), ran

@@ -171,6 +171,8 @@ def recording(value: Any, name: Any = "x") -> World:
     return measured(mean, small_fit(log_every="never").insert("record", record, after="zero_grad"))
 
 
+@pytest.mark.second(2)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("value", "kept"),
     [

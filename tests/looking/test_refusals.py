@@ -97,8 +97,8 @@ def _loop(folder: Path) -> None:
     (folder / "other.toml").write_text('format = 1\nextends = "my.toml"\n')
 
 
-def _extends(path: str) -> Callable[[Path], None]:
-    return lambda folder: (folder / "my.toml").write_text(f'format = 1\nextends = "{path}"\n') and None
+def _extends(path: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / "my.toml").write_text(f'format = 1\nextends = "{path}"\n')
 
 
 FILES: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {

@@ -194,7 +194,7 @@ def test_every_run_has_a_row(words: list[str], runs: Path, command: Command) -> 
 @pytest.fixture
 def sweep(folder: Path) -> Path:
     """Four runs as their status files have them: one diverged, and one failed before it began."""
-    for name, status in {
+    statuses: dict[str, dict[str, Any]] = {
         "a": {
             "arguments": {"lr": 0.01, "width": 64},
             "metrics": {"val/loss": 0.5, "lr": 0.001},
@@ -204,7 +204,8 @@ def sweep(folder: Path) -> Path:
         "b": {"arguments": {"lr": 0.001, "width": 128}, "metrics": {"val/loss": 0.25}, "parameters": {"clip.by": 2}},
         "c": {"arguments": {"lr": 1e-05, "tag": "a  b"}, "metrics": {"val/loss": "nan"}, "best": {"value": 2}},
         "d": {"state": "failed", "error": "OSError: no\tdata (train.py:7)", "arguments": {"lr": 0.1, "width": True}},
-    }.items():
+    }
+    for name, status in statuses.items():
         (folder / "runs" / name).mkdir(parents=True)
         whole = {"state": "finished", "position": "end", "written_at_unix_seconds": 1000 + ord(name), **status}
         (folder / "runs" / name / "status.json").write_text(json.dumps(whole))
