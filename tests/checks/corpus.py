@@ -19,6 +19,7 @@ def undeclared(name: str, implementation: Any, **declared: Any) -> Kind:
         DECLARED.update(before)
 
 
-def without_window(graph: Graph) -> Graph:
+def without_window(graph: Graph | None = None) -> Graph:
     """`fit` whose `train_batch` says nothing of a window."""
+    graph = graph or Graph.load("fit")
     return replace(graph, nodes={**graph.nodes, "train_batch": Node("train_batch", "train_batch")})

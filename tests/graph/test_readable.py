@@ -46,14 +46,6 @@ def test_guards_clock_and_bodies_are_shown() -> None:
     assert "next_batch        repeat = true, limit = 5, reads indices from val_indices, reads train_data" in inside
 
 
-def test_what_is_wide_has_a_line_to_itself() -> None:
-    graph = FIT.set("log", every=[f"{number} steps" for number in range(100, 110)])
-    lines = str(graph).splitlines()
-    wide = next(number for number, line in enumerate(lines) if line.startswith("  log "))
-    assert "->" not in lines[wide] and lines[wide + 1].split() == ["->", "decide"]
-    assert lines[wide + 1].index("->") == next(line for line in lines if line.startswith("  step ")).index("->")
-
-
 def test_a_graph_with_problems_is_shown() -> None:
     assert str(Graph("nothing", "a", {}, {})) == "graph nothing: start a"
     graph = Graph("odd", "a", {"a": Node("a", "made_up", {"level": 3})}, {"b": (Edge("c", "unknown"),)})

@@ -463,18 +463,10 @@ def test_all_mistakes_that_need_the_kinds_come_at_once() -> None:
     ]:
         assert text.count(old) == 1, old
         text = text.replace(old, new)
-    said = "\n".join(sorted(f"{one.code} {one.message} {one.hint}" for one in problems_of(text)))
-    for parts in (
-        "G101 … `stp`",
-        "G102 … `stpe` … did you mean `step`?",
-        "G103 … `accumulate.accumulate_grad_batches` of kind `accumulate` … that is `accumulate.every = N` here",
-        "checkpoint.keep: expected an integer, got true",
-        'clip.max_norm: expected a number, got "fast"',
-        "finish.after: the amount of a trigger must be greater than 0; got '0 epochs'",
-        'G106 unknown unit `step` in log.every = "50 step" … did you mean `steps`?',
-        "G203 … `deu`",
-    ):
-        assert says(said, parts), parts
+    found = {f"{one.code} {one.where.split(' ')[-1]}" for one in problems_of(text)}
+    assert found >= {"G101 edges.clip", "G102 nodes.step", "G103 nodes.accumulate.accumulate_grad_batches",
+                     "G104 nodes.clip.max_norm", "G104 nodes.checkpoint.keep", "G104 nodes.finish.after",
+                     "G106 nodes.log.every", "G203 guards.log_due"}  # fmt: skip
 
 
 # ---- files

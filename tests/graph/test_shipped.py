@@ -124,28 +124,6 @@ def test_without_a_validation_step_the_training_step_is_called_without_gradients
     assert trainer.metrics[0]["val/loss"] == 2.0
 
 
-def test_every_evaluation_of_a_run_sees_the_same_random_numbers() -> None:
-    graph = FIT.set("finish", after="2 epochs").set("validate", every="1 batches")
-    made = world(graph, val_data=VALIDATION["DataLoader"], optimizer=lambda groups: torch.optim.SGD(groups, lr=0.0))
-    trainer = made.trainer(validation_step=lambda model, batch: {"noise": batch[0].sum() + torch.rand(())})
-    trainer.run()
-    noise = [row["val/noise"] for row in trainer.metrics if "val/noise" in row]
-    assert len(noise) == 10 and len(set(noise)) == 1
-
-
-@pytest.mark.first(2)
-@pytest.mark.second(4)
-@pytest.mark.parametrize("data", VALIDATION)
-def test_training_goes_the_same_way_with_validation_and_without(data: str) -> None:
-    made = world(data="DataLoader")
-    trained = []
-    for val_data in (VALIDATION[data], lambda: None):
-        trainer = made.but(val_data=lambda made, val_data=val_data: val_data()).trainer(validation_step=drawing)
-        trainer.run()
-        trained.append(trainer.resources["model"].state_dict())
-    assert_same(*trained)
-
-
 # ---- overlays: those that the loop by hand below has; the others of the gallery are compared with one of their own
 
 TRAINED = sorted({*OVERLAYS} - {*PROCEDURES, "update_bn"})  # which goes with `swa` there
