@@ -24,9 +24,8 @@ SLOW = Path(__file__).with_name("slow.toml")
 ROOT = Path(__file__).parent.parent
 HEAVY = (
     ROOT / "graphtrain" / "adapters",
-    ROOT / "tests" / "adapters",
+    ROOT / "tests" / "company",
     ROOT / "graphtrain" / "graphs" / "gallery" / "active_learning" / "active_learning_example.py",
-    ROOT / "tests" / "examples",
     ROOT / "tests" / "training" / "test_metric_objects.py",
 )
 

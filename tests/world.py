@@ -522,7 +522,7 @@ def by_hand(
             else:
                 (loss / accumulate).backward()
                 if is_step:
-                    _step(optimizer, accumulate / open_window if window == "scaled" else 1.0, clip)
+                    _step(optimizer, open_window / accumulate if window == "scaled" else 1.0, clip)
                 if is_step or is_cut:
                     optimizer.zero_grad()
             if is_step or is_cut:
@@ -538,24 +538,23 @@ def _step(optimizer: torch.optim.Optimizer, share: float, clip: float | None) ->
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for parameter in parameters:
         if parameter.grad is not None and share != 1.0:
-            parameter.grad.mul_(share)
+            parameter.grad.div_(share)
     if clip is not None:
         nn.utils.clip_grad_norm_(parameters, clip)
     optimizer.step()
 
 
 def _evaluated(model: nn.Module, data: Any, function: Callable[..., Any], seed: int) -> list[float]:
-    before = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
+    before = random.getstate(), numpy.random.get_state()
     modes = {module: module.training for module in model.modules()}
-    seed_generators(seed)
-    model.eval()
-    with torch.no_grad():
+    with torch.random.fork_rng(), torch.no_grad():  # the generators of devices too
+        seed_generators(seed)
+        model.eval()
         results = [function(model, batch) for batch in data]
     for module, mode in modes.items():
         module.training = mode
     random.setstate(before[0])
     numpy.random.set_state(before[1])
-    torch.set_rng_state(before[2])
     return [float(result["loss"] if isinstance(result, Mapping) else result) for result in results]
 
 

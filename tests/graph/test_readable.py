@@ -1,12 +1,10 @@
-"""What `print(graph)` shows, and the short forms of a graph and its nodes."""
+"""Promise 6: what `print(graph)` shows, and the short forms of a graph and its nodes."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
-from graphtrain import Edge, Graph, Node, UsageError, node
+from graphtrain import Edge, Graph, Node, node
 
 FIT = Graph.load("fit")
 
@@ -88,11 +86,3 @@ def test_a_node_prints_what_differs_from_the_defaults() -> None:
     assert repr(FIT.nodes["validate"]) == '<Node validate: graph evaluate, every = "1 epochs">'
     assert repr(FIT.replace("clip", my_clip, ratio=0.25).nodes["clip"]) == "<Node clip: my_clip, ratio = 0.25>"
     assert repr(Node("a", "made_up", writes={"loss": "d_loss"})) == "<Node a: made_up, writes loss to d_loss>"
-
-
-@pytest.mark.parametrize("name", ["x.svg", "x.PNG", "folder/x.pdf", "x.dot", "x.mmd"])
-def test_save_refuses_the_name_of_a_picture(name: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        FIT.save(name)
-    assert name in caught.value.message
-    assert f'graph.render("{name}")' in caught.value.hint
