@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -177,40 +178,19 @@ LOSSES = {"d_optimizer": critic_loss, "g_optimizer": generator_loss}
 
 def adversarial(only_own: bool = True, **parameters: Any) -> World:
     """Both optimizers are cleared after the step of each, as by one list of gradients."""
-    graph = Graph.loads("""
-format = 1
-start  = "next_batch"
-
-[nodes]
-next_batch = {}
-d_batch = { use = "train_batch", reads = { optimizer = "d_optimizer", training_step = "critic_loss" } }
-d_step  = { use = "step", reads = { optimizer = "d_optimizer" } }
-d_clear = { use = "zero_grad", reads = { optimizer = "d_optimizer" } }
-g_batch = { use = "train_batch", reads = { optimizer = "g_optimizer", training_step = "generator_loss" } }
-g_step  = { use = "step", reads = { optimizer = "g_optimizer" } }
-g_clear = { use = "zero_grad", reads = { optimizer = "g_optimizer" } }
-finish  = { after = "2 epochs" }
-
-[guards]
-done = "finish.due"
-
-[edges]
-next_batch = ["d_batch"]
-d_batch    = ["d_step"]
-d_step     = ["d_clear"]
-d_clear    = ["g_batch"]
-g_batch    = ["g_step"]
-g_step     = ["g_clear"]
-g_clear    = ["finish"]
-finish     = ["end if done", "next_batch"]
-
-[clock]
-epochs  = "next_batch.epochs"
-batches = "next_batch.batches"
-steps   = "d_step.steps"
-""")
-    for name in ("d_batch", "g_batch"):
-        graph = graph.set(name, only_own=only_own, **parameters)
+    nodes = [Node("next_batch", "next_batch")]
+    for part, loss in (("d", "critic_loss"), ("g", "generator_loss")):
+        reads = {"optimizer": f"{part}_optimizer"}
+        settings = {"only_own": only_own, **parameters}
+        nodes.append(Node(f"{part}_batch", "train_batch", settings, reads={**reads, "training_step": loss}))
+        nodes += [Node(f"{part}_step", "step", reads=reads), Node(f"{part}_clear", "zero_grad", reads=reads)]
+    nodes.append(Node("finish", "finish"))
+    edges = {one.name: (Edge(other.name),) for one, other in itertools.pairwise(nodes)}
+    edges["finish"] = (Edge("end", "done"), Edge("next_batch"))
+    units = {"epochs": "next_batch.epochs", "batches": "next_batch.batches", "steps": "d_step.steps"}
+    named = {each.name: each for each in nodes}
+    graph = Graph("adversarial", "next_batch", named, edges, {"done": "finish.due"}, units)
+    graph = graph.set("finish", after="2 epochs")
 
     def make() -> Resources:
         model = Gan()
