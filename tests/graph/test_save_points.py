@@ -35,7 +35,7 @@ def late_by_check(asked: Graph) -> set[str]:
 
 def late_by_engine(asked: Graph, **further: Any) -> set[str]:
     """The same as a run sees it."""
-    schedule = {"scheduler": lambda made: torch.optim.lr_scheduler.ConstantLR(made["optimizer"])}
+    schedule: dict[str, Any] = {"scheduler": lambda made: torch.optim.lr_scheduler.ConstantLR(made["optimizer"])}
     trainer = small(asked).but(**schedule).trainer(**further)
     return {path for path in trainer.progress if ASKED_BEFORE not in path} - set(trainer.save_points())
 
