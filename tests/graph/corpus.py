@@ -502,6 +502,7 @@ def evaluated_twice() -> Graph:
     return graph.insert("end_inner", "end_evaluation", before="end_evaluation", reads=inner, writes={"metrics": "m"})
 
 
+TEST: dict[str, Callable[[], Any]] = {"test_data": lambda: [torch.ones(2, 2)] * 2}
 SOUND = [
     Sound("a window", lambda: SHORT.set("accumulate", every=4), "accumulate step"),
     Sound("carried windows", lambda: SHORT.guard("window_cut", "finish.due").set("accumulate", every=4), "step"),
@@ -544,11 +545,8 @@ SOUND = [
         "train", graph=replace(SHORT, outputs=("metrics",))), "collect", after="train"), "train collect",
           {"data": lambda: [torch.ones(2, 2)] * 4}),
     Sound("two phases that share parameters", two_phases, "whole_unused head_unused", optimizers("head", "whole")),
-    *(
-        Sound(f"an evaluation before the end: {where}", lambda where=where: tested(**where), "test",
-              {"test_data": lambda: [torch.ones(2, 2)] * 2})
-        for where in ({"between": ("decide", "finish")}, {"before": "end"})
-    ),
+    Sound("an evaluation before the last decision", lambda: tested(between=("decide", "finish")), "test", TEST),
+    Sound("an evaluation before the end", lambda: tested(before="end"), "test", TEST),
     Sound("two evaluations of the same batches", lambda: SHORT.set("validate", graph=evaluated_twice()),
           "validate/end_inner"),
     Sound("layers that keep training in an evaluation", lambda: SHORT.set("validate", graph=add(

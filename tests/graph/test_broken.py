@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -74,7 +75,7 @@ def handing_out(graph: Graph) -> Graph:
     return replace(graph, outputs=("metrics",))
 
 
-def moved_schedule(where: dict[str, str], every: str) -> Callable[[Graph], Graph]:
+def moved_schedule(where: dict[str, Any], every: str) -> Callable[[Graph], Graph]:
     """Have `schedule` elsewhere than at the hub."""
     return lambda graph: graph.remove("schedule", to="decide").insert("schedule", **where, every=every)
 
