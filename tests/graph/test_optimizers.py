@@ -190,7 +190,7 @@ def test_it_is_read_compared_and_drawn(tmp_path: Path) -> None:
     assert "optimizer d_optimizer" in graph.render(tmp_path / "fit.mmd").read_text()
 
 
-@pytest.mark.parametrize("value", ['"a.b"', "3", '["a", "b"]', '""'])
-def test_what_is_no_name_is_refused(value: str) -> None:
-    with pytest.raises(GraphError, match="optimizer"):
-        Graph.loads(GAN.to_toml().replace('"d_optimizer"', value, 1))
+def test_what_is_no_name_is_refused() -> None:
+    for value in ('"a.b"', "3", '["a", "b"]', '""'):
+        with pytest.raises(GraphError, match="optimizer"):
+            Graph.loads(GAN.to_toml().replace('"d_optimizer"', value, 1))

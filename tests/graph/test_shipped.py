@@ -46,16 +46,6 @@ def test_a_graph_is_found_by_its_name_has_no_problem_and_round_trips(name: str, 
     assert Graph.from_json(edited.to_json()) == edited
 
 
-@pytest.mark.second(3)
-@pytest.mark.full
-@pytest.mark.parametrize("name", sorted(GRAPHS))
-def test_its_pictures_show_every_node(name: str, tmp_path: Path) -> None:
-    graph = Graph.load(name)
-    for suffix in ("dot", "mmd", "svg"):
-        text = graph.render(tmp_path / f"{graph.name}.{suffix}").read_text()
-        assert all(node in text for node in graph.nodes), suffix
-
-
 @pytest.mark.parametrize("name", sorted({*GRAPHS} - {*PROCEDURES}))
 def test_a_graph_runs_to_its_end(name: str, tmp_path: Path) -> None:
     """Those of the gallery have resources of their own, and tests that run them."""
@@ -132,28 +122,6 @@ def test_without_a_validation_step_the_training_step_is_called_without_gradients
     trainer = world(Graph.load("evaluate")).trainer(training_step=lambda model, batch: drawing(model, batch) * 0 + 2)
     trainer.run()
     assert trainer.metrics[0]["val/loss"] == 2.0
-
-
-def test_every_evaluation_of_a_run_sees_the_same_random_numbers() -> None:
-    graph = FIT.set("finish", after="2 epochs").set("validate", every="1 batches")
-    made = world(graph, val_data=VALIDATION["DataLoader"], optimizer=lambda groups: torch.optim.SGD(groups, lr=0.0))
-    trainer = made.trainer(validation_step=lambda model, batch: {"noise": batch[0].sum() + torch.rand(())})
-    trainer.run()
-    noise = [row["val/noise"] for row in trainer.metrics if "val/noise" in row]
-    assert len(noise) == 10 and len(set(noise)) == 1
-
-
-@pytest.mark.first(2)
-@pytest.mark.second(4)
-@pytest.mark.parametrize("data", VALIDATION)
-def test_training_goes_the_same_way_with_validation_and_without(data: str) -> None:
-    made = world(data="DataLoader")
-    trained = []
-    for val_data in (VALIDATION[data], lambda: None):
-        trainer = made.but(val_data=lambda made, val_data=val_data: val_data()).trainer(validation_step=drawing)
-        trainer.run()
-        trained.append(trainer.resources["model"].state_dict())
-    assert_same(*trained)
 
 
 # ---- overlays: those that the loop by hand below has; the others of the gallery are compared with one of their own

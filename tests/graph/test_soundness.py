@@ -3,8 +3,9 @@
 Some of the kinds are bypassed, act on two optimizers by slot, or act at times; some parameters and slots are
 expressions; guards, expressions and clocks read paths into bodies.
 
-What is watched: no reader, and no guard, meets a slot that nobody wrote; no optimizer steps without fresh gradients, or
-loses some; and in a run that does not end, something that a guard reads changes from round to round.
+What is watched: each visit is the one that the graph's text says; no reader, and no guard, meets a slot that nobody
+wrote; no optimizer steps without fresh gradients, or loses some; and in a run that does not end, something that a guard
+reads changes from round to round.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from graphtrain import Edge, Graph, GraphError, GraphtrainError, Node, Problem, Trainer, Trigger, node, progress
+from tests.graph.corpus import bound, tiny
+from tests.graph.machine import NAME, WORDS, Machine
 
 MOST = 110  # transitions of a run; the loops of these graphs are a few nodes long
 # Every problem of paths: a graph that has some is run all the same.
@@ -40,12 +43,15 @@ class Tick:
 
 
 class TickAtTimes(Tick):
-    """Count visits, when due."""
-
     every: Trigger = Trigger("2 batches")
 
-    def __call__(self) -> None:
-        self.ticks += 1
+
+class TickWithLimit(Tick):  # without one it is bypassed
+    limit: int | None = None
+
+
+class Gate(Tick):  # beside a number that the graph may compute
+    limit: int = 2
 
 
 class Fetch:
@@ -72,22 +78,6 @@ def read_value(value: Any) -> None:
         missed.append("value")
 
 
-class TickWithLimit(Tick):
-    """Count visits, if there is a limit: without one it is bypassed."""
-
-    limit: int | None = None
-
-
-class TickWithExtra(Tick):
-    """Count visits, if there is a resource that nobody supplies."""
-
-
-class Gate(Tick):
-    """Count visits, beside a number that the graph may compute."""
-
-    limit: int = 2
-
-
 EFFECTS: dict[str, tuple[str, ...]] = {
     **{name: (name,) for name in ("backward", "clip", "step", "zero_grad", "use", "exchange", "scale")},
     "inner": ("backward inner", "use inner", "zero_grad inner", "backward"),
@@ -100,7 +90,7 @@ KINDS: dict[str, Any] = {
     "read": node(name="s_read")(read_value),
     "gate": node(name="s_gate", varying="limit")(Gate),
     "idle": node(name="s_idle", optional="limit")(TickWithLimit),
-    "absent": node(name="s_absent", optional="extra")(TickWithExtra),
+    "absent": node(name="s_absent", optional="extra")(type("TickWithExtra", (Tick,), {})),
     "accumulate": "accumulate",  # the shipped one
     **{name: node(name=f"s_{name}", effects=effects)(lambda: None) for name, effects in EFFECTS.items()},  # type: ignore[call-overload]
 }
@@ -108,45 +98,30 @@ ACTING = (*EFFECTS, "accumulate")
 
 # --- graphs -----------------------------------------------------------------------------------------------------------
 
-# What people put in a row; a letter is a slot or an optimizer.
-ROWS = (
-    ("fetch",),
-    ("tick",),
-    ("at_times",),
-    ("write a", "read a"),
-    ("write b", "tick", "read b"),
-    ("backward p", "step p", "zero_grad p"),
-    ("backward q", "clip q", "step q", "zero_grad q"),
-    ("zero_grad p", "backward p", "clip p", "step p"),
-    ("backward q", "accumulate q", "step q", "zero_grad q", "tick"),
-    ("backward p", "use p", "zero_grad p"),
-    ("backward p", "exchange p", "scale p", "clip p", "step p", "zero_grad p"),
-    ("inner q", "step q", "zero_grad q"),
-    ("tick", "idle"),
-    ("absent", "tick"),
-    ("gate", "read ="),
-    ("tick", "gate"),
-)
-# And what they put there by mistake.
-MISTAKES = (
-    ("backward p", "step p", "clip p", "zero_grad p"),
-    ("backward q", "clip q", "backward q", "step q", "zero_grad q"),
-    ("backward p", "zero_grad p", "backward p", "step p", "zero_grad p"),
-    ("zero_grad q", "step q"),
-    ("backward p", "step p", "step p", "zero_grad p"),
-    ("tick", "write c", "tick"),
-    ("backward p", "scale p", "exchange p", "step p", "zero_grad p"),
-    ("backward q", "exchange q", "backward q", "step q", "zero_grad q"),
-    ("backward q", "scale q", "scale q", "step q", "zero_grad q"),
-)
+# What people put in a row, and what they put there by mistake; a letter is a slot or an optimizer.
+ROWS = """\
+fetch | tick | at_times | write a, read a | write b, tick, read b | backward p, step p, zero_grad p
+backward q, clip q, step q, zero_grad q | zero_grad p, backward p, clip p, step p
+backward q, accumulate q, step q, zero_grad q, tick | backward p, use p, zero_grad p
+backward p, exchange p, scale p, clip p, step p, zero_grad p | inner q, step q, zero_grad q
+tick, idle | absent, tick | gate, read = | tick, gate"""
+MISTAKES = """\
+backward p, step p, clip p, zero_grad p | backward q, clip q, backward q, step q, zero_grad q
+backward p, zero_grad p, backward p, step p, zero_grad p | zero_grad q, step q | tick, write c, tick
+backward p, step p, step p, zero_grad p | backward p, scale p, exchange p, step p, zero_grad p
+backward q, exchange q, backward q, step q, zero_grad q | backward q, scale q, scale q, step q, zero_grad q"""
+
+
+def drawn_from(text: str) -> st.SearchStrategy[list[str]]:
+    return st.sampled_from([row.split(", ") for row in text.replace("\n", " | ").split(" | ")])
 
 
 @st.composite
 def graphs(draw: st.DrawFn, prefix: str = "") -> Graph:
     """Rows of nodes one after the other and round again, with a few slips and short cuts."""
-    rows = draw(st.lists(st.sampled_from(ROWS), min_size=1, max_size=2 if prefix else 4, unique=True))
+    rows = draw(st.lists(drawn_from(ROWS), min_size=1, max_size=2 if prefix else 4, unique_by=tuple))
     if draw(st.integers(0, 4)) == 0:
-        rows.insert(draw(st.integers(0, len(rows))), draw(st.sampled_from(MISTAKES)))
+        rows.insert(draw(st.integers(0, len(rows))), draw(drawn_from(MISTAKES)))
     row = [word for one in rows for word in one]
     if not prefix and draw(st.integers(0, 3)) == 0:
         row.insert(draw(st.integers(0, len(row))), "nested")
@@ -178,6 +153,9 @@ def graphs(draw: st.DrawFn, prefix: str = "") -> Graph:
     units = {"batches": draw(st.sampled_from(fetched))} if fetched else {}
     if not units:  # no clock to count by: the node is always due
         nodes = {name: replace(one, use="s_tick") if one.use == "s_at_times" else one for name, one in nodes.items()}
+    elif draw(st.booleans()):
+        every = {"every": "2 batches"}
+        nodes = {name: one if one.body is None else replace(one, parameters=every) for name, one in nodes.items()}
     guards: dict[str, str] = {}
     edges: dict[str, tuple[Edge, ...]] = {}
     names = list(nodes)
@@ -268,57 +246,43 @@ def expressions(draw: st.DrawFn, nodes: dict[str, Node], *, ending: bool = False
 
 
 class Gradients:
-    """The backward passes that each optimizer's gradients hold, by number; and what was done with each."""
+    """For each optimizer, what was done with every backward pass that its gradients hold."""
 
     def __init__(self) -> None:
-        self.passes = 0
-        self.held: dict[str, list[int]] = {}
-        self.exchanged: set[int] = set()
-        self.scaled: set[int] = set()
-        self.clipped: set[int] = set()
-        self.used: set[int] = set()
+        self.held: dict[str, list[set[str]]] = {}
         self.faults: list[str] = []
         self.apart = False  # of several ranks, the weights would part
 
     def act(self, effect: str, optimizer: str) -> None:
         held = self.held.setdefault(optimizer, [])
-        unused = [one for one in held if one not in self.used]
-        match effect:
-            case "backward":
-                if len(unused) < len(held):
-                    self.faults.append("added to used")
-                if self.clipped & set(unused):
-                    self.faults.append("added to clipped")
-                elif (self.exchanged | self.scaled) & set(unused):
-                    self.faults.append("added to exchanged or scaled")
-                self.passes += 1
-                held.append(self.passes)
-            case "exchange" | "scale":
-                done = self.exchanged if effect == "exchange" else self.scaled
-                before = self.scaled | self.clipped if effect == "exchange" else self.clipped
-                if held and not unused:
-                    self.faults.append("exchanged or scaled after the step")
-                elif (done | before) & set(unused):
-                    self.faults.append("exchanged or scaled out of order")
-                done.update(held)
-            case "clip":
-                if held and not unused:
-                    self.faults.append("clipped after the step")
-                self.clipped.update(held)
-            case "step":
-                if not unused:
-                    self.faults.append("stepped twice" if held else "stepped without")
-                self.apart |= not self.exchanged.issuperset(unused)
-                self.used.update(held)
-            case "use":
-                self.used.update(held)
-            case "zero_grad":
-                if unused:
-                    self.faults.append("cleared unused")
-                held.clear()
+        unused = [each for each in held if "used" not in each]
+        done: set[str] = set().union(*unused)
+        if effect == "backward":
+            if len(unused) < len(held):
+                self.faults.append("added to used")
+            if done:
+                self.faults.append("added to clipped" if "clip" in done else "added to exchanged or scaled")
+            held.append(set())
+        elif effect == "zero_grad":
+            if unused:
+                self.faults.append("cleared unused")
+            held.clear()
+        elif effect in ("exchange", "scale", "clip"):
+            if held and not unused:
+                self.faults.append("changed after the step")
+            elif effect != "clip" and done - ({"exchange"} if effect == "scale" else set()):
+                self.faults.append("exchanged or scaled out of order")
+            for each in held:
+                each.add(effect)
+        else:
+            if effect == "step" and not unused:
+                self.faults.append("stepped twice" if held else "stepped without")
+            self.apart |= effect == "step" and any("exchange" not in each for each in unused)
+            for each in held:
+                each.add("used")
 
     def end(self) -> None:
-        if any(one not in self.used for held in self.held.values() for one in held):
+        if any("used" not in each for held in self.held.values() for each in held):
             self.faults.append("ended with unused")
 
 
@@ -342,6 +306,7 @@ def watched(graph: Graph) -> Watched:
     """Run a graph, whatever its problems of paths are, and watch it."""
     trainer = Trainer(replace(graph, allow=PATHS), seed=None, device="cpu", notify=lambda line: None)
     nodes, asked = flat(graph), asked_at(graph)
+    machine = Machine(graph, trainer.read, [path for path, one in nodes.items() if one.use in ("s_idle", "s_absent")])
     everything = sorted({one for read in asked.values() for one in read})
     gradients, faults = Gradients(), set[str]()
     answers: list[tuple[str, tuple[str, ...]]] = []  # where the run was, and what the guards there have read
@@ -360,6 +325,8 @@ def watched(graph: Graph) -> Watched:
         except GraphtrainError:  # a guard compared nothing with a number, or it was added to one
             faults.add("unwritten")
             break
+        machine.advance()
+        assert machine.position == trainer.position, (position, graph.to_toml())
         answers.append((position, tuple(read(trainer, one) for one in sorted(asked.get(position, ())))))
         one = nodes[position]
         if one.body is None and trainer.read(f"{position}.runs") > runs:
@@ -410,9 +377,9 @@ def asked_at(graph: Graph, path: str = "") -> dict[str, set[str]]:
 def read_by(graph: Graph, path: str, text: str) -> set[str]:
     """What decides the value of an expression; of what is due, how far its clock is and how often it fired."""
     found: set[str] = set()
-    for word in re.findall(r"[a-z_]\w*(?:/\w+)*(?:\.\w+)?", text):
+    for word in re.findall(NAME, text):
         name, _, field = word.partition(".")
-        if word in ("and", "or", "not", "if", "else", "min", "max"):
+        if word in WORDS:
             continue
         if word in graph.guards:
             found |= read_by(graph, path, graph.guards[word])
@@ -456,7 +423,7 @@ def collected(number: int) -> list[Watched]:
     return found
 
 
-FAULTS = ("unwritten", "goes round forever", "added to used", "added to clipped", "clipped after the step",
+FAULTS = ("unwritten", "goes round forever", "added to used", "added to clipped", "changed after the step",
           "stepped twice", "stepped without", "cleared unused", "ended with unused", "added to exchanged or scaled",
           "exchanged or scaled out of order")  # fmt: skip
 
@@ -491,31 +458,25 @@ def test_a_graph_that_checks_clean_does_no_harm(number: int) -> None:
 # --- what is met too rarely among them, and that the watch sees it --------------------------------------------------
 
 
-def by_hand(kinds: dict[str, str], edges: dict[str, tuple[Edge, ...]], guards: dict[str, str], **more: Any) -> Graph:
-    """A graph of the kinds above."""
-    reads = {name: {"optimizer": "p"} if kind in ACTING else {} for name, kind in kinds.items()}
-    nodes = {name: Node(name, f"s_{kind}", {}, reads[name]) for name, kind in kinds.items()}
-    return with_kinds(Graph("by_hand", next(iter(kinds)), nodes, edges, guards, **more))
+def by_hand(kinds: dict[str, str], edges: str, guards: dict[str, str], **more: Any) -> Graph:
+    graph = tiny({name: KINDS[kind] for name, kind in kinds.items()}, edges, guards, **more)
+    return bound("p " + " ".join(name for name, kind in kinds.items() if kind in ACTING))(graph)
 
 
 RARE: dict[str, tuple[Graph, str]] = {
     "a guard is read twice, and answers otherwise: a reader comes before the writer": (by_hand(
         {"first": "tick", "second": "tick", "early": "read", "writer": "write", "late": "read"},
-        {"first": (Edge("second", "new"), Edge("end")), "second": (Edge("writer", "new"), Edge("early")),
-         "early": (Edge("writer"),), "writer": (Edge("late"),), "late": (Edge("end"),)},
+        "first: second if new, end; second: writer if new, early; early writer late end",
         {"new": "second.ticks == 0"}), "unwritten"),
     "a guard reads a slot before it is written": (by_hand(
-        {"first": "tick", "writer": "write"},
-        {"first": (Edge("end", "large"), Edge("writer")), "writer": (Edge("first"),)}, {"large": "value > 2"}),
-        "unwritten"),
+        {"first": "tick", "writer": "write"}, "first: end if large, writer; writer first",
+        {"large": "value > 2"}), "unwritten"),
     "a node waits for its own visits, and is not due": (by_hand(
-        {"fetch": "fetch", "wait": "at_times"},
-        {"fetch": (Edge("wait"),), "wait": (Edge("end", "waited"), Edge("wait"))}, {"waited": "wait.ticks >= 3"},
+        {"fetch": "fetch", "wait": "at_times"}, "fetch wait; wait: end if waited, wait", {"waited": "wait.ticks >= 3"},
         units={"batches": "fetch.batches"}), "goes round forever"),
     "a window is cleared after each pass, and the end waits for two": (by_hand(
         {"first": "backward", "window": "accumulate", "step": "step", "clear": "zero_grad"},
-        {"first": (Edge("window"),), "window": (Edge("step"),), "step": (Edge("clear"),),
-         "clear": (Edge("end", "two"), Edge("first"))}, {"two": "window.count > 1"}), "goes round forever"),
+        "first window step clear; clear: end if two, first", {"two": "window.count > 1"}), "goes round forever"),
 }  # fmt: skip
 
 

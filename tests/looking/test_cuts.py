@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -58,9 +59,9 @@ def test_what_is_no_save_point(tmp_path: Path) -> None:
     it = IT.but(
         IT.graph.insert("transient", transient, after="train_batch").insert("reader", reader, after="transient")
     )
-    cuts = trained(tmp_path, "whole", range(1, 99), it=it).cuts
+    cuts = trained(tmp_path, "whole", range(1, 12), it=it).cuts
     assert "reader" not in {cut.node for cut in cuts} and "transient" in {cut.node for cut in cuts}, "at the next one"
-    assert len({cut.transition for cut in cuts}) == len(cuts) < 98
+    assert len({cut.transition for cut in cuts}) == len(cuts) < 11
 
 
 def test_the_first_field_and_the_first_row_are_named(tmp_path: Path) -> None:
@@ -69,7 +70,7 @@ def test_the_first_field_and_the_first_row_are_named(tmp_path: Path) -> None:
         tmp_path, "other", it=world(optimizer="Adam with amsgrad", edit=lambda graph: graph.set("clip", max_norm=2))
     )
     lines = differences(tmp_path, "other", whole)
-    assert any(line.startswith("resources/model/first.weight: 64 of 64 elements, by at most ") for line in lines[:4])
+    assert any(re.match(r"resources/model/\S+: \d+ of \d+ elements, by at most ", line) for line in lines[:4]), lines
     assert any(line.startswith("hyper_parameters_in_force: ") for line in lines)
     assert lines[-1].startswith("metrics.jsonl, row ")
     assert not any("seconds" in line or "progress/log" in line for line in lines), "no clocks, no observers"
@@ -79,6 +80,7 @@ def test_the_first_field_and_the_first_row_are_named(tmp_path: Path) -> None:
     assert any(line.endswith(" -> none") and line.startswith("metrics.jsonl, row ") for line in lines)
 
 
+@pytest.mark.full
 def test_rows_that_the_clock_decides_are_not_compared_nor_in_the_digest(tmp_path: Path) -> None:
     it = world(small_fit(log_every=["1 steps", "1 hours"]))
     whole = trained(tmp_path, "whole", it=it)

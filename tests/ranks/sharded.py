@@ -346,15 +346,17 @@ def full_disk(folder: Path) -> tuple[str, list[Path]]:
     return "", []
 
 
-def refused(case: Case, edit: Edit, optimizer: str = "") -> str:
-    """The error that a run ends with; empty for none."""
-    trained = [each for each in model_of(case).parameters() if each.requires_grad]
-    given = {"optimizer": torch.optim.LBFGS(trained)} if optimizer else {}
-    try:
-        trainer_of(case, edit, **given).run()
-    except GraphtrainError as error:
-        return str(error)
-    return ""
+def refused(case: Case, changes: list[tuple[Edit, str]]) -> list[str]:
+    """The errors that runs end with, each with an edit and perhaps another optimizer."""
+    texts = []
+    for edit, optimizer in changes:
+        trained = [each for each in model_of(case).parameters() if each.requires_grad]
+        given = {"optimizer": torch.optim.LBFGS(trained)} if optimizer else {}
+        try:
+            trainer_of(case, edit, **given).run()
+        except GraphtrainError as error:
+            texts.append(str(error))
+    return texts
 
 
 def failing() -> str:

@@ -50,6 +50,7 @@ def raises(index: int) -> None:
 
 def failures(taken: Path) -> dict[str, Any]:
     """Row after row in one process: ranks leave each other after every failure, and join again."""
+    pytest.MonkeyPatch().setattr("graphtrain.program.agreement._GRACE_SECONDS", 0.2)
     trainer = trainer_of(raises)
     rows: dict[str, Any] = {"fails": error_of(trainer.run), "fails again": error_of(trainer.run)}
     rows["before"] = error_of(lambda: trainer_of(**({"unread": 3} if rank() else {})).run())
@@ -70,7 +71,7 @@ def test_what_fails_is_named_on_all_and_ranks_join_again(tmp_path: Path) -> None
     owner = trainer_of(run_dir=tmp_path)
     owner.advance(1)  # has the run directory
     first, second = run_processes(2, failures, tmp_path)
-    place = "rank 1 failed in `train_batch` at step 0, epoch 0.6, batch 4/5, window 2/4: ValueError: bad batch"
+    place = "rank 1 failed in `train_batch` at step 0, epoch 0.80, batch 4/5, window 2/4: ValueError: bad batch"
     assert (first["fails"], second["fails"]) == (("RankFailedError", place), ("ValueError", "bad batch"))
     assert first["fails again"][0] == second["fails again"][0] == "LifeCycleError"
     assert second["before"][0] == "GraphError"

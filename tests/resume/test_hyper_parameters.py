@@ -13,6 +13,7 @@ import torch
 from torch.optim import lr_scheduler
 
 from graphtrain import Graph, Outcome, Trainer, UsageError
+from tests.world import assert_same
 
 Make = Callable[[torch.optim.Optimizer], Any]
 
@@ -166,7 +167,7 @@ def test_settings_of_other_resources_are_compared_too(before: Any, now: Any, mes
         trainer(tmp_path, more={"curriculum": Curriculum(now)}).run()
     taken = trainer(tmp_path, more={"curriculum": Curriculum(now)})
     taken.advance(0, from_setup="curriculum.hardest")
-    assert repr(taken.resources["curriculum"].hardest) == repr(now)
+    assert_same(taken.resources["curriculum"].hardest, now)
     assert taken.resources["curriculum"].seen == [0, 7]
 
 
