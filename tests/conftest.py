@@ -16,21 +16,19 @@ import pytest
 
 from graphtrain.kind import DECLARED
 from tests import once, tiers
-from tests.resume import summary
 
 _MEMORY = Path("/dev/shm")  # noqa: S108 - each run of the tests makes a folder of its own there
 _ENOUGH_BYTES = 2 << 30
 
 # A package of somebody else, which `test_wheel.py` installs: imported here, its kind would be known to all tests.
-collect_ignore = ["third_party"]
+collect_ignore = ["company/lookahead"]
 
 # Before torch is imported: its threads wait for one another by spinning, which is most of the time of a small tensor.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What the sweep has proved, and what is too slow for the first tier."""
-    summary.report(terminalreporter)
+    """What is too slow for the first tier."""
     tiers.report(terminalreporter)
 
 

@@ -17,12 +17,15 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from graphtrain.kind import node, progress
-from tests.test_layers import LATE, MODULES, late_against_the_order, lines_of, rooms, walked
+import graphtrain
+from graphtrain import node, progress
+from tests.test_layers import LATE, MODULES, imports, late_against_the_order, lines_of, rooms, walked, within
 
-ROOT = Path(__file__).parent.parent
+TESTS = Path(__file__).parent
+ROOT = TESTS.parent
 LINES, FILE_LINES, FUNCTION_LINES, CLASS_METHODS, TRAINER_LINES, DECLARATIONS = 37_650, 600, 60, 25, 550, 20
 FUNCTIONS, CLASSES, RUN_MODULES = 980, 110, 190
+TEST_LINES, INNER_SHARE = 48_000, 5  # of the tests at most a fifth is in modules that import inner ones
 
 
 def lines_by_module() -> dict[str, int]:
@@ -80,6 +83,35 @@ def declarations() -> list[str]:
     return [*named, *sorted(looked_for)]
 
 
+def lines_of_tests() -> dict[Path, int]:
+    """Every module of the tests -> its physical lines."""
+    return {file: len(file.read_text(encoding="utf-8").splitlines()) for file in sorted(TESTS.rglob("*.py"))}
+
+
+def inner_modules(file: Path) -> set[str]:
+    """What a test imports or replaces that users do not: not the package itself, adapters or procedures."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    named = {name for name in imports(tree) if name.startswith("graphtrain.")}
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and ast.unparse(call.func).endswith(("setattr", "import_module")):
+            values = [part.value for part in call.args if isinstance(part, ast.Constant)]
+            named |= {text for text in values if isinstance(text, str) and text.startswith("graphtrain.")}
+    public = {f"graphtrain.{name}" for name in dir(graphtrain)}
+    return {name for name in named - public if not name.startswith(("graphtrain.adapters", "graphtrain.graphs"))}
+
+
+def deep_helpers() -> dict[str, set[str]]:
+    """Helpers of a folder of tests that stand on other helpers than those directly under `tests/`."""
+    found = {}
+    for file in TESTS.rglob("*.py"):
+        if file.parent != TESTS and not file.name.startswith(("test_", "conftest")):
+            named = {name for name in imports(ast.parse(file.read_text(encoding="utf-8"))) if within(name, "tests")}
+            modules = {name for name in named if (ROOT / name.replace(".", "/")).with_suffix(".py").exists()}
+            if deep := {name for name in modules if name.count(".") > 1}:
+                found[str(file.relative_to(TESTS))] = deep
+    return found
+
+
 def smallest_run() -> dict[str, int]:
     """What a run of three weights and four batches enters: its functions, classes and modules."""
     with tempfile.TemporaryDirectory() as folder:
@@ -94,7 +126,8 @@ def smallest_run() -> dict[str, int]:
 
 def figures() -> list[tuple[str, int, int]]:
     """What is measured, how much of it there is, and the most that there should be."""
-    by_module, run = lines_by_module(), smallest_run()
+    by_module, run, tests = lines_by_module(), smallest_run(), lines_of_tests()
+    inner = sum(lines for file, lines in tests.items() if inner_modules(file))
     return [
         ("lines of source", sum(by_module.values()), LINES),
         (f"files above {FILE_LINES} lines", len([lines for lines in by_module.values() if lines > FILE_LINES]), 0),
@@ -106,6 +139,9 @@ def figures() -> list[tuple[str, int, int]]:
         ("functions that the smallest run enters", run["functions"], FUNCTIONS),
         ("classes that it enters", run["classes"], CLASSES),
         ("modules that it runs", run["modules"], RUN_MODULES),
+        ("lines of tests", sum(tests.values()), TEST_LINES),
+        ("lines of tests that import inner modules", inner, sum(tests.values()) // INNER_SHARE),
+        ("helpers of tests on other helpers", len(deep_helpers()), 0),
     ]
 
 

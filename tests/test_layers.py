@@ -14,7 +14,6 @@ import graphtrain
 from tests.shipped import KINDS, ROOT, module_of
 
 PACKAGE = Path(graphtrain.__file__).parent
-TESTS = Path(__file__).parent
 LINKED = ("nodes", "graphs", "viz")
 
 
@@ -227,11 +226,9 @@ def test_the_page_about_the_architecture_names_files_that_exist() -> None:
     assert [name for name in named if not any((folder / name).exists() for folder in (PACKAGE, ROOT))] == []
 
 
-@pytest.mark.second(2)
 @pytest.mark.full
-@pytest.mark.parametrize("package", sorted({package_of(name) for name in MODULES} - {*DOORS}))
-def test_imports_point_one_way(package: str) -> None:
-    assert [pair for pair in against_the_order(MODULES) if package_of(pair[0]) == package] == []
+def test_imports_point_one_way() -> None:
+    assert against_the_order(MODULES) == []
 
 
 @pytest.mark.full
@@ -249,19 +246,11 @@ def test_the_files_of_a_run_are_read_through_run() -> None:
     assert found == {"report.run", "report.activity", "trainer.entry"}
 
 
-@pytest.mark.parametrize(
-    "module", sorted(name for name in MODULES if within(name, GALLERY) or name.startswith(f"{ADAPTERS}."))
-)
-def test_a_procedure_and_an_adapter_import_what_users_can_import(module: str) -> None:
-    folder = f"graphtrain.{module.rpartition('.')[0]}"
-    for statement in ast.walk(MODULES[module]):
-        if isinstance(statement, ast.ImportFrom) and within(statement.module or "", "graphtrain"):
-            names = {alias.name for alias in statement.names}
-            if not within(statement.module or "", folder) and names:
-                assert statement.module == "graphtrain"
-                assert names <= {*dir(graphtrain)}
-        elif isinstance(statement, ast.Import):
-            assert not [alias.name for alias in statement.names if within(alias.name, "graphtrain")]
+def test_a_procedure_and_an_adapter_import_what_users_can_import() -> None:
+    for module in sorted(name for name in MODULES if within(name, GALLERY) or name.startswith(f"{ADAPTERS}.")):
+        folder = f"graphtrain.{module.rpartition('.')[0]}"
+        outside = {name for name in imports(MODULES[module]) if within(name, "graphtrain") and not within(name, folder)}
+        assert outside <= {"graphtrain", *(f"graphtrain.{name}" for name in dir(graphtrain))}, module
 
 
 @pytest.mark.full
@@ -273,22 +262,15 @@ def test_late_imports_are_listed_with_their_reason() -> None:
     assert used == set(LATE), "these are not made any more"
 
 
-@pytest.mark.second(91)
-@pytest.mark.first(31)
-@pytest.mark.parametrize(
-    ("module", "imported"),
-    [
-        *((low, high) for low, high in itertools.combinations(ORDER, 2) if low in MODULES and high in MODULES),
-        ("errors", "language"),
-        ("names", "kind"),
-    ],
-)
-def test_an_import_against_the_order_is_seen(module: str, imported: str) -> None:
-    """Between every pair of packages: the test above would fail if the lower one imported the higher one."""
-    inner = next(name for name in MODULES if within(name, module))
-    target = next(name for name in MODULES if within(name, imported) and name != "")
-    tree = ast.parse(f"import graphtrain.{target}\n" + ast.unparse(MODULES[inner]))
-    assert (inner, target) in against_the_order({inner: tree})
+@pytest.mark.full
+def test_an_import_against_the_order_is_seen() -> None:
+    """Between neighbours in the order: the test above would fail if the lower one imported the higher one."""
+    pairs = [pair for pair in itertools.pairwise(ORDER) if {*pair} <= MODULES.keys()]
+    for module, imported in [*pairs, ("errors", "language"), ("names", "kind")]:
+        inner = next(name for name in MODULES if within(name, module))
+        target = next(name for name in MODULES if within(name, imported) and name != "")
+        tree = ast.parse(f"import graphtrain.{target}\n" + ast.unparse(MODULES[inner]))
+        assert (inner, target) in against_the_order({inner: tree})
 
 
 @pytest.mark.full
@@ -311,13 +293,6 @@ def test_no_package_is_a_heap() -> None:
         lines[package_of(module)] = lines.get(package_of(module), 0) + lines_of(module)
     largest = max(lines, key=lines.__getitem__)
     assert lines[largest] <= LARGEST_SHARE * sum(lines.values()), f"{largest}: {lines[largest]} lines"
-
-
-def test_tests_mirror_the_packages() -> None:
-    folders = {path.name for path in TESTS.iterdir() if path.is_dir() and path.name != "__pycache__"}
-    assert folders - {*ORDER} <= {"docs", "examples", "gallery", "simulation", "third_party"}
-    tested = {package_of(name) for name in MODULES} - {*GROUND, *DOORS}
-    assert tested - folders == set(), "a package has its tests under its own name"
 
 
 @pytest.mark.full
@@ -359,10 +334,10 @@ def test_only_one_package_knows_the_collectives() -> None:
 # ---- what is not needed is not imported
 
 
-def reached_by_import(module: str) -> dict[str, str]:
-    """Every module that importing one imports, and which module of ours asks for it; by full names."""
-    reached: dict[str, str] = {f"graphtrain.{module}".rstrip("."): ""}
-    waiting = [module]
+def reached_by_import(*modules: str) -> dict[str, str]:
+    """Every module that importing some imports, and which module of ours asks for it; by full names."""
+    reached = {f"graphtrain.{module}".rstrip("."): "" for module in modules}
+    waiting = [*modules]
     while waiting:
         current = waiting.pop()
         parts = current.split(".")
@@ -380,23 +355,17 @@ def reached_by_import(module: str) -> dict[str, str]:
     return reached
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_kind_is_declared_without_what_it_works_with(kind: str) -> None:
-    for name, asker in reached_by_import(module_of(KINDS[kind]).removeprefix("graphtrain.")).items():
-        assert name.partition(".")[0] not in ("torch", "numpy"), f"{asker} imports {name}: take it by `lazy_import`"
-
-
-@pytest.mark.first(37)
-@pytest.mark.parametrize(
-    "module",
-    sorted(name for name in MODULES if package_of(name) in WITHOUT_TORCH and not within(name, GALLERY)),
-)
-def test_a_graph_needs_no_torch(module: str) -> None:
-    for name, asker in reached_by_import(module).items():
+def test_what_is_declared_edited_and_drawn_needs_no_torch() -> None:
+    """Kinds, graphs, checks and pictures, the procedures of the gallery aside."""
+    kinds = [module_of(file).removeprefix("graphtrain.") for file in KINDS.values()]
+    graphs = [name for name in MODULES if package_of(name) in WITHOUT_TORCH and not within(name, GALLERY)]
+    for name, asker in reached_by_import(*kinds, *graphs).items():
         assert name.partition(".")[0] not in ("torch", "numpy", "safetensors"), f"{asker} imports {name}"
+    for name, asker in reached_by_import(*graphs).items():
         assert not within(name, "graphtrain.nodes"), f"{asker} imports {name}"
 
 
+@pytest.mark.full
 def test_the_trainer_does_need_it() -> None:
     assert "torch" in reached_by_import("trainer.trainer"), "or the test above sees nothing"
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.command.running import TINY
+from tests.looking.running import TINY
 
 CHECKOUT = Path(__file__).parent.parent
-THIRD_PARTY = CHECKOUT / "tests" / "third_party" / "lookahead"
+THIRD_PARTY = CHECKOUT / "tests" / "company" / "lookahead"
 
 
 def _run(*words: str, cwd: Path, env: dict[str, str] | None = None) -> str:

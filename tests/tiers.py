@@ -24,10 +24,9 @@ SLOW = Path(__file__).with_name("slow.toml")
 ROOT = Path(__file__).parent.parent
 HEAVY = (
     ROOT / "graphtrain" / "adapters",
-    ROOT / "tests" / "adapters",
+    ROOT / "tests" / "company",
     ROOT / "graphtrain" / "graphs" / "gallery" / "active_learning" / "active_learning_example.py",
-    ROOT / "tests" / "examples",
-    ROOT / "tests" / "nodes" / "test_metric_objects.py",
+    ROOT / "tests" / "training" / "test_metric_objects.py",
 )
 
 _began = 0.0

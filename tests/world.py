@@ -522,7 +522,7 @@ def by_hand(
             else:
                 (loss / accumulate).backward()
                 if is_step:
-                    _step(optimizer, accumulate / open_window if window == "scaled" else 1.0, clip)
+                    _step(optimizer, open_window / accumulate if window == "scaled" else 1.0, clip)
                 if is_step or is_cut:
                     optimizer.zero_grad()
             if is_step or is_cut:
@@ -538,24 +538,23 @@ def _step(optimizer: torch.optim.Optimizer, share: float, clip: float | None) ->
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for parameter in parameters:
         if parameter.grad is not None and share != 1.0:
-            parameter.grad.mul_(share)
+            parameter.grad.div_(share)
     if clip is not None:
         nn.utils.clip_grad_norm_(parameters, clip)
     optimizer.step()
 
 
 def _evaluated(model: nn.Module, data: Any, function: Callable[..., Any], seed: int) -> list[float]:
-    before = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
+    before = random.getstate(), numpy.random.get_state()
     modes = {module: module.training for module in model.modules()}
-    seed_generators(seed)
-    model.eval()
-    with torch.no_grad():
+    with torch.random.fork_rng(), torch.no_grad():  # the generators of devices too
+        seed_generators(seed)
+        model.eval()
         results = [function(model, batch) for batch in data]
     for module, mode in modes.items():
         module.training = mode
     random.setstate(before[0])
     numpy.random.set_state(before[1])
-    torch.set_rng_state(before[2])
     return [float(result["loss"] if isinstance(result, Mapping) else result) for result in results]
 
 
@@ -576,20 +575,20 @@ def assert_same(one: Any, other: Any, where: str = "") -> None:
 
 
 def assert_as_by_hand(
-    it: World, names: Sequence[str] = ("model", "optimizer"), *, loop: Callable[..., Any] = by_hand, **how: Any
+    it: World, names: Sequence[str] = ("model", "optimizer"), *, loop: Any = by_hand, run_dir: Any = None, **how: Any
 ) -> Trainer:
     """A run has the losses of the loop by hand, and its resources are the same in the end.
 
     Arguments:
         names: of the resources whose `state_dict` is compared.
-        loop: called with the resources: trains them in place, and returns the losses, or None where it notes none.
+        loop: called with the resources: trains them in place, may add some, and returns the losses, or None.
         how: of the loop.
     """
     resources, losses = it.resources(), list[float]()
-    before = {name: {**resources[name].state_dict()} for name in names if isinstance(resources[name], nn.Module)}
-    before = {name: {key: value.clone() for key, value in saved.items()} for name, saved in before.items()}
+    models = [name for name in names if isinstance(resources.get(name), nn.Module)]
+    before = {name: {key: value.clone() for key, value in resources[name].state_dict().items()} for name in models}
     expected = loop(resources, **how)
-    trainer = it.trainer(losses=losses if expected is not None else None)
+    trainer = it.trainer(run_dir, losses=losses if expected is not None else None)
     trainer.run()
     assert expected is None or losses == expected
     for name in names:

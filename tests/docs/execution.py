@@ -45,6 +45,7 @@ from tests.docs.blocks import Block, commands_of, read_blocks
 _SHELL = re.compile(r"[|&;<>$*(){}]")
 _TIMEOUT_SECONDS = 300
 _NEEDS = "with="
+_EXAMPLES = Path(__file__).parents[2] / "examples"  # what pages have in common is imported from there
 
 
 class PageError(AssertionError):
@@ -75,7 +76,7 @@ class Page:
         blocks = read_blocks(self._path)
         following: list[Block | None] = [*blocks[1:], None]
         with _as_found(self._folder):
-            sys.path.insert(0, str(self._folder))
+            sys.path[:0] = [str(self._folder), str(_EXAMPLES)]
             for block, after in zip(blocks, following, strict=True):
                 shown = after.text if after is not None and after.language == "text" else None
                 self._execute(block, shown)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
 import tomllib
@@ -103,18 +102,6 @@ def test_every_argument_of_the_mark_is_described() -> None:
     section = (DOCS / "writing-a-kind.md").read_text(encoding="utf-8").split("## The arguments of `@node`")[1]
     rows = re.findall(r"^\| `(\w+)` \|", section.split("\n## ")[0], re.MULTILINE)
     assert rows == [name for name in inspect.signature(node).parameters if name != "implementation"]
-
-
-def messages(root: Path) -> list[str]:
-    """Every text in the source, with `...` for what is filled in."""
-    found = []
-    for file in sorted(root.rglob("*.py")):
-        for tree in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(tree, ast.JoinedStr):
-                found.append("".join(part.value if isinstance(part, ast.Constant) else "..." for part in tree.values))
-            elif isinstance(tree, ast.Constant) and isinstance(tree.value, str):
-                found.append(tree.value)
-    return found
 
 
 def test_every_outcome_is_named() -> None:

@@ -13,8 +13,8 @@ from docs import site_docstrings, site_links
 from graphtrain import Graph, node
 from graphtrain.viz.render import render
 from tests.docs.blocks import blocks_of
-from tests.gallery.page import words_of
 from tests.shipped import KINDS, module_of
+from tests.training.gallery.page import words_of
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -71,7 +71,7 @@ def test_a_file_of_the_repository_is_shown_on_a_page_of_its_own() -> None:
     assert block.language == "toml" and block.text == (ROOT / "graphs" / "evaluate.toml").read_text(encoding="utf-8")
     notebook = site_links.page_of_source("examples/rewire.ipynb")
     assert {block.language for block in blocks_of(notebook)} == {"python", "text"}
-    folder = site_links.page_of_source("tests/third_party/lookahead")
+    folder = site_links.page_of_source("tests/company/lookahead")
     assert "## pyproject.toml" in folder and len(blocks_of(folder)) > 2
 
 

@@ -1,16 +1,22 @@
-"""Hooks are nodes at named places: when each is called, in which order, and what is refused."""
+"""Promise 2: hooks are nodes at named places: when each is called, in which order, and what is refused."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
-from graphtrain import EditError, Graph, Trainer, node
-from graphtrain.graph.hooks import HOOKS, hooks_of
+from graphtrain import EditError, Graph, node
+from tests.graph.corpus import EVALUATE, FIT
+from tests.world import cross_entropy, small_model, world
 
-OF_FIT = [name for name in HOOKS if "test" not in name and "predict" not in name]
+OF_TRAINING = ["on_train_start", "on_train_epoch_start", "on_train_batch_start", "on_after_backward",
+               "on_before_optimizer_step", "on_before_zero_grad", "on_train_batch_end", "on_train_epoch_end",
+               "on_train_end"]  # fmt: skip
+OF_FIT = [*OF_TRAINING, "on_validation_start", "on_validation_batch_start", "on_validation_batch_end",
+          "on_validation_epoch_end", "on_validation_end"]  # fmt: skip
 
 
 def hooked(graph: Graph, places: list[str], calls: list[str]) -> Graph:
@@ -26,20 +32,25 @@ def hooked(graph: Graph, places: list[str], calls: list[str]) -> Graph:
     return graph
 
 
-def train(graph: Graph, batches: int = 3, data: Any = None) -> None:
-    torch.manual_seed(0)
-    model = torch.nn.Linear(2, 1)
-    Trainer(
-        graph.set("finish", after="2 epochs").set("checkpoint", every="never"),
-        device="cpu",
-        display=None,
-        notify=lambda line: None,
-        model=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        train_data=[torch.ones(4, 2)] * batches if data is None else data,
-        val_data=[torch.ones(4, 2)] * 2,
-        training_step=lambda model, batch: model(batch).square().mean(),
-    ).run()
+class Batches:
+    """Data that may promise more batches than it gives."""
+
+    def __init__(self, promised: int, given: int) -> None:
+        self.promised, self.given = promised, given
+
+    def __len__(self) -> int:
+        return self.promised
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([(torch.ones(4, 6), torch.zeros(4, dtype=torch.long))] * self.given)
+
+
+def train(graph: Graph, promised: int = 3, given: int = 3) -> None:
+    edited = graph.set("finish", after="2 epochs").set("checkpoint", every="never")
+    world(
+        edited, model=small_model, training_step=cross_entropy, scheduler="none",
+        data=lambda: Batches(promised, given), val_data=lambda: Batches(2, 2),
+    ).trainer().run()  # fmt: skip
 
 
 def twice(*names: str) -> list[str]:
@@ -63,58 +74,46 @@ def by_hand() -> list[str]:
 
 def test_every_hook_is_called_where_its_name_says_and_in_order() -> None:
     calls: list[str] = []
-    graph = hooked(Graph.load("fit").set("accumulate", every=2), OF_FIT, calls)
+    graph = hooked(FIT.set("accumulate", every=2), OF_FIT, calls)
     assert graph.check() == []
     train(graph)
     assert calls == by_hand()
 
 
 def test_there_is_no_call_of_a_batch_without_one() -> None:
-    """Data that promises more batches than it gives ends its epoch without a batch."""
-
-    class Short:
-        def __len__(self) -> int:
-            return 3
-
-        def __iter__(self) -> Any:
-            return iter([torch.ones(4, 2)] * 2)
-
     calls: list[str] = []
-    train(hooked(Graph.load("fit"), ["on_train_batch_end"], calls), data=Short())
+    train(hooked(FIT, ["on_train_batch_end"], calls), given=2)
     assert calls == twice("on_train_batch_end") * 4
 
 
-@pytest.mark.parametrize("graph", ["fit", "evaluate", "test", "predict", "manual", "lbfgs"])
-def test_a_graph_has_places_that_can_be_used(graph: str) -> None:
-    loaded = Graph.load(graph)
-    places = [name for name, _, _ in hooks_of(loaded)]
-    assert places
-    assert hooked(loaded, places, []).check() == []
+OF_EVALUATION = ["start", "batch_start", "batch_end", "epoch_end"]
 
 
-def test_in_toml_as_in_python() -> None:
-    text = 'format = 1\nextends = "fit"\n[[edit]]\nhook = "on_train_batch_end"\nuse = "choice"\nname = "here"\n'
-    assert (
-        Graph.loads(text).nodes.keys()
-        == Graph.load("fit").hook("on_train_batch_end", "choice", name="here").nodes.keys()
-    )
-    assert Graph.loads(text).edges == Graph.load("fit").hook("on_train_batch_end", "choice", name="here").edges
+@pytest.mark.parametrize(
+    ("graph", "places"),
+    [
+        ("fit", OF_FIT),
+        ("evaluate", [f"on_validation_{name}" for name in OF_EVALUATION]),
+        ("test", [f"on_test_{name}" for name in OF_EVALUATION]),
+        ("predict", [f"on_predict_{name}" for name in OF_EVALUATION]),
+        ("manual", ["on_train_batch_start", "on_train_batch_end", "on_train_end"]),
+        ("lbfgs", ["on_train_batch_end", "on_train_end"]),
+    ],
+)
+def test_a_graph_has_places_that_can_be_used(graph: str, places: list[str]) -> None:
+    assert hooked(Graph.load(graph), places, []).check() == []
 
 
 @pytest.mark.parametrize(
     ("graph", "place", "message"),
     [
-        ("fit", "on_train_batch_ends", "there is no place `on_train_batch_ends`"),
-        ("evaluate", "on_train_batch_end", "the graph has no place `on_train_batch_end`"),
-        ("fit", "on_test_start", "the graph has no place `on_test_start`"),
+        (FIT, "on_train_batch_ends", "there is no place `on_train_batch_ends`"),
+        (EVALUATE, "on_train_batch_end", "the graph has no place `on_train_batch_end`"),
+        (EVALUATE, "on_train_end", "the graph has no place `on_train_end`"),
+        (FIT, "on_test_start", "the graph has no place `on_test_start`"),
     ],
 )
-def test_what_is_no_place_is_refused(graph: str, place: str, message: str) -> None:
+def test_what_is_no_place_is_refused(graph: Graph, place: str, message: str) -> None:
     with pytest.raises(EditError, match=message):
-        Graph.load(graph).hook(place, "choice")
-
-
-def test_a_graph_trains_if_it_has_a_batch_to_train_on_or_a_step() -> None:
-    fit = Graph.load("fit")
-    for graph, trains in ((fit, True), (fit.rename("train_batch", "pair"), True), (Graph.load("evaluate"), False)):
-        assert ("on_train_end" in {name for name, _, _ in hooks_of(graph)}) is trains
+        graph.hook(place, "choice")
+    assert hooked(FIT.rename("train_batch", "pair"), ["on_train_end"], []).check() == [], "it has a step"

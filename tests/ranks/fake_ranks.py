@@ -11,13 +11,17 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 import torch
 
 from graphtrain.program.agreement import _PURPOSES
-from graphtrain.ranks import LostRankError, Ranks, Record, using_ranks
+from graphtrain.ranks import LostRankError, Ranks, Record, buckets, using_ranks
 from graphtrain.state.random import RandomAside, capture_random, restore_random
+from tests.world import World as Training
+from tests.world import rows_of, said_at_resume, says_exact
 
 Result = TypeVar("Result")
 
@@ -266,12 +270,73 @@ class FakeRank(Ranks):
         return []  # as on another host, where nobody can tell
 
 
-def run_ranks(world_size: int, program: Callable[[Ranks], Result], seed: int = 0) -> list[Result]:
+def outcomes_of(world_size: int, program: Callable[[FakeRank], Any], seed: int = 0) -> list[Any]:
+    """What a program returns or raises on every rank, in an order drawn from a seed."""
+    return World(world_size, random.Random(seed)).run(program)  # type: ignore[arg-type]
+
+
+def run_ranks(world_size: int, program: Callable[[FakeRank], Result], seed: int = 0) -> list[Result]:
     """Run a program on every rank, in an order drawn from a seed; what they return. What one raises is raised."""
-    results = World(world_size, random.Random(seed)).run(program)
+    results = outcomes_of(world_size, program, seed)
     for result in results:
         if isinstance(result, BaseException):
             with suppress(AttributeError):
                 result.add_note(f"of ranks that ended with {[type(each).__name__ for each in results]}")
             raise result
-    return results  # type: ignore[return-value]
+    return results
+
+
+def assert_exact_on_ranks(it: Training, world_size: int, folder: Path, at: int | Sequence[int] = 2) -> None:
+    """A run of several ranks that is cut, and resumed by as many, is the run that was never cut.
+
+    Arguments:
+        at: after which transitions it is cut; a number: so many of them at random, 0 for all.
+    """
+
+    def whole(ranks: FakeRank) -> tuple[int, str]:
+        trainer, count = it.trainer(folder / "whole"), 0
+        while trainer.position != "end":
+            trainer.advance()
+            count += 1
+        return count, trainer.digest()
+
+    ends = run_ranks(world_size, whole)
+    every = range(1, ends[0][0])
+    if isinstance(at, int):
+        at = every if not at else sorted(random.Random(folder.name).sample(every, min(at, len(every))))
+    for number in at:
+        run_dir, lines = folder / f"cut-{number}", list[str]()
+
+        def cut(ranks: FakeRank, number: int = number, run_dir: Path = run_dir) -> str:
+            trainer = it.trainer(run_dir)
+            trainer.advance(number)
+            trainer.save()
+            return trainer.position
+
+        def resumed(ranks: FakeRank, run_dir: Path = run_dir, lines: list[str] = lines) -> str:
+            trainer = it.trainer(run_dir, lines=lines if ranks.rank == 0 else None)
+            trainer.run()
+            return trainer.digest()
+
+        place = f"cut {number}, before {run_ranks(world_size, cut, seed=number)[0]}"
+        assert run_ranks(world_size, resumed, seed=-number) == [digest for _, digest in ends], place
+        assert says_exact(said_at_resume(lines)), f"{place}: {lines}"
+        assert rows_of(run_dir) == rows_of(folder / "whole"), place
+
+
+def begun_sums(patch: pytest.MonkeyPatch, large_bytes: int) -> list[tuple[int, int, int]]:
+    """Of every backward pass that ends a window: the rank, the sums it had begun in it, and how many some rank had.
+
+    Arguments:
+        large_bytes: a gradient of so many is summed for itself.
+    """
+    begun: list[tuple[int, int, int]] = []
+    complete = buckets.EarlySums.complete
+
+    def noting(self: buckets.EarlySums, count: int, *arguments: Any) -> set[int]:
+        begun.append((self._ranks.rank, self.count, count))
+        return complete(self, count, *arguments)
+
+    patch.setattr(buckets, "LARGE_BYTES", large_bytes)
+    patch.setattr(buckets.EarlySums, "complete", noting)
+    return begun

@@ -8,13 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import torch
 
-from graphtrain import Graph, Loader, Outcome, Trainer
-from graphtrain.errors import CheckpointError
-from graphtrain.ranks import Ranks
-from graphtrain.storage.manifest import read_manifest
-from tests.ranks.fake_ranks import World
+from graphtrain import CheckpointError, Graph, Loader, Outcome, Trainer
+from tests.ranks.fake_ranks import FakeRank, World
 
 Batch = torch.Tensor
 
@@ -124,7 +122,7 @@ def run_plan(plan: Plan, world_size: int, seed: int, requests: float = 0.0) -> l
             asked: Any = world.choose.choice(["stop", "save"])
             trainers[world.choose.choice(sorted(trainers))]._run.requests.ask(asked)
 
-    def program(ranks: Ranks) -> End:
+    def program(ranks: FakeRank) -> End:
         trainer = plan.trainer()
         trainers[ranks.rank] = trainer
         edges = _noted_edges(trainer)
@@ -141,11 +139,11 @@ def run_plan(plan: Plan, world_size: int, seed: int, requests: float = 0.0) -> l
         )
 
     world = World(world_size, random.Random(seed), ask)
-    results = world.run(program)
+    results: list[Any] = world.run(program)  # type: ignore[arg-type]
     for result in results:
         if isinstance(result, BaseException):
             raise result
-    return results  # type: ignore[return-value]
+    return results
 
 
 def _of_all(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,4 +174,5 @@ def is_refused(error: CheckpointError) -> bool:
 
 def ranks_of_newest(checkpoints: Path) -> int:
     """How many ranks have made the newest checkpoint."""
-    return read_manifest(max(checkpoints.glob("0*"))).ranks
+    manifest = msgpack.unpackb((max(checkpoints.glob("0*")) / "manifest.msgpack").read_bytes(), strict_map_key=False)
+    return int(manifest.get("ranks", 1))

@@ -1,22 +1,21 @@
-"""A model that is sharded over ranks, trained by a graph and by a loop by hand; called in processes."""
+"""A model that is sharded over ranks, trained by a graph and by a loop by hand; most is called in processes."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import signal
-from collections.abc import Callable, Iterator
+import resource
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from graphtrain import Graph, Loader, PlannedRun, Trainer
-from graphtrain.errors import GraphtrainError
-from graphtrain.ranks import current_ranks
+from graphtrain import Graph, GraphtrainError, Loader, PlannedRun, Trainer
 from tests.devices import deterministic_kernels
 
 WIDTH, BATCH, SAMPLES = 33, 4, 66
@@ -77,9 +76,18 @@ class Case:
     average: bool = False
     device: str = "cpu"
     offload: bool = False
+    compiled: bool = False
 
 
-def sharded_model(case: Case) -> Tied:
+def rank() -> int:
+    return int(os.environ.get("RANK", "0"))
+
+
+def world_size() -> int:
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def model_of(case: Case) -> Tied:
     """The model, from a seed that does not depend on the ranks."""
     torch.manual_seed(3)
     torch.set_num_threads(1)
@@ -87,6 +95,11 @@ def sharded_model(case: Case) -> Tied:
     for layer in model.modules():
         if isinstance(layer, torch.nn.Dropout):
             layer.p = case.dropout
+    if case.compiled:
+        for number, layer in enumerate(model.layers):
+            checkpointed = checkpoint_wrapper(layer, preserve_rng_state=False)
+            checkpointed.compile(backend="aot_eager")
+            model.layers[number] = checkpointed
     if not case.shards:
         return model
     run = PlannedRun(FIT, case.device)
@@ -114,7 +127,7 @@ def tokens(samples: int) -> torch.Tensor:
 
 
 def parts_of(case: Case) -> dict[str, Any]:
-    model = sharded_model(case)
+    model = model_of(case)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     parts = {
         "model": model,
@@ -123,18 +136,26 @@ def parts_of(case: Case) -> dict[str, Any]:
         "val_data": Loader(tokens(10), batch_size=BATCH),
         "training_step": loss_of,
     }
-    return parts | ({"average": sharded_model(case).requires_grad_(False)} if case.average else {})
+    return parts | ({"average": model_of(case).requires_grad_(False)} if case.average else {})
 
 
 def same(graph: Graph) -> Graph:
     return graph
 
 
+def validated(graph: Graph) -> Graph:
+    return graph.set("validate", every="1 epochs").set("log", every="1 steps")
+
+
+def swa(graph: Graph) -> Graph:
+    return graph.overlay("swa").set("swa", every="1 steps")
+
+
 def trainer_of(case: Case, edit: Edit = same, **options: Any) -> Trainer:
     graph = FIT.set("accumulate", every=case.every).set("clip", max_norm=case.clip)
     graph = edit(graph.set("finish", after=f"{case.epochs} epochs"))
     parts = parts_of(case)
-    torch.manual_seed(7 + current_ranks().rank)
+    torch.manual_seed(7 + rank())
     given = {"device": case.device, "seed": None, "display": None, "notify": lambda line: None, **parts, **options}
     return Trainer(graph, **given)
 
@@ -160,21 +181,20 @@ def by_hand(case: Case) -> dict[str, torch.Tensor]:
     """The same by a loop with `fully_shard`: rounds of one micro-batch of each rank; one without has a loss of zero."""
     parts = parts_of(case)
     model, optimizer = parts["model"], parts["optimizer"]
-    ranks = current_ranks()
-    torch.manual_seed(7 + ranks.rank)
+    torch.manual_seed(7 + rank())
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
-    size = case.every * ranks.world_size
+    size = case.every * world_size()
     for epoch in range(case.epochs):
         batches = list(parts["train_data"].batches(epoch))
         for start in range(0, len(batches), size):
             window = batches[start : start + size]
-            for first in range(0, len(window), ranks.world_size):
-                round_of = window[first : first + ranks.world_size]
-                if ranks.rank < len(round_of):
-                    (loss_of(model, round_of[ranks.rank].to(case.device)) / size).backward()
+            for first in range(0, len(window), world_size()):
+                round_of = window[first : first + world_size()]
+                if rank() < len(round_of):
+                    (loss_of(model, round_of[rank()].to(case.device)) / size).backward()
                     continue
                 with without_trace(model):
                     loss = loss_of(model, round_of[0].to(case.device))
@@ -182,7 +202,9 @@ def by_hand(case: Case) -> dict[str, torch.Tensor]:
             clip(model, case.clip)
             optimizer.step()
             optimizer.zero_grad()
-            share_buffers(model)
+            if world_size() > 1:
+                for buffer in model.buffers():
+                    torch.distributed.broadcast(buffer, 0)
     return weights(model)
 
 
@@ -207,26 +229,23 @@ def without_trace(model: torch.nn.Module) -> Iterator[None]:
         buffer.copy_(before)
 
 
-def share_buffers(model: torch.nn.Module) -> None:
-    if current_ranks().world_size > 1:
-        for buffer in model.buffers():
-            torch.distributed.broadcast(buffer, 0)
+# ---- what ranks come to
 
 
-def both(cases: list[Case]) -> list[tuple[str, str, dict[str, float]]]:
-    """What the graph and the loop by hand have come to, and where they differ most."""
+def apart(cases: list[Case]) -> list[dict[str, float]]:
+    """The weights that a graph and the loop by hand do not have in common, with how far they are apart."""
     results = []
     for case in cases:
         trainer = trainer_of(case)
         trainer.run()
         graph, hand = weights(trainer.resources["model"]), by_hand(case)
-        apart = {name: float((graph[name].double() - hand[name].double()).abs().max()) for name in hand}
-        results.append((digest(graph), digest(hand), {name: value for name, value in apart.items() if value}))
+        equal = {name: digest({name: graph[name]}) == digest({name: hand[name]}) for name in hand}
+        results.append({n: float((graph[n].double() - hand[n].double()).abs().max()) for n in hand if not equal[n]})
     return results
 
 
-def state_of(trainer: Trainer) -> dict[str, torch.Tensor]:
-    """Weights, gradients and the state of the optimizer, all of each."""
+def state_of(trainer: Trainer) -> str:
+    """The digest of weights, gradients and the state of the optimizer, all of each."""
     model, optimizer = trainer.resources["model"], trainer.resources["optimizer"]
     gradients = {f"{name}.grad": whole(each.grad) for name, each in model.named_parameters() if each.grad is not None}
     states = {
@@ -234,10 +253,10 @@ def state_of(trainer: Trainer) -> dict[str, torch.Tensor]:
         for number, state in enumerate(optimizer.state.values())
         for name, value in state.items()
     }
-    return weights(model) | gradients | states
+    return digest(weights(model) | gradients | states)
 
 
-def cut_everywhere(case: Case, folder: Path, positions: range | None, edit: Edit = same) -> list[tuple[int, str]]:
+def cut(case: Case, folder: Path, positions: Sequence[int] | None, edit: Edit = same) -> list[tuple[int, str]]:
     """The transitions after which a stop and a resume lead elsewhere than the run that was not cut, and where.
 
     Arguments:
@@ -247,7 +266,7 @@ def cut_everywhere(case: Case, folder: Path, positions: range | None, edit: Edit
     while run.position != "end":
         run.advance()
         count += 1
-    expected, wrong = (run.digest(), digest(state_of(run))), []
+    expected, wrong = (run.digest(), state_of(run)), []
     for number in positions or range(1, count):
         first = trainer_of(case, edit, run_dir=folder / f"{number}")
         place = first.advance(number)
@@ -259,28 +278,15 @@ def cut_everywhere(case: Case, folder: Path, positions: range | None, edit: Edit
             wrong.append((number, f"resumed at {again.position} instead of {place}"))
             continue
         again.run()
-        if (again.digest(), digest(state_of(again))) != expected:
+        if (again.digest(), state_of(again)) != expected:
             wrong.append((number, place))
     return wrong
 
 
-def on_a_device(cases: list[Case], folder: Path, edit: Edit) -> list[tuple[Any, ...]]:
-    """For each case, what differs from a loop by hand, and the transitions after which a resume leads elsewhere."""
+def on_a_device(case: Case, folder: Path) -> tuple[list[dict[str, float]], list[tuple[int, str]]]:
+    """What differs from a loop by hand, and the transitions after which a resume leads elsewhere."""
     with deterministic_kernels():
-        results: list[tuple[Any, ...]] = []
-        for number, (case, (graph, hand, apart)) in enumerate(zip(cases, both(cases), strict=True)):
-            positions = range(1, transitions_of(case, edit))
-            wrong = cut_everywhere(case, folder / f"{number}", positions, edit)
-            results.append((case, graph == hand, apart, len(positions), wrong))
-        return results
-
-
-def transitions_of(case: Case, edit: Edit = same) -> int:
-    run, number = trainer_of(case, edit), 0
-    while run.position != "end":
-        run.advance()
-        number += 1
-    return number
+        return apart([case]), cut(case, folder, None, validated)
 
 
 def parameters(trainer: Trainer, name: str = "model") -> Parameters:
@@ -291,29 +297,75 @@ def parameters(trainer: Trainer, name: str = "model") -> Parameters:
 
 
 def trained(case: Case, edit: Edit = same) -> tuple[Parameters, list[dict[str, float]]]:
-    trainer = trainer_of(case, edit)
+    """The parameters, or those of an average, and the rows."""
+    options = {"swa_model": model_of(case).requires_grad_(False)} if edit is swa else {}
+    trainer = trainer_of(case, edit, **options)
     trainer.run()
-    return parameters(trainer, "average" if case.average else "model"), [dict(row) for row in trainer.metrics]
+    name = "swa_model" if options else "average" if case.average else "model"
+    return parameters(trainer, name), [dict(row) for row in trainer.metrics]
 
 
-def refusal(case: Case, edit: Edit = same) -> str:
-    """The error that a run ends with; empty for none."""
+def leg(case: Case, folder: Path, steps: int | None) -> tuple[str, Parameters]:
+    """Resume, train so many steps or to the end, and save behind the window; what is refused, or the parameters."""
     try:
-        trainer_of(case, edit).run()
+        trainer = trainer_of(case, run_dir=folder)
+        trainer.advance(0)
+        if steps is None:
+            trainer.run()
+        else:
+            trainer.run(until=f"{steps} steps")
+            while trainer.progress["accumulate"]["count"]:
+                trainer.advance()
+            trainer.save()
     except GraphtrainError as error:
-        return error.message
-    return ""
+        return str(error), {}
+    return "", parameters(trainer)
 
 
-def failing(kind: str) -> str:
-    """What rank 0 is told when rank 1 raises within a forward pass, or is killed there."""
+def told(case: Case, folders: list[Path]) -> list[str]:
+    """What is said when runs are resumed."""
+    texts = []
+    for folder in folders:
+        lines: list[str] = []
+        trainer = trainer_of(case, run_dir=folder, notify=lines.append)
+        trainer.advance(0)
+        texts.append("\n".join(lines))
+    return texts
+
+
+def full_disk(folder: Path) -> tuple[str, list[Path]]:
+    """What a save says when rank 1 cannot write, and the checkpoints that there are."""
+    trainer = trainer_of(Case(), run_dir=folder)
+    trainer.advance(6)
+    if rank() == 1:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+    try:
+        trainer.save()
+    except GraphtrainError as error:
+        return error.message, [*(folder / "checkpoints").glob("*-step-*")]
+    return "", []
+
+
+def refused(case: Case, changes: list[tuple[Edit, str]]) -> list[str]:
+    """The errors that runs end with, each with an edit and perhaps another optimizer."""
+    texts = []
+    for edit, optimizer in changes:
+        trained = [each for each in model_of(case).parameters() if each.requires_grad]
+        given = {"optimizer": torch.optim.LBFGS(trained)} if optimizer else {}
+        try:
+            trainer_of(case, edit, **given).run()
+        except GraphtrainError as error:
+            texts.append(str(error))
+    return texts
+
+
+def failing() -> str:
+    """What rank 0 is told when rank 1 raises within a forward pass."""
     calls = []
 
     def failing_loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
         calls.append(1)
-        if current_ranks().rank == 1 and len(calls) == 3:
-            if kind == "killed":
-                os.kill(os.getpid(), signal.SIGKILL)
+        if rank() == 1 and len(calls) == 3:
             raise ValueError("a bad batch")
         return loss_of(model, batch)
 

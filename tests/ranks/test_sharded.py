@@ -1,64 +1,85 @@
-"""Models that `fully_shard` has sharded: as by a loop by hand, cut anywhere, on any number of ranks."""
+"""Promises 10 and 17: models that `fully_shard` has sharded train as by a loop by hand, and are cut anywhere.
+
+Any number of ranks goes on with what others have saved; exports, damages, failures and refusals are as without shards.
+"""
 
 from __future__ import annotations
 
-import itertools
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
-from graphtrain import Graph
-from graphtrain.storage.pieces import Sharding
+from graphtrain import Graph, PlannedRun
 from tests.devices import DEVICES
 from tests.ranks import sharded
-from tests.ranks.processes import run_processes
-from tests.ranks.sharded import Case
+from tests.ranks.processes import run_command, run_processes
+from tests.ranks.sharded import Case, swa, validated
 
-# ---- parts, without processes
-
-
-@pytest.mark.parametrize(("rows", "ranks", "dimension"), [(33, 2, 0), (33, 4, 0), (2, 4, 0), (0, 3, 0), (7, 3, 1)])
-def test_the_parts_of_ranks_are_the_chunks_of_torch(rows: int, ranks: int, dimension: int) -> None:
-    whole = torch.arange(float(rows * 5)).view(rows, 5) if not dimension else torch.arange(rows * 5.0).view(5, rows)
-    held = Sharding(tuple(whole.shape), tuple(whole.stride()), dimension, (ranks,))
-    chunks = list(torch.chunk(whole, ranks, dimension))
-    empty = whole.narrow(dimension, 0, 0)
-    parts = [held.part(whole, rank) for rank in range(ranks)]
-    for part, chunk in itertools.zip_longest(parts, chunks, fillvalue=empty):
-        assert torch.equal(part, chunk)
-    assert torch.equal(held.joined(parts), whole)
-    with pytest.raises(ValueError, match="its parts make a tensor of shape"):
-        held.joined([*parts, torch.ones(1, 5) if not dimension else torch.ones(5, 1)])
+EXACT = Case(every=2, dtype=torch.float64, dropout=0.0)  # so that sums in another order are the same numbers
+SHORT = Case(every=2, samples=28, epochs=1)
+ALONE = Case(every=2, samples=12, epochs=1)  # a window, and a short one
 
 
-# ---- processes
+@pytest.fixture
+def own_group() -> Iterator[None]:
+    """The group of a test that is in this process."""
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
-EXACT = Case(every=2, dtype=torch.float64, dropout=0.0)
+# ---- as by hand, and exactly resumed
+
+
+def test_one_rank_trains_as_by_hand_and_a_cut_is_exact(own_group: None, tmp_path: Path) -> None:
+    assert sharded.apart([ALONE]) == [{}]
+    mesh = PlannedRun(sharded.FIT, "cpu").mesh
+    assert (mesh.shape, mesh.mesh_dim_names) == ((1,), ("shards",))
+    assert sharded.cut(ALONE, tmp_path, [7], validated) == []
+
 
 CASES = [Case(), Case(every=3), Case(every=3, mixed=True), Case(mixed=True, foreach=False)]
 
 
+@pytest.mark.parametrize(
+    "ranks", [pytest.param(2, marks=pytest.mark.full), *(pytest.param(n, marks=pytest.mark.sweep) for n in (3, 4))]
+)
+def test_ranks_equal_a_loop_by_hand(ranks: int) -> None:
+    further = {3: [Case(compiled=True)], 4: [Case(every=3, replicas=2)]}
+    cases = [*CASES, *further.get(ranks, [])]
+    for results in run_processes(ranks, sharded.apart, cases):
+        assert results == [{}] * len(cases)
+
+
 @pytest.mark.full
-def test_two_ranks_equal_a_loop_by_hand() -> None:
-    for results in run_processes(2, sharded.both, CASES):
-        for case, (graph, hand, apart) in zip(CASES, results, strict=True):
-            assert graph == hand, (case, apart)
+def test_a_cut_in_a_window_leads_to_the_same_bits(tmp_path: Path) -> None:
+    assert run_processes(2, sharded.cut, SHORT, tmp_path, range(7, 24, 10)) == [[], []]
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("ranks", [3, 4])
-def test_more_ranks_equal_a_loop_by_hand(ranks: int) -> None:
-    cases = [*CASES, *([Case(every=3, replicas=2)] if ranks == 4 else [])]
-    for results in run_processes(ranks, sharded.both, cases):
-        for case, (graph, hand, apart) in zip(cases, results, strict=True):
-            assert graph == hand, (case, apart)
+@pytest.mark.parametrize(("ranks", "batches"), [(2, 7), (4, 13)])
+def test_every_cut_leads_to_the_same_bits(tmp_path: Path, ranks: int, batches: int) -> None:
+    case = Case(every=2, samples=4 * batches, epochs=1)  # two windows, of which the second is short
+    for wrong in run_processes(ranks, sharded.cut, case, tmp_path, None, validated, seconds=1800):
+        assert not wrong
 
 
-def validated(graph: Graph) -> Graph:
-    return graph.set("validate", every="1 epochs").set("log", every="1 steps")
+OF_A_DEVICE = {"float32": ALONE, "bfloat16": replace(ALONE, mixed=True), "offload": replace(ALONE, offload=True)}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", OF_A_DEVICE)
+def test_one_rank_on_a_device_is_as_by_hand_and_every_cut_is_exact(name: str, device: str, tmp_path: Path) -> None:
+    case = replace(OF_A_DEVICE[name], device=device)
+    assert run_processes(1, sharded.on_a_device, case, tmp_path) == [([{}], [])]
+
+
+# ---- as one process, and by other numbers of ranks
 
 
 def averaged(graph: Graph) -> Graph:
@@ -66,11 +87,10 @@ def averaged(graph: Graph) -> Graph:
 
 
 def clipped(graph: Graph) -> Graph:
-    graph = graph.set("clip", max_value=0.01)
-    return graph.overlay("check_finite", "gradient_norm").set("log", every="1 steps")
+    return validated(graph).set("clip", max_value=0.01).overlay("check_finite", "gradient_norm")
 
 
-CHANGES = [(EXACT, validated), (replace(EXACT, average=True), averaged), (EXACT, clipped)]
+CHANGES = [(EXACT, validated), (replace(EXACT, average=True), averaged), (EXACT, clipped), (EXACT, swa)]
 
 
 @pytest.mark.second(1)
@@ -88,58 +108,133 @@ def test_two_ranks_train_as_one_process(case: Case, edit: sharded.Edit) -> None:
 def assert_close(got: sharded.Parameters, expected: sharded.Parameters) -> None:
     assert got.keys() == expected.keys()
     for name, values in expected.items():
-        wanted = torch.tensor(values, dtype=torch.float64)
-        assert torch.allclose(torch.tensor(got[name], dtype=torch.float64), wanted, rtol=0, atol=1e-12), name
+        tensors = [torch.tensor(each, dtype=torch.float64) for each in (got[name], values)]
+        torch.testing.assert_close(*tensors, rtol=0, atol=1e-12)
 
 
-SHORT = Case(every=2, samples=28, epochs=1)
+# The number of ranks, whether the model is sharded there, and the steps after which they stop; windows of 12 batches.
+LEGS: dict[str, list[tuple[int, bool, int | None]]] = {
+    "2 -> 1": [(2, True, 1), (1, False, None)],
+    "2 -> 4 -> 1 -> 3": [(2, True, 1), (4, True, 3), (1, True, 4), (3, True, None)],
+}
 
 
 @pytest.mark.full
-def test_a_cut_in_a_window_leads_to_the_same_bits(tmp_path: Path) -> None:
-    for wrong in run_processes(2, sharded.cut_everywhere, SHORT, tmp_path, range(7, 24, 10)):
-        assert not wrong
+@pytest.mark.second(1)
+@pytest.mark.parametrize("name", LEGS)
+def test_other_numbers_of_ranks_continue_and_come_to_what_one_process_does(name: str, tmp_path: Path) -> None:
+    case = replace(EXACT, every=6, epochs=3)  # an epoch has 17 batches, so that a window is short
+    ((_, expected),) = run_processes(1, sharded.leg, replace(case, every=12, shards=False), tmp_path / "alone", None)
+    for ranks, shards, steps in LEGS[name]:
+        of_leg = replace(case, every=12 // LEGS[name][0][0], shards=shards)
+        ended = run_processes(ranks, sharded.leg, of_leg, tmp_path / "run", steps)
+        assert [refused for refused, _ in ended] == [""] * ranks
+    for _, got in ended:
+        assert_close(got, expected)
 
 
-ALONE = Case(every=2, samples=12, epochs=1)  # a window, and a short one
-OF_A_DEVICE = [ALONE, replace(ALONE, mixed=True), replace(ALONE, offload=True)]
+@pytest.mark.full
+def test_a_run_without_shards_is_not_continued_with_them(tmp_path: Path) -> None:
+    run_processes(1, sharded.leg, replace(EXACT, shards=False), tmp_path, 1)
+    for refused, _ in run_processes(2, sharded.leg, EXACT, tmp_path, None):
+        assert "its models are not sharded over ranks, and those of `setup` are" in refused
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("case", OF_A_DEVICE, ids=["float32", "bfloat16", "offload"])
-def test_one_rank_on_a_device_equals_a_loop_by_hand_and_every_cut_leads_to_the_same_bits(
-    case: Case, device: str, tmp_path: Path
-) -> None:
-    (results,) = run_processes(1, sharded.on_a_device, [replace(case, device=device)], tmp_path, validated)
-    for done, is_as_by_hand, apart, count, wrong in results:
-        assert is_as_by_hand, (done, apart)
-        assert count > 20
-        assert not wrong, done
+SCRIPT = """
+import torch
+from tests.ranks import sharded
+
+made = sharded.parts_of(sharded.Case(every=2, samples=28, shards={shards}))
+told = []
+
+def training_step(model, batch):
+    if not told:
+        told.append(print("begins with", sharded.digest(sharded.weights(model)), flush=True))
+    return sharded.loss_of(model, batch)
+
+def setup():
+    with torch.no_grad():
+        for tensor in made["model"].state_dict().values():
+            tensor.zero_()
+    return {{**made, "training_step": training_step}}
+"""
 
 
-BATCHES_OF_TWO_WINDOWS = {2: 7, 4: 13}  # the second one is short
+@pytest.mark.full
+def test_an_export_and_a_checkpoint_begin_runs(tmp_path: Path) -> None:
+    """Of any number of ranks, with shards and without; the buffers are those of the export too."""
+    for shards in (True, False):
+        (tmp_path / f"shards_{shards}.py").write_text(SCRIPT.format(shards=shards))
+    words = ["finish.after=1 steps", "validate.every=never", "--quiet", "--run-dir"]
+    assert all(each.code == 0 for each in run_command(2, "run", "shards_True.py", *words, "run", cwd=tmp_path))
+    (exported,) = run_command(1, "export", "run", "one.safetensors", cwd=tmp_path)
+    assert exported.code == 0 and "10 tensors" in exported.out + exported.err
+    (newest,) = (tmp_path / "run" / "checkpoints").glob("*-step-*")
+    digests = set()
+    for number, (ranks, shards, path) in enumerate(
+        [(1, False, "one.safetensors"), (1, False, newest), (2, True, "one.safetensors"), (3, True, newest)]
+    ):
+        script = f"shards_{shards}.py"
+        for ended in run_command(ranks, "run", script, "--init", f"model={path}", *words, f"{number}", cwd=tmp_path):
+            digests |= {line for line in ended.out.splitlines() if line.startswith("begins with")}
+    assert len(digests) == 1, digests
 
 
-@pytest.mark.sweep
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_every_cut_leads_to_the_same_bits(tmp_path: Path, ranks: int) -> None:
-    case = Case(every=2, samples=4 * BATCHES_OF_TWO_WINDOWS[ranks], epochs=1)
-    for wrong in run_processes(ranks, sharded.cut_everywhere, case, tmp_path, None, validated, seconds=1800):
-        assert not wrong
+# ---- damage, failures, refusals
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+
+
+def shorten(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+DAMAGES: dict[Callable[[Path], None], str] = {flip: "match", shorten: "is damaged", Path.unlink: "cannot be read"}
+
+
+@pytest.mark.full
+def test_a_damaged_piece_is_named_and_the_earlier_checkpoint_taken(tmp_path: Path) -> None:
+    for steps in (1, 2):
+        run_processes(2, sharded.leg, SHORT, tmp_path / "run", steps)
+    folders = [tmp_path / f"{number}" for number in range(len(DAMAGES))]
+    for folder, damage in zip(folders, DAMAGES, strict=True):
+        shutil.copytree(tmp_path / "run", folder)
+        damage(max((folder / "checkpoints").glob("*-step-*")) / "rank.00001.sharded.safetensors")
+    texts, *_ = run_processes(2, sharded.told, SHORT, folders)
+    for text, words in zip(texts, DAMAGES.values(), strict=True):
+        skipped, resumed = text.splitlines()
+        assert skipped.startswith("skipped a damaged checkpoint: ") and words in skipped
+        assert "step 1" in resumed
+
+
+@pytest.mark.full
+def test_a_rank_that_cannot_write_is_named(tmp_path: Path) -> None:
+    for message, saved in run_processes(2, sharded.full_disk, tmp_path):
+        assert message.startswith("rank 1 cannot write its part of the checkpoint: ") and not saved
+
+
+@pytest.mark.full
+def test_a_rank_that_fails_within_a_forward_pass_is_named() -> None:
+    first, _ = run_processes(2, sharded.failing)
+    assert first.startswith("rank 1 failed in `train_batch` at step 2") and "ValueError: a bad batch" in first
 
 
 def sam(graph: Graph) -> Graph:
     return graph.overlay("sam")
 
 
-@pytest.mark.full
-def test_a_kind_that_runs_backward_in_its_own_way_is_refused() -> None:
-    for message in run_processes(2, sharded.refusal, Case(), sam):
-        assert message.startswith("`train_batch` runs backward over a sharded model, and its kind `sam_batch`")
+REFUSED: dict[str, tuple[sharded.Edit, str]] = {
+    "`train_batch` runs backward over a sharded model, and its kind `sam_batch`": (sam, ""),
+    "let `setup` return a `swa_model`, made as `model` is": (swa, ""),
+    "`optimizer` is a torch.optim.LBFGS, which takes all weights as one vector": (sharded.same, "LBFGS"),
+}
 
 
 @pytest.mark.full
-def test_a_rank_that_fails_within_a_forward_pass_is_named() -> None:
-    first, _ = run_processes(2, sharded.failing, "raises")
-    assert first.startswith("rank 1 failed in `train_batch` at step 2"), first
-    assert "ValueError: a bad batch" in first
+def test_what_sharded_models_cannot_do_is_refused() -> None:
+    for said in run_processes(2, sharded.refused, SHORT, [*REFUSED.values()]):
+        assert all(message in text for message, text in zip(REFUSED, said, strict=True)), said

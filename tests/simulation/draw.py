@@ -1,7 +1,8 @@
-"""What one life is, drawn from a seed: a procedure, what it trains, and everything that happens to it."""
+"""What one life is, drawn from a seed: a procedure, what it trains, and what happens to it (promises 10-14)."""
 
 from __future__ import annotations
 
+import importlib.util
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -10,20 +11,22 @@ from typing import Any
 import torch
 from torch import nn
 
-from graphtrain import Graph, Loader, Trainer, node, progress
-from graphtrain.kind import DECLARED
-from graphtrain.state.random import seed_everything
-from tests.resume.full_run import KINDS, Augmented, Network, losses_of
+from graphtrain import Graph, Loader, node, progress
+from tests import world as parts
+from tests.world import World, world
 
 AMOUNTS = ("1 batches", "3 batches", "1 steps", "2 steps", "1 epochs", "5 samples")
 VALIDATIONS = ("2 batches", "1 steps", "3 steps", "1 epochs", "2 epochs", "never")
 ENDS = ("4 steps", "9 batches", "2 epochs", "3 epochs", ["3 epochs", "7 steps"])
-OVERLAYS = ("carry", "drop", "early_stop", "ema", "gradient_norm", "sanity", "save_first", "swa", "check_finite")
-TOGETHER = ({"carry", "drop"},)  # those that are refused together
-DATA = ("Loader", "DataLoader", "own generator", "lazy sampler", "list", "unsized", "shuffle buffer", "with state")
-WITH_WORKERS = ("Loader", "DataLoader")  # of the first their number may change
-PLAINEST: dict[str, Any] = {"workers": (0,), "data": "list", "optimizer": "SGD", "scheduler": "none"}
+OVERLAYS = (
+    "carry", "drop", "scaled", "early_stop", "ema", "gradient_norm", "sanity", "save_first", "swa", "check_finite",
+    "plateau", "token_windows",
+)  # fmt: skip
+APART = ({"carry", "drop"}, {"scaled", "token_windows"}, {"drop", "token_windows"})  # those that are refused together
 MOST_EVENTS = 5
+
+
+# ---- what is trained, beyond `tests.world`
 
 
 @node(name="jitter")
@@ -44,7 +47,66 @@ class Jitter:
                 parameter.add_(noise)
 
 
-OWN_KIND = DECLARED["jitter"]
+@node(name="memory")
+class Memory:
+    """Remember batches in a list and a dict, and pull the weights towards what is remembered."""
+
+    seen: list[float] = progress([])
+    times: dict[str, int] = progress({})
+
+    def __call__(self, model: Any, batch: Any) -> None:
+        self.seen = [*self.seen[-3:], float(batch[0].mean())]
+        sign = "up" if self.seen[-1] > 0 else "down"
+        self.times = {**self.times, sign: self.times.get(sign, 0) + 1}
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1.0 - 0.01 * sum(self.seen) / self.times[sign])
+
+
+class Remembering(parts.WithTemperature):
+    """A step function with state of its own, that nothing declares: a list, an array of weights and a generator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.losses: list[float] = []
+        self.mean, self.generator = torch.zeros(3), random.Random(2)
+
+    def __call__(self, model: nn.Module, batch: Any) -> dict[str, torch.Tensor]:
+        result = super().__call__(model, batch)
+        if model.training:
+            self.losses.append(float(result["loss"].detach()))
+            self.mean += batch[0].mean() * self.generator.random()
+            result["loss"] = result["loss"] * (1 + 0.1 * sum(self.losses[-2:]) + self.mean.sum() ** 2)
+        return result
+
+
+class Counting(parts.Augmented):
+    """Data whose loading leaves traces: a sample is another one each time that it is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read = torch.zeros(parts.SAMPLES)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        self.read[index] += 1
+        inputs, target = super().__getitem__(index)
+        return inputs + 0.1 * self.read[index], target
+
+
+DATA: dict[str, Callable[[Any, int], Any]] = {
+    **parts.DATA,
+    "counting": lambda data, workers: Loader(Counting(), parts.BATCH_SIZE, shuffle=True),
+}
+if importlib.util.find_spec("torchdata") is None:
+    del DATA["StatefulDataLoader"]
+STEPS: dict[str, Callable[[], Any]] = {"plain": parts.WithTemperature, "remembering": Remembering}
+WITH_WORKERS = ("Loader", "DataLoader", "StatefulDataLoader")  # of the first their number may change
+PLAINEST: dict[str, Any] = {
+    "workers": (0,), "data": "list", "optimizer": "SGD", "scheduler": "none", "step": "plain", "is_set_up_anew": False,
+}  # fmt: skip
+
+# ---- what it is trained by
+
 EDITS: dict[str, Callable[[Graph, random.Random], Graph]] = {
     "accumulate": lambda graph, choose: graph.set("accumulate", every=choose.randint(1, 4)),
     "clip": lambda graph, choose: graph.set("clip", max_norm=choose.choice([0.1, 1.0])),
@@ -54,9 +116,12 @@ EDITS: dict[str, Callable[[Graph, random.Random], Graph]] = {
     "checkpoint": lambda graph, choose: graph.set("checkpoint", every=choose.choice(AMOUNTS)),
     "minutes": lambda graph, choose: graph.set("checkpoint", every=["2 epochs", "10 minutes"]),
     "keep": lambda graph, choose: graph.set("checkpoint", keep=choose.randint(1, 3)),
+    "best": lambda graph, choose: graph.set("checkpoint", best="val/loss", keep_best=choose.randint(1, 2)),
+    "slim": lambda graph, choose: graph.set("checkpoint", slim=True),
     "finish": lambda graph, choose: graph.set("finish", after=choose.choice(ENDS)),
     "batches": lambda graph, choose: graph.set("next_batch", limit=choose.randint(2, 9)),
     "jitter": lambda graph, choose: graph.insert("jitter", Jitter, after="zero_grad"),
+    "memory": lambda graph, choose: graph.insert("memory", Memory, after="accumulate"),
     "pause": lambda graph, choose: graph.insert("pause", "choice", after="step"),
     "two logs": lambda graph, choose: (
         graph.insert("log_often", "log", every="1 batches")
@@ -65,10 +130,9 @@ EDITS: dict[str, Callable[[Graph, random.Random], Graph]] = {
         .connect("log_often", "decide")
     ),
 }
+INSERTED = ("jitter", "pause")
 # What a person changes in the middle of a run.
-REWIRINGS: dict[str, Callable[[Graph, random.Random], Graph]] = {
-    name: EDITS[name] for name in ("accumulate", "clip", "log", "checkpoint", "jitter", "pause")
-}
+REWIRINGS = {name: EDITS[name] for name in ("accumulate", "clip", "log", "checkpoint", *INSERTED)}
 
 
 @dataclass(frozen=True)
@@ -79,7 +143,8 @@ class Event:
         what: "stop" (a signal at a step), "cut" (so many transitions, then a save), "kill" (at a step), "kill in a
             save" (at a call of the disk), "power" (the same, and what was not flushed is lost), "fail" (that call
             fails), "full" (it and all writes after it fail), "raise" (the step function raises), "clock" (the clock
-            jumps ahead), "back" (it jumps back).
+            jumps ahead), "back" (it jumps back), "fork" (a new run begins from the newest checkpoint, and is cut),
+            "copy" (the same in a copy of the run directory).
         at: the number of the step, of the transition or of the call.
         seed: of what is drawn while it happens.
     """
@@ -97,7 +162,7 @@ class Event:
 
 
 OF_THE_DISK = ("kill in a save", "power", "fail", "full")
-EVENTS = ("stop", "cut", "kill", "raise", "clock", "back", *OF_THE_DISK)
+EVENTS = ("stop", "cut", "kill", "raise", "clock", "back", "fork", "copy", *OF_THE_DISK)
 
 
 @dataclass(frozen=True)
@@ -107,10 +172,12 @@ class Life:
     Attributes:
         edits: names in `EDITS`, each with the seed of its numbers.
         overlays: names of shipped overlays.
-        data: a kind of `KINDS`.
+        data: a name in `DATA`.
         workers: of its loader, in one process after the other.
         rewirings: steps after which the graph is changed, each with a name in `REWIRINGS` and a seed.
         pauses: batches after which a process stops, and continues: it has ended its workers, and opens its data again.
+        step: a name in `STEPS`.
+        is_set_up_anew: True if every second process has another learning rate in its `setup`, and keeps that of before.
     """
 
     edits: tuple[tuple[str, int], ...]
@@ -122,17 +189,19 @@ class Life:
     rewirings: tuple[tuple[int, str, int], ...]
     events: tuple[Event, ...]
     pauses: tuple[int, ...] = ()
+    step: str = "plain"
+    is_set_up_anew: bool = False
 
     @classmethod
     def drawn(cls, seed: int) -> Life:
         """The life of a seed."""
         choose = random.Random(seed)
-        data = choose.choice(DATA)
+        data = choose.choice(sorted(DATA))
         # An epoch that is cut short is refused for data that keeps its own position.
         edits = sorted(EDITS.keys() - ({"batches"} if data == "with state" else ()))
         names = choose.sample(edits, choose.randint(0, 7))
         overlays = tuple(choose.sample(OVERLAYS, choose.choice([0, 0, 1, 1, 2])))
-        if any(pair <= {*overlays} for pair in TOGETHER):
+        if any(pair <= {*overlays} for pair in APART):
             overlays = overlays[:1]
         changes = choose.choice([0, 0, 0, 1, 2])
         workers: tuple[int, ...] = (0,)
@@ -143,14 +212,16 @@ class Life:
             overlays,
             data,
             workers,
-            choose.choice(sorted(OPTIMIZERS)),
-            choose.choice(sorted(SCHEDULERS)),
+            choose.choice(sorted(parts.OPTIMIZERS)),
+            choose.choice(sorted(parts.SCHEDULERS)),
             tuple(
                 (step, choose.choice(sorted(REWIRINGS)), choose.randrange(1000))
                 for step in sorted(choose.sample(range(1, 5), changes))
             ),
             tuple(Event.drawn(choose) for _ in range(choose.randint(1, MOST_EVENTS))),
-            tuple(sorted(choose.sample(range(1, 14), choose.choice([0, 1, 2])))),
+            tuple(sorted(choose.sample(range(1, 10), choose.choice([0, 1, 2])))),
+            choose.choice(sorted(STEPS)),
+            choose.random() < 0.2,
         )
         # To end workers in mid-epoch matters to those of a `DataLoader` alone, of which one in eight lives has one.
         return replace(life, workers=(1,)) if data == "DataLoader" and choose.random() < 0.5 else life
@@ -176,52 +247,41 @@ class Life:
         graph = graph.set("log", every="1 steps").set("clip", max_norm=1.0)
         for name, seed in self.edits:
             graph = EDITS[name](graph, random.Random(seed))
-        return graph.overlay(*self.overlays) if self.overlays else graph
+        graph = graph.overlay(*self.overlays) if self.overlays else graph
+        if "token_windows" in self.overlays:  # which `training_step` does not count
+            for path in ("train_batch", "validate/eval_batch", *(["sanity/eval_batch"] * ("sanity" in self.overlays))):
+                graph = graph.set(path, per="samples")
+        return graph
 
     def rewired(self, graph: Graph, number: int) -> Graph:
         """The graph after a rewiring, which is left as it is where the change is there already."""
         _, name, seed = self.rewirings[number]
-        return graph if name in graph.nodes and name in ("jitter", "pause") else (
-            REWIRINGS[name](graph, random.Random(seed))
-        )  # fmt: skip
+        return graph if name in graph.nodes and name in INSERTED else REWIRINGS[name](graph, random.Random(seed))
 
-    def trainer(self, graph: Graph, number: int, step: Callable[..., Any] = losses_of, **options: Any) -> Trainer:
-        """A trainer as one process makes it.
+    def world(self, graph: Graph, number: int, *, is_resumed: bool) -> World:
+        """What the process of this number trains."""
 
-        Arguments:
-            number: of the process.
-            step: what is called for the loss of a batch.
-        """
-        torch.set_num_threads(1)
-        seed_everything(7)
-        model = Network()
-        temperature = nn.Parameter(torch.tensor(1.5))
-        body = [parameter for name, parameter in model.named_parameters() if not name.startswith("head")]
-        groups = [{"params": body}, {"params": [*model.head.parameters(), temperature], "weight_decay": 0.0}]
-        optimizer = OPTIMIZERS[self.optimizer](groups)
-        scheduler = SCHEDULERS[self.scheduler](optimizer)
-        data = Augmented()
-        return Trainer(
+        def optimizer(groups: Any) -> torch.optim.Optimizer:
+            made = parts.OPTIMIZERS[self.optimizer](groups)
+            if self.is_set_up_anew and is_resumed and number % 2:
+                for group in made.param_groups:
+                    group["lr"] *= 3
+            return made
+
+        workers = self.workers[number % len(self.workers)]
+        return world(
             graph,
-            seed=11,
-            device="cpu",
-            display=None,
-            notify=lambda line: None,
-            not_state=["training_step<step>"],  # what the simulation counts
-            model=model,
             optimizer=optimizer,
-            train_data=KINDS[self.data](data, self.workers[number % len(self.workers)]),
-            val_data=Loader(data, 5),
-            training_step=lambda model, batch: step(model, batch, temperature),
-            **{"scheduler": scheduler} if scheduler is not None else {},
-            **options,
+            scheduler=torch.optim.lr_scheduler.ReduceLROnPlateau if "plateau" in self.overlays else self.scheduler,
+            data=lambda: DATA[self.data](parts.Augmented(), workers),
+            training_step=STEPS[self.step](),
         )
 
 
 def every_part() -> Iterator[Life]:
     """Lives in which nothing happens, and which together have everything that lives are drawn from."""
     edits = sorted(EDITS.keys() - {"batches"})
-    optimizers, schedulers = sorted(OPTIMIZERS), sorted(SCHEDULERS)
+    optimizers, schedulers = sorted(parts.OPTIMIZERS), sorted(parts.SCHEDULERS)
     for number, data in enumerate(DATA):
         yield Life(
             tuple((name, 0) for name in edits[number % 2 :: 2]),
@@ -232,26 +292,6 @@ def every_part() -> Iterator[Life]:
             schedulers[number % len(schedulers)],
             (),
             (),
+            (),
+            sorted(STEPS)[number % len(STEPS)],
         )
-
-
-OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
-    "AdamW": lambda groups: torch.optim.AdamW(groups, lr=0.01),
-    "Adam with amsgrad": lambda groups: torch.optim.Adam(groups, lr=0.01, amsgrad=True),
-    "SGD": lambda groups: torch.optim.SGD(groups, lr=0.01),
-    "SGD with momentum": lambda groups: torch.optim.SGD(groups, lr=0.01, momentum=0.9, nesterov=True),
-    "RMSprop": lambda groups: torch.optim.RMSprop(groups, lr=0.001, momentum=0.5, centered=True),
-}
-SCHEDULERS: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
-    "none": lambda optimizer: None,
-    "cosine": lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=9),
-    "warm-up": lambda optimizer: torch.optim.lr_scheduler.SequentialLR(
-        optimizer,
-        [
-            torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=2),
-            torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9),
-        ],
-        [2],
-    ),
-    "lambda": lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.9**step),
-}

@@ -22,21 +22,22 @@ from graphtrain.errors import GraphtrainError, LifeCycleError
 from graphtrain.kind import DECLARED
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.resume import environment
-from graphtrain.storage.run_directory import METRICS_FILE
 from graphtrain.storage.store import FolderStore
 from tests import once
 from tests.ranks.schedules import Plan
-from tests.resume.full_run import losses_of
 from tests.simulation.disk import KILLED, Disk
-from tests.simulation.draw import OWN_KIND, Event, Life, every_part
+from tests.simulation.draw import Event, Life, every_part
 from tests.simulation.rank_life import RankLife
+from tests.world import rows_of
 
 # What is reported of a process: how it has ended, and what it has come to or said.
 End = tuple[str, Any]
 NOTHING = Event("nothing", 0)
+OWN_KINDS = {name: DECLARED[name] for name in ("jitter", "memory")}  # of which a test of pytest knows nothing
 MOST_SECONDS = 60  # of processor time; a process that waits for nothing takes none, and may be given little
 MOST_SECONDS_OF_WAITING = 600
 _FAILING = ("fail", "full", "raise")
+_ELSEWHERE = ("fork", "copy")
 _write = os.write  # to files that are not of the disk that fails
 
 
@@ -50,7 +51,8 @@ def fails(life: Life | RankLife) -> str | None:
     Wrong are another end than that of the run that nothing happened to, an error where nothing failed, and one that
     is none of graphtrain's.
     """
-    prepare()
+    DECLARED.update(OWN_KINDS)
+    once.KNOWN.update(OWN_KINDS)
     with _folder() as folder:
         if isinstance(life, Life):
             return _live(life, folder)
@@ -67,19 +69,15 @@ def _folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@cache
 def prepare() -> None:
     """Import what lives need, and read what is the same for all of them: else each process of a life does, in 0.3 s."""
-    DECLARED.setdefault("jitter", OWN_KIND)  # of which a test of pytest knows nothing
-    once.KNOWN["jitter"] = OWN_KIND
-    _warm_up()
-
-
-@cache
-def _warm_up() -> None:
+    DECLARED.update(OWN_KINDS)
+    once.KNOWN.update(OWN_KINDS)
     of_ranks = RankLife(0, Plan(2, 1, 1, True), (2,), 0.0, 0.0, 0.0, "stop", tokens=True)
     with _folder() as folder, suppress(Exception):  # a bug is found by a life
         for number, life in enumerate(every_part()):
-            for _ in range(2):  # the second time it is resumed
+            for _ in range(1 if number else 2):  # the second time it is resumed
                 _finish(life, folder / str(number), NOTHING, number)
         of_ranks.live(folder / "ranks")
         once.of_tests(environment.provenance)
@@ -95,6 +93,8 @@ def _live(life: Life, folder: Path) -> str | None:
     for number, event in enumerate((*life.events, NOTHING)):
         how, end = in_a_process(partial(_finish, life, folder / "run", event, number))
         if how == "finished":
+            if any(past.what == "fork" for past in life.events):  # which has the rows since its beginning
+                expected[2] = expected[2][max(0, len(expected[2]) - len(end[2])) :]
             return None if end == expected else f"it ends otherwise: {_difference(end, expected)}"
         if how == "bug" or (how == "refused" and event.what not in _FAILING):
             return f"in the process of {event}: {end}"
@@ -144,7 +144,7 @@ def in_a_process(act: Callable[[], End]) -> End:
 def _finish(life: Life, run_dir: Path, event: Event, number: int) -> End:
     """Train in the process of this number until the event, or to the end."""
     disk = Disk(event.what, event.at, event.seed)
-    with _noted_saves(run_dir.with_suffix(".saved")) as note, disk.watched(), _clock(event) as jump:
+    with _noted_saves(_notes(run_dir)) as note, disk.watched(), _clock(event) as jump:
         try:
             how, end = _train(life, run_dir, event, number, jump)
             if how == "stopped":
@@ -157,25 +157,33 @@ def _finish(life: Life, run_dir: Path, event: Event, number: int) -> End:
 
 
 def _train(life: Life, run_dir: Path, event: Event, number: int, jump: Callable[[], None]) -> End:
-    steps = [0]
+    steps, lines = [0], list[str]()
 
-    def step(*arguments: Any) -> Any:
+    def happen() -> None:
         steps[0] += 1
         if steps[0] == event.at:
             _happen(event, jump)
-        return losses_of(*arguments)
 
     graphs = _graphs(life)
-    has_begun = any((run_dir / "checkpoints").glob("0*"))
-    graph = Graph.load(run_dir) if has_begun else graphs[0]
-    trainer = life.trainer(graph, number, step, run_dir=run_dir)
-    if has_begun:
+    former = _newest(run_dir)
+    if former is not None:
+        run_dir = former if event.what not in _ELSEWHERE else run_dir.with_name(f"{run_dir.name}-{number}")
+    if event.what == "copy" and former is not None:
+        shutil.copytree(former, run_dir)
+    graph = Graph.load(former) if former is not None else graphs[0]
+    it = life.world(graph, number, is_resumed=former is not None)
+    it = it.but(training_step=lambda made: _watched(made["training_step"], happen))
+    trainer = it.trainer(run_dir, lines=lines, not_state=["training_step<happen>"])
+    if former is not None:
+        how: Any = {"from_saved": True} if life.is_set_up_anew else {}
         with suppress(LifeCycleError):  # it was finished
-            trainer.advance(0)
-    done, saved = _steps(trainer), _saved_steps(run_dir.with_suffix(".saved"))
+            trainer.advance(0, resume=former / "newest" if event.what == "fork" else "auto", **how)
+    inexact = [line for line in lines if "not exact" in line and "before a second batch could show" not in line]
+    assert not inexact, inexact
+    done, saved = _steps(trainer), _saved_steps(run_dir)
     assert done >= saved, f"{saved} steps were saved, and it resumes after {done}"
     number = max(n for n, other in enumerate(graphs) if other == graph and (n == 0 or life.rewirings[n - 1][0] <= done))
-    if event.what == "cut" and trainer.state != "finished":
+    if event.what in ("cut", *_ELSEWHERE) and trainer.state != "finished":
         return _cut(trainer, event.at, [after for after, *_ in life.rewirings[number:]])
     for after, *_ in life.rewirings[number:]:
         outcome = trainer.run(until=f"{after} steps")
@@ -189,12 +197,11 @@ def _train(life: Life, run_dir: Path, event: Event, number: int, jump: Callable[
             pass
     if outcome not in (Outcome.FINISHED, Outcome.ALREADY_FINISHED):
         return "stopped", [str(outcome), _steps(trainer)]
-    rows = trainer.metrics
-    written = (run_dir / METRICS_FILE).read_bytes() if rows else b""
-    assert written.count(b"\n") == len(rows), "each row is in the file once"
+    rows = rows_of(run_dir)
+    assert len(rows) == len(trainer.metrics), "each row is in the file once"
     # What a clock makes due is saved at other places.
     digest = _weights(trainer) if any(name == "minutes" for name, _ in life.edits) else trainer.digest()
-    return "finished", [digest, _steps(trainer), hashlib.sha256(written).hexdigest(), len(rows)]
+    return "finished", [digest, _steps(trainer), rows]
 
 
 @lru_cache(1)
@@ -217,9 +224,9 @@ def _weights(trainer: Trainer) -> str:
 
 def _cut(trainer: Trainer, transitions: int, rewired_after: list[int]) -> End:
     for _ in range(transitions):
-        trainer.advance(1)
         if trainer.state == "finished" or _steps(trainer) >= min(rewired_after, default=1 << 30):
-            break
+            break  # the next process rewires it here
+        trainer.advance(1)
     with suppress(GraphtrainError):  # this is not a save point
         trainer.save()
     return "cut", ""
@@ -250,8 +257,30 @@ def _noted_saves(file: Path) -> Iterator[Callable[[int], None]]:
         os.close(descriptor)
 
 
-def _saved_steps(file: Path) -> int:
-    return max(map(int, file.read_text().split()), default=0)
+def _notes(run_dir: Path) -> Path:
+    """Where the saves of a run are noted, and of all that go on with it."""
+    return run_dir.parent / f"{run_dir.name.partition('-')[0]}.saved"
+
+
+def _saved_steps(run_dir: Path) -> int:
+    return max(map(int, _notes(run_dir).read_text().split()), default=0)
+
+
+def _newest(run_dir: Path) -> Path | None:
+    """The run directory to go on with: the last one that has a checkpoint."""
+    others = sorted(run_dir.parent.glob(f"{run_dir.name}-*"), key=lambda path: int(path.name.partition("-")[2]))
+    begun = [path for path in (run_dir, *others) if any((path / "checkpoints").glob("0*"))]
+    return begun[-1] if begun else None
+
+
+def _watched(step: Callable[..., Any], happen: Callable[[], None]) -> Callable[..., Any]:
+    """A step function at each call of which something may happen."""
+
+    def watched(model: Any, batch: Any) -> Any:
+        happen()
+        return step(model, batch)
+
+    return watched
 
 
 def _happen(event: Event, jump: Callable[[], None]) -> None:
@@ -284,5 +313,9 @@ def _clock(event: Event) -> Iterator[Callable[[], None]]:
 
 
 def _difference(end: Any, expected: Any) -> str:
-    names = ("digest", "steps", "metrics", "rows")
-    return ", ".join(f"{name} {a}, not {b}" for name, a, b in zip(names, end, expected, strict=True) if a != b)
+    (digest, steps, rows), (other, others, before) = end, expected
+    different = [
+        f"row {number} {a}, not {b}" for number, (a, b) in enumerate(zip(rows, before, strict=False)) if a != b
+    ]
+    counts = f"digest {digest[:4]}, not {other[:4]}, steps {steps}, not {others}, rows {len(rows)}, not {len(before)}"
+    return f"{counts}, {different[:1]}"

@@ -1,0 +1,117 @@
+"""Promise 17: the parts of sharded tensors, without processes: their places, their norms, and who reads them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor, Partial
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from graphtrain import CheckpointError, UsageError
+from graphtrain.ranks import sharded
+from graphtrain.storage.manifest import read_manifest
+from graphtrain.storage.pieces import Sharding
+from graphtrain.storage.rank_files import read_state
+from graphtrain.storage.resharded import pieces_of, read_resharded
+from tests.ranks.sharded import Case, leg
+
+
+@pytest.fixture(autouse=True)
+def no_group_afterwards() -> Iterator[None]:
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(("rows", "ranks", "dimension"), [(33, 2, 0), (33, 4, 0), (2, 4, 0), (0, 3, 0), (7, 3, 1)])
+def test_the_parts_of_ranks_are_the_chunks_of_torch(rows: int, ranks: int, dimension: int) -> None:
+    whole = torch.arange(float(rows * 5)).view(rows, 5) if not dimension else torch.arange(rows * 5.0).view(5, rows)
+    held = Sharding(tuple(whole.shape), tuple(whole.stride()), dimension, (ranks,))
+    parts = [held.part(whole, rank) for rank in range(ranks)]
+    empty = whole.narrow(dimension, 0, 0)
+    for part, chunk in itertools.zip_longest(parts, torch.chunk(whole, ranks, dimension), fillvalue=empty):
+        assert torch.equal(part, chunk)
+    assert torch.equal(held.joined(parts), whole)
+    with pytest.raises(ValueError, match="its parts make a tensor of shape"):
+        held.joined([*parts, torch.ones(1, 5) if not dimension else torch.ones(5, 1)])
+
+
+def shorten(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+def test_any_number_of_ranks_reads_its_parts_of_what_one_has_saved(tmp_path: Path) -> None:
+    leg(Case(every=2, samples=12, epochs=1), tmp_path, 1)
+    path = max((tmp_path / "checkpoints").glob("*-step-*"))
+    manifest = read_manifest(path)
+    saved = list(pieces_of(read_state(path, manifest, [0])[0]))
+    for count in (2, 3):
+        states = [read_resharded(path, manifest, [0], rank, count, ())[0] for rank in range(count)]
+        for pieces in zip(saved, *map(pieces_of, states), strict=True):
+            assert torch.equal(torch.cat([piece.values for piece in pieces[1:]]), pieces[0].values)
+    with pytest.raises(CheckpointError, match=r"over a mesh of \(1,\), and those of now over one of \(1, 1\)"):
+        read_resharded(path, manifest, [0], 0, 1, (1, 1))
+    (file,) = path.glob("rank.*.sharded.safetensors")
+    damages: dict[Callable[[Path], None], str] = {shorten: "is damaged", Path.unlink: "cannot be read"}
+    for damage, message in damages.items():
+        damage(file)
+        with pytest.raises(CheckpointError, match=message):
+            read_resharded(path, manifest, [0], 0, 2, ())
+
+
+# ---- a rank of four, in two replicas of two shards, which talks to nobody
+
+
+@pytest.fixture
+def mesh() -> Any:
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=4)
+    return sharded.mesh_of_group("cpu", (2, 2))
+
+
+def of_rank_1(whole: torch.Tensor, dimension: int | None, mesh: Any) -> Any:
+    like = DTensor.from_local(torch.empty(0), mesh, run_check=False)
+    parts = (*whole.chunk(2, dimension or 0), whole.narrow(dimension or 0, 0, 0))
+    values = parts[1] if dimension is not None else whole
+    return sharded.whole_of_part(values, like, whole.shape, whole.stride(), dimension)
+
+
+def test_a_part_knows_its_place_in_the_whole(mesh: Any) -> None:
+    whole = torch.randn(5, 3).double()
+    tensor = of_rank_1(whole, 0, mesh)
+    assert sharded.is_sharded(tensor) and not sharded.is_sharded(whole)
+    assert (tensor.shape, tensor.stride(), tensor.dtype) == (whole.shape, whole.stride(), whole.dtype)
+    assert torch.equal(sharded.local_of(tensor), whole[3:])
+    assert (sharded.mesh_shape(tensor), sharded.divided_dimension(tensor)) == ((2, 2), 0)
+    sharded.local_of(tensor).zero_()
+    assert not tensor.to_local().any(), "it shares the memory of the part"
+    sharded.refuse_meshes("model.weight", tensor, 4)
+    with pytest.raises(UsageError, match=r"`model\.weight` is sharded over the ranks \[0, 1, 2, 3\] of 8"):
+        sharded.refuse_meshes("model.weight", tensor, 8)
+    partial = DTensor.from_local(torch.ones(2), mesh, [Partial(), Partial()], run_check=False)
+    with pytest.raises(UsageError, match="only Shard along one dimension is known"):
+        sharded.refuse_meshes("model.weight", partial, 4)
+
+
+@pytest.mark.parametrize("order", [1.0, 2.0, math.inf])
+def test_the_norm_of_a_whole_is_that_of_its_parts(order: float, mesh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    wholes = [torch.randn(5, 3), torch.randn(1, 2), torch.randn(4), torch.randn(2, 6)]
+    divided = [0, 0, None, 1]
+
+    def all_gather(gathered: list[torch.Tensor], passed: torch.Tensor, group: Any) -> None:
+        assert group is mesh.get_group("shards")
+        firsts = [each.chunk(2, number)[0] for each, number in zip(wholes, divided, strict=True) if number is not None]
+        gathered[0].copy_(torch.stack([torch.linalg.vector_norm(first, order) for first in firsts]))
+        gathered[1].copy_(passed)
+
+    monkeypatch.setattr(sharded.dist, "all_gather", all_gather)
+    tensors = [of_rank_1(whole, number, mesh) for whole, number in zip(wholes, divided, strict=True)]
+    expected = torch.stack([torch.linalg.vector_norm(whole, order) for whole in wholes])
+    for plain in (tensors[2], wholes[2]):
+        assert torch.allclose(sharded.whole_norms([*tensors[:2], plain, tensors[3]], order), expected)

@@ -1,0 +1,90 @@
+"""Cross-validation: a new model for each fold, the metrics of what it holds out, and all models as an ensemble."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from graphtrain import Graph, Loader
+from tests.training.gallery.procedure import Procedure, Resources, momentum, network, numbers, squared_error, step
+from tests.training.gallery.procedure import windows as windows_of
+
+FOLDS, EPOCHS, SAMPLES, BATCH = 3, 2, 13, 3
+
+
+def graph() -> Graph:
+    small = Graph.load("kfold").set("begin_fold", folds=FOLDS).set("fit/finish", after=f"{EPOCHS} epochs")
+    return small.set("fit/accumulate", every=2).set("fit/log", every="2 steps").set("fit/checkpoint", every="never")
+
+
+def ensemble(count: int) -> torch.nn.ModuleList:
+    return torch.nn.ModuleList(network() for _ in range(count))
+
+
+def resources() -> Resources:
+    models, model, data = ensemble(FOLDS), network(), numbers(SAMPLES)[0]
+    return {
+        "model": model,
+        "optimizer": momentum(model),
+        "ensemble": models,
+        "train_data": Loader(data, BATCH, shuffle=True),
+        "val_data": Loader(data, BATCH),
+        "training_step": squared_error,
+        "validation_step": squared_error,
+    }
+
+
+def folds_of(samples: int, folds: int) -> list[list[int]]:
+    """The consecutive parts of scikit-learn's `KFold`: the first ones have one sample more."""
+    sizes = [samples // folds + (fold < samples % folds) for fold in range(folds)]
+    return [list(range(sum(sizes[:fold]), sum(sizes[: fold + 1]))) for fold in range(folds)]
+
+
+def train_again(resources: Resources, samples: Any, number: int) -> None:
+    """Train a new model for two epochs; the number of trainings before it says which epochs of the loader these are."""
+    model = resources["model"]
+    for module in reversed([*model.modules()]):
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()
+    optimizer = resources["optimizer"] = momentum(model)
+    loader = Loader(samples, BATCH, shuffle=True, seed=0)
+    for epoch in range(EPOCHS):
+        for _, batch, is_end in windows_of(loader.batches(number * EPOCHS + epoch), 1, 2):
+            (squared_error(model, batch) / 2).backward()  # type: ignore[no-untyped-call]
+            if is_end:
+                step(optimizer)
+
+
+def by_hand(resources: Resources) -> None:
+    data = resources["train_data"].dataset
+    for fold, held_out in enumerate(folds_of(SAMPLES, FOLDS)):
+        train_again(resources, [data[number] for number in range(SAMPLES) if number not in held_out], fold)
+        resources["ensemble"][fold].load_state_dict(resources["model"].state_dict())
+
+
+PROCEDURE = Procedure(
+    name="kfold",
+    graph=graph,
+    resources=resources,
+    by_hand=by_hand,
+    compared=("model", "optimizer", "ensemble"),
+    bad={
+        "more folds than samples": (
+            lambda it: it.but(it.graph.set("begin_fold", folds=SAMPLES + 1), ensemble=ensemble(SAMPLES + 1)),
+            r"begin_fold.folds = 14: there are 13 samples\n.*at most",
+        ),
+        "a stream": (
+            lambda it: it.but(train_data=iter([])),
+            r"`train_data` is a list_iterator without a length\n.*pass a graphtrain.Loader",
+        ),
+        "a validation of more samples": (
+            lambda it: it.but(val_data=Loader(numbers(SAMPLES + 1)[0], BATCH)),
+            r"`val_data` has 14 samples, and `train_data` 13\n.*give both one data set",
+        ),
+        "an ensemble of two": (
+            lambda it: it.but(ensemble=ensemble(2)),
+            r"`ensemble` has 2 modules, and begin_fold.folds = 3\n.*make as many",
+        ),
+    },
+)
