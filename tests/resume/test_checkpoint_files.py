@@ -21,10 +21,10 @@ import torch
 from graphtrain import CheckpointError
 from graphtrain.storage import rank_files, tensor_files
 from graphtrain.storage.background import Background, largest_first
-from graphtrain.storage.checkpoint import SavedCheckpoint, read_checkpoint, write_checkpoint, write_folder
+from graphtrain.storage.checkpoint import SavedCheckpoint, read_checkpoint, write_folder
 from graphtrain.storage.encoding import Tensors, UnsaveableError
-from graphtrain.storage.manifest import Manifest, read_manifest
-from graphtrain.storage.rank_files import EarlierFiles, Slim, manifest_of, write_file, write_files
+from graphtrain.storage.manifest import Manifest
+from graphtrain.storage.rank_files import Slim, manifest_of, write_file, write_files
 from graphtrain.storage.regular import checksum_of, parsed_json, replace_file, temporary_name, write_pieces
 from graphtrain.storage.sharing import Sharing
 from graphtrain.storage.state_files import StagedState, split, state_digest
@@ -160,59 +160,6 @@ def test_a_tensor_that_a_file_lacks_and_a_file_that_is_not_listed_are_named(tmp_
         with pytest.raises(CheckpointError) as refused:
             rank_files.read_state(path, Manifest(**{**vars(manifest), "files": files}), [0])
         assert str(refused.value) == f"{path}: the manifest lists no file `{missing}`"
-
-
-# ---- files that stay the same
-
-
-def slim_state(value: float) -> State:
-    return {"resources": {"model": {"frozen": torch.ones(9), "trained": torch.full((2,), value)}}}
-
-
-def write_slim(folder: Path, number: int, value: float, previous: str) -> Path:
-    path = folder / f"00000{number}-step-{number}"
-    state = StagedState(slim_state(value), {}, StagingBuffers())
-    write_checkpoint(path, state, Manifest(**FACTS), Slim({"model": ["frozen"]}, previous))
-    return path
-
-
-def test_a_file_that_stays_the_same_is_stored_once(tmp_path: Path) -> None:
-    """Unless the earlier one is damaged, gone, or cannot be linked; everything else is written."""
-
-    def links(path: Path) -> dict[str, int]:
-        return {file.name: file.stat().st_nlink for file in path.iterdir() if file.suffix == ".safetensors"}
-
-    first = write_slim(tmp_path, 1, 1.0, "")
-    assert links(first) == {"model.safetensors": 1, "model.frozen.safetensors": 1}
-    assert read_manifest(first).tensors == {"model": {"frozen": "model.frozen.safetensors"}}
-    second = write_slim(tmp_path, 2, 2.0, first.name)
-    assert links(second) == {"model.safetensors": 1, "model.frozen.safetensors": 2}
-    assert (second / "progress.msgpack").stat().st_nlink == 1
-    data = bytearray((second / "model.frozen.safetensors").read_bytes())
-    (second / "model.frozen.safetensors").unlink()
-    (second / "model.frozen.safetensors").write_bytes(data[:-1] + b"\x07")
-    third = write_slim(tmp_path, 3, 2.0, second.name)
-    assert links(third) == {"model.safetensors": 2, "model.frozen.safetensors": 1}
-    fourth = write_slim(tmp_path, 4, 2.0, "000009-step-9")
-    assert set(links(fourth).values()) == {1}
-    for path, value in ((first, 1.0), (third, 2.0), (fourth, 2.0)):
-        assert_same(read_checkpoint(path).sections["resources"], slim_state(value)["resources"])
-
-
-def test_where_links_are_refused_it_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = write_slim(tmp_path, 1, 1.0, "")
-
-    def refused(*words: Any, **options: Any) -> None:
-        raise OSError(1, "Operation not permitted")
-
-    pieces = [(first / "model.safetensors").read_bytes()]
-    earlier = EarlierFiles(first)
-    assert earlier.link(tmp_path / "model.safetensors", pieces) == read_manifest(first).files["model.safetensors"]
-    assert earlier.link(tmp_path / "other.safetensors", pieces) is None, "the earlier one has no file of this name"
-    monkeypatch.setattr(os, "link", refused)
-    assert earlier.link(tmp_path / "again" / "model.safetensors", pieces) is None
-    second = write_slim(tmp_path, 2, 1.0, first.name)
-    assert {file.stat().st_nlink for file in second.iterdir()} == {1}
 
 
 def test_a_file_is_written_in_pieces_and_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

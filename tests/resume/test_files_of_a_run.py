@@ -364,6 +364,23 @@ def test_numbers_of_other_libraries_and_those_that_json_has_not_are_written(
     assert (row["half"], row["none"], row["large"]) == (0.5, "nan", "-inf")
 
 
+def test_a_row_that_the_disk_refuses_is_written_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_of(tmp_path / "whole")
+    write, refused = os.write, list[bytes]()
+
+    def full(descriptor: int, data: bytes) -> int:
+        if b'"loss"' in bytes(data) and not refused:
+            refused.append(bytes(data))
+            raise OSError(28, "No space left on device")
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", full)
+    run_of(tmp_path / "run")
+    assert refused and rows_of(tmp_path / "run") == rows_of(tmp_path / "whole")
+
+
 def test_rows_are_on_the_disk_before_the_checkpoint_that_counts_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
