@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import multiprocessing
 
-from tests.command.forked import IMPORTED
+from tests.looking.running import IMPORTED
 
 CONTEXT = multiprocessing.get_context("forkserver")
 # There is one server in a process, so it imports what all need who use it.
-CONTEXT.set_forkserver_preload(["tests.state.setups.preloaded", *IMPORTED])
+CONTEXT.set_forkserver_preload([*IMPORTED])
