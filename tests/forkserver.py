@@ -11,4 +11,4 @@ from tests.looking.running import IMPORTED
 
 CONTEXT = multiprocessing.get_context("forkserver")
 # There is one server in a process, so it imports what all need who use it.
-CONTEXT.set_forkserver_preload(["tests.state.setups.preloaded", *IMPORTED])
+CONTEXT.set_forkserver_preload([*IMPORTED])

@@ -385,15 +385,6 @@ LOOPS = [
         {"train_batch": ["accumulate"], "accumulate": ["step if full", "train_batch"], "step": ["zero_grad"],
          "zero_grad": ["end if many", "train_batch"]},
         {"full": "accumulate.count >= accumulate.every", "many": "accumulate.count > 9"}), "G501 nodes.train_batch"),
-    edited("clearing over and over", lambda g: tiny(
-        {"accumulate": "accumulate", "zero_grad": "zero_grad"},
-        {"accumulate": ["zero_grad"], "zero_grad": ["end if some", "accumulate"]}, {"some": "accumulate.count > 0"}),
-           "G501 nodes.accumulate"),
-    edited("a loop inside a nested graph", lambda g: g.guard("last_batch", "begin_evaluation.runs > 3").guard(
-        "data_exhausted", "begin_evaluation.runs > 4"), "G501 nodes.next_batch", of=EVALUATE),
-    edited("a nested graph that goes round", lambda g: g.set("validate", graph=EVALUATE.guard(
-        "last_batch", "begin_evaluation.runs > 3").guard("data_exhausted", "begin_evaluation.runs > 4")),
-           "G501 validate/nodes.next_batch"),
     edited("an ending that leaves the amount out", lambda g: g.guard("ending", "step.steps > 9"),
            "G505 nodes.finish.after"),
     edited("an average that begins after the end", lambda g: g.overlay("swa").set(

@@ -161,7 +161,6 @@ def use_noise(noise: Any) -> None:
 
 
 GATHERED = GRAPH.rename("accumulate", "gather")
-NEW_CHOICE = GATHERED.insert("accumulate", "choice", after="step")
 # the graph, the renaming that is given, a fragment of the message; cut at `accumulate`
 REFUSED: dict[str, tuple[Graph, dict[str, str], str]] = {
     "a lost position": (

@@ -1,0 +1,95 @@
+"""Promises 10 and 12: random generators of every library are saved, put back, and refused where they are forged."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+from graphtrain.state.generators import HOST, NumpyGlobal, generator_of, same_state, with_generators, without_generators
+from graphtrain.state.random import seed_all
+from graphtrain.storage.decoding import unpack
+from graphtrain.storage.encoding import Tensors, pack
+
+GENERATORS: dict[str, Callable[[], Any]] = {
+    "torch": lambda: torch.Generator().manual_seed(1),
+    "PCG64": lambda: numpy.random.default_rng(1),
+    "Philox": lambda: numpy.random.Generator(numpy.random.Philox(1)),
+    "MT19937": lambda: numpy.random.Generator(numpy.random.MT19937(1)),
+    "numpy.RandomState": lambda: numpy.random.RandomState(1),
+    "python": lambda: random.Random(1),
+}
+
+
+def number(generator: Any) -> float:
+    """A number from a generator of any of these types; NumPy's and Python's keep half of a pair of normal numbers."""
+    if isinstance(generator, torch.Generator):
+        return float(torch.randn((), generator=generator))
+    return float(generator.gauss(0, 1) if isinstance(generator, random.Random) else generator.normal())
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_a_generator_goes_on_from_what_was_saved_of_it(name: str) -> None:
+    source = GENERATORS[name]()
+    generator: Any = generator_of(source)
+    number(source)
+    tensors = Tensors("generators")
+    packed = pack(generator.get_state(), "generators", tensors)
+    described = without_generators({"held": [source], "steps": 3})
+    following = [number(source) for _ in range(5)]
+    generator.set_state(unpack(packed, {"generators": tensors.named}))
+    assert [number(source) for _ in range(5)] == following
+    assert described["held"][0]["graphtrain.generator"] == name
+    for present in ({"held": [source]}, {"held": [random.SystemRandom()]}, {}):
+        made = with_generators(described, lambda present=present: present)["held"][0]
+        assert (made is source) is (present == {"held": [source]}) and [number(made) for _ in range(5)] == following
+    generator.seed(2**62 + 1)
+    seeded = [number(source), generator.draw()]
+    generator.seed(2**62 + 1)
+    assert [number(source), generator.draw()] == seeded != following[:2]
+    assert not same_state(generator.get_state(), generator_of(GENERATORS[name]()).get_state())  # type: ignore[union-attr]
+
+
+def test_half_a_pair_of_normal_numbers_is_neither_lost_nor_taken_over() -> None:
+    generator = NumpyGlobal()
+    seed_all(1)
+    assert generator.get_state() is generator.get_state()
+    numpy.random.randn()
+    with_half = generator.get_state()
+    half = numpy.random.randn()
+    without = generator.get_state()
+    following = numpy.random.randn()
+    generator.set_state(with_half)
+    assert numpy.random.randn() == half
+    generator.set_state(without)
+    again = generator.get_state()
+    assert numpy.random.randn() == following  # leaves a half behind ...
+    generator.set_state(again)
+    assert numpy.random.randn() == following  # ... which is not taken for one of before
+    generator.set_state(without)
+    generator.get_state()
+    generator.set_state(with_half)  # the same bytes as the state read last
+    assert generator.get_state()["has_gauss"] == 1
+
+
+def forged(state: Any, position: int) -> Any:
+    """A state of NumPy at another of its numbers."""
+    if "buffer_pos" in state:
+        return {**state, "buffer_pos": position}
+    return {**state, "state": {**state["state"], "pos": position}}
+
+
+@pytest.mark.parametrize("position", [-1, 10**9])
+@pytest.mark.parametrize("name", ["Philox", "MT19937", "numpy.RandomState", ""])
+def test_a_state_beyond_the_numbers_of_a_generator_is_refused(name: str, position: int) -> None:
+    """NumPy takes it, and reads the memory there: a segmentation fault that a checkpoint of a stranger can cause."""
+    generator: Any = generator_of(GENERATORS[name]()) if name else HOST["numpy"]
+    state = generator.get_state() if name else numpy.random.get_state(legacy=False)
+    with pytest.raises(ValueError, match=rf"is at its number {position}, of"):
+        generator.set_state(forged(state, position))
+    generator.set_state(state)
+    generator.draw()
