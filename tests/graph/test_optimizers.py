@@ -142,7 +142,6 @@ def test_both_optimizers_step_and_each_step_function_is_given_its_own() -> None:
         ('optimizer = "b"', 'optimizer = "a"', "", "b"),
         ("", 'optimizer = "a"', 'reads = { optimizer = "c" }', "c"),
         ('optimizer = "b"', 'optimizer = "a"', 'reads = { b = "c" }', "c"),
-        ('optimizer = "b"', "", 'reads = { optimizer = "c" }', "b"),
     ],
 )
 def test_a_body_has_that_of_the_graph_around_unless_it_says_otherwise(

@@ -165,7 +165,7 @@ def test_a_file_has_to_be_named() -> None:
 # ---- test
 
 
-def testing(graph: Graph | str = "test", **given: Any) -> Trainer:
+def evaluated(graph: Graph | str = "test", **given: Any) -> Trainer:
     data = [(part,) for part in torch.split(INPUTS, 2)]
     loaded = Graph.load(graph) if isinstance(graph, str) else graph
     made = world(loaded, model=small_model, training_step=lambda model, batch: {"value": 2.0}, test_data=lambda: data,
@@ -179,10 +179,10 @@ def test_a_test_has_the_means_of_its_own_step_or_of_the_next_one() -> None:
         for number, name in enumerate(("test_step", "validation_step", "training_step"))
     }
     for number in range(3):
-        trainer = testing(**dict([*steps.items()][number:]))
+        trainer = evaluated(**dict([*steps.items()][number:]))
         trainer.run()
         assert trainer.metrics[-1]["test/value"] == float(number)
-    trainer = testing(test_step=lambda model, batch: batch[0].mean())
+    trainer = evaluated(test_step=lambda model, batch: batch[0].mean())
     trainer.run()
     assert trainer.metrics[-1]["test/loss"] == pytest.approx(INPUTS.mean().item())
 
@@ -197,18 +197,18 @@ def test_errors_name_the_step_function_that_was_called() -> None:
 
     mine = Graph.load("evaluate").set("eval_batch", reads={"validation_step": "my_step"})
     for made, message in (
-        (testing(test_step=step), "`test_step` returned `value`, a str"),
-        (testing(validation_step=step), "`validation_step` returned"),  # in the place of `test_step`
-        (testing(training_step=step), "`training_step` returned"),
-        (testing(model=Own()), "`test_step` must return a mapping of metrics, or a scalar; it returned nothing"),
-        (testing(mine, my_step=step), "`my_step` returned"),
+        (evaluated(test_step=step), "`test_step` returned `value`, a str"),
+        (evaluated(validation_step=step), "`validation_step` returned"),  # in the place of `test_step`
+        (evaluated(training_step=step), "`training_step` returned"),
+        (evaluated(model=Own()), "`test_step` must return a mapping of metrics, or a scalar; it returned nothing"),
+        (evaluated(mine, my_step=step), "`my_step` returned"),
     ):
         with pytest.raises(UsageError) as caught:
             made.run()
         assert caught.value.message.startswith(message)
 
 
-def test_one_setup_serves_training_and_testing() -> None:
+def test_one_setup_serves_training_and_evaluated() -> None:
     """`fit` is given what `test` and `predict` need, and does not read it."""
     more: dict[str, Any] = {"test_data": [(INPUTS,)], "predict_data": [(INPUTS,)], "test_step": parts}
     assert world(FIT.set("finish", after="1 steps")).trainer(predict_step=parts, **more).run() is Outcome.FINISHED
