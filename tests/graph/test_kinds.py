@@ -15,7 +15,6 @@ from graphtrain import (
     Below,
     DataError,
     Graph,
-    Node,
     StepFunction,
     Trainer,
     Trigger,
@@ -25,7 +24,7 @@ from graphtrain import (
     progress,
 )
 from graphtrain.graph import registry
-from graphtrain.graph.registry import family_of_node, find_kind, known_kinds
+from graphtrain.graph.registry import find_kind, known_kinds
 from graphtrain.kind import EFFECTS, kind_of
 from graphtrain.kind.parameter import coerce
 from tests.graph.corpus import FIT
@@ -230,17 +229,6 @@ def test_a_kind_needs_no_file_and_no_module(namespace: dict[str, Any]) -> None:
     assert graph.check() == []
     assert repr(graph.nodes["b"]) == "<Node b: recall>"
     assert set(kind_of(names["Recall"]).fields) == {"recalled", "runs", "due", "fired"}
-
-
-def test_a_kind_is_drawn_by_what_it_declares() -> None:
-    for told, family in (
-        ({"effects": "clip"}, "gradient"), ({"effects": ("zero_grad", "backward", "step")}, "update"),
-        ({"effects": "backward"}, "compute"), ({"effects": "eval"}, "bookkeeping"), ({"observer": True}, "bookkeeping"),
-        ({"effects": "clip", "family": "choice"}, "choice"), ({}, "other"),
-    ):  # fmt: skip
-        node(name="clip", **told)(lambda: None)
-        assert family_of_node(Node("clip", "clip")) == family, "before the shipped one of that name"
-    assert family_of_node(FIT.nodes["validate"]) == "nested"
 
 
 def test_another_package_adds_kinds_and_graphs_by_entry_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from graphtrain import Graph, GraphError, Trainer
-from tests.graph.corpus import FIT, of, tiny
+from tests.graph.corpus import of, tiny
 from tests.world import assert_same
 
 # ---- a body acts on the optimizers that the node around it names
@@ -177,16 +177,6 @@ def test_it_does_not_speak_for_what_an_overlay_adds(tmp_path: Path) -> None:
     assert "`clipped` acts on the gradients of `d_optimizer` by default" in problem.message
     path.write_text(edit + 'reads = { optimizer = "d_optimizer" }\n')
     assert graph.overlay(path).check() == []
-
-
-def test_it_is_read_compared_and_drawn(tmp_path: Path) -> None:
-    extended = tmp_path / "other.toml"
-    extended.write_text('format = 1\nname = "fit"\nextends = "fit"\noptimizer = "d_optimizer"\n')
-    graph = Graph.load(extended)
-    assert graph.optimizer == "d_optimizer" and graph.structural_hash != FIT.structural_hash
-    assert str(FIT.diff(graph)) == "~ optimizer as named -> d_optimizer" and FIT.diff(graph).matters
-    assert "optimizer d_optimizer" in str(graph).splitlines()[0]
-    assert "optimizer d_optimizer" in graph.render(tmp_path / "fit.mmd").read_text()
 
 
 def test_what_is_no_name_is_refused() -> None:

@@ -13,7 +13,6 @@ from safetensors.torch import load_file
 from torch.utils.data import TensorDataset
 
 from graphtrain import Graph, GraphError, Loader, Outcome, Trainer, UsageError
-from tests.graph.corpus import FIT
 from tests.ranks.fake_ranks import run_ranks
 from tests.world import SEED, World, small_model, world
 
@@ -206,9 +205,3 @@ def test_errors_name_the_step_function_that_was_called() -> None:
         with pytest.raises(UsageError) as caught:
             made.run()
         assert caught.value.message.startswith(message)
-
-
-def test_one_setup_serves_training_and_evaluated() -> None:
-    """`fit` is given what `test` and `predict` need, and does not read it."""
-    more: dict[str, Any] = {"test_data": [(INPUTS,)], "predict_data": [(INPUTS,)], "test_step": parts}
-    assert world(FIT.set("finish", after="1 steps")).trainer(predict_step=parts, **more).run() is Outcome.FINISHED

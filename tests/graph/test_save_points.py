@@ -12,7 +12,7 @@ import msgpack
 import pytest
 import torch
 
-from graphtrain import CheckpointError, Graph, Outcome
+from graphtrain import CheckpointError, Graph
 from tests.graph.corpus import EVALUATE, FIT, KINDS, SOUND, STREAMS, Sound, add, of, small, tiny
 
 ASKED_BEFORE = "ask_before_"
@@ -135,9 +135,3 @@ def test_an_end_that_is_no_save_point_is_reported_every_time_and_is_not_called_f
         assert (trainer.state, trainer.position) == ("stopped", "end")
         assert json.loads((tmp_path / "status.json").read_text())["state"] == "stopped"
     assert trainer.progress["next_batch"]["batches"] == 10, "nothing is trained again"
-
-
-def test_a_run_that_is_finished_says_so(tmp_path: Path) -> None:
-    graph = FIT.set("finish", after="1 epochs")
-    assert small(graph).trainer(tmp_path).run() is Outcome.FINISHED
-    assert small(graph).trainer(tmp_path).run() is Outcome.ALREADY_FINISHED

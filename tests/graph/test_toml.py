@@ -136,14 +136,6 @@ def test_what_an_edit_changed_stands_where_the_edit_stands(edit: str, code: str,
     assert (problem.code, problem.where) == (code, f"my.toml:6 {place}")
 
 
-def test_problems_inside_a_graph_written_out_are_found_at_their_line() -> None:
-    text = FIT.set("validate/next_batch", limit=3).to_toml()
-    line = text[: text.index('"end_evaluation if data_exhausted"')].count("\n") + 1
-    with pytest.raises(GraphError) as caught:
-        Graph.loads(text.replace("end_evaluation if data_exhausted", "end_evaluation if x > 0"), name="my.toml")
-    assert [problem.where for problem in caught.value.problems] == [f"my.toml:{line}"]
-
-
 @pytest.mark.full
 def test_reading_writing_and_drawing_import_no_kind_and_no_torch() -> None:
     code = """
