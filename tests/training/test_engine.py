@@ -13,7 +13,7 @@ from graphtrain.data.samplers import EpochLength
 from graphtrain.plan.plan import Plan
 from graphtrain.program.bind import Program
 from graphtrain.program.resources import without_unread
-from graphtrain.program.stopwatch import NodeTimes, Stopwatch
+from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.whole_run import WholeRun
 from graphtrain.resume import session
 from graphtrain.storage.state_files import StagedState, split, state_digest
@@ -72,17 +72,6 @@ def test_the_time_left_is_that_of_the_pace_so_far(monkeypatch: pytest.MonkeyPatc
     assert left[0.1] is None
     for fetched in range(4, 31):  # of which the last is not trained on
         assert left[fetched / 10] == pytest.approx(0.2 * (fetched - 1) * (30 - fetched) / fetched)
-
-
-@pytest.mark.full
-def test_one_batch_in_128_is_timed() -> None:
-    """A clock that counts how often it is asked: twice for each visit that is timed."""
-    asked: list[int] = []
-    trainer = tiny(fit(epochs=3, save_every="never"), train_data=batches(100), val_data=batches(3))
-    trainer._run.node_times = NodeTimes(clock=lambda: float(len(asked.append(0) or asked)))
-    trainer.run()
-    # Of 300 batches and 9 of validations three are timed, with at most 12 visits each; and of each node its second.
-    assert 2 * 3 * 5 < len(asked) <= 2 * (3 * 12 + len(trainer.progress))
 
 
 def bound(graph: Graph) -> Program:

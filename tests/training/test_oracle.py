@@ -72,7 +72,7 @@ def assert_as_expected(setting: Setting) -> list[Event]:
     return events
 
 
-FIRST = 16
+FIRST = 10
 
 
 @pytest.mark.second(64)
