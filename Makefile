@@ -57,7 +57,7 @@ lint: .venv/.installed-dev  ## ruff and mypy
 	$(BIN)/mypy
 
 browser: .venv/.installed-dev  ## the page of runs in a real browser (apt-get install chromium)
-	$(BIN)/python -m pytest -m 'not sweep' tests/page
+	$(BIN)/python -m pytest -m 'not sweep' tests/looking/test_browser.py tests/looking/test_report.py tests/looking/test_server.py
 
 docs: .venv/.installed-docs  ## the pages as a site, in site/: python -m http.server --directory site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 
-from tests.command.forked import IMPORTED
+from tests.looking.running import IMPORTED
 
 CONTEXT = multiprocessing.get_context("forkserver")
 # There is one server in a process, so it imports what all need who use it.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command.running import TINY
+from tests.looking.running import TINY
 
 CHECKOUT = Path(__file__).parent.parent
 THIRD_PARTY = CHECKOUT / "tests" / "company" / "lookahead"

@@ -26,7 +26,7 @@ HEAVY = (
     ROOT / "graphtrain" / "adapters",
     ROOT / "tests" / "company",
     ROOT / "graphtrain" / "graphs" / "gallery" / "active_learning" / "active_learning_example.py",
-    ROOT / "tests" / "nodes" / "test_metric_objects.py",
+    ROOT / "tests" / "training" / "test_metric_objects.py",
 )
 
 _began = 0.0

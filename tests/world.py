@@ -575,24 +575,18 @@ def assert_same(one: Any, other: Any, where: str = "") -> None:
 
 
 def assert_as_by_hand(
-    it: World,
-    names: Sequence[str] = ("model", "optimizer"),
-    *,
-    loop: Callable[..., Any] = by_hand,
-    run_dir: Path | None = None,
-    **how: Any,
+    it: World, names: Sequence[str] = ("model", "optimizer"), *, loop: Any = by_hand, run_dir: Any = None, **how: Any
 ) -> Trainer:
     """A run has the losses of the loop by hand, and its resources are the same in the end.
 
     Arguments:
         names: of the resources whose `state_dict` is compared.
-        loop: called with the resources: trains them in place, adds what is compared beside them, and returns the
-            losses, or None where it notes none.
+        loop: called with the resources: trains them in place, may add some, and returns the losses, or None.
         how: of the loop.
     """
     resources, losses = it.resources(), list[float]()
-    before = {name: {**resources[name].state_dict()} for name in names if isinstance(resources.get(name), nn.Module)}
-    before = {name: {key: value.clone() for key, value in saved.items()} for name, saved in before.items()}
+    models = [name for name in names if isinstance(resources.get(name), nn.Module)]
+    before = {name: {key: value.clone() for key, value in resources[name].state_dict().items()} for name in models}
     expected = loop(resources, **how)
     trainer = it.trainer(run_dir, losses=losses if expected is not None else None)
     trainer.run()

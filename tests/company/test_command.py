@@ -49,25 +49,6 @@ class Data(LightningDataModule):
         return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(8 * self.size, 4)), 8)
 """
 
-CAUSAL = """
-from graphtrain.adapters.transformers import setup as adapt
-from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
-
-config = LlamaConfig(vocab_size=50, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
-args = TrainingArguments("out", max_steps=6, per_device_train_batch_size=2, use_cpu=True)
-
-
-def adapted():
-    return adapt(LlamaForCausalLM(config), args, train_dataset=[{"input_ids": [1, 2, 3], "labels": [1, 2, 3]}] * 4)
-
-
-graph = adapted()[0]
-
-
-def setup():
-    return adapted()[1]
-"""
-
 
 @pytest.fixture
 def net(folder: Path) -> Path:
@@ -102,18 +83,6 @@ def test_a_run_of_a_module_is_repeated(net: Path, command: Command) -> None:
     assert command(*longer).code == 0
     assert command("run", *module, *words, "--run-dir", "forked", "--fork", "run", "finish.after=4 epochs").code == 0
     assert "step 16" in command("status", "forked").out
-
-
-@pytest.mark.full
-def test_a_run_of_a_script_with_an_adapter_is_repeated(folder: Path, command: Command) -> None:
-    pytest.importorskip("transformers")
-    pytest.importorskip("accelerate")
-    (folder / "causal.py").write_text(CAUSAL)
-    assert command("run", "causal.py", "checkpoint.every=2 steps", "--run-dir", "run", "--quiet").code == 0
-    shown = command("replay", "causal.py", "--run-dir", "run", "--to", "3 steps")
-    assert shown.code == 0, shown.err
-    assert "lm_head.weight" in shown.out and "unchanged: exact" in shown.err
-    assert "bitwise equal" in command("verify", "causal.py", "--run-dir", "run").out
 
 
 @pytest.mark.parametrize("name", ["run", "replay", "verify"])

@@ -45,44 +45,24 @@ def test_every_name_of_the_trainer_has_a_row() -> None:
 PREFIX = "called:"  # it is printed, since whatever counts is restored with the run
 
 
-class Noted(Validated):
-    """Has every method that a trainer calls, each of which does what it did before."""
+def stepped(module: Any) -> Any:
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1)]
 
-    def configure_optimizers(self) -> Any:
-        print(PREFIX, "configure_optimizers")
-        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
-        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1)]
 
-    def test_step(self, batch: Any, batch_idx: int) -> None:
-        print(PREFIX, "test_step")
-
-    def predict_step(self, batch: Any, batch_idx: int) -> Any:
-        print(PREFIX, "predict_step")
-        return self(batch[0])
-
-    def train_dataloader(self) -> Any:
-        print(PREFIX, "train_dataloader")
-        return data(3)
-
-    def val_dataloader(self) -> Any:
-        print(PREFIX, "val_dataloader")
-        return val()
-
-    def test_dataloader(self) -> Any:
-        print(PREFIX, "test_dataloader")
-        return val()
-
-    def predict_dataloader(self) -> Any:
-        print(PREFIX, "predict_dataloader")
-        return val()
-
-    def configure_callbacks(self) -> Any:
-        print(PREFIX, "configure_callbacks")
-        return []
+# What a module has that Lightning's own does not have, or that has to be more than it is there.
+OWN: dict[str, Any] = {
+    "configure_optimizers": stepped,
+    "configure_callbacks": lambda self: [],
+    "test_step": lambda self, batch, batch_idx: None,
+    "predict_step": lambda self, batch, batch_idx: self(batch[0]),
+    "train_dataloader": lambda self: data(3),
+    **{f"{stage}_dataloader": lambda self: val() for stage in ("val", "test", "predict")},
+}
 
 
 def noting(name: str) -> Any:
-    inner = getattr(Noted, name)
+    inner = OWN.get(name) or getattr(Validated, name)
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         print(PREFIX, name)
@@ -92,9 +72,9 @@ def noting(name: str) -> Any:
     return method
 
 
-for _name, _answer in MODULE.items():
-    if _answer == "called" and _name not in (*vars(Noted), "configure_sharded_model"):
-        setattr(Noted, _name, noting(_name))
+# Not beside `configure_model`: "configure_sharded_model".
+CALLED = [name for name, answer in MODULE.items() if answer == "called" and name != "configure_sharded_model"]
+Noted = type("Noted", (Validated,), {name: noting(name) for name in CALLED})
 
 
 class Sharded(Base):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphtrain import GraphtrainError, Outcome, Trainer, UsageError
+from graphtrain import GraphtrainError, Outcome, Trainer, UsageError, fit
 from graphtrain.adapters.transformers import setup
 from tests.company.hugging_face import (
     SIZES,
@@ -40,8 +40,55 @@ def accuracy(prediction: Any) -> dict[str, float]:
 
 # ---- equal to Trainer
 
+
+def tokenizer() -> Any:
+    """One of 50 words, of no file."""
+    tokenizers = pytest.importorskip("tokenizers")
+    special = {"pad_token": "[PAD]", "mask_token": "[MASK]", "unk_token": "[UNK]"}
+    words = {word: number for number, word in enumerate([*special.values(), *map(str, range(3, 50))])}
+    model = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, special["unk_token"]))
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=model, **special)
+
+
+def short() -> list[dict[str, Any]]:
+    """Samples of other lengths, for collators."""
+    return [
+        {"input_ids": row["input_ids"][: 4 + place % 7], "labels": place % 3} for place, row in enumerate(texts(24))
+    ]
+
+
+def of(rows: Any, **more: Any) -> dict[str, Any]:
+    return {"train_dataset": rows, "eval_dataset": rows[:8], **more}
+
+
+def padded() -> dict[str, Any]:
+    return of(short(), data_collator=transformers.DataCollatorWithPadding(tokenizer(), pad_to_multiple_of=4))
+
+
+def unmasked() -> dict[str, Any]:
+    collator = transformers.DataCollatorForLanguageModeling(tokenizer(), mlm=False)
+    return of([{"input_ids": row["input_ids"]} for row in short()], data_collator=collator)
+
+
+def of_datasets() -> dict[str, Any]:
+    datasets = pytest.importorskip("datasets")
+    rows = [{**row, "unused": "a text"} for row in short()]
+    sets = [datasets.Dataset.from_list(each) for each in (rows, rows[:8])]
+    return {"train_dataset": sets[0], "eval_dataset": sets[1], "processing_class": tokenizer()}
+
+
+def smoothed(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
+    return torch.nn.functional.cross_entropy(outputs.logits, labels, label_smoothing=0.1)
+
+
+class Stream(torch.utils.data.IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter(labelled(30))
+
+
 BY_STEPS = {"eval_strategy": "steps", "eval_steps": 3}
-EQUAL = {
+# What is trained, its arguments, and further ones of `Trainer` and `setup`.
+EQUAL: dict[str, tuple[Any, ...]] = {
     "a causal model": (causal, {}),
     "a causal model with dropout": (gpt2, {}),
     "no clipping, cosine, in epochs and a half": (
@@ -75,6 +122,16 @@ EQUAL = {
         unaware,
         {"label_smoothing_factor": 0.1, "gradient_accumulation_steps": 4},
     ),
+    "a loss of one's own": (classifier, {}, lambda: {"compute_loss_func": smoothed}),
+    "a stream": (classifier, {"max_steps": 9}, lambda: {"train_dataset": Stream()}),
+    "padding": (classifier, {"eval_strategy": "epoch"}, padded),
+    "masking nothing": (causal, {"eval_strategy": "epoch"}, unmasked),
+    "the default of a tokenizer": (
+        classifier,
+        {"eval_strategy": "epoch"},
+        lambda: of(short(), processing_class=tokenizer()),
+    ),
+    "of datasets": (classifier, {"eval_strategy": "epoch"}, of_datasets),
 }
 
 
@@ -82,8 +139,8 @@ EQUAL = {
 @pytest.mark.full
 @pytest.mark.parametrize("name", EQUAL)
 def test_it_trains_what_trainer_trains(name: str, tmp_path: Path) -> None:
-    make, given = EQUAL[name]
-    expected, run = there(make, tmp_path, given=given), here(make, tmp_path, given=given)
+    make, given, *more = EQUAL[name]
+    (expected, run) = (train(make, tmp_path, given=given, **(more[0]() if more else {})) for train in (there, here))
     assert run.run() is Outcome.FINISHED
     assert difference(expected.model, run.resources["model"]) == 0
     assert run.progress["step"]["steps"] == expected.state.global_step
@@ -129,46 +186,6 @@ def test_a_window_is_a_mean_where_batches_have_no_labels(tmp_path: Path) -> None
         assert overlay in graph.layers.names
 
 
-def tokenizer() -> Any:
-    """One of 50 words, of no file."""
-    tokenizers = pytest.importorskip("tokenizers")
-    special = {"pad_token": "[PAD]", "mask_token": "[MASK]", "unk_token": "[UNK]"}
-    words = {word: number for number, word in enumerate([*special.values(), *map(str, range(3, 50))])}
-    model = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, special["unk_token"]))
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=model, **special)
-
-
-@pytest.mark.second(2)
-@pytest.mark.full
-@pytest.mark.parametrize("name", ["padding", "masking nothing", "the default of a tokenizer", "of datasets"])
-def test_collators_give_the_batches_of_trainer(name: str, tmp_path: Path) -> None:
-    short = [
-        {"input_ids": row["input_ids"][: 4 + place % 7], "labels": place % 3} for place, row in enumerate(texts(24))
-    ]
-    more: dict[str, Any] = {"train_dataset": short, "eval_dataset": short[:8]}
-    make: Any = classifier
-    if name == "padding":
-        more["data_collator"] = transformers.DataCollatorWithPadding(tokenizer(), pad_to_multiple_of=4)
-    elif name == "masking nothing":
-        make = causal
-        more |= {"train_dataset": [{"input_ids": row["input_ids"]} for row in short]}
-        more |= {"eval_dataset": more["train_dataset"][:8]}
-        more["data_collator"] = transformers.DataCollatorForLanguageModeling(tokenizer(), mlm=False)
-    else:
-        more["processing_class"] = tokenizer()
-    if name == "of datasets":
-        datasets = pytest.importorskip("datasets")
-        rows = [{**row, "unused": "a text"} for row in short]
-        more |= {
-            "train_dataset": datasets.Dataset.from_list(rows),
-            "eval_dataset": datasets.Dataset.from_list(rows[:8]),
-        }
-    given = {"eval_strategy": "epoch"}
-    expected, run = there(make, tmp_path, given=given, **more), here(make, tmp_path, given=given, **more)
-    run.run()
-    assert difference(expected.model, run.resources["model"]) == 0
-
-
 @pytest.mark.full
 def test_metrics_are_of_all_predictions(tmp_path: Path) -> None:
     given = {"eval_strategy": "epoch"}
@@ -185,17 +202,6 @@ def test_metrics_are_of_all_predictions(tmp_path: Path) -> None:
     for name in sets:
         values = [row[f"val/{name}/accuracy"] for row in run.metrics if f"val/{name}/accuracy" in row]
         assert values == logged(expected, f"eval_{name}_accuracy")
-
-
-@pytest.mark.full
-def test_a_loss_of_ones_own(tmp_path: Path) -> None:
-    def smoothed(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
-        return torch.nn.functional.cross_entropy(outputs.logits, labels, label_smoothing=0.1)
-
-    expected = there(classifier, tmp_path, given={}, compute_loss_func=smoothed)
-    run = here(classifier, tmp_path, given={}, compute_loss_func=smoothed)
-    run.run()
-    assert difference(expected.model, run.resources["model"]) == 0
 
 
 def without_seed(trial: Any = None) -> Any:
@@ -241,11 +247,6 @@ def test_a_training_step_in_the_place_of_ours_is_evaluated_or_an_error(tmp_path:
             replaced.run()
             evaluated = [row["val/loss"] for row in replaced.metrics if "val/loss" in row]
             assert evaluated and min(evaluated) > 5  # the loss of three classes is about 1.1
-
-
-class Stream(torch.utils.data.IterableDataset[Any]):
-    def __iter__(self) -> Any:
-        return iter(labelled(30))
 
 
 def loader_of(data: Any = None, **options: Any) -> Any:
@@ -396,26 +397,23 @@ def test_a_cut_anywhere_is_exact(name: str, tmp_path: Path) -> None:
     assert_cut(run, 4, tmp_path)
 
 
-# ---- what arguments mean
-
-
 @pytest.mark.full
-def test_what_is_not_trained_here_makes_a_sound_graph(tmp_path: Path) -> None:
-    given = {**BY_STEPS, "fp16": True, "logging_first_step": True, "save_strategy": "best", "save_total_limit": 3}
-    model = with_frozen_embeddings()
-    data = {"train_dataset": labelled(8), "eval_dataset": labelled(4)}
-    graph, _ = setup(model, arguments(tmp_path, **given, metric_for_best_model="accuracy"), **data)
-    assert graph.check() == []
-    assert graph.nodes["checkpoint"].parameters == {
-        "every": "never", "keep": 3, "best": "val/accuracy", "best_mode": "max", "slim": True
-    }  # fmt: skip
-    assert {"unscale", "log_first", "save_pretrained"} <= {*graph.nodes}
+def test_hooks_that_a_model_puts_on_its_layers_at_the_first_batch_are_there_after_a_resume(tmp_path: Path) -> None:
+    """As one does that is asked for its hidden states, and remembers that it has them."""
+
+    def step(model: Any, batch: Any) -> Any:
+        return model(input_ids=batch, output_hidden_states=True).hidden_states[-1].square().mean()
+
+    def run(run_dir: Path | None) -> Trainer:
+        model, data = causal(), [torch.ones(2, 4, dtype=torch.long)] * 4
+        given = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "train_data": data}
+        graph = fit(epochs=2, save_every="never")
+        return Trainer(graph, run_dir=run_dir, display=None, notify=lambda line: None, training_step=step, **given)
+
+    assert_cut(run, 2, tmp_path)
 
 
-def with_frozen_embeddings() -> Any:
-    model = classifier()
-    model.bert.embeddings.requires_grad_(False)
-    return model
+# ---- what arguments mean
 
 
 # What is given -> a fragment of what is said.

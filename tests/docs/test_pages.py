@@ -11,9 +11,9 @@ import numpy
 import pytest
 import torch
 
-from tests.command.running import launched
 from tests.docs.blocks import read_blocks
 from tests.docs.execution import Page
+from tests.looking.running import launched
 from tests.ranks.processes import launched_ranks
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -13,8 +13,8 @@ from docs import site_docstrings, site_links
 from graphtrain import Graph, node
 from graphtrain.viz.render import render
 from tests.docs.blocks import blocks_of
-from tests.training.gallery.page import words_of
 from tests.shipped import KINDS, module_of
+from tests.training.gallery.page import words_of
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

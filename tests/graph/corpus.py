@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -53,14 +54,6 @@ class SetUpWithStream:
     """Take the stream when the body is entered."""
 
     def setup(self, stream: Any) -> None: ...
-
-    def __call__(self) -> None: ...
-
-
-class Often:
-    """Something that is done now and then."""
-
-    every: Trigger = Trigger("2 steps")
 
     def __call__(self) -> None: ...
 
@@ -123,24 +116,6 @@ class Judge:
         return self.bad_rounds
 
 
-class Labelled:
-    """Ask for labels."""
-
-    labels: int = progress(0)
-
-    def __call__(self, model: Any) -> None:
-        self.labels += 10
-
-
-class Inner:
-    """A backward pass of an inner loop."""
-
-    passes: int = progress(0)
-
-    def __call__(self, model: Any, batch: Any) -> None:
-        self.passes += 1
-
-
 class CountTokens:
     """Count the tokens of the batches of this rank."""
 
@@ -171,7 +146,8 @@ class Ask:
         self._checkpoints.save()
 
 
-LAMBDAS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+# By names that no shipped kind has: while tests are collected, kinds are found by theirs.
+DECLARED: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "half_lbfgs": (lambda batch: None, {"effects": ("backward", "step")}),
     "own_pass": (lambda: None, {"effects": "backward"}),
     "perturb": (lambda: None, {"effects": ("use", "zero_grad")}),
@@ -196,37 +172,29 @@ LAMBDAS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "ppo_batch": (lambda model, minibatch: None, {"effects": "backward"}),
     "clip_value": (lambda: None, {"effects": "clip"}),
     "scaled_step": (lambda: None, {"effects": "step"}),
-    "augment": (lambda batch: batch, {"writes": "batch"}),
-    "distill": (lambda model, teacher, batch: 1.0, {"effects": "backward", "writes": "loss"}),
     "is_finite": (lambda loss: 1, {"writes": "finite"}),
     "open_stream": (lambda: None, {"writes": "stream", "transient": "stream"}),
-    "plateau": (lambda metrics: None, {}),
     "collect": (lambda metrics=None: None, {}),
-    "look_at_gradients": (lambda optimizer: None, {}),
     "choose_modes": (lambda model: None, {"effects": "eval"}),
-}
-CLASSES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "tick": (Tick, {}),
     "tick_at_times": (TickAtTimes, {}),
     "score_at_times": (ScoreAtTimes, {"writes": "score"}),
     "set_up_with": (SetUpWith, {}),
     "set_up_with_stream": (SetUpWithStream, {}),
-    "often": (Often, {}),
+    "often": (type("Often", (TickAtTimes,), {}), {}),
     "some_passes": (SomePasses, {"effects": "backward"}),
     "chunks": (Chunks, {"writes": "chunk"}),
     "folds": (Folds, {"writes": ("train_data", "val_data")}),
     "minibatches": (Minibatches, {"writes": "minibatch"}),
     "judge": (Judge, {"writes": "bad_rounds"}),
-    "query": (Labelled, {}),
-    "inner": (Inner, {"effects": "backward"}),
+    "query": (type("Query", (Tick,), {}), {}),
+    "inner": (type("Inner", (Tick,), {}), {"effects": "backward"}),
     "count_tokens": (CountTokens, {}),
     "look": (Look, {}),
     "ask": (Ask, {}),
 }
-# By names that no shipped kind has: while tests are collected, kinds are found by theirs.
 KINDS: dict[str, Any] = {
-    name: node(name=f"own_{name}", **declared)(implementation)
-    for name, (implementation, declared) in {**LAMBDAS, **CLASSES}.items()
+    name: node(name=f"own_{name}", **declared)(implementation) for name, (implementation, declared) in DECLARED.items()
 }
 
 
@@ -254,23 +222,33 @@ def of(kind: str, optimizer: str | tuple[str, ...] | None = None, **parameters: 
 
 
 def tiny(
-    nodes: dict[str, Any], edges: dict[str, list[str]], guards: dict[str, str] | None = None, **more: Any
+    nodes: dict[str, Any], edges: str | dict[str, list[str]], guards: dict[str, str] | None = None, **more: Any
 ) -> Graph:
-    """A graph from kinds by name: ``tiny({"a": "tick"}, {"a": ["a if again", "end"]}, {"again": "a.ticks < 3"})``.
+    """A graph in short: ``tiny({"a": "tick"}, "a b; b: a if again, end", {"again": "a.ticks < 3"})``.
 
     Arguments:
-        nodes: a kind or a body each, alone or with what it is set to.
+        nodes: a kind or a body each, alone or with what it is set to. Default: the kind of that name.
+        edges: chains of nodes, and after a colon targets with their guards.
     """
 
     def edge(text: str) -> Edge:
         target, _, guard = text.partition(" if ")
         return Edge(target, guard or None)
 
+    if isinstance(edges, str):
+        leaving: dict[str, list[str]] = {}
+        for part in edges.split("; "):
+            source, colon, targets = part.partition(": ")
+            if colon:
+                leaving[source] = targets.split(", ")
+            else:
+                leaving |= {one: [other] for one, other in pairwise(part.split())}
+        nodes, edges = {name: nodes.get(name, name) for name in leaving}, leaving
     graph = Graph(
         "tiny",
         next(iter(nodes)),
         {name: Node(name, "choice") for name in nodes},
-        {name: tuple(map(edge, leaving)) for name, leaving in edges.items()},
+        {name: tuple(edge(text) for text in leaving) for name, leaving in edges.items()},
         guards or {},
         **more,
     )
@@ -294,13 +272,9 @@ def small(graph: Graph) -> World:
     )
 
 
-# What a step by step graph does: fetch, pass, step, clear, and again until there is no more.
-PLAIN = {
-    "next_batch": ["train_batch"],
-    "train_batch": ["step"],
-    "step": ["zero_grad"],
-    "zero_grad": ["end if done", "next_batch"],
-}
+# The smallest sound training: fetch, pass, step, clear, and again until there is no more.
+PLAIN = {"next_batch": ["train_batch"], "train_batch": ["step"], "step": ["zero_grad"],
+         "zero_grad": ["end if done", "next_batch"]}  # fmt: skip
 DONE = {"done": "next_batch.last"}
 COUNTED = {"by": "train_batch.counted"}
 
@@ -327,12 +301,13 @@ def three_losses(graph: Graph) -> Graph:
 
 def two_time_scales(finished: str) -> Graph:
     """Every batch is for two optimizers, of which one steps at every fourth."""
-    graph = plain(zero_grad=["slow_step if slow_due", "finish"], slow_step=["slow_zero"], slow_zero=["finish"],
-                  finish=["end if finished", "next_batch"])  # fmt: skip
-    graph = graph.replace("slow_step", "step").replace("slow_zero", "zero_grad").clock("epochs", "next_batch.epochs")
-    guards = {"slow_due": "next_batch.batches % 4 == 0", "finished": finished}
-    graph = bound("fast step zero_grad", "slow slow_step slow_zero")(replace(graph, guards=guards))
-    return graph.set("train_batch", reads={"optimizer": ["fast", "slow"]})
+    graph = tiny(
+        {"slow_step": of("step", "slow"), "slow_zero": of("zero_grad", "slow"), "step": of("step", "fast"),
+         "zero_grad": of("zero_grad", "fast"), "train_batch": of("train_batch", ("fast", "slow"))},
+        "next_batch train_batch step zero_grad; zero_grad: slow_step if slow_due, finish; slow_step slow_zero finish; "
+        "finish: end if finished, next_batch", {"slow_due": "next_batch.batches % 4 == 0", "finished": finished},
+    )  # fmt: skip
+    return graph.clock("epochs", "next_batch.epochs")
 
 
 # Graphs in which a slot that cannot be saved is alive where a checkpoint is made.
@@ -406,34 +381,17 @@ def two_validations() -> Graph:
 
 
 def sam() -> Graph:
-    graph = add(SHORT, "perturb", after="clip")
-    return graph.insert("second_batch", "train_batch", after="perturb").insert(
-        "second_clip", "clip", after="second_batch"
-    )
+    graph = add(SHORT, "perturb", after="clip").insert("second_batch", "train_batch", after="perturb")
+    return graph.insert("second_clip", "clip", after="second_batch")
 
 
 def gan(trigger: bool) -> Graph:
-    g_batch = of("some_passes", "g", every="2 d_steps") if trigger else of("own_backward", "g")
-    nodes = {
-        "next_batch": "next_batch",
-        "d_batch": of("own_backward", "d"),
-        "d_step": of("step", "d"),
-        "d_zero": of("zero_grad", "d"),
-        "g_batch": g_batch,
-        "g_step": of("step", "g"),
-        "g_zero": of("zero_grad", "g"),
-        "finish": of("finish", after="3 epochs"),
-    }
-    edges = {
-        "next_batch": ["d_batch"],
-        "d_batch": ["d_step"],
-        "d_step": ["d_zero"],
-        "d_zero": ["g_batch if g_due", "finish"] if trigger else ["g_batch"],
-        "g_batch": ["g_step"],
-        "g_step": ["g_zero"],
-        "g_zero": ["finish"],
-        "finish": ["end if finished", "next_batch"],
-    }
+    nodes = {"d_batch": of("own_backward", "d"), "finish": of("finish", after="3 epochs")}
+    for name in "dg":
+        nodes |= {f"{name}_step": of("step", name), f"{name}_zero": of("zero_grad", name)}
+    nodes["g_batch"] = of("some_passes", "g", every="2 d_steps") if trigger else of("own_backward", "g")
+    edges = "next_batch d_batch d_step d_zero; g_batch g_step g_zero finish; finish: end if finished, next_batch; "
+    edges += "d_zero: g_batch if g_due, finish" if trigger else "d_zero g_batch"
     guards = {"finished": "finish.due", **({"g_due": "g_batch.due"} if trigger else {})}
     return tiny(nodes, edges, guards, units={"d_steps": "d_step.steps", "epochs": "next_batch.epochs"})
 
@@ -444,9 +402,8 @@ def truncated() -> Graph:
 
 
 def folds() -> Graph:
-    nodes = {"next_fold": of("folds"), "train": SHORT}
-    return tiny(nodes, {"next_fold": ["train"], "train": ["end if done", "next_fold"]}, {
-        "done": "next_fold.fold >= next_fold.folds"})  # fmt: skip
+    nodes = {"next_fold": "folds", "train": SHORT}
+    return tiny(nodes, "next_fold train; train: end if done, next_fold", {"done": "next_fold.fold >= next_fold.folds"})
 
 
 def two_phases() -> Graph:
@@ -465,43 +422,16 @@ def two_phases() -> Graph:
 
 
 def tested(**where: Any) -> Graph:
-    test = {"graph": EVALUATE.set("begin_evaluation", split="test"), "reads": {"val_data": "test_data"}}
+    test: dict[str, Any] = {"graph": EVALUATE.set("begin_evaluation", split="test"), "reads": {"val_data": "test_data"}}
     return SHORT.insert("test", **test, **where)
 
 
-def folds_with_metrics() -> Graph:
-    """Each fold hands out its metrics, to a reader that does without where there was no validation."""
-    graph = folds()
-    inner = graph.set("train", graph=replace(SHORT, outputs=("metrics",)))
-    return add(inner, "collect", after="train")
-
-
 def ppo() -> Graph:
-    nodes = {
-        "rollout": of("rollout"),
-        "minibatches": of("minibatches"),
-        "ppo_batch": of("ppo_batch"),
-        "clip": of("clip", max_norm=0.5),
-        "step": "step",
-        "zero_grad": "zero_grad",
-        "finish": of("finish", after="12 steps"),
-    }
-    edges = {
-        "rollout": ["minibatches"],
-        "minibatches": ["ppo_batch"],
-        "ppo_batch": ["clip"],
-        "clip": ["step"],
-        "step": ["zero_grad"],
-        "zero_grad": ["finish if buffer_used", "minibatches"],
-        "finish": ["end if finished", "rollout"],
-    }
+    nodes = {"clip": of("clip", max_norm=0.5), "finish": of("finish", after="12 steps")}
+    edges = ("rollout minibatches ppo_batch clip step zero_grad; zero_grad: finish if buffer_used, minibatches; "
+             "finish: end if finished, rollout")  # fmt: skip
     guards = {"buffer_used": "minibatches.finished", "finished": "finish.due"}
     return tiny(nodes, edges, guards, units={"steps": "step.steps"})
-
-
-def half_precision() -> Graph:
-    graph = add(SHORT.set("clip", max_norm=1.0), "unscale", before="clip")
-    return graph.replace("step", KINDS["scaled_step"]).clock("steps", "step.runs")
 
 
 def one_of_two() -> Graph:
@@ -515,7 +445,7 @@ SUMS = {"training_step": lambda: lambda model, batch: {"loss": model(batch).squa
 
 
 def two_sums() -> Graph:
-    second = {"writes": {"loss": "other"}, "per": "tokens"}
+    second: dict[str, Any] = {"writes": {"loss": "other"}, "per": "tokens"}
     graph = SHORT.set("accumulate", every=2).insert("second_batch", "train_batch", after="train_batch", **second)
     both = {"by": "train_batch.counted + second_batch.counted"}
     return graph.overlay("token_windows").set("divide", reads=both)
@@ -526,23 +456,12 @@ def sum_and_mean() -> Graph:
     return graph.insert("second_batch", "train_batch", after="divide", writes={"loss": "other"})
 
 
-def several_by_hand() -> Graph:
-    nodes = {"next_batch": "next_batch", "lbfgs": of("lbfgs", ("a", "b"))}
-    return tiny(nodes, {"next_batch": ["lbfgs"], "lbfgs": ["end if done", "next_batch"]}, DONE)
-
-
 def maml() -> Graph:
-    inner = tiny(
-        {
-            "inner": of("inner", "fast"),
-            "inner_step": of("step", "fast"),
-            "inner_zero": of("zero_grad", "fast"),
-        },
-        {"inner": ["inner_step"], "inner_step": ["inner_zero"], "inner_zero": ["end if adapted", "inner"]},
-        {"adapted": "inner.passes >= 3"},
-    )
+    inner = {"inner": of("inner", "fast"), "inner_step": of("step", "fast"), "inner_zero": of("zero_grad", "fast")}
+    edges = "inner inner_step inner_zero; inner_zero: end if adapted, inner"
+    body = tiny(inner, edges, {"adapted": "inner.ticks >= 3"})
     graph = bound("slow train_batch step zero_grad")(plain())
-    return graph.insert("adapt", "choice", before="train_batch").set("adapt", graph=inner)
+    return graph.insert("adapt", "choice", before="train_batch").set("adapt", graph=body)
 
 
 def stopping_early(by: str) -> Graph:
@@ -553,13 +472,12 @@ def stopping_early(by: str) -> Graph:
 
 
 def alternating() -> Graph:
-    nodes: dict[str, Any] = {"next_batch": "next_batch"}
-    edges = {"next_batch": ["a_batch if even", "b_batch"], "go_on": ["end if done", "next_batch"]}
+    nodes: dict[str, Any] = {"go_on": "choice"}
     for name in "ab":
         nodes |= {f"{name}_batch": of("own_backward", name), f"{name}_step": of("step", name)}
         nodes |= {f"{name}_zero": of("zero_grad", name)}
-        edges |= {f"{name}_batch": [f"{name}_step"], f"{name}_step": [f"{name}_zero"], f"{name}_zero": ["go_on"]}
-    nodes["go_on"] = "choice"
+    edges = ("next_batch: a_batch if even, b_batch; a_batch a_step a_zero go_on; b_batch b_step b_zero go_on; "
+             "go_on: end if done, next_batch")  # fmt: skip
     return tiny(nodes, edges, {"even": "next_batch.batches % 2 == 0", "done": "next_batch.epoch == 1"})
 
 
@@ -568,23 +486,9 @@ def without_bad_losses() -> Graph:
     return graph.connect("is_finite", "discard", when="bad").connect("discard", "decide")
 
 
-def warm_up() -> Graph:
-    return tiny(
-        {"warm_up": FIT.set("finish", after="2 steps"), "train": SHORT}, {"warm_up": ["train"], "train": ["end"]}
-    )
-
-
 def update_nested() -> Graph:
-    update = tiny({"clip": "clip", "step": "step", "zero_grad": "zero_grad"},
-                  {"clip": ["step"], "step": ["zero_grad"], "zero_grad": ["end"]})  # fmt: skip
     graph = SHORT.redirect("accumulate", "clip", "zero_grad").remove("clip").remove("step")
-    graph = graph.clock("steps", "zero_grad.runs")
-    return graph.set("zero_grad", graph=update)
-
-
-def active_learning() -> Graph:
-    return tiny({"train": SHORT, "query": of("query")}, {"train": ["query"], "query": ["end if enough", "train"]}, {
-        "enough": "query.labels >= 20"})  # fmt: skip
+    return graph.clock("steps", "zero_grad.runs").set("zero_grad", graph=tiny({}, "clip step zero_grad end"))
 
 
 def sanity_pass() -> Graph:
@@ -592,11 +496,13 @@ def sanity_pass() -> Graph:
     return replace(graph, start="sanity")
 
 
-def curriculum() -> Graph:
-    graph = add(plain(), "often", after="zero_grad").clock("steps", "step.steps")
-    return graph
+def evaluated_twice() -> Graph:
+    inner = {"split": "inner_split", "training_state": "inner_state"}
+    graph = EVALUATE.insert("inner", "begin_evaluation", after="begin_evaluation", split="inner", writes=inner)
+    return graph.insert("end_inner", "end_evaluation", before="end_evaluation", reads=inner, writes={"metrics": "m"})
 
 
+TEST: dict[str, Callable[[], Any]] = {"test_data": lambda: [torch.ones(2, 2)] * 2}
 SOUND = [
     Sound("a window", lambda: SHORT.set("accumulate", every=4), "accumulate step"),
     Sound("carried windows", lambda: SHORT.guard("window_cut", "finish.due").set("accumulate", every=4), "step"),
@@ -607,8 +513,6 @@ SOUND = [
     Sound("a window by the number of the batch", lambda: SHORT.guard(
         "window_complete", "accumulate.count >= accumulate.every or next_batch.batches % 2 == 0"), "step"),
     Sound("EMA after the step", lambda: add(SHORT, "ema", after="step"), "ema"),
-    Sound("EMA now and then", lambda: add(SHORT, "ema", "often", after="step"), "ema"),
-    Sound("SWA after each epoch", lambda: add(SHORT, "swa", "ema", after="end_epoch"), "swa"),
     Sound("an average that begins where the run ends", lambda: SHORT.overlay("swa").set("swa", **{"from": "2 epochs"}),
           "swa"),
     Sound("two loggers", lambda: periodic(SHORT, "log_often", "log", every="1 steps"), "log_often"),
@@ -625,7 +529,6 @@ SOUND = [
         "inner", graph=replace(EVALUATE, outputs=()).set("begin_evaluation", split="inner"),
         before="end_evaluation")), "validate/inner/eval_batch"),
     Sound("no validation", lambda: SHORT.remove("validate"), "step"),
-    Sound("no checkpoints", lambda: SHORT.remove("checkpoint"), "step"),
     Sound("a checkpoint after each validation",
           lambda: replace(SHORT.redirect("validate", "decide", "checkpoint").disconnect("decide", "checkpoint").set(
               "checkpoint", every="1 batches"), allow=("G209",)), "checkpoint"),
@@ -638,28 +541,28 @@ SOUND = [
     Sound("a GAN in turn", lambda: gan(trigger=False), "d_step g_step", optimizers("g", "d")),
     Sound("truncated BPTT", truncated, "chunks step"),
     Sound("k-fold around fit", folds, "train", {"data": lambda: [torch.ones(2, 2)] * 4}),
-    Sound("k-fold whose folds hand out metrics", folds_with_metrics, "train collect",
+    Sound("k-fold whose folds hand out metrics", lambda: add(folds().set(
+        "train", graph=replace(SHORT, outputs=("metrics",))), "collect", after="train"), "train collect",
           {"data": lambda: [torch.ones(2, 2)] * 4}),
     Sound("two phases that share parameters", two_phases, "whole_unused head_unused", optimizers("head", "whole")),
-    *(
-        Sound(f"an evaluation before the end: {where}", lambda where=where: tested(**where), "test",
-              {"test_data": lambda: [torch.ones(2, 2)] * 2})
-        for where in ({"between": ("decide", "finish")}, {"before": "finish"}, {"after": "finish"}, {"before": "end"})
-    ),
+    Sound("an evaluation before the last decision", lambda: tested(between=("decide", "finish")), "test", TEST),
+    Sound("an evaluation before the end", lambda: tested(before="end"), "test", TEST),
     Sound("two evaluations of the same batches", lambda: SHORT.set("validate", graph=evaluated_twice()),
           "validate/end_inner"),
     Sound("layers that keep training in an evaluation", lambda: SHORT.set("validate", graph=add(
         EVALUATE, "choose_modes", after="begin_evaluation")), "validate/choose_modes"),
     Sound("PPO", ppo, "rollout ppo_batch step"),
-    Sound("distillation", lambda: SHORT.replace("train_batch", KINDS["distill"]), "train_batch",
-          {"teacher": lambda: torch.nn.Linear(2, 2)}),
     Sound("clipping by value", lambda: SHORT.replace("clip", KINDS["clip_value"]), "clip"),
     Sound("clipping by value and norm", lambda: add(SHORT.set("clip", max_norm=1.0), "clip_value", after="clip"),
           "clip_value clip"),
-    Sound("half precision with a scaler", half_precision, "unscale step"),
+    Sound("half precision with a scaler", lambda: add(
+        SHORT, "unscale", before="clip").replace("step", KINDS["scaled_step"]).clock("steps", "step.runs"),
+          "unscale step"),
     Sound("sums of two nodes, divided by both counts", two_sums, "divide", SUMS),
     Sound("a sum divided in its window, and a mean after it", sum_and_mean, "divide second_batch", SUMS),
-    Sound("two optimizers by hand in one node", several_by_hand, "lbfgs", optimizers("a", "b")),
+    Sound("two optimizers by hand in one node", lambda: tiny(
+        {"lbfgs": of("lbfgs", ("a", "b"))}, "next_batch lbfgs; lbfgs: end if done, next_batch", DONE),
+          "lbfgs", optimizers("a", "b")),
     Sound("two optimizers that go together",
           lambda: listed(SHORT), "step zero_grad", optimizers("a", "b")),
     Sound("two time scales, of which the slow one ends the run", lambda: two_time_scales("slow_due and "
@@ -667,33 +570,22 @@ SOUND = [
     Sound("MAML", maml, "adapt/inner step", optimizers("fast", "slow")),
     Sound("early stopping by a slot", lambda: stopping_early("slot"), "judge"),
     Sound("early stopping by progress", lambda: stopping_early("field"), "judge"),
-    Sound("a warm-up nested", warm_up, "warm_up/step train/step"),
-    Sound("a warm-up of the learning rate", lambda: add(SHORT, "warm_up", "look_at_gradients", before="step"),
-          "warm_up"),
+    Sound("a warm-up nested", lambda: tiny({"warm_up": FIT.set("finish", after="2 steps"), "train": SHORT},
+                                           "warm_up train end"), "warm_up/step train/step"),
     Sound("alternating optimizers", alternating, "a_step b_step", optimizers("a", "b")),
-    Sound("a pause at each step", lambda: SHORT.insert("pause", "choice", after="zero_grad"), "pause"),
-    Sound("a pause now and then", lambda: periodic(SHORT, "pause", KINDS["often"]), "pause"),
     Sound("bad losses thrown away", without_bad_losses, "is_finite"),
-    Sound("augmentation", lambda: add(SHORT, "augment", between=("next_batch", "train_batch")), "augment"),
     Sound("three losses in a window of three", lambda: three_losses(SHORT).set("accumulate", every=3), "third step"),
     Sound("three losses in a window of six", lambda: three_losses(SHORT).set("accumulate", every=6), "third step"),
     Sound("one of two losses in a window of three", one_of_two, "second train_batch"),
-    Sound("two losses in one step", lambda: add(SHORT, "second", "own_backward", after="train_batch"), "second"),
-    Sound("a look at the gradients", lambda: add(SHORT, "look_at_gradients", after="clip"), "look_at_gradients"),
-    Sound("a scheduler that reads metrics", lambda: add(SHORT, "plateau", after="validate"), "plateau"),
     Sound("the update as a nested graph", update_nested, "zero_grad/step"),
-    Sound("active learning", active_learning, "train/step query"),
+    Sound("active learning", lambda: tiny(
+        {"train": SHORT}, "train query; query: end if enough, train", {"enough": "query.ticks >= 2"}),
+          "train/step query"),
     Sound("a stream opened and read at once", lambda: add(add(SHORT, "open_stream", after="train_batch"), "read_stream",
                                                           after="open_stream"), "read_stream"),
-    Sound("the smallest training", plain, "step"),
-    Sound("the smallest training, and something now and then", curriculum, "step"),
+    Sound("the smallest training, and something now and then", lambda: add(
+        plain(), "often", after="zero_grad").clock("steps", "step.steps"), "step"),
     Sound("other names", lambda: SHORT.rename("step", "update").rename("decide", "hub"), "update hub"),
     Sound("clearing before the pass", lambda: plain(zero_grad=["train_batch"], next_batch=["zero_grad"], step=[
             "end if done", "next_batch"]), "zero_grad"),
 ]  # fmt: skip
-
-
-def evaluated_twice() -> Graph:
-    inner = {"split": "inner_split", "training_state": "inner_state"}
-    graph = EVALUATE.insert("inner", "begin_evaluation", after="begin_evaluation", split="inner", writes=inner)
-    return graph.insert("end_inner", "end_evaluation", before="end_evaluation", reads=inner, writes={"metrics": "m"})

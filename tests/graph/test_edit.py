@@ -157,18 +157,6 @@ def test_every_verb_is_in_the_table() -> None:
     assert {text.split(" = ")[0] for _, text, *_ in EDITS} == set(known.split(", "))
 
 
-def test_inserted_after_is_directly_after() -> None:
-    graph = FIT
-    for name in ("first", "second", "third"):
-        graph = graph.insert(name, "choice", after="validate")
-    assert [leaving(graph, name) for name in ("validate", "third", "second", "first")] == [
-        "third",
-        "second",
-        "first",
-        "decide",
-    ]
-
-
 def test_the_start_moves_with_what_is_inserted_before_it_and_with_its_name() -> None:
     assert FIT.insert("hello", "choice", before="decide").start == "hello"
     assert FIT.insert("hello", "choice", before="step").start == "decide"
@@ -221,11 +209,6 @@ def test_another_kind_keeps_what_is_set_and_has_no_body() -> None:
     assert FIT.set("validate", use="choice").nodes["validate"].body is None
     with pytest.raises(EditError, match="has both `use` and `graph`"):
         FIT.set("clip", use="step", graph="evaluate")
-
-
-def test_a_parameter_may_have_any_name() -> None:
-    graph = FIT.insert("x", "choice").set("x", name="a", self=1, after="b")
-    assert graph.nodes["x"].parameters == {"name": "a", "self": 1, "after": "b"}
 
 
 def test_a_body_is_a_name_a_file_or_a_graph(tmp_path: Path) -> None:

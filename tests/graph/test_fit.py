@@ -13,7 +13,7 @@ from graphtrain import Graph
 FIT_GRAPH = Graph.load("fit")
 
 # Setting, value, and the same as edits.
-EDITS = [
+EDITS: list[tuple[dict[str, Any], Graph]] = [
     ({"epochs": 3}, FIT_GRAPH.set("finish", after="3 epochs")),
     ({"epochs": 0.5}, FIT_GRAPH.set("finish", after="0.5 epochs")),
     ({"steps": 100}, FIT_GRAPH.set("finish", after="100 steps")),
@@ -31,8 +31,6 @@ EDITS = [
     ({"save_every": ["1 epochs", "5 minutes"]}, FIT_GRAPH.set("checkpoint", every=["1 epochs", "5 minutes"])),
     ({"keep": 5}, FIT_GRAPH.set("checkpoint", keep=5)),
     ({"best": "val/loss"}, FIT_GRAPH.set("checkpoint", best="val/loss")),
-    ({"best": "val/f1"}, FIT_GRAPH.set("checkpoint", best="val/f1")),
-    ({"best": "val/width"}, FIT_GRAPH.set("checkpoint", best="val/width")),
     ({"best": "val/accuracy", "best_mode": "min"}, FIT_GRAPH.set("checkpoint", best="val/accuracy", best_mode="min")),
     ({"ema": 0.99}, FIT_GRAPH.overlay("ema").set("ema", decay=0.99)),
     ({"early_stop": 5}, FIT_GRAPH.overlay("early_stop").set("early_stop", patience=5)),

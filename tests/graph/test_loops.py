@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -22,92 +23,83 @@ def names_in(problem: Problem) -> set[str]:
 
 def waiting_from(every: str, start: str) -> Graph:
     """A round is counted, then a loop that counts ticks waits for `b` to be due."""
-    return tiny(
-        {"c": "tick", "a": "tick", "b": "tick_at_times"},
-        {"c": ["a"], "a": ["end if due", "b"], "b": ["a"]},
-        {"due": "b.due"},
-        units={"rounds": "c.ticks", "ticks": "a.ticks"},
-    ).set("b", every=every, **{"from": start})
+    units = {"rounds": "c.ticks", "ticks": "a.ticks"}
+    graph = tiny({**TICKS, "c": "tick"}, "c a; a: end if due, b; b a", {"due": "b.due"}, units=units)
+    return graph.set("b", every=every, **{"from": start})
+
+
+TICKS = {"a": "tick", "b": "tick_at_times"}
+JUNCTION = {"a": "tick", "b": "choice"}
+OWN = dict.fromkeys(("train_batch", "again", "first", "second"), "own_pass")
+UPDATE = {"train_batch", "accumulate", "exchange", "clip", "step", "zero_grad"}
+
+
+def ticking(edges: str, guards: dict[str, str], **more: Any) -> Graph:
+    """A node that is due at times, and one that counts."""
+    return tiny(TICKS, edges, guards, units={"steps": "a.ticks"}).set("b", **more)
 
 
 def waiting_for_loss() -> Graph:
-    edges = {"x": ["y"], "y": ["end if enough", "x"]}
-    return tiny({"x": "tick", "y": "use_loss"}, edges, {"enough": "loss > 2"})
+    return tiny({"x": "tick", "y": "use_loss"}, "x y; y: end if enough, x", {"enough": "loss > 2"})
 
 
 def counting() -> Graph:
-    return tiny({"x": "tick", "y": "choice"}, {"x": ["y"], "y": ["end if over", "x"]}, {"over": "x.ticks > 2"})
+    return tiny({"x": "tick", "y": "choice"}, "x y; y: end if over, x", {"over": "x.ticks > 2"})
 
 
 ENDLESS: list[tuple[str, Graph, str, set[str]]] = [
     ("a guard that stays true hides the edges behind it", FIT.guard("epoch_done", "next_batch.last"), "G502",
      {"decide", "end_epoch", "log"}),
-    ("a step after each pass, and never a batch", FIT.redirect("zero_grad", "decide", "train_batch"), "G501",
-     {"train_batch", "accumulate", "exchange", "clip", "step", "zero_grad"}),
+    ("a step after each pass, and never a batch", FIT.redirect("zero_grad", "decide", "train_batch"), "G501", UPDATE),
     ("an epoch that begins with no batch",
      replace(FIT.redirect("decide", "next_batch", "train_batch"), allow=("G304",)), "G502",
-     {"train_batch", "accumulate", "exchange", "clip", "step", "zero_grad", "decide", "log", "validate", "schedule",
-      "checkpoint"}),
-    ("a count that grows cannot fall below",
-     tiny({"a": "tick"}, {"a": ["end if few", "a"]}, {"few": "a.runs < 3"}), "G502", {"a"}),
+     {*UPDATE, "decide", "log", "validate", "schedule", "checkpoint"}),
+    ("a count that grows cannot fall below", tiny({"a": "tick"}, "a: end if few, a", {"few": "a.runs < 3"}), "G502",
+     {"a"}),
     ("two answers that exclude each other",
-     tiny({"a": "tick", "b": "choice"}, {"a": ["b"], "b": ["end if both", "a"]},
-          {"both": "a.ticks > 3 and a.ticks < 2"}), "G502", {"a", "b"}),
+     tiny(JUNCTION, "a b; b: end if both, a", {"both": "a.ticks > 3 and a.ticks < 2"}), "G502", {"a", "b"}),
     ("a window that is full with no pass", FIT.set("accumulate", every=1).guard(
         "finished", "accumulate.full and accumulate.count == 0"), "G502",
-     {"begin_epoch", "next_batch", "train_batch", "accumulate", "exchange", "clip", "step", "zero_grad", "decide",
-      "end_epoch", "log", "validate", "schedule", "checkpoint"}),
-    ("an answer and its opposite one after the other",
-     tiny({"a": "tick", "b": "choice"}, {"a": ["b if odd", "a if even", "end"], "b": ["a"]},
-          {"odd": "a.ticks % 2 == 1", "even": "not a.ticks % 2 == 1"}), "G502", {"a", "b"}),
+     {*UPDATE, "begin_epoch", "next_batch", "decide", "end_epoch", "log", "validate", "schedule", "checkpoint"}),
+    ("an answer and its opposite one after the other", tiny(
+        JUNCTION, "a: b if odd, a if even, end; b a",
+        {"odd": "a.ticks % 2 == 1", "even": "not a.ticks % 2 == 1"}), "G502", {"a", "b"}),
     ("a count of passes that is the same at each visit",
      plain(train_batch=["accumulate"], accumulate=["end if two", "step"], zero_grad=["next_batch"])
-     .guard("two", "accumulate.count > 1"), "G501",
-     {"next_batch", "train_batch", "accumulate", "step", "zero_grad"}),
+     .guard("two", "accumulate.count > 1"), "G501", {"next_batch", "train_batch", "accumulate", "step", "zero_grad"}),
     ("a count that the ways which it allows keep the same", tiny(
-        {"again": "own_pass", "train_batch": "own_pass", "clip": "clip", "step": "step", "zero_grad": "zero_grad",
-         "accumulate": "accumulate", "a": "tick", "last": "step", "clear": "zero_grad"},
-        {"again": ["train_batch if empty", "clip"], "clip": ["step"], "step": ["zero_grad"],
-         "zero_grad": ["train_batch"], "train_batch": ["accumulate"], "accumulate": ["again if few", "last"],
-         "last": ["clear"], "clear": ["a"], "a": ["end if empty", "again"]},
-        {"empty": "accumulate.count == 0", "few": "accumulate.count < 2"}), "G501",
-     {"again", "train_batch", "clip", "step", "zero_grad", "accumulate"}),
+        {**OWN, "a": "tick", "last": "step", "clear": "zero_grad"},
+        "again: train_batch if empty, clip; clip step zero_grad train_batch accumulate; accumulate: again if few, "
+        "last; last clear a; a: end if empty, again",
+        {"empty": "accumulate.count == 0", "few": "accumulate.count < 2"}),
+     "G501", {*UPDATE, "again"} - {"exchange"}),
     ("a loop that is entered with another count than there is after clearing", tiny(
-        {"first": "own_pass", "second": "own_pass", "a": "choice", "b": "tick", "train_batch": "own_pass",
-         "accumulate": "accumulate", "step": "step", "zero_grad": "zero_grad"},
-        {"first": ["second"], "second": ["a"], "a": ["b if two", "train_batch"], "b": ["a"],
-         "train_batch": ["accumulate"], "accumulate": ["step"], "step": ["zero_grad"],
-         "zero_grad": ["end if done", "a"]},
+        {**OWN, "a": "choice", "b": "tick"},
+        "first second a; a: b if two, train_batch; b a; train_batch accumulate step zero_grad; "
+        "zero_grad: end if done, a",
         {"two": "accumulate.count == 2", "done": "accumulate.runs > 3"}), "G501", {"a", "b"}),
     ("a body that does not count", tiny(
-        {"inner": EVALUATE, "accumulate": "accumulate", "train_batch": "own_pass", "step": "step",
-         "zero_grad": "zero_grad"},
-        {"inner": ["accumulate"], "accumulate": ["train_batch if some", "inner"], "train_batch": ["step"],
-         "step": ["zero_grad"], "zero_grad": ["end"]}, {"some": "accumulate.count > 0"}), "G501",
-     {"inner", "accumulate"}),
-    ("a body that reads what only the graph around it changes",
-     tiny({"a": "tick", "body": (waiting_for_loss(), {"reads": {"loss": "a.ticks"}})},
-          {"a": ["body"], "body": ["end"]}), "G501", {"body/x", "body/y"}),
-    ("never", tiny({"a": "tick", "b": "tick_at_times"}, {"a": ["b"], "b": ["end if due", "a"]}, {"due": "b.due"},
-                   units={"steps": "a.ticks"}).set("b", every="never"), "G501", {"a", "b"}),
-    ("once is not due again", tiny({"a": "tick", "b": "tick_at_times"}, {"a": ["b"], "b": ["end if due", "a"]},
-                                   {"due": "b.due"}, units={"steps": "a.ticks"}).set("b", every="once"), "G501",
-     {"a", "b"}),
+        {**OWN, "inner": EVALUATE},
+        "inner accumulate; accumulate: train_batch if some, inner; train_batch step zero_grad end",
+        {"some": "accumulate.count > 0"}), "G501", {"inner", "accumulate"}),
+    ("a body that reads what only the graph around it changes", tiny(
+        {"a": "tick", "body": (waiting_for_loss(), {"reads": {"loss": "a.ticks"}})}, "a body end"), "G501",
+     {"body/x", "body/y"}),
+    ("never", ticking("a b; b: end if due, a", {"due": "b.due"}, every="never"), "G501", {"a", "b"}),
+    ("once is not due again", ticking("a b; b: end if due, a", {"due": "b.due"}, every="once"), "G501", {"a", "b"}),
     ("a start that is counted outside the loop", waiting_from("1 ticks", "3 rounds"), "G502", {"a", "b"}),
     ("an amount that is counted outside the loop", waiting_from("2 rounds", "3 ticks"), "G502", {"a", "b"}),
     ("what is due once, from a start that is counted outside the loop", waiting_from("once", "3 rounds"), "G501",
      {"a", "b"}),
-    ("what is due once, and waited for again, from a start that the loop counts",
-     tiny({"a": "tick", "b": "tick_at_times"}, {"a": ["b"], "b": ["end if often", "a"]}, {"often": "b.ticks >= 3"},
-          units={"steps": "a.ticks"}).set("b", every="once", **{"from": "3 steps"}), "G501", {"a", "b"}),
+    ("what is due once, and waited for again, from a start that the loop counts", ticking(
+        "a b; b: end if often, a", {"often": "b.ticks >= 3"}, every="once", **{"from": "3 steps"}), "G501", {"a", "b"}),
     ("a start that the node itself would have to count",
      FIT.set("validate", **{"from": "5 validations"}, graph=replace(EVALUATE, optional=()))
      .guard("finished", "validate.runs >= 3 and accumulate.count == 0"), "G502",
-     {"begin_epoch", "next_batch", "train_batch", "accumulate", "exchange", "clip", "step", "zero_grad", "decide",
-      "end_epoch", "log", "schedule", "checkpoint"}),
-    ("what a body counted, read by a loop without it",
-     tiny({"body": counting(), "a": "choice", "b": "tick"},
-          {"body": ["a"], "a": ["end if over", "b"], "b": ["a"]}, {"over": "body/x.ticks > 5"}), "G501", {"a", "b"}),
+     {*UPDATE, "begin_epoch", "next_batch", "decide", "end_epoch", "log", "schedule", "checkpoint"}),
+    ("what a body counted, read by a loop without it", tiny(
+        {"body": counting(), "a": "choice", "b": "tick"}, "body a; a: end if over, b; b a",
+        {"over": "body/x.ticks > 5"}), "G501", {"a", "b"}),
 ]  # fmt: skip
 
 
@@ -123,43 +115,34 @@ def test_a_graph_with_a_trap_is_refused_with_the_nodes_that_cannot_be_left(
 
 
 SOUND: list[tuple[str, Graph]] = [
-    ("a count that grows", tiny({"a": "tick"}, {"a": ["a if few", "end"]}, {"few": "a.runs < 3"})),
-    ("a trigger that fires whatever the guards before it answer",
-     periodic(FIT, "again", KINDS["tick_at_times"])),
+    ("a count that grows", tiny({"a": "tick"}, "a: a if few, end", {"few": "a.runs < 3"})),
+    ("a trigger that fires whatever the guards before it answer", periodic(FIT, "again", KINDS["tick_at_times"])),
     ("a window that is longer than an epoch", FIT.set("accumulate", every=100)),
     ("what is due once, and not again after it has run",
-     tiny({"a": "tick", "b": "tick_at_times"}, {"a": ["b"], "b": ["a if due", "end"]},
-          {"due": "b.due"}, units={"steps": "a.ticks"}).set("b", every="once")),
+     ticking("a b; b: a if due, end", {"due": "b.due"}, every="once")),
     ("a node at the hub that is due once", periodic(FIT, "again", KINDS["tick_at_times"], every="once")),
     ("an end that waits for what is due once, from some step on",
-     tiny({"a": "tick", "b": "tick_at_times"}, {"a": ["end if due", "a"], "b": ["end"]}, {"due": "b.due"},
-          units={"steps": "a.ticks"}).set("b", every="once", **{"from": "3 steps"}).redirect("a", "end", "b")),
+     ticking("a: b if due, a; b end", {"due": "b.due"}, every="once", **{"from": "3 steps"})),
     ("an end that waits for what is counted in the loop, from a start on", waiting_from("1 ticks", "3 ticks")),
     ("what a body counts, read by a loop around it",
-     tiny({"body": counting(), "a": "choice"}, {"body": ["a"], "a": ["end if over", "body"]},
-          {"over": "body/x.ticks > 5"})),
+     tiny({"body": counting(), "a": "choice"}, "body a; a: end if over, body", {"over": "body/x.ticks > 5"})),
     ("an end by steps alone", FIT.set("finish", after="3 steps")),
-    ("an answer and its opposite, both of which lead on",
-     tiny({"a": "tick", "b": "choice"}, {"a": ["b if odd", "end if even", "a"], "b": ["a"]},
-          {"odd": "a.ticks % 2 == 1", "even": "a.ticks % 2 != 1"})),
-    ("a body that counts for the graph around it",
-     tiny({"inner": tiny({"train_batch": "own_pass"}, {"train_batch": ["end"]}), "accumulate": "accumulate",
-           "step": "step", "zero_grad": "zero_grad"},
-          {"inner": ["accumulate"], "accumulate": ["step if full", "inner"], "step": ["zero_grad"],
-           "zero_grad": ["end"]}, {"full": "accumulate.count >= accumulate.every"})),
-    ("a body that is entered only when due, and reads that it is",
-     tiny({"a": "tick", "body": (tiny({"x": "tick", "y": "use_loss"}, {"x": ["y"], "y": ["end if over", "x"]},
-                                      {"over": "loss and x.ticks > 2"}),
-                                 {"every": "2 ticks", "reads": {"loss": "body.due"}})},
-          {"a": ["body"], "body": ["end if done", "a"]}, {"done": "a.ticks > 5"}, units={"ticks": "a.ticks"})),
-    ("a body that reads the count of passes around it, to which it adds",
-     tiny({"body": (tiny({"x": "own_pass", "y": "use_loss"}, {"x": ["y"], "y": ["end if enough", "x"]},
-                         {"enough": "loss > 2"}), {"reads": {"loss": "accumulate.count"}}),
-           "accumulate": "accumulate", "step": "step", "zero_grad": "zero_grad"},
-          {"body": ["accumulate"], "accumulate": ["step"], "step": ["zero_grad"], "zero_grad": ["end"]})),
+    ("an answer and its opposite, both of which lead on", tiny(
+        JUNCTION, "a: b if odd, end if even, a; b a", {"odd": "a.ticks % 2 == 1", "even": "a.ticks % 2 != 1"})),
+    ("a body that counts for the graph around it", tiny(
+        {"inner": tiny(OWN, "train_batch end")},
+        "inner accumulate; accumulate: step if full, inner; step zero_grad end",
+        {"full": "accumulate.count >= accumulate.every"})),
+    ("a body that is entered only when due, and reads that it is", tiny(
+        {"a": "tick", "body": (tiny({"x": "tick", "y": "use_loss"}, "x y; y: end if over, x",
+                                    {"over": "loss and x.ticks > 2"}),
+                               {"every": "2 ticks", "reads": {"loss": "body.due"}})},
+        "a body; body: end if done, a", {"done": "a.ticks > 5"}, units={"ticks": "a.ticks"})),
+    ("a body that reads the count of passes around it, to which it adds", tiny(
+        {"body": (tiny({"x": "own_pass", "y": "use_loss"}, "x y; y: end if enough, x", {"enough": "loss > 2"}),
+                  {"reads": {"loss": "accumulate.count"}})}, "body accumulate step zero_grad end")),
     ("a body that reads a field of its own by way of the graph around it",
-     tiny({"body": (waiting_for_loss(), {"reads": {"loss": "body/x.ticks"}})},
-          {"body": ["end"]})),
+     tiny({"body": (waiting_for_loss(), {"reads": {"loss": "body/x.ticks"}})}, "body end")),
 ]  # fmt: skip
 
 

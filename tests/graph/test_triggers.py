@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphtrain import Trigger
@@ -82,12 +82,14 @@ def test_minutes_and_hours_are_counted_in_seconds_and_the_run_in_steps(term: Ter
     assert (str(term.base), term.counted) == (base, counted)
 
 
+@settings(max_examples=40)
 @given(st.fractions(min_value=Fraction(1, 10**6), max_value=10**9, max_denominator=10**6))
 def test_an_amount_reads_back_as_it_was_written(amount: Fraction) -> None:
     assert Trigger(str(Term(amount, "steps"))).terms == (Term(amount, "steps"),)
     assert Fraction(decimal(amount)) == amount
 
 
+@settings(max_examples=40)
 @given(st.fractions(min_value=0, max_value=1000), st.fractions(min_value=Fraction(1, 100), max_value=100))
 def test_the_next_multiple_is_the_first_beyond(value: Fraction, amount: Fraction) -> None:
     multiple = next_multiple(value, amount)

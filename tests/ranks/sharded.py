@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import resource
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -347,26 +346,26 @@ def full_disk(folder: Path) -> tuple[str, list[Path]]:
     return "", []
 
 
-def refused(case: Case, edit: Edit, optimizer: str = "") -> str:
-    """The error that a run ends with; empty for none."""
-    trained = [each for each in model_of(case).parameters() if each.requires_grad]
-    given = {"optimizer": torch.optim.LBFGS(trained)} if optimizer else {}
-    try:
-        trainer_of(case, edit, **given).run()
-    except GraphtrainError as error:
-        return str(error)
-    return ""
+def refused(case: Case, changes: list[tuple[Edit, str]]) -> list[str]:
+    """The errors that runs end with, each with an edit and perhaps another optimizer."""
+    texts = []
+    for edit, optimizer in changes:
+        trained = [each for each in model_of(case).parameters() if each.requires_grad]
+        given = {"optimizer": torch.optim.LBFGS(trained)} if optimizer else {}
+        try:
+            trainer_of(case, edit, **given).run()
+        except GraphtrainError as error:
+            texts.append(str(error))
+    return texts
 
 
-def failing(kind: str) -> str:
-    """What rank 0 is told when rank 1 raises within a forward pass, or is killed there."""
+def failing() -> str:
+    """What rank 0 is told when rank 1 raises within a forward pass."""
     calls = []
 
     def failing_loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
         calls.append(1)
         if rank() == 1 and len(calls) == 3:
-            if kind == "killed":
-                os.kill(os.getpid(), signal.SIGKILL)
             raise ValueError("a bad batch")
         return loss_of(model, batch)
 

@@ -124,9 +124,7 @@ LEGS = [(2, 1), (4, 2), (1, 1), (3, None)]
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
 @pytest.mark.full
 @pytest.mark.second(3)
-@pytest.mark.parametrize(
-    "name", ["Loader", "shuffle buffer", "with state", *sorted({*DATA} - {"Loader", "with state"})]
-)
+@pytest.mark.parametrize("name", sorted(DATA, key=lambda name: name not in ("Loader", "shuffle buffer", "with state")))
 def test_an_epoch_that_ranks_leave_is_continued_by_others(name: str, tmp_path: Path) -> None:
     """The same batches as those of a run of two ranks that is never cut, each of them once."""
     graph = fit(2, epochs=3)
@@ -323,24 +321,6 @@ def fetching() -> Graph:
     return Graph.loads(ALONE.replace("next_batch", "fetch_alone").replace(".batches", ".drawn"))
 
 
-def lines_of(graph: Graph, data: Any) -> list[str]:
-    def program(ranks: FakeRank) -> list[str]:
-        lines: list[str] = []
-        model = torch.nn.Linear(3, 1)
-        Trainer(
-            graph,
-            display=None,
-            notify=lines.append,
-            model=model,
-            optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
-            train_data=data,
-            training_step=lambda model, batch: model(batch[0]).mean(),
-        ).run()
-        return lines
-
-    return run_ranks(2, program)[0]
-
-
 LISTED = [(torch.zeros(1, 3),)] * 3
 UNCOUNTED = Graph.loads(ALONE).set("train_batch", reads={"window": "window"}).remove("accumulate")
 PLAIN = (
@@ -366,6 +346,15 @@ REPORTED: dict[str, tuple[Callable[[], Graph], Callable[[], Any], str]] = {
 @pytest.mark.parametrize("name", REPORTED)
 def test_what_ranks_do_otherwise_than_one_process_is_reported_once(name: str) -> None:
     graph, made, text = REPORTED[name]
-    lines = lines_of(graph(), made())
+
+    def program(ranks: FakeRank) -> list[str]:
+        lines: list[str] = []
+        model = torch.nn.Linear(3, 1)
+        given = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.0), "train_data": made()}
+        step = lambda model, batch: model(batch[0]).mean()  # noqa: E731
+        Trainer(graph(), display=None, notify=lines.append, training_step=step, **given).run()
+        return lines
+
+    lines = run_ranks(2, program)[0]
     for said in {text for _, _, text in REPORTED.values() if text}:
         assert sum(line.startswith(said) for line in lines) == (said == text), lines

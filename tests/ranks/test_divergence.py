@@ -14,6 +14,7 @@ import torch
 from graphtrain import Graph, Outcome, node
 from tests.ranks.fake_ranks import FakeRank, KilledError, World, outcomes_of, run_ranks
 from tests.ranks.schedules import Plan
+from tests.world import cross_entropy, small_model, world
 
 PLAN = Plan(batches=6, every=2, validation=2, with_loader=False, settings={"checkpoint": {"every": "never"}})
 
@@ -173,7 +174,15 @@ def test_ranks_that_begin_with_what_differs(what: str) -> None:
     assert isinstance(outcomes[0], Exception) and AT_THE_START[what] in str(outcomes[0])
 
 
-@pytest.mark.parametrize("what", ["weights", "graph", "lr", "lazy"])
+CONTINUED = {
+    "weights": "ranks differ in `model.0.weight`: ",
+    "graph": "ranks differ in the graph, line ",
+    "lr": "ranks differ in `optimizer.lr`: 0.5 on rank 0",
+    "lazy": "`model.1.weight` is not initialized yet",
+}
+
+
+@pytest.mark.parametrize("what", CONTINUED)
 def test_ranks_that_continue_with_what_differs(what: str) -> None:
     def program(ranks: FakeRank) -> Any:
         trainer = PLAN.trainer()
@@ -183,26 +192,13 @@ def test_ranks_that_continue_with_what_differs(what: str) -> None:
         trainer.rewire(given.pop("graph"), **{name: value for name, value in given.items() if value is not None})
 
     for outcome in outcomes_of(2, program):
-        assert AT_THE_START[what].partition(":")[0].partition("`model")[0] in str(outcome)
+        assert CONTINUED[what] in str(outcome)
 
 
-@pytest.mark.full
-def test_what_ranks_have_trained_each_for_itself_does_not_keep_them_from_continuing() -> None:
-    def program(ranks: FakeRank) -> Outcome:
-        model = torch.nn.Sequential(torch.nn.Linear(1, 3), torch.nn.BatchNorm1d(3))
-        trainer = PLAN.trainer(
-            model=model,
-            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-            train_data=[torch.randn(4, 1) + number for number in range(6)],
-            val_data=[torch.ones(4, 1)],
-            training_step=lambda model, batch: model(batch).square().mean(),
-            validation_step=lambda model, batch: {"number": model(batch).mean()},
-        )
-        trainer.advance(20)
-        trainer.rewire(trainer.graph.overlay("ema"), model=torch.nn.Sequential(model))
-        return trainer.run()
-
-    assert run_ranks(2, program) == [Outcome.FINISHED] * 2
+def test_ranks_of_other_seeds_are_named() -> None:
+    it = world(model=small_model, training_step=cross_entropy)
+    for outcome in outcomes_of(2, lambda ranks: it.trainer(seed=ranks.rank).run()):
+        assert "ranks differ in `seed`: 0 on rank 0; 1 on rank 1" in str(outcome)
 
 
 @pytest.mark.full

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from graphtrain import Graph, StepFunction, TrainBatch, Trainer, UsageError, node
-from tests.ranks.fake_ranks import FakeRank, World, assert_exact_on_ranks, begun_sums, outcomes_of, run_ranks
-from tests.ranks.processes import run_processes
+from tests.ranks.fake_ranks import FakeRank, assert_exact_on_ranks, begun_sums, outcomes_of, run_ranks
 from tests.world import small_fit, world
 
 BATCHES = 7
@@ -260,81 +257,26 @@ def test_a_rank_that_fails_in_the_pass_is_named(begun: Begun) -> None:
     assert str(first).startswith("rank 1 failed in `train_batch` at step 2") and "too late" in str(first)
 
 
-@pytest.mark.parametrize(("world_size", "calls"), [(2, 4), (3, 6)])
-def test_small_gradients_of_two_ranks_go_with_their_records(world_size: int, calls: int) -> None:
-    """A call of their own is needed in two rounds, and where a rank has no batch; of more ranks, in every round."""
-
-    def program(within: bool) -> Callable[[FakeRank], str]:
-        def train(ranks: FakeRank) -> str:
-            graph = fit(edit=lambda graph: graph.set("log", every="never"), within=within)
-            trainer = trainer_of(graph, model=lambda: nn.Linear(4, 1), training_step=lambda model, x: model(x).mean())
-            trainer.run()
-            return trainer.digest()
-
-        return train
-
-    ranks_of = World(world_size, random.Random(0))
-    assert ranks_of.run(program(True)) == run_ranks(world_size, program(False))
-    assert [[kind for kind, _ in of_rank].count("exchange") for of_rank in ranks_of.calls] == [calls] * world_size
-
-
-class Counting(nn.Module):
-    """Has a buffer of its own on every rank."""
-
-    level: torch.Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 1)
-        self.register_buffer("level", torch.zeros(()))
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        if self.training:
-            self.level += inputs.mean()
-        output: torch.Tensor = self.layer(inputs) + self.level
-        return output
-
-
 def test_an_evaluation_has_the_buffers_of_rank_0_and_leaves_each_rank_its_own() -> None:
     def program(ranks: FakeRank) -> list[float]:
         seen: list[float] = []
 
         def validation_step(model: Any, batch: Any) -> dict[str, float]:
-            seen.append(float(model.level))
+            seen.append(float(model.norm.running_mean.sum()))
             return {"number": 0.0}
 
+        def level() -> float:
+            return float(trainer.resources["model"].norm.running_mean.sum())
+
         graph = fit(2).set("validate", every="6 batches")
-        plain: Any = lambda model, batch: model(batch).square().mean()  # noqa: E731
-        trainer = trainer_of(
-            graph, model=Counting, training_step=plain, val_data=batches()[:2], validation_step=validation_step
-        )
+        trainer = trainer_of(graph, val_data=batches()[:2], validation_step=validation_step)
         trainer.run(until="4 batches")  # a window
-        stepped = float(trainer.resources["model"].level)
+        stepped = level()
         trainer.run(until="6 batches")
-        before = float(trainer.resources["model"].level)
+        before = level()
         while trainer.progress["validate"]["runs"] == 0:
             trainer.advance()
-        return [stepped, before, float(trainer.resources["model"].level), *seen[:1]]
+        return [stepped, before, level(), *seen[:1]]
 
     (stepped, own, _, evaluated), (stepped_too, before, after, evaluated_too) = run_ranks(2, program)
     assert stepped == stepped_too and own != before == after and evaluated == evaluated_too == own
-
-
-# ---- real processes
-
-
-def failure() -> str:
-    begun_sums(pytest.MonkeyPatch(), large_bytes=24 * 4)
-    torch.set_num_threads(1)
-    try:
-        failing(int(os.environ["RANK"]))
-    except Exception as error:
-        return f"{type(error).__name__}: {error}".splitlines()[0]
-    return "no failure"
-
-
-@pytest.mark.full
-def test_processes_end_with_a_sum_open() -> None:
-    first, second = run_processes(2, failure)
-    assert first.startswith("RankFailedError: rank 1 failed in `train_batch` at step 2")
-    assert second == "ValueError: too late"

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore
 
-from graphtrain import UsageError
+from graphtrain import CheckpointError, DataError, UsageError
 from graphtrain.errors import RankFailedError, RanksDivergedError
 from graphtrain.program import agreement
 from graphtrain.program.resources import resolve_device
@@ -101,7 +101,7 @@ def test_a_rank_alone_leaves_nobody() -> None:
     assert not ranks.store and not ranks.times_left and not hasattr(error, "__notes__")
 
 
-@pytest.mark.parametrize("kind", [UsageError, RankFailedError])
+@pytest.mark.parametrize("kind", [UsageError, DataError, CheckpointError])
 def test_an_error_of_the_leading_rank_has_its_type_on_all_ranks(kind: Any) -> None:
     error: Any = agreement._raised(agreement._named(kind("what happened", "what to do")))
     assert (type(error), error.message, error.hint) == (kind, "what happened", "what to do")

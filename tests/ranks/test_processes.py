@@ -50,6 +50,7 @@ def raises(index: int) -> None:
 
 def failures(taken: Path) -> dict[str, Any]:
     """Row after row in one process: ranks leave each other after every failure, and join again."""
+    pytest.MonkeyPatch().setattr("graphtrain.program.agreement._GRACE_SECONDS", 0.2)
     trainer = trainer_of(raises)
     rows: dict[str, Any] = {"fails": error_of(trainer.run), "fails again": error_of(trainer.run)}
     rows["before"] = error_of(lambda: trainer_of(**({"unread": 3} if rank() else {})).run())
@@ -70,7 +71,7 @@ def test_what_fails_is_named_on_all_and_ranks_join_again(tmp_path: Path) -> None
     owner = trainer_of(run_dir=tmp_path)
     owner.advance(1)  # has the run directory
     first, second = run_processes(2, failures, tmp_path)
-    place = "rank 1 failed in `train_batch` at step 0, epoch 0.6, batch 4/5, window 2/4: ValueError: bad batch"
+    place = "rank 1 failed in `train_batch` at step 0, epoch 0.80, batch 4/5, window 2/4: ValueError: bad batch"
     assert (first["fails"], second["fails"]) == (("RankFailedError", place), ("ValueError", "bad batch"))
     assert first["fails again"][0] == second["fails again"][0] == "LifeCycleError"
     assert second["before"][0] == "GraphError"
@@ -146,24 +147,36 @@ def test_a_signal_to_one_rank_stops_all_with_one_checkpoint(tmp_path: Path) -> N
     assert resumed.code == 0 and f"the run is finished: r  digest {digest[:16]}" in resumed.err, resumed
 
 
-SLOW = TINY.replace("    return model(batch)", "    time.sleep(0.02)\n    return model(batch)")
-RESTARTED = (
-    "import random\nimport threading\n"
-    + SLOW.replace("def setup(", "def resources(")
-    + """
+SHARDED = """\
+import os
+import time
+from tests.ranks import sharded
+
+def training_step(model, batch):
+    return sharded.loss_of(model, batch)
+
+def setup():
+    return {**sharded.parts_of(sharded.Case()), "training_step": training_step}
+"""
+KILLING = """
+import random
+import threading
+
+whole = setup
+
 def setup():
     attempt, rank = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "9")), os.environ.get("RANK")
     if attempt < 4 and rank == str(attempt % 2):
-        threading.Timer(random.Random(attempt + SEED).uniform(0, 1), os.kill, [os.getpid(), 9]).start()
-    return resources()
+        threading.Timer(random.Random(attempt).uniform(0, 1), os.kill, [os.getpid(), 9]).start()
+    return whole()
 """
-)
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("seed", range(2))
-def test_ranks_that_are_killed_at_any_moment_come_to_the_end_of_a_run_that_is_not(seed: int, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(RESTARTED.replace("SEED", str(seed)))
+@pytest.mark.parametrize("text", [TINY, SHARDED], ids=["replicated", "sharded"])
+def test_ranks_that_are_killed_at_any_moment_come_to_the_end_of_a_run_that_is_not(text: str, tmp_path: Path) -> None:
+    slow = text.replace("    return model(batch)", "    time.sleep(0.02)\n    return model(batch)")
+    (tmp_path / "train.py").write_text(slow + KILLING)
     words = ["run", "train.py", "finish.after=8 epochs", "checkpoint.every=2 steps", "--run-dir"]
     assert all(rank.code == 0 for rank in run_command(2, *words, "whole", cwd=tmp_path))
     elastic = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -174,38 +187,3 @@ def test_ranks_that_are_killed_at_any_moment_come_to_the_end_of_a_run_that_is_no
     whole, killed = (json.loads((tmp_path / name / "status.json").read_text()) for name in ("whole", "killed"))
     assert whole["state"] == killed["state"] == "finished"
     assert whole["digest"] == killed["digest"]
-
-
-def slurm_scripts() -> list[str]:
-    page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf-8")
-    return [block for block in re.findall(r"```bash\n(.*?)```", page, re.DOTALL) if "#SBATCH" in block]
-
-
-@pytest.mark.parametrize("code", [0, 75, 1])
-@pytest.mark.parametrize("number", range(2))
-def test_batch_scripts_exit_as_the_run_does_and_are_queued_again(number: int, code: int, tmp_path: Path) -> None:
-    """With stand-ins for the commands of Slurm, torchrun and graphtrain."""
-    stand_ins = {
-        "srun": 'SLURM_PROCID=3 SLURM_LOCALID=1 exec "$@"',
-        "scontrol": "printf 'node7\\nnode8\\n'",
-        "sbatch": 'echo sbatch "$@" >> calls',
-        "torchrun": 'echo torchrun "$@" >> calls; exit 1',
-        "graphtrain": f'echo "$RANK $LOCAL_RANK $WORLD_SIZE $MASTER_ADDR" graphtrain "$@" >> calls; exit {code}',
-    }
-    for name, text in stand_ins.items():
-        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
-        (tmp_path / name).chmod(0o755)
-    (tmp_path / "job.sh").write_text(slurm_scripts()[number])
-    slurm = {"SLURM_JOB_NODELIST": "node[7-8]", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": "5", "SLURM_NTASKS": "16"}
-    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(["bash", "job.sh"], cwd=tmp_path, env={**os.environ, **slurm, "PATH": path}, check=False)
-    assert done.returncode == code
-    calls = (tmp_path / "calls").read_text().splitlines()
-    assert ("sbatch job.sh" in calls) is (code == 75)
-    expected = [
-        "    graphtrain run train.py --processes 8 --run-dir runs/first",
-        "torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint node7:29500 --rdzv-id 5 "
-        "--signals-to-handle SIGTERM,SIGINT,SIGUSR1 --shutdown-timeout 240 -m graphtrain run train.py "
-        "--run-dir runs/first",
-    ][number]
-    assert calls[0].strip() == expected.strip()

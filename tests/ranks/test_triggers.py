@@ -12,6 +12,7 @@ import torch
 
 from graphtrain import Graph, Loader, PlannedRun, Trainer, Trigger, node
 from tests.ranks.fake_ranks import FakeRank, run_ranks
+from tests.world import small_fit, world
 
 BATCHES, EPOCHS, SIZE, WINDOW = 23, 3, 2, 12
 LAST = 1  # the samples in the last batch of an epoch
@@ -30,29 +31,38 @@ class Firing:
         self._fired.append(counts)
 
 
+def plain(*, end_after: str, **settings: Any) -> Graph:
+    return small_fit(**settings).set("finish", after=end_after)
+
+
+def samples(number: int) -> Loader:
+    return Loader(torch.zeros(number, 1), batch_size=SIZE)
+
+
+def ran(graph: Graph, number: int, **resources: Any) -> Trainer:
+    it = world(
+        graph,
+        model=lambda: torch.nn.Linear(1, 1),
+        optimizer="SGD",
+        data=lambda: samples(number),
+        training_step=lambda model, batch: model(batch).sum(),
+        val_data=lambda: Loader(torch.zeros(3, 1), batch_size=1),
+    )
+    trainer = it.trainer(**resources)
+    trainer.run()
+    return trainer
+
+
 def fired(world_size: int, amounts: list[str], after: str) -> list[Any]:
     """For every amount, (micro-batches, steps) wherever it was due; and the same of the end."""
 
     def program(ranks: FakeRank) -> list[Any]:
-        model = torch.nn.Linear(1, 1)
-        graph = Graph.load("fit").set("accumulate", every=WINDOW // world_size).set("finish", after=after)
-        graph = graph.set("checkpoint", every="never").set("log", every="never").set("validate", every="never")
+        graph = plain(accumulate=WINDOW // world_size, log_every="never", validate_every="never", end_after=after)
         lists: list[Any] = [[] for _ in amounts]
         for number, amount in enumerate(amounts):
             reads = {"fired": f"fired_{number}", "counts": ["next_batch.batches", "step.steps"]}
             graph = graph.insert(f"fire_{number}", Firing, at="decide", before="checkpoint", every=amount, reads=reads)
-        trainer = Trainer(
-            graph,
-            seed=0,
-            display=None,
-            notify=lambda line: None,
-            model=model,
-            optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
-            train_data=Loader(torch.zeros(BATCHES * SIZE - LAST, 1), batch_size=SIZE),
-            training_step=lambda model, batch: model(batch).sum(),
-            **{f"fired_{number}": values for number, values in enumerate(lists)},
-        )
-        trainer.run()
+        trainer = ran(graph, BATCHES * SIZE - LAST, **{f"fired_{number}": each for number, each in enumerate(lists)})
         return [*lists, (trainer.progress["next_batch"]["batches"], trainer.progress["step"]["steps"])]
 
     of_ranks = run_ranks(world_size, program)
@@ -63,11 +73,8 @@ def fired(world_size: int, amounts: list[str], after: str) -> list[Any]:
 def rounds(world_size: int) -> Iterator[dict[str, Fraction]]:
     """What the clock has after every round."""
     for epoch in range(EPOCHS):
-        for batches in (
-            *range(world_size, WINDOW + 1, world_size),
-            *range(WINDOW + world_size, BATCHES, world_size),
-            BATCHES,
-        ):
+        first, second = range(world_size, WINDOW + 1, world_size), range(WINDOW + world_size, BATCHES, world_size)
+        for batches in (*first, *second, BATCHES):
             yield {
                 "epochs": epoch + Fraction(batches, BATCHES),
                 "epoch_batches": Fraction(batches),
@@ -148,25 +155,11 @@ NODES = ("step", "next_batch", "train_batch", "log", "exchange")
 def counted(setting: tuple[int, int, str, str], nodes: tuple[str, ...]) -> tuple[dict[str, int], dict[str, int]]:
     """How often each node has run, and how often it was counted to."""
     batches, every, log, after = setting
-    graph = Graph.load("fit").set("accumulate", every=every).set("log", every=log).set("finish", after=after)
-    graph = graph.set("checkpoint", every="never")
-    model = torch.nn.Linear(1, 1)
-    data = Loader(torch.zeros(batches * 2 - 1, 1), batch_size=2)
-    trainer = Trainer(
-        graph,
-        seed=0,
-        display=None,
-        notify=lambda line: None,
-        model=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
-        train_data=data,
-        val_data=Loader(torch.zeros(3, 1), batch_size=1),
-        training_step=lambda model, batch: model(batch).sum(),
-    )
-    trainer.run()
-    planned = PlannedRun(graph)
+    graph = plain(accumulate=every, log_every=log, end_after=after)
+    number = batches * SIZE - LAST
+    trainer, planned = ran(graph, number), PlannedRun(graph)
     runs = {node: trainer.progress[node]["runs"] for node in nodes}
-    return runs, {node: planned.steps(data, node, val_data=range(3)) for node in runs}
+    return runs, {node: planned.steps(samples(number), node, val_data=range(3)) for node in runs}
 
 
 @pytest.mark.second(2)

@@ -6,7 +6,6 @@ Graphs are in `test_changed_graph.py`, hyper-parameters in `test_hyper_parameter
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import io
 import json
@@ -15,7 +14,6 @@ import runpy
 import shutil
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,9 +22,8 @@ import numpy
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import prune
 
-from graphtrain import CheckpointError, Graph, Trainer, UsageError, node
+from graphtrain import CheckpointError, Graph, Trainer, UsageError
 from tests.world import in_a_process, said_at_resume, says_exact
 
 # ---- the command: code, arguments, data, seeds
@@ -85,13 +82,13 @@ def rewritten(name: str, old: str, new: str, to: str = "") -> Callable[[Path], o
 
 # what is changed, the script, its arguments, and the end of the line
 STARTS: dict[str, tuple[Callable[[Path], object], str, list[str], str]] = {
-    "nothing": (
-        lambda folder: None, "tiny.py", [],
-        "repeating nothing; code, arguments, data, versions, threads unchanged: exact",
-    ),
     "a file that is imported, an argument, and its data": (
         rewritten("helper.py", "2", "3"), "tiny.py", ["batches=5"],
         "exact except for what changed: helper.py, batches 4 -> 5, train_data (length 4 -> 5)",
+    ),
+    "nothing": (
+        lambda folder: None, "tiny.py", [],
+        "repeating nothing; code, arguments, data, versions, threads unchanged: exact",
     ),
     "a default": (
         rewritten("tiny.py", "batches: int = 4", "batches: int = 5"), "tiny.py", [],
@@ -109,7 +106,7 @@ STARTS: dict[str, tuple[Callable[[Path], object], str, list[str], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.first(2)
+@pytest.mark.first(1)
 @pytest.mark.parametrize("name", STARTS)
 def test_what_changed_between_two_starts_is_named(name: str, tmp_path: Path) -> None:
     change, script, words, expected = STARTS[name]
@@ -150,26 +147,6 @@ def test_the_revision_and_what_is_not_committed_are_kept(tmp_path: Path) -> None
     assert start["origin"]["revision"] == git("rev-parse", "HEAD").strip()
     kept = (tmp_path / "r" / start["origin"]["difference"]).read_text()
     assert kept == git("diff", "HEAD") and "-# former" in kept
-
-
-@pytest.mark.full
-@pytest.mark.skipif(sys.platform != "linux", reason="needs a file system that takes any bytes for a name")
-def test_names_and_arguments_may_have_any_bytes(tmp_path: Path) -> None:
-    folder = tmp_path / os.fsdecode(b"caf\xe9")
-    folder.mkdir()
-    (folder / "tiny.py").write_text(SCRIPT)
-    (folder / "helper.py").write_text("import importlib; importlib.import_module('n\\udcff')\n")
-    (folder / os.fsdecode(b"n\xff.py")).write_text("x = 1\n")
-    words = ["run", f"{folder.name}/tiny.py", os.fsdecode(b"name=x\xe9"), "--run-dir"]
-    code, said = command(tmp_path, *words, os.fsdecode(b"r\xe9"))
-    assert code == 2 and "is not UTF-8" in said, "safetensors cannot read such a file"
-    for until in ("2 steps", "3 steps"):
-        code, said = command(tmp_path, *words, "r", "--until", until)
-        assert code == 0, said
-    assert "code, arguments, data, versions, threads unchanged: exact" in said
-    start = json.loads((tmp_path / "r" / "starts.jsonl").read_text().splitlines()[0])
-    assert {*start["origin"]["code"]} == {"tiny.py", "helper.py", "n\\udcff.py"}
-    assert "caf\\udce9" in start["about"]["command"]
 
 
 # ---- in Python: what `setup` made
@@ -353,15 +330,15 @@ def test_what_is_compared_is_the_set_up_of_the_last_start(tmp_path: Path) -> Non
     assert ["setup" in start for start in starts] == [True, False, True, False], "written when it is another"
 
 
-@pytest.mark.parametrize("name", ["torch", "threads"])
+@pytest.mark.parametrize("name", ["numpy", "threads"])
 def test_versions_and_threads_are_compared(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = trainer_of(tmp_path)
     first.advance(2)
     first.save()
     lines = list[str]()
     second = trainer_of(tmp_path, lines)
-    if name == "torch":
-        monkeypatch.setattr(torch, "__version__", "9.9")
+    if name == "numpy":
+        monkeypatch.setattr(numpy, "__version__", "9.9.9")
     else:
         torch.set_num_threads(2)
     second.advance(0)
@@ -415,10 +392,10 @@ def test_a_path_to_leave_out_that_names_nothing_is_an_error_with_a_suggestion(tm
 def test_a_state_that_a_resource_does_not_take_is_named(tmp_path: Path) -> None:
     class Refusing(Counter):
         def load_state_dict(self, state: dict[str, float]) -> None:
-            raise KeyError("x" * 500)
+            raise ZeroDivisionError("x" * 500)
 
     trainer_of(tmp_path, counter=Refusing(1)).run(until="1 batches")
-    with pytest.raises(CheckpointError, match=r"its state cannot be restored \(KeyError: 'xxx") as failed:
+    with pytest.raises(CheckpointError, match=r"its state cannot be restored \(ZeroDivisionError: xxx") as failed:
         trainer_of(tmp_path, counter=Refusing(1)).run()
     assert len(failed.value.message) < 400
 
@@ -438,23 +415,6 @@ class Keeping(nn.Linear):
         loss = super().forward(batch)
         self.losses = [*self.losses[-3:], {"loss": loss, "value": loss.detach()}]
         self.last = loss.detach()
-        return loss
-
-
-class Adversary(nn.Module):
-    """Its critic is called last without a backward pass, so that the weights that hooks compute keep their graphs."""
-
-    def __init__(self, normalize: Callable[[nn.Linear], Any]) -> None:
-        super().__init__()
-        self.body = nn.Linear(3, 3)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # they are deprecated, and used
-            self.critic = normalize(nn.Linear(3, 1))
-
-    def forward(self, batch: torch.Tensor) -> torch.Tensor:
-        fake = self.body(batch)
-        loss: torch.Tensor = self.critic(fake)
-        self.critic(fake)
         return loss
 
 
@@ -478,9 +438,6 @@ class Thawing(nn.Module):
 
 EXACT: dict[str, Callable[[], nn.Module]] = {
     "losses that are kept, and their values": Keeping,
-    "weight_norm": lambda: Adversary(nn.utils.weight_norm),
-    "spectral_norm": lambda: Adversary(nn.utils.spectral_norm),
-    "prune": lambda: Adversary(lambda layer: prune.l1_unstructured(layer, "weight", 1)),  # type: ignore[no-untyped-call]
     "what counts and thaws": Thawing,
 }
 
@@ -540,14 +497,6 @@ def test_what_says_that_hooks_are_registered_is_not_restored_without_them(
 # ---- what a run compares itself with is what was there when it began
 
 
-@node
-def averaging(model: Any, average: Any) -> None:
-    """Move the weights of `average` a little towards those of `model`."""
-    with torch.no_grad():
-        for mean, weight in zip(average.parameters(), model.parameters(), strict=True):
-            mean.lerp_(weight, 0.1)
-
-
 def test_a_graph_that_takes_the_place_does_not_begin_again(tmp_path: Path) -> None:
     whole, lines = trainer_of(None, model=Thawing), list[str]()
     whole.run()
@@ -563,41 +512,6 @@ def test_a_graph_that_takes_the_place_does_not_begin_again(tmp_path: Path) -> No
     second.run()
     assert says_exact(said_at_resume(lines))
     assert (second.digest(), second.resources["model"].calls) == (whole.digest(), 12)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(("make", "is_exact"), [(lambda: nn.Linear(3, 1), True), (Thawing, False)])
-def test_what_a_rewired_graph_was_given_is_reported_where_a_state_dict_leaves_it_out(
-    make: Callable[[], nn.Module], is_exact: bool, tmp_path: Path
-) -> None:
-    lines = list[str]()
-    first = trainer_of(tmp_path, lines, make)
-    average = copy.deepcopy(first.resources["model"])
-    first.run(until="5 batches")
-    first.rewire(first.graph.insert("averaging", averaging, after="step"), average=average)
-    average(torch.ones(1, 3))
-    first.run(until="7 batches")
-    first.save()
-    expected = "a resume will not be exact: average has changed since `rewire` supplied it, and is in no `state_dict`"
-    assert [line for line in lines if "not be exact" in line] == ([] if is_exact else [expected])
-
-
-@pytest.mark.full
-def test_two_trainers_over_one_model(tmp_path: Path) -> None:
-    def both(folder: Path | None, until: str | None = None) -> tuple[Trainer, list[str]]:
-        lines = list[str]()
-        first = trainer_of(folder and folder / "first", model=Thawing)
-        first.run()
-        second = trainer_of(folder and folder / "second", lines, lambda: first.resources["model"])
-        second.run(until=until)
-        return second, lines
-
-    whole, _ = both(None)
-    both(tmp_path, "3 batches")[0].save()
-    again, lines = both(tmp_path)
-    assert says_exact(said_at_resume(lines))
-    assert again.resources["model"].calls == whole.resources["model"].calls == 24
-    assert again.digest() == whole.digest()
 
 
 def test_a_step_function_may_hold_the_trainer_that_calls_it(tmp_path: Path) -> None:

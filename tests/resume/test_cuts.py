@@ -76,7 +76,7 @@ def test_the_run_has_everything_that_a_resume_can_get_wrong() -> None:
 def test_a_finished_run_whose_ending_is_raised_equals_the_longer_run(ending: str, tmp_path: Path) -> None:
     shorter, longer, losses, expected = small_fit().set("finish", after=ending), world(), list[float](), list[float]()
     assert world(shorter).trainer(tmp_path / "r", losses=losses).run() is Outcome.FINISHED
-    assert world(shorter).trainer(tmp_path / "r").run() is Outcome.ALREADY_FINISHED
+    assert world(shorter).trainer(tmp_path / "r", losses=losses).run() is Outcome.ALREADY_FINISHED
     raised, whole = longer.trainer(tmp_path / "r", losses=losses), longer.trainer(tmp_path / "whole", losses=expected)
     assert raised.run() is whole.run() is Outcome.FINISHED
     assert (losses, raised.digest()) == (expected, whole.digest())
@@ -95,7 +95,7 @@ def test_running_in_pieces_equals_running_at_once() -> None:
 
 @pytest.mark.sweep
 def test_workers_start_while_a_slow_disk_is_written_to(tmp_path: Path) -> None:
-    """Workers are forked, nearly each while a checkpoint is written; nobody waits for a lock forever."""
+    """Workers are forked, nearly each while a checkpoint is written; nobody waits forever."""
     flush = os.fsync
 
     def train(seconds: float, workers: int, mode: str) -> str:

@@ -1,4 +1,4 @@
-"""Modules and optimizers that training gives another form: put back, or reported at the save as not loadable."""
+"""Modules and optimizers that training gives another form: put back, or reported at the save (10, 11)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from graphtrain import CheckpointError, Graph, Trainer
+from tests.world import said_at_resume, says_exact
 
 CHANGED_AT, CUT_AT = 3, 5
 
@@ -50,9 +51,7 @@ class Task:
         return torch.nn.functional.dropout(model(batch), 0.1).square().mean()
 
 
-def trainer_of(
-    change: Change, run_dir: Path, model: Callable[[], nn.Module] = Net, shape: tuple[int, ...] = (3, 2, 2, 2)
-) -> tuple[Trainer, list[str]]:
+def trainer_of(change: Change, run_dir: Path, model: Callable[[], nn.Module] = Net) -> tuple[Trainer, list[str]]:
     torch.set_num_threads(1)  # undone after each test; others want the processors too
     torch.manual_seed(0)
     net, lines = model(), []
@@ -68,27 +67,10 @@ def trainer_of(
         notify=lines.append,
         model=net,
         optimizer=optimizer,
-        train_data=[torch.randn(*shape, generator=generator) for _ in range(4)],
+        train_data=[torch.randn(3, 2, 2, 2, generator=generator) for _ in range(4)],
         training_step=Task(change, optimizer),
     )
     return trainer, lines
-
-
-def cut(change: Change, folder: Path, **more: Any) -> tuple[list[str], Callable[[], tuple[str, str, str]]]:
-    """What is reported until the cut, and the rest of the run: its resume line, and both digests."""
-    whole, _ = trainer_of(change, folder / "whole", **more)
-    first, lines = trainer_of(change, folder / "cut", **more)
-    first.run(until=f"{CUT_AT} batches")
-    first.save()
-
-    def resume() -> tuple[str, str, str]:
-        whole.run()
-        second, resumed = trainer_of(change, folder / "cut", **more)
-        second.run()
-        (line,) = [line for line in resumed if line.startswith("resumed ")]
-        return line, second.digest(), whole.digest()
-
-    return [line for line in lines if "exact" in line], resume
 
 
 def fill(name: str, value: Any) -> Change:
@@ -116,39 +98,34 @@ def grow_head(model: Any, optimizer: Any) -> None:
 
 
 LOADABLE: dict[str, Change] = {
+    "a group that is added": thaw,
+    "a buffer of another shape": grow,
     "nothing": lambda model, optimizer: None,
     "a buffer that was None": fill("mean", torch.full((3,), 0.25)),
     "a buffer that becomes None": fill("shift", None),
-    "a buffer of another shape": grow,
     "a buffer of another dtype": lambda model, optimizer: model._buffers.update(shift=model.shift.double()),
-    "a group that is added": thaw,
 }
 
 
-@pytest.mark.second(2)
-@pytest.mark.full
-@pytest.mark.parametrize("name", list(LOADABLE))
-def test_what_can_be_loaded_is_put_back_without_a_report(name: str, tmp_path: Path) -> None:
-    reported, resume = cut(LOADABLE[name], tmp_path)
-    assert reported == []
-    line, resumed, whole = resume()
-    assert line.endswith("exact")
-    assert resumed == whole
+@pytest.mark.first(2)
+@pytest.mark.parametrize(("name", "model"), [*((name, Net) for name in LOADABLE), ("nothing", lambda: lazy())])
+def test_what_can_be_loaded_is_put_back_without_a_report(
+    name: str, model: Callable[[], nn.Module], tmp_path: Path
+) -> None:
+    whole, _ = trainer_of(LOADABLE[name], tmp_path / "whole", model)
+    whole.run()
+    first, lines = trainer_of(LOADABLE[name], tmp_path / "cut", model)
+    first.run(until=f"{CUT_AT} batches")
+    first.save()
+    assert not [line for line in lines if "exact" in line]
+    second, lines = trainer_of(LOADABLE[name], tmp_path / "cut", model)
+    second.run()
+    assert says_exact(said_at_resume(lines))
+    assert second.digest() == whole.digest()
 
 
-@pytest.mark.full
-def test_lazy_modules_that_the_first_batch_has_made(tmp_path: Path) -> None:
-    def lazy() -> nn.Module:
-        return nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d(), nn.Linear(4, 2))
-
-    def nothing(model: Any, optimizer: Any) -> None:
-        pass
-
-    reported, resume = cut(nothing, tmp_path, model=lazy, shape=(3, 2))
-    assert reported == []
-    line, resumed, whole = resume()
-    assert line.endswith("exact")
-    assert resumed == whole
+def lazy() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(4), nn.LazyBatchNorm1d(), nn.Linear(4, 2))
 
 
 def replace_head(model: Any, optimizer: Any) -> None:
@@ -199,7 +176,6 @@ LOST: dict[str, tuple[Change, str]] = {
 LOADED = {"another one", "one that gets another dtype"}
 
 
-@pytest.mark.second(4)
 @pytest.mark.first(3)
 @pytest.mark.parametrize("name", list(LOST))
 def test_what_the_same_setup_could_not_load_is_one_sentence_at_the_save_and_at_the_resume(
@@ -219,31 +195,6 @@ def test_what_the_same_setup_could_not_load_is_one_sentence_at_the_save_and_at_t
     else:
         second.advance(0)
         assert any(line.startswith("resumed ") and said in line for line in resumed)
-
-
-@pytest.mark.full
-def test_a_tensor_that_is_no_parameter_keeps_its_gradient(tmp_path: Path) -> None:
-    def trained(run_dir: Path | None) -> tuple[Trainer, list[str]]:
-        trainer, lines = trainer_of(LOADABLE["nothing"], run_dir or tmp_path / "whole")
-        task = trainer.resources["training_step"]
-        task.scale = torch.ones(1, requires_grad=True)
-
-        def step(model: Any, batch: Any) -> torch.Tensor:
-            loss = task(model, batch) * task.scale
-            return loss.mean() + (task.scale.grad.detach().mean() if task.scale.grad is not None else 0.0)
-
-        resources = {**trainer.resources, "training_step": step}
-        return Trainer(trainer.graph, run_dir=run_dir, display=None, notify=lines.append, **resources), lines
-
-    whole, _ = trained(None)
-    whole.run()
-    first, _ = trained(tmp_path)
-    first.run(until=f"{CUT_AT} batches")
-    first.save()
-    second, lines = trained(tmp_path)
-    second.run()
-    assert any(line.endswith("exact") for line in lines)
-    assert second.digest() == whole.digest()
 
 
 @pytest.mark.full

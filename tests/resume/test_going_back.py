@@ -1,173 +1,152 @@
-"""A run that goes back to a checkpoint by itself: where to, what it keeps, and that cuts make no difference."""
+"""A run that goes back to a checkpoint by itself: where to, what it keeps, and that cuts make no difference (8, 10)."""
 
 from __future__ import annotations
 
+import functools
 import json
 import math
-from collections.abc import Callable
+import os
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from graphtrain import Graph, Trainer, UsageError, node, progress
-from graphtrain.errors import NotFiniteError
-from graphtrain.program.history import History
-from graphtrain.proof.history import RunHistory
-from graphtrain.proof.verify import verify
-from graphtrain.resume.save import CheckpointWriter
-from graphtrain.resume.session import Session
-from graphtrain.storage.run_files import RunFiles
+from graphtrain import Graph, Loader, NotFiniteError, Trainer, UsageError, node, progress
 from tests.ranks.fake_ranks import run_ranks
-from tests.training.gallery.procedures.rollback import PROCEDURE
+from tests.simulation.disk import Calls
+from tests.world import in_a_process, rows_of
 
-Lines = list[str]
+BAD = 7  # a sample whose loss is a spike
+FIT = Graph.load("fit").overlay("rollback").set("rollback", deviations=4.0, warmup=3, skip=2)
+FIT = FIT.set("finish", after="3 epochs").set("accumulate", every=2).set("log", every="1 steps")
+FIT = FIT.set("checkpoint", every="4 batches", keep=1)
 
 
-def trainer_of(run_dir: Path | None, lines: Lines | None = None, **parameters: Any) -> Trainer:
-    """The small run of the gallery."""
-    graph = PROCEDURE.graph().set("checkpoint", **parameters)
-    notify: Callable[[str], None] = (lambda line: None) if lines is None else lines.append
-    return Trainer(graph, seed=0, run_dir=run_dir, display=None, notify=notify, **PROCEDURE.resources())
+def weighted(model: torch.nn.Module, batch: Any) -> torch.Tensor:
+    inputs, weights = batch
+    loss: torch.Tensor = ((model(inputs) - inputs.sum(1, keepdim=True)).square().mean(1) * weights).mean()
+    return loss
+
+
+def trainer_of(
+    run_dir: Path | None, lines: list[str] | None = None, graph: Graph = FIT, *, lr: float = 0.05, **more: Any
+) -> Trainer:
+    """Five batches an epoch, in one of which the loss is a thousand times as large."""
+    torch.manual_seed(1)
+    torch.set_num_threads(1)
+    layers = torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.2), torch.nn.Linear(4, 1)
+    model = torch.nn.Sequential(*layers).double()
+    weights = torch.ones(20, dtype=torch.float64)
+    weights[BAD] = 1e3
+    data = torch.utils.data.TensorDataset(torch.randn(20, 3, dtype=torch.float64), weights)
+    resources: dict[str, Any] = {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9),
+        "train_data": Loader(data, batch_size=4, shuffle=True),
+        "training_step": weighted,
+        **more,
+    }
+    notify = (lambda line: None) if lines is None else lines.append
+    return Trainer(graph, seed=0, run_dir=run_dir, display=None, notify=notify, **resources)
+
+
+def returns(lines: list[str]) -> list[str]:
+    """The checkpoints that a run was sent back to."""
+    start = "`rollback` sends the run back to "
+    return [line.removeprefix(start).partition(":")[0] for line in lines if line.startswith(start)]
+
+
+def names(run_dir: Path) -> list[str]:
+    return sorted(path.name for path in (run_dir / "checkpoints").iterdir())
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trainer, Path, Lines]:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trainer, Path, list[str]]:
     """The run that is never cut, with all of its checkpoints."""
-    run_dir, lines = tmp_path_factory.mktemp("whole"), Lines()
-    trainer = trainer_of(run_dir, lines, keep=100)
+    run_dir, lines = tmp_path_factory.mktemp("whole"), list[str]()
+    trainer = trainer_of(run_dir, lines, FIT.set("checkpoint", keep=100))
     trainer.run()
     return trainer, run_dir, lines
 
 
-def expect_same(run_dir: Path, trainer: Trainer, whole: tuple[Trainer, Path, Lines]) -> None:
+def expect_same(run_dir: Path, trainer: Trainer, whole: tuple[Trainer, Path, list[str]]) -> None:
     assert trainer.digest() == whole[0].digest()
     assert trainer.progress["rollback"] == whole[0].progress["rollback"]
-    assert (run_dir / "metrics.jsonl").read_bytes() == (whole[1] / "metrics.jsonl").read_bytes()
+    assert rows_of(run_dir) == rows_of(whole[1])
+
+
+def test_it_goes_back_more_than_once_and_tells(whole: tuple[Trainer, Path, list[str]]) -> None:
+    assert len(returns(whole[2])) >= 2
+    assert any("sends the run back to 00000" in line and "repeating " in line for line in whole[2])
+    steps = [row["step"] for row in whole[0].metrics if "loss" in row]
+    assert steps == sorted({*steps}), "no row of what was abandoned is left"
+    status = json.loads((whole[1] / "status.json").read_text())
+    assert (status["state"], status["trained"][0]) == ("finished", whole[0].read("next_batch.batches"))
 
 
 @pytest.mark.full
-def test_it_goes_back_more_than_once_and_tells(whole: tuple[Trainer, Path, Lines]) -> None:
-    back = [line for line in whole[2] if "sends the run back" in line]
-    assert len(back) >= 2
-    assert back[0].startswith("`rollback` sends the run back to 00000")
-    assert "repeating " in back[0]
-    steps = [row["step"] for row in whole[0].metrics if "loss" in row]
-    assert steps == sorted(set(steps)), "no row of what was abandoned is left"
-    status = json.loads((whole[1] / "status.json").read_text())
-    assert status["state"] == "finished"
-    assert status["trained"][0] == whole[0].read("next_batch.batches")
-
-
-@pytest.mark.sweep
-@pytest.mark.parametrize("between", [13, *(pytest.param(number, marks=pytest.mark.sweep) for number in (1, 2, 5, 8))])
+@pytest.mark.parametrize("between", [13, *(pytest.param(number, marks=pytest.mark.sweep) for number in (2, 5))])
 def test_stops_every_few_transitions_change_nothing(
-    between: int, tmp_path: Path, whole: tuple[Trainer, Path, Lines]
+    between: int, tmp_path: Path, whole: tuple[Trainer, Path, list[str]]
 ) -> None:
     """Each stop leaves a checkpoint that is newer than the one to go back to, and `keep` is 1."""
     trainer = trainer_of(tmp_path)
     while trainer.advance(between) != "end":
         trainer.save()
-        assert len(list((tmp_path / "checkpoints").iterdir())) <= 2
+        assert len(names(tmp_path)) <= 2
         trainer = trainer_of(tmp_path)
     expect_same(tmp_path, trainer, whole)
 
 
-class KilledError(BaseException):
-    """A kill: no handler of the run sees it as an error of its own."""
-
-
-@pytest.mark.second(2)
 @pytest.mark.full
-@pytest.mark.parametrize("moment", ["before anything", "before rows are cut", "before it is saved"])
-def test_a_kill_on_the_way_back_changes_nothing(
-    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: tuple[Trainer, Path, Lines]
-) -> None:
-    def killed(*arguments: Any, **named: Any) -> Any:
-        raise KilledError
+def test_kills_at_any_call_of_the_disk_change_nothing(tmp_path: Path, whole: tuple[Trainer, Path, list[str]]) -> None:
+    calls = Calls()
+    with calls.watched():
+        trainer_of(tmp_path / "counted").run()
 
-    trainer = trainer_of(tmp_path)
-    with monkeypatch.context() as patch:
-        if moment == "before anything":
-            patch.setattr(Session, "_compile_again", killed)
-        elif moment == "before rows are cut":
-            patch.setattr(Session, "trained", property(trained_then(patch, RunFiles, "cut_back_to", killed)))
-        else:
-            patch.setattr(CheckpointWriter, "keep_newest", killed)
-        with pytest.raises(KilledError):
-            trainer.run()
-    resumed = trainer_of(tmp_path)
-    resumed.run()
-    expect_same(tmp_path, resumed, whole)
+    def train(at: int) -> None:
+        with Calls(at, lambda name: os._exit(9)).watched():
+            trainer_of(tmp_path / str(at)).run()
+
+    for at in random.Random(0).sample(range(1, len(calls.made)), 8):
+        run_dir = tmp_path / str(at)
+        with pytest.raises(json.JSONDecodeError):  # it is killed before it says anything
+            in_a_process(functools.partial(train, at))
+        resumed = trainer_of(run_dir)
+        resumed.run()
+        expect_same(run_dir, resumed, whole)
 
 
-def trained_then(patch: pytest.MonkeyPatch, owner: type, name: str, instead: Any) -> Callable[[Session], Any]:
-    """What `trained` is, which is asked on the way back; from then on a method is another one."""
-    trained = Session.trained.fget
-    assert trained is not None
-
-    def asked(session: Session) -> Any:
-        patch.setattr(owner, name, instead)
-        return trained(session)
-
-    return asked
-
-
-# ---- past runs
-
-
-@pytest.mark.full
-def test_spans_across_the_way_back_are_not_compared(whole: tuple[Trainer, Path, Lines]) -> None:
-    lines = Lines()
-    history = RunHistory(whole[1], lines.append)
-    segments = history.segments()
-    skipped = [segment for segment in segments if segment.change]
-    returned = sum("sends the run back" in line for line in whole[2])
-    assert {segment.change for segment in skipped} == {"the run returned to an earlier checkpoint in between"}
-    assert 0 < len(skipped) <= returned
-    compared = [segment for segment in segments if not segment.change and segment.start is not None]
-    assert len(compared) >= 2
-    assert all(verify(segment, lambda segment: trainer_of(None, keep=100)).is_equal for segment in compared)
-
-
-def test_a_replay_does_not_follow(whole: tuple[Trainer, Path, Lines]) -> None:
+def test_a_replay_does_not_follow(whole: tuple[Trainer, Path, list[str]]) -> None:
     first = min((whole[1] / "checkpoints").iterdir())
-    replay = trainer_of(None)
-    with pytest.raises(UsageError, match="a replay does not follow"):
-        replay.run_to(lambda compiled, loop: list(compiled.compiler.transitions), first)
-    fresh = trainer_of(None)
-    with pytest.raises(UsageError, match="a replay does not follow"):
-        fresh.run_to(lambda compiled, loop: list(compiled.compiler.transitions))
+    for start in ([first], []):
+        with pytest.raises(UsageError, match="a replay does not follow"):
+            trainer_of(None).run_to(lambda compiled, loop: list(compiled.compiler.transitions), *start)
 
 
 # ---- where to
 
 
-@pytest.mark.full
-def test_what_a_person_has_changed_is_not_undone(tmp_path: Path) -> None:
-    first = trainer_of(tmp_path)
+@pytest.mark.parametrize("change", ["graph", "settings"])
+def test_what_a_person_has_changed_is_not_undone(change: str, tmp_path: Path) -> None:
+    lines = list[str]()
+    first = trainer_of(tmp_path, lines)
     first.run(until="5 batches")
-    assert first._run.writer.saved
-    first.rewire(first.graph.set("clip", max_norm=1e9))
-    assert not first._run.writer.saved
-    second = trainer_of(tmp_path)
-    second.resources["optimizer"].param_groups[0]["lr"] = 0.01
-    changed = Trainer(
-        PROCEDURE.graph(), run_dir=tmp_path, display=None, notify=lambda line: None, **_slower(PROCEDURE.resources())
-    )
-    changed.advance(1, from_setup="optimizer.lr")
-    newest = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())[-1]
-    assert changed._run.writer.saved == {"checkpoint": newest}, "made after the change"
-
-
-def _slower(resources: dict[str, Any]) -> dict[str, Any]:
-    return {**resources, "optimizer": torch.optim.SGD(resources["model"].parameters(), lr=0.01, momentum=0.9)}
+    former = names(tmp_path)
+    lines.clear()
+    if change == "graph":
+        first.rewire(first.graph.set("clip", max_norm=1e9))
+        first.run()
+    else:
+        trainer_of(tmp_path, lines, lr=0.01).run(from_setup="optimizer.lr")
+    assert returns(lines) and min(returns(lines)) > max(former), "made after the change"
 
 
 @pytest.mark.full
 def test_it_goes_back_to_finite_weights(tmp_path: Path) -> None:
-    lines = Lines()
+    lines = list[str]()
     trainer = trainer_of(tmp_path, lines)
     trainer.run(until="6 batches")
     trainer.run(before="checkpoint")
@@ -179,47 +158,42 @@ def test_it_goes_back_to_finite_weights(tmp_path: Path) -> None:
     assert all(weight.isfinite().all() for weight in trainer.resources["model"].parameters())
 
 
+def test_it_goes_back_to_before_the_first_step_of_an_optimizer_with_a_schedule(tmp_path: Path) -> None:
+    lines, resources = list[str](), dict(trainer_of(None).resources)
+    schedule = torch.optim.lr_scheduler.StepLR(resources["optimizer"], 2)
+    graph = FIT.set("checkpoint", every="once").set("schedule", every="1 steps")
+    trainer_of(tmp_path, lines, graph, scheduler=schedule, **resources).run()
+    assert "000001-step-0" in returns(lines)
+
+
 @pytest.mark.full
 def test_a_fork_can_go_back_to_its_beginning(tmp_path: Path) -> None:
-    lines, graph = Lines(), Graph.load("fit").set("finish", after="9 batches")
+    lines, plain = list[str](), Graph.load("fit").set("finish", after="9 batches")
 
-    def trainer_in(run_dir: Path, graph: Graph, sample: float) -> Trainer:
-        supplied = PROCEDURE.resources()
-        supplied["train_data"].dataset.tensors[0][0] *= sample
-        return Trainer(graph, run_dir=run_dir, display=None, notify=lines.append, **supplied)
+    def trainer_in(name: str, graph: Graph, sample: float) -> Trainer:
+        trainer = trainer_of(tmp_path / name, lines, graph)
+        trainer.resources["train_data"].dataset.tensors[0][0] *= sample
+        return trainer
 
-    trainer_in(tmp_path / "plain", graph, 0.0).run(until="5 batches")
-    trainer_in(tmp_path / "fork", graph.overlay("rollback"), math.nan).run(resume=tmp_path / "plain" / "newest")
-    assert [line.partition(":")[0] for line in lines if "sends" in line] == [
-        "`rollback` sends the run back to 000001-step-5"
-    ]
+    trainer_in("plain", plain, 0.0).run(until="5 batches")
+    trainer_in("fork", plain.overlay("rollback"), math.nan).run(resume=tmp_path / "plain" / "newest")
+    assert returns(lines) == ["000001-step-5"]
 
 
-def test_a_loss_that_is_not_finite_ends_a_run_that_has_nowhere_to_go_back_to(tmp_path: Path) -> None:
-    graph = PROCEDURE.graph().set("checkpoint", every="never")
-    resources = {**PROCEDURE.resources(), "training_step": lambda model, batch: model(batch[0]).mean() * math.inf}
-    trainer = Trainer(graph, run_dir=tmp_path, display=None, notify=lambda line: None, **resources)
-    with pytest.raises(NotFiniteError, match="no checkpoint with finite weights to go back to"):
-        trainer.run()
-    assert trainer.read("step.steps") == 0
-
-
-@pytest.mark.full
-def test_it_goes_back_to_before_the_first_step_of_an_optimizer_with_a_schedule(tmp_path: Path) -> None:
-    graph, resources = PROCEDURE.graph().set("checkpoint", every="once"), PROCEDURE.resources()
-    graph = graph.set("schedule", every="1 steps")
-    scheduler = torch.optim.lr_scheduler.StepLR(resources["optimizer"], 2)
-    lines = Lines()
-    Trainer(graph, run_dir=tmp_path, display=None, notify=lines.append, **resources, scheduler=scheduler).run()
-    assert any("sends the run back to 000001-step-0" in line for line in lines)
-
-
-def test_a_limit_ends_it(tmp_path: Path) -> None:
-    graph = PROCEDURE.graph().set("rollback", most=1)
-    trainer = Trainer(graph, run_dir=tmp_path, display=None, notify=lambda line: None, **PROCEDURE.resources())
-    with pytest.raises(NotFiniteError, match=r"has gone back once, of at most 1\n") as error:
-        trainer.run()
-    assert "smaller learning rate" in error.value.hint
+@pytest.mark.parametrize(
+    ("settings", "step", "message"),
+    [
+        ({"checkpoint": {"every": "never"}}, math.inf, "no checkpoint with finite weights to go back to"),
+        ({"rollback": {"most": 1}}, 1.0, r"has gone back once, of at most 1\n"),
+    ],
+    ids=["nowhere", "a limit"],
+)
+def test_what_ends_it(settings: Any, step: float, message: str, tmp_path: Path) -> None:
+    graph = FIT
+    for path, parameters in settings.items():
+        graph = graph.set(path, **parameters)
+    with pytest.raises(NotFiniteError, match=message):
+        trainer_of(tmp_path, graph=graph, training_step=lambda model, batch: weighted(model, batch) * step).run()
 
 
 @node
@@ -231,7 +205,7 @@ class Twice:
     seen: int = progress(0)
     answers: list[bool] = progress([])
 
-    def setup(self, history: History) -> None:
+    def setup(self, history: Any) -> None:
         self._history = history
 
     def __call__(self) -> None:
@@ -241,42 +215,27 @@ class Twice:
             self.answers = [*self.answers, self._history.restore("checkpoint", keep)]
 
 
-@pytest.mark.full
 def test_a_kind_of_ones_own_goes_back_and_names_what_stays(tmp_path: Path) -> None:
     graph = Graph.load("fit").insert("again", Twice, after="train_batch").set("finish", after="6 batches")
     graph = graph.set("checkpoint", every="2 batches")
 
-    def trained(graph: Graph, name: str) -> Trainer:
-        trainer = Trainer(
-            graph, run_dir=tmp_path / name, display=None, notify=lambda line: None, **PROCEDURE.resources()
-        )
+    def trained(name: str, **parameters: Any) -> Trainer:
+        trainer = trainer_of(tmp_path / name, graph=graph.set("again", **parameters))
         trainer.run()
         return trainer
 
-    alone = trained(graph, "alone")
+    alone, both = trained("alone"), trained("both", keeps=["train_batch"])
     assert alone.progress["again"]["answers"] == [False, True], "nothing was saved before the first batch"
-    assert alone.read("again.seen") == 7
-    assert alone.read("train_batch.runs") == 6
-    both = trained(graph.set("again", keeps=["train_batch"]), "both")
-    assert both.read("train_batch.runs") == 7
+    assert (alone.read("again.seen"), alone.read("train_batch.runs"), both.read("train_batch.runs")) == (7, 6, 7)
     with pytest.raises(UsageError, match="`again` names `trainbatch`, and there is no such node") as error:
-        trained(graph.set("again", keeps=["trainbatch"]), "wrong")
+        trained("wrong", keeps=["trainbatch"])
     assert "train_batch" in error.value.hint
-
-
-# ---- several ranks
 
 
 @pytest.mark.full
 def test_another_number_of_ranks_goes_back_to_what_the_former_have_saved(tmp_path: Path) -> None:
-    lines = Lines()
-
-    def begin(ranks: Any) -> None:
-        trainer_of(tmp_path).run(until="4 batches")
-
-    run_ranks(2, begin)
-    saved = [path.name for path in (tmp_path / "checkpoints").iterdir()]
+    run_ranks(2, lambda ranks: trainer_of(tmp_path).run(until="4 batches"))
+    saved, lines = names(tmp_path), list[str]()
     trainer = trainer_of(tmp_path, lines)
     trainer.run()
-    assert trainer.state == "finished"
-    assert any(f"sends the run back to {name}" in line for line in lines for name in saved)
+    assert trainer.state == "finished" and {*saved} & {*returns(lines)}

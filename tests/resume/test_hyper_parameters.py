@@ -147,16 +147,10 @@ class Curriculum:
         self.hardest, self.seen = state["hardest"], state["seen"]
 
 
-SETTINGS: list[tuple[Any, Any, str]] = [
-    (3, 5, "curriculum.hardest: 3 -> 5"),
-    (torch.tensor([0.5, 2.0]), torch.tensor([0.5, 1.0]), r"curriculum.hardest: \[0.5, 2.0\] -> \[0.5, 1.0\]"),
-    ({"b", "a"}, {"b", "c"}, r"curriculum.hardest: \['?a'?, '?b'?\] -> \['?b'?, '?c'?\]"),
-    ([0] * 65, [1] + [0] * 64, "curriculum.hardest: 65 values: .* -> 65 values: "),
-    ({1: True}, {1: False}, "curriculum.hardest: .*True.* -> .*False"),
-]
-
-
-@pytest.mark.parametrize(("before", "now", "message"), SETTINGS, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    ("before", "now", "message"),
+    [(3, 5, "curriculum.hardest: 3 -> 5"), (0.5, 0.25, "curriculum.hardest: 0.5 -> 0.25")],
+)
 def test_settings_of_other_resources_are_compared_too(before: Any, now: Any, message: str, tmp_path: Path) -> None:
     first = trainer(tmp_path, more={"curriculum": Curriculum(before)})
     first.run(until="2 steps")
@@ -166,7 +160,7 @@ def test_settings_of_other_resources_are_compared_too(before: Any, now: Any, mes
         trainer(tmp_path, more={"curriculum": Curriculum(now)}).run()
     taken = trainer(tmp_path, more={"curriculum": Curriculum(now)})
     taken.advance(0, from_setup="curriculum.hardest")
-    assert repr(taken.resources["curriculum"].hardest) == repr(now)
+    assert taken.resources["curriculum"].hardest == now
     assert taken.resources["curriculum"].seen == [0, 7]
 
 
@@ -321,23 +315,6 @@ def test_a_scheduler_stepped_before_it_was_seen_cannot_be_replayed(tmp_path: Pat
         trainer(tmp_path, stepped).run(from_setup="scheduler")
 
 
-@pytest.mark.full
-def test_from_saved_is_remembered_by_schedules(tmp_path: Path) -> None:
-    def exponential(gamma: float) -> Make:
-        return lambda it: lr_scheduler.ExponentialLR(it, gamma)
-
-    trainer(tmp_path, exponential(0.9)).run(until="3 steps")
-    trainer(tmp_path, exponential(0.9), lr=0.2).run(from_saved=True, until="4 steps")
-    trainer(tmp_path, exponential(0.9), lr=0.2).run(until="5 steps")
-    trainer(tmp_path, exponential(0.9)).run(until="6 steps")
-    trainer(tmp_path, exponential(0.9), lr=0.2).run(from_saved=True, until="7 steps")
-    said: list[str] = []
-    new = trainer(tmp_path, exponential(0.8), lr=0.2, said=said)
-    new.advance(0, from_setup="scheduler")
-    assert any("optimizer.lr (taken)" in line for line in said), "a schedule takes the rate along"
-    assert rates(new, 2) == pytest.approx(by_hand(exponential(0.8), 9, lr=0.2)[0][7:], rel=1e-12)
-
-
 @pytest.mark.first(2)
 @pytest.mark.parametrize("name", ["chained", "one cycle", *SCHEDULES.keys() - {"chained"}, "cyclic with momentum"])
 def test_used_objects_in_a_new_trainer_are_no_difference(name: str, tmp_path: Path) -> None:
@@ -430,16 +407,6 @@ def test_a_rate_that_is_a_tensor_keeps_its_identity(tmp_path: Path) -> None:
     new = trainer(tmp_path, optimizer=torch.optim.Adam, lr=torch.tensor(0.3))
     new.run(from_setup="optimizer.lr", until="7 steps")
     assert isinstance(rate(new), torch.Tensor) and float(rate(new)) == float(torch.tensor(0.3))
-
-
-def test_what_was_moved_by_hand_is_no_difference_for_a_new_trainer(tmp_path: Path) -> None:
-    first = trainer(tmp_path, lambda it: lr_scheduler.ReduceLROnPlateau(it, patience=0), every="never")
-    first.advance(1)
-    first.resources["optimizer"].param_groups[0]["lr"] = 0.05
-    first.save()
-    again = trainer(tmp_path, every="never", more=dict(first.resources))
-    again.advance(0)
-    assert rate(again) == 0.05
 
 
 @pytest.mark.full

@@ -1,4 +1,4 @@
-"""Every promise has a mutation that breaks it: with each of these, the comparison of cuts must fail (10)."""
+"""Every guarantee has a mutation that breaks it: with each of these, the comparison of cuts must fail (promise 10)."""
 
 from __future__ import annotations
 
@@ -30,28 +30,35 @@ Mutation = Callable[[pytest.MonkeyPatch], None]
 CUTS = (3, 13, 19, 34, 57, 92, 105)
 
 
-def change_saved(monkeypatch: pytest.MonkeyPatch, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change the state between the disk and the run, as if it had been saved so."""
-    for name in ("restore", "restore_after_setup"):
-        original = getattr(StatefulObjects, name)
+def saved(change: Callable[[dict[str, Any]], object]) -> Mutation:
+    """The state is changed between the disk and the run, as if it had been saved so."""
 
-        def changed(self: StatefulObjects, state: RunState, *rest: Any, original: Any = original) -> Any:
-            saved = {section: dict(parts) for section, parts in state.sections().items()}
-            change(saved)
-            return original(self, RunState.of(saved), *rest)
+    def mutation(monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("restore", "restore_after_setup"):
+            original = getattr(StatefulObjects, name)
 
-        monkeypatch.setattr(StatefulObjects, name, changed)
+            def changed(self: Any, state: RunState, *rest: Any, original: Any = original) -> Any:
+                sections = {section: dict(parts) for section, parts in state.sections().items()}
+                change(sections)
+                return original(self, RunState.of(sections), *rest)
 
+            monkeypatch.setattr(StatefulObjects, name, changed)
 
-def of_modules_without(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
-    def change(saved: dict[str, Any]) -> None:
-        saved["modules"] = {name: {**state, part: {}} for name, state in saved["modules"].items()}
-
-    change_saved(monkeypatch, change)
+    return mutation
 
 
-def progress_without(monkeypatch: pytest.MonkeyPatch, node: str, **fields: Any) -> None:
-    change_saved(monkeypatch, lambda saved: saved["progress"].update({node: {**saved["progress"][node], **fields}}))
+def without_part(part: str) -> Mutation:
+    """Of modules nothing of this kind is saved."""
+    return saved(lambda it: it.update(modules={name: {**state, part: {}} for name, state in it["modules"].items()}))
+
+
+def progress(node: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Mutation:
+    """The progress of a node is another one."""
+    return saved(lambda it: it["progress"].update({node: {**it["progress"][node], **change(it["progress"][node])}}))
+
+
+def replaced(owner: Any, name: str, value: Any) -> Mutation:
+    return lambda monkeypatch: monkeypatch.setattr(owner, name, value)
 
 
 def random_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,20 +66,14 @@ def random_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_opened, "RandomAside", lambda generators: nullcontext())
 
 
-def one_generator_not_saved(name: str) -> Mutation:
+def generator_not_saved(name: str) -> Mutation:
     """Of Python's, NumPy's and torch's, one."""
+    original = StatefulObjects.restore_after_setup
 
-    def mutation(monkeypatch: pytest.MonkeyPatch) -> None:
-        original = StatefulObjects.restore_after_setup
+    def changed(self: StatefulObjects, state: RunState) -> None:
+        original(self, replace(state, random={**state.random, name: run_state.capture_random()[name]}))
 
-        def changed(self: StatefulObjects, state: RunState) -> None:
-            now = run_state.capture_random()[name]
-            original(self, replace(state, random={**state.random, name: now}))
-
-        monkeypatch.setattr(StatefulObjects, "restore_after_setup", changed)
-
-    mutation.__name__ = f"{name}_not_saved"
-    return mutation
+    return replaced(StatefulObjects, "restore_after_setup", changed)
 
 
 def random_drawn_from_by_the_iterator(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,24 +86,7 @@ def random_drawn_from_by_the_iterator(monkeypatch: pytest.MonkeyPatch) -> None:
         return not_restored
 
     monkeypatch.setattr(StatefulObjects, "restore", early)
-    monkeypatch.setattr(StatefulObjects, "restore_after_setup", lambda self, state: None)
-    monkeypatch.setattr(_opened, "RandomAside", lambda generators: nullcontext())
-
-
-def gradients_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
-    change_saved(monkeypatch, lambda saved: saved.update(gradients={name: {} for name in saved["gradients"]}))
-
-
-def modes_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
-    of_modules_without(monkeypatch, "training")
-
-
-def frozen_flags_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
-    of_modules_without(monkeypatch, "requires_grad")
-
-
-def buffers_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
-    of_modules_without(monkeypatch, "buffers")
+    random_not_saved(monkeypatch)
 
 
 def pending_validation_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,28 +100,6 @@ def pending_validation_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Every, "start", start)
 
 
-def last_firing_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    def change(saved: dict[str, Any]) -> None:
-        validate = dict(saved["progress"]["validate"])
-        validate["fired"] = {unit: [0, 1, None] for unit in validate["fired"]}
-        saved["progress"]["validate"] = validate
-
-    change_saved(monkeypatch, change)
-
-
-def position_in_the_window_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    progress_without(monkeypatch, "accumulate", count=0)
-
-
-def data_position_off_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    def change(saved: dict[str, Any]) -> None:
-        fetched = dict(saved["progress"]["next_batch"])
-        fetched["epoch_batches"] = max(fetched["epoch_batches"] - 1, 0)
-        saved["progress"]["next_batch"] = fetched
-
-    change_saved(monkeypatch, change)
-
-
 def slots_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded = StatefulObjects.decoded
 
@@ -149,43 +111,34 @@ def slots_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StatefulObjects, "decoded", changed)
 
 
-def scheduler_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.optim.lr_scheduler.LRScheduler, "load_state_dict", lambda self, state: None)
-
-
-def sums_of_metrics_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Recorder, "load_state_dict", lambda self, state: None)
-
-
-def optimizer_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "load_optimizer", lambda optimizer, state: None)
-
-
-def parameter_of_no_module_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "restore_optimizer", lambda optimizer, state, owned: None)
-
-
-MUTATIONS: list[tuple[Mutation, str]] = [
-    (random_not_saved, "Loader"),
-    (one_generator_not_saved("python"), "DataLoader"),
-    (one_generator_not_saved("numpy"), "DataLoader"),
-    (one_generator_not_saved("torch"), "Loader"),
-    (random_drawn_from_by_the_iterator, "DataLoader"),
-    (gradients_not_saved, "Loader"),
-    (modes_not_saved, "Loader"),
-    (frozen_flags_not_saved, "Loader"),
-    (buffers_not_saved, "Loader"),
-    (pending_validation_dropped, "Loader"),
-    (last_firing_dropped, "Loader"),
-    (position_in_the_window_dropped, "Loader"),
-    (data_position_off_by_one, "Loader"),
-    (data_position_off_by_one, "DataLoader"),
-    (slots_not_saved, "Loader"),
-    (scheduler_not_saved, "Loader"),
-    (sums_of_metrics_not_saved, "Loader"),
-    (optimizer_not_saved, "Loader"),
-    (parameter_of_no_module_not_saved, "Loader"),
-]
+nothing: Any = lambda *arguments: None  # noqa: E731
+# name -> the mutation, and whether the digest notices it at once
+MUTATIONS: dict[str, tuple[Mutation, bool]] = {
+    "gradients": (saved(lambda it: it.update(gradients={name: {} for name in it["gradients"]})), True),
+    "random states": (random_not_saved, True),
+    "slots": (slots_not_saved, True),
+    "the position in the window": (progress("accumulate", lambda fields: {"count": 0}), True),
+    "modes": (without_part("training"), True),
+    "frozen flags": (without_part("requires_grad"), True),
+    "buffers": (without_part("buffers"), True),
+    "the optimizer": (replaced(objects, "load_optimizer", nothing), True),
+    "a parameter of no module": (replaced(objects, "restore_optimizer", nothing), True),
+    "Python's random state": (generator_not_saved("python"), False),
+    "NumPy's random state": (generator_not_saved("numpy"), False),
+    "torch's random state": (generator_not_saved("torch"), False),
+    "random numbers that an iterator draws": (random_drawn_from_by_the_iterator, False),
+    "a validation that is pending": (pending_validation_dropped, False),
+    "when it was last validated": (
+        progress("validate", lambda fields: {"fired": {unit: [0, 1, None] for unit in fields["fired"]}}),
+        False,
+    ),
+    "the position in the data": (
+        progress("next_batch", lambda fields: {"epoch_batches": max(fields["epoch_batches"] - 1, 0)}),
+        False,
+    ),
+    "the scheduler": (replaced(torch.optim.lr_scheduler.LRScheduler, "load_state_dict", nothing), False),
+    "sums of metrics": (replaced(Recorder, "load_state_dict", nothing), False),
+}
 
 
 @pytest.fixture(scope="module")
@@ -222,29 +175,30 @@ def test_without_a_mutation_every_cut_is_equal(kind: str, cuts: Any, tmp_path: P
     assert not [*differences(cuts(kind), kind, tmp_path)]
 
 
-@pytest.mark.second(4)
+# A `Loader` seeds Python and NumPy for each batch.
+OF_A_DATALOADER = ["Python's random state", "NumPy's random state", "random numbers that an iterator draws"]
+ROWS = [(name, "Loader") for name in reversed(MUTATIONS) if name not in OF_A_DATALOADER]
+ROWS += [(name, "DataLoader") for name in (*OF_A_DATALOADER, "the position in the data")]
+
+
+@pytest.mark.second(5)
 @pytest.mark.full
-@pytest.mark.parametrize(("mutation", "kind"), MUTATIONS, ids=lambda value: getattr(value, "__name__", value))
+@pytest.mark.parametrize(("name", "kind"), ROWS)
 def test_a_mutation_is_noticed_by_the_comparison(
-    mutation: Mutation, kind: str, cuts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, kind: str, cuts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_kind = cuts(kind)
-    mutation(monkeypatch)
+    MUTATIONS[name][0](monkeypatch)
     # Without the digest that is compared after loading: the comparison of what follows has to notice by itself.
     monkeypatch.setattr(restore, "_expect_digest", lambda *of_a_checkpoint, **how: None)
     assert any(differences(of_kind, kind, tmp_path))
 
 
-@pytest.mark.second(2)
-@pytest.mark.full
-@pytest.mark.parametrize(
-    "mutation",
-    [gradients_not_saved, random_not_saved, modes_not_saved, frozen_flags_not_saved, buffers_not_saved,
-     optimizer_not_saved, parameter_of_no_module_not_saved, position_in_the_window_dropped, slots_not_saved],
-)  # fmt: skip
+@pytest.mark.first(3)
+@pytest.mark.parametrize("name", [name for name, (_, is_at_once) in MUTATIONS.items() if is_at_once])
 def test_lost_state_is_noticed_at_once_by_the_digest(
-    mutation: Mutation, cuts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, cuts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_kind = cuts("Loader")
-    mutation(monkeypatch)
+    MUTATIONS[name][0](monkeypatch)
     assert any("the state loaded is not the state saved" in line for line in differences(of_kind, "Loader", tmp_path))

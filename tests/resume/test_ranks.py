@@ -6,7 +6,6 @@ Random lives of ranks, with disks that fail and ranks that are killed, are in `t
 from __future__ import annotations
 
 import errno
-import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -133,17 +132,6 @@ def test_what_another_number_of_ranks_changes_is_told_or_refused(cut: int, what:
     else:
         line = resumed_line(run(1, tmp_path)[0])
         assert line.endswith("exact except for what changed: 1 process instead of 2 (other random numbers)")
-
-
-def test_a_part_of_the_run_is_counted_with_the_ranks_of_now(tmp_path: Path) -> None:
-    def halves(graph: Graph) -> Graph:
-        return graph.set("validate", every="0.5 run")
-
-    run(2, tmp_path, advance=BETWEEN, graph=halves)
-    (end,) = run(1, tmp_path, graph=halves)
-    begin = '`validate` is due by "0.5 run", which is counted as if the run had begun with 1 rank; it began with 2'
-    assert [line for line in end.lines if line.startswith(begin)], end.lines
-    assert not [line for end in run(2, tmp_path, graph=halves) for line in end.lines if "which is counted" in line]
 
 
 # ---- what is needed for that: without it the comparisons above fail
@@ -282,7 +270,6 @@ DIFFERENT: dict[str, tuple[Callable[[Trainer], object], str]] = {
     "settings": (
         lambda trainer: trainer.resources["optimizer"].param_groups[0].update(lr=0.5), "`optimizer` differs",
     ),
-    "where it stops": (lambda trainer: trainer.advance(1), "rank 1 at `exchange`"),
 }  # fmt: skip
 
 
@@ -302,10 +289,20 @@ def test_what_must_be_the_same_and_is_not_is_named(name: str, tmp_path: Path) ->
         return ""
 
     first, second = run_ranks(2, program)
-    assert message in first if name != "where it stops" else "rank 1 at" in first or "rank 0 is at" in first
-    assert first == second
+    assert message in first and first == second
     assert bool(message) is bool(first)
     assert len(names(tmp_path)) == (0 if message else 1)
+
+
+def test_a_rank_that_stops_elsewhere_than_the_others_is_named_at_once(tmp_path: Path) -> None:
+    def program(ranks: Ranks) -> str:
+        trainer = trainer_of(tmp_path, is_plain=True)
+        with pytest.raises(GraphtrainError) as caught:
+            trainer.advance(3 + ranks.rank)
+        return caught.value.message
+
+    for message in run_ranks(2, program):
+        assert "rank 0 is at `train_batch`" in message and "rank 1 at `accumulate`" in message and "stop" in message
 
 
 def truncate(folder: Path) -> None:
@@ -486,40 +483,3 @@ def test_two_processes_then_one_then_two(tmp_path: Path) -> None:
         assert end["window"] == 4
     assert first["exact"] != second["exact"], "each rank has its own buffers"
     assert "2 processes instead of 1 (other random numbers)" in first["line"][0]
-
-
-def killed(run_dir: Path) -> None:
-    """Rank 1 dies between its files and the manifest of the second checkpoint."""
-    write, calls = rank_saves.write_files, list[Any]()
-
-    def write_and_die(*arguments: Any) -> Any:
-        written = write(*arguments)
-        calls.append(written)
-        if len(calls) == 2 and current_ranks().rank == 1:
-            os._exit(9)
-        return written
-
-    rank_saves.write_files = write_and_die  # type: ignore[assignment]
-    try:
-        trainer_of(run_dir / "run", graph=every_step).run()
-    except GraphtrainError as error:
-        (run_dir / "message").write_text(str(error))
-
-
-def after_a_kill(run_dir: Path) -> tuple[str, str, list[str]]:
-    whole = trainer_of(None, graph=every_step)
-    whole.run()
-    found = names(run_dir / "run")
-    resumed = trainer_of(run_dir / "run", graph=every_step)
-    resumed.run()
-    return whole.digest(), resumed.digest(), found
-
-
-@pytest.mark.sweep
-def test_a_rank_that_is_killed_between_its_file_and_the_manifest_leaves_no_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises((AssertionError, EOFError)):
-        run_processes(2, killed, tmp_path)
-    assert "rank 1" in (tmp_path / "message").read_text()
-    for whole, resumed, found in run_processes(2, after_a_kill, tmp_path):
-        assert resumed == whole
-        assert found == ["000001-step-1"]

@@ -58,7 +58,6 @@ def trainer_of(
     acts: Acts | None = None,
     *,
     epochs: int = 2,
-    until: str = "",
     validate: bool = False,
     **parameters: Any,
 ) -> Trainer:
@@ -68,8 +67,7 @@ def trainer_of(
         acts: what is done when a batch is trained on, by its number from 1.
     """
     graph = small_fit(epochs=epochs, **({} if validate else {"validate_every": "never"}))
-    graph = graph.set("checkpoint", every=every, **parameters)
-    graph = graph.set("finish", after=until) if until else graph
+    graph = graph.set("checkpoint", every=every, **{"keep": 10, **parameters})
     trained, left = [0], dict(acts or {})
 
     def step(model: Any, batch: Any) -> torch.Tensor:
@@ -79,7 +77,7 @@ def trainer_of(
             act()
         return cross_entropy(model, batch)
 
-    it = world(graph, model=small_model, data="list", training_step=step)
+    it = world(graph, model=small_model, data="list", scheduler="none", training_step=step)
     return it.trainer(run_dir, lines=lines, not_state=["training_step<trained>", "training_step<left>"])
 
 
@@ -150,9 +148,7 @@ def test_a_second_save_waits_for_the_first(tmp_path: Path, disk: Disk) -> None:
     threading.Thread(target=let_go).start()
     trainer.run(until="3 batches")
     assert trainer.seconds["save"] > 0.1
-    assert [int(name[:6]) for name in names(tmp_path)] == [2, 4], (
-        "of three two are kept, the last in the place of which the stop is"
-    )
+    assert [int(name[:6]) for name in names(tmp_path)] == [1, 2, 4], "three, the last in the place of which the stop is"
 
 
 # ---- failures
@@ -348,10 +344,10 @@ def test_the_best_checkpoint_stays_and_is_known_after_a_resume(tmp_path: Path) -
 
     def saved(mode: str, number: int) -> tuple[list[float], list[dict[str, Any]]]:
         best: Any = {"best": "val/loss", "best_mode": mode, "keep_best": number, "keep": 1}
-        trainer = trainer_of(tmp_path / mode, "1 batches", validate=True, epochs=3, **best)
+        trainer = trainer_of(tmp_path / mode, "1 batches", validate=True, epochs=2, **best)
         trainer.run()
         assert (
-            trainer_of(tmp_path / mode, "1 batches", validate=True, epochs=3, **best).run() is Outcome.ALREADY_FINISHED
+            trainer_of(tmp_path / mode, "1 batches", validate=True, epochs=2, **best).run() is Outcome.ALREADY_FINISHED
         )
         assert status(tmp_path / mode)["best"]["metric"] == "val/loss"
         values = [row["val/loss"] for row in trainer.metrics if "val/loss" in row]

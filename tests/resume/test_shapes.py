@@ -1,4 +1,4 @@
-"""What an object is follows from what reads it, not from its methods: every shape of one, read in every way, cut."""
+"""What an object is follows from what reads it, not from its methods: every shape, read in every way, cut (10)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from graphtrain import Graph, Loader, Trainer, node
+from tests.world import said_at_resume
 
 BATCHES = [torch.randn(4, 3, generator=torch.Generator().manual_seed(number)) for number in range(4)]
 
@@ -208,7 +209,7 @@ TABLE = [
 TABLE.sort(key=lambda row: row[1] not in (ReplayKept, Positioned, IterableKept))
 
 
-@pytest.mark.second(60)
+@pytest.mark.second(30)
 @pytest.mark.first(12)
 @pytest.mark.parametrize(("way", "shape"), TABLE, ids=lambda value: getattr(value, "__name__", value))
 def test_a_resume_goes_on_as_the_run_that_was_not_cut(way: str, shape: type, tmp_path: Path) -> None:
@@ -216,10 +217,10 @@ def test_a_resume_goes_on_as_the_run_that_was_not_cut(way: str, shape: type, tmp
     whole.run()
     for cut in (3, 7):
         trainer_of(way, shape(), tmp_path / f"{cut}", []).run(until=f"{cut} batches")
-        lines: list[str] = []
+        lines = list[str]()
         resumed = trainer_of(way, shape(), tmp_path / f"{cut}", lines)
         resumed.run()
-        (line,) = [line for line in lines if line.startswith("resumed ")]
+        line = said_at_resume(lines)
         if shape in WITHOUT_POSITION and way in DATA[:3]:
             what = "has no position" if shape is ReplayKept else "gives another batch after"
             assert "not exact: " in line and f" {what} " in line and "a state of its own" in line
@@ -246,10 +247,9 @@ def test_a_tensor_beyond_the_bound_is_reported_and_all_others_are_saved(tmp_path
         return Trainer(made.graph, run_dir=tmp_path, display=None, notify=lines.append, **resources), held
 
     trainer([])[0].run(until="3 batches")
-    lines: list[str] = []
+    lines = list[str]()
     resumed, held = trainer(lines)
     resumed.advance(0)
-    (line,) = [line for line in lines if line.startswith("resumed ")]
-    assert line.count("is beyond the 256 MiB that are saved without a `state_dict`") == 1
+    assert said_at_resume(lines).count("is beyond the 256 MiB that are saved without a `state_dict`") == 1
     assert held.small.tolist() == held.array.tolist() == [3, 3] and held.new.tolist() == [4, 4]
     assert held.bytes == bytearray([3, 0])

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from graphtrain import Graph
+from tests.procedure import Procedure
 from tests.shipped import OVERLAYS, ROOT
-from tests.training.gallery.procedure import Procedure
 from tests.training.gallery.procedures import all_procedures
 
 PAGE = ROOT / "docs" / "gallery.md"
@@ -43,21 +43,11 @@ def page() -> str:
     return _BEGINNING + "\n".join(rows) + "\n\n" + "\n".join(_section(each) for each in procedures.values())
 
 
-def summary(procedure: Procedure) -> str:
-    """The sentence that `graphtrain graphs` prints."""
-    return procedure.toml.read_text(encoding="utf-8").partition("\n")[0].removeprefix("#").strip()
-
-
-def is_overlay(procedure: Procedure) -> bool:
-    """False for a graph."""
-    return procedure.name in OVERLAYS
-
-
 def constants(procedure: Procedure) -> dict[str, Any]:
     """METRIC, LEVEL and BASELINE of the example."""
     return {
         target.id: ast.literal_eval(node.value)
-        for node in _example(procedure).body
+        for node in ast.parse(procedure.example.read_text(encoding="utf-8")).body
         if isinstance(node, ast.Assign)
         for target in node.targets
         if isinstance(target, ast.Name) and target.id in ("METRIC", "BASELINE", "LEVEL")
@@ -67,7 +57,7 @@ def constants(procedure: Procedure) -> dict[str, Any]:
 def draw(procedure: Procedure, path: Path) -> Path:
     """What it changes of `fit`; the graph alone where it shares no node with `fit`."""
     fit = Graph.load("fit")
-    graph = fit.overlay(procedure.name) if is_overlay(procedure) else Graph.load(procedure.name)
+    graph = fit.overlay(procedure.name) if procedure.name in OVERLAYS else Graph.load(procedure.name)
     return (fit.diff(graph) if "decide" in graph.nodes else graph).render(path)
 
 
@@ -76,16 +66,12 @@ def words_of(picture: Path) -> list[str]:
     return sorted(re.findall(r"<text[^>]*>([^<]*)</text>", picture.read_text(encoding="utf-8")))
 
 
-def _example(procedure: Procedure) -> ast.Module:
-    return ast.parse(procedure.example.read_text(encoding="utf-8"))
-
-
 def _row(procedure: Procedure) -> str:
     measured = constants(procedure)
     sign = "≥" if measured["LEVEL"] > measured["BASELINE"] else "≤"
     cells = (
         f"[{procedure.name}](#{procedure.name})",
-        summary(procedure),
+        procedure.toml.read_text(encoding="utf-8").partition("\n")[0].removeprefix("#").strip(),
         f"`{measured['METRIC']}` {sign} {measured['LEVEL']}",
         measured["BASELINE"],
     )
@@ -93,7 +79,7 @@ def _row(procedure: Procedure) -> str:
 
 
 def _section(procedure: Procedure) -> str:
-    kind = "overlay" if is_overlay(procedure) else "graph"
+    kind = "overlay" if procedure.name in OVERLAYS else "graph"
     toml, example = (path.relative_to(ROOT) for path in (procedure.toml, procedure.example))
     return f"""## {procedure.name}
 

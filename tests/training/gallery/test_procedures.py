@@ -15,10 +15,10 @@ from sklearn.model_selection import KFold
 from graphtrain import Graph, Loader, NotFiniteError, PlannedRun, Trainer, UsageError
 from graphtrain.graphs.gallery.active_learning.label_uncertain import label_uncertain
 from graphtrain.graphs.gallery.kfold.begin_fold import BeginFold
+from tests.procedure import numbers, squared_error, step, step_with_mean_gradients
 from tests.ranks.fake_ranks import run_ranks
-from tests.training.gallery.procedure import numbers, squared_error, step, step_with_mean_gradients
 from tests.training.gallery.procedures import distill, gan, kfold, lbfgs, maml, manual, ppo, rollback, tbptt, yielding
-from tests.world import World, assert_as_by_hand, assert_exact, assert_same, seed_generators
+from tests.world import World, assert_as_by_hand, assert_same, seed_generators
 
 
 def run(it: World, run_dir: Path | None = None, lines: list[str] | None = None) -> Trainer:
@@ -338,8 +338,3 @@ def test_ranks_with_different_numbers_of_splits_train_what_the_loop_by_hand_trai
     first_rank, second_rank = run_ranks(2, program)
     # A rank that has no split left counts, with gradients of zero.
     assert first_rank == second_rank == (weights(model), 2)
-
-
-@pytest.mark.full
-def test_splits_are_exact_through_cuts(tmp_path: Path) -> None:
-    assert_exact(sequences(graph=tbptt.graph().set("train_batch", keep=["hidden"])), tmp_path, at=3)

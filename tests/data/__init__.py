@@ -1,1 +1,0 @@
-"""Data: where a run stands in it, whatever it is."""

@@ -1,0 +1,336 @@
+"""Parts of the data of a run with a contract of their own: shares of ranks, moving a batch, workers and signals."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import multiprocessing
+import random
+import signal
+import time
+import types
+from collections import UserDict
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from graphtrain import Loader, UsageError
+from graphtrain.data import workers
+from graphtrain.data.batch import mapped, move, sample_counter, tensors_held, tensors_of, trace
+from graphtrain.data.shares import Share, Shared, Window, Windows, planned_rounds, round_size
+from graphtrain.data.source import Ordered, source_of
+from graphtrain.kind.batch_limit import BatchLimit
+
+# ---- shares of ranks
+
+BATCHES, SIZE = 23, 3
+
+
+class Moved(Windows):
+    """A window that the test moves."""
+
+    def __init__(self, size: int | None) -> None:
+        super().__init__()
+        self.size, self.count = size, 0
+
+    def __call__(self) -> list[Window]:
+        return [] if self.size is None else [Window(self.size - self.count, self.size)]
+
+
+class Counted:
+    """Samples with random numbers, and how many were loaded."""
+
+    loaded = 0
+
+    def __len__(self) -> int:
+        return BATCHES * SIZE - 1
+
+    def __getitem__(self, index: int) -> Any:
+        self.loaded += 1
+        return torch.tensor([float(index), torch.rand(()).item(), random.random()])
+
+
+def counted_loader(**keywords: Any) -> Loader:
+    return Loader(Counted(), batch_size=SIZE, shuffle=True, seed=4, **keywords)
+
+
+EXPECTED = [batch.tolist() for batch in counted_loader().batches(1)]
+
+
+def share_of(loader: Loader, rank: int, world_size: int, first: int, windows: Windows) -> Share:
+    numbered = Ordered(loader, 0).numbered(1)
+    return Share(numbered, numbered.length, rank, world_size, first, windows, loader)
+
+
+def consumed(
+    loaders: list[Loader], first: int, windows: Moved, steps_early: Iterator[bool]
+) -> tuple[list[Any], list[int]]:
+    """All batches from one on, in the order of their numbers, and the sizes of the windows that were stepped."""
+    shares = [share_of(loader, rank, len(loaders), first, windows) for rank, loader in enumerate(loaders)]
+    batches, stepped = [], []
+    while first < BATCHES:
+        size = round_size(first, BATCHES, len(loaders), windows())
+        for rank, share in enumerate(shares):
+            share.begin_round(first, size)
+            if rank < size:
+                batches.append(next(share).tolist())
+        first += size
+        windows.count += size
+        if windows.size is not None and (windows.count >= windows.size or next(steps_early) or first == BATCHES):
+            stepped.append(windows.count)
+            windows.count = 0
+    return batches, stepped
+
+
+@pytest.mark.first(3)
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_every_batch_is_loaded_once_from_any_place(world_size: int) -> None:
+    for size, first in ((None, 0), (1, 5), (4, 0), (6, 5), (6, 22), (100, 5)):
+        loaders = [counted_loader() for _ in range(world_size)]
+        batches, stepped = consumed(loaders, first, Moved(size), itertools.repeat(False))
+        assert batches == EXPECTED[first:]
+        assert sum(loader.dataset.loaded for loader in loaders) == sum(map(len, batches)), "nothing in vain"
+        if size is not None:
+            rest = (BATCHES - first) % size
+            assert stepped == [size] * ((BATCHES - first) // size) + [rest] * (rest > 0)
+    choose = random.Random(world_size)  # windows that are stepped early lose nothing
+    steps_early = iter(lambda: choose.random() < 0.3, None)
+    assert consumed([counted_loader() for _ in range(world_size)], 0, Moved(5), steps_early)[0] == EXPECTED
+
+
+@pytest.mark.parametrize("count", [0, pytest.param(1, marks=pytest.mark.full)])
+def test_a_rank_loads_again_from_a_round_that_was_not_planned(count: int) -> None:
+    share = share_of(counted_loader(num_workers=count), 1, 2, 0, windows := Moved(4))
+    first = 0
+    for windows.count in [0, 2, 0, 2, 3, 0, 2, 0]:  # three in the second window, one in the fourth round
+        size = round_size(first, BATCHES, 2, windows())
+        share.begin_round(first, size)
+        if size > 1:
+            assert next(share).tolist() == EXPECTED[first + 1]
+        first += size
+        if first == 10:
+            share.release()
+    share.release()
+
+
+@pytest.mark.parametrize(
+    ("rounds", "windows"),
+    [
+        ([(0, 2), (2, 2), (4, 1)], []),
+        ([(0, 2), (2, 1), (3, 2)], [Window(3, 3)]),
+        ([(0, 1), (1, 2), (3, 1), (4, 1)], [Window(1, 3)]),
+        ([(0, 1), (1, 1), (2, 1), (3, 1), (4, 1)], [Window(2, 2), Window(1, 2)]),
+        ([(0, 2), (2, 2), (4, 1)], [Window(0, 2)]),
+    ],
+)
+def test_rounds_planned_for_two_ranks(rounds: list[tuple[int, int]], windows: list[Window]) -> None:
+    assert list(planned_rounds(0, 5, 2, windows)) == rounds
+
+
+@pytest.mark.parametrize(("limit", "numbers"), [(None, [0, 1, 2, 3, 4]), (3, [0, 1, 2]), (9, [0, 1, 2, 3, 4])])
+def test_a_share_ends_with_the_limit(limit: int | None, numbers: list[int]) -> None:
+    found: list[Any] = []
+    for rank in range(2):
+        source = Shared(Ordered(Loader(range(10), 2), 0), rank, 2, BatchLimit(limit), Windows())
+        opened = source.open(0)
+        share: Any = opened.batches
+        assert (opened.length, opened.state, share.end) == (5, {}, len(numbers))
+        for first in range(0, len(numbers), 2):
+            share.begin_round(first, min(2, len(numbers) - first))
+            if first + rank < len(numbers):
+                found.append(next(share).tolist())
+        assert source.release(share) is False
+    assert sorted(found) == [[2 * number, 2 * number + 1] for number in numbers]
+
+
+# ---- batches
+
+
+class Pair(NamedTuple):
+    inputs: Any
+    name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    inputs: Any
+    length: int = 3
+    made: Any = dataclasses.field(init=False, default=None)
+
+
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    inputs: Any
+
+
+class Moving:
+    """It says itself how it is moved."""
+
+    was_moved = False
+
+    def __init__(self, inputs: Any) -> None:
+        self.inputs = inputs
+
+    def to(self, device: torch.device) -> Moving:
+        moved = Moving(self.inputs.to(device))
+        moved.was_moved = True
+        return moved
+
+
+class OfOwnWords(UserDict[str, Any]):
+    def __init__(self, *, inputs: Any) -> None:
+        super().__init__(inputs=inputs)
+
+
+WIDE = torch.ones(4, 2)
+NESTS = [WIDE, [WIDE], Pair(WIDE, "a"), {"deep": (Pair([WIDE], "a"),)}, UserDict(inputs=WIDE), Frozen(WIDE),
+         Slotted({"inputs": WIDE}), Frozen(Slotted(Pair(WIDE, "a")))]  # fmt: skip
+
+
+@pytest.mark.parametrize("batch", NESTS, ids=lambda batch: type(batch).__name__)
+def test_every_tensor_of_a_nest_is_moved(batch: Any) -> None:
+    moved = move(batch, torch.device("meta"))
+    assert type(moved) is type(batch)
+    assert [each.device.type for each in tensors_of(moved)] == ["meta"]
+    assert [each.device.type for each in tensors_of(batch)] == ["cpu"], "the batch of the data stays as it is"
+    assert sample_counter()(batch) == 4
+
+
+def test_what_moves_itself_does_and_what_cannot_be_made_again_is_refused() -> None:
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3, 2), torch.ones(1, 2)])
+    moving, sequence, name = move([Moving(WIDE), packed, "a"], torch.device("meta"))
+    assert type(moving) is Moving and moving.was_moved and moving.inputs.device.type == "meta" and name == "a"
+    assert sequence.data.device.type == "meta" and sequence.batch_sizes.device.type == "cpu"
+    with pytest.raises(UsageError, match="a batch of type OfOwnWords cannot be made again: the type takes no dict"):
+        mapped(OfOwnWords(inputs=1), lambda leaf: leaf)
+
+
+@pytest.mark.parametrize(
+    ("batch", "samples"),
+    [
+        (torch.ones(3, 2), 3),
+        (torch.ones(()), 1),
+        (torch.ones(0, 2), 0),
+        ("a", 1),
+        ([], 1),
+        (None, 1),
+        ([(torch.ones(4), torch.ones(3))], 4),
+        (["a", torch.ones(5)], 5),
+        ([(), torch.ones(5)], 5),
+        ({"a": "text", "b": [torch.ones(6)]}, 6),
+        (Slotted(torch.ones(7)), 7),
+        (Moving(torch.ones(7)), 1),
+        (torch.nested.nested_tensor([torch.ones(2), torch.ones(3), torch.ones(1)], layout=torch.jagged), 3),
+    ],
+    ids=range(13),
+)
+def test_samples_are_the_first_dimension_of_the_first_tensor(batch: Any, samples: int) -> None:
+    assert sample_counter()(batch) == samples
+
+
+def test_what_is_held_of_a_batch_does_not_change_with_it() -> None:
+    first, second = torch.ones(1), torch.zeros(1)
+    for batch in ({"a": first, "b": second}, [first, second]):
+        held = tensors_held(batch)
+        batch.clear()
+        assert held == (first, second)
+    pair = (first, second)
+    assert tensors_held(pair) is pair and tensors_held(first) is first
+
+
+@pytest.mark.filterwarnings("ignore:.*quantize", "ignore:.*nested tensor")
+def test_a_trace_counts_changes_and_hashes_on_the_host() -> None:
+    tensor = torch.zeros(3)
+    before = trace(tensors_held([{"a": [tensor]}]))
+    assert before["versions"] == 0 and before == trace((tensor, "a", object()))
+    tensor[1] = 5
+    tensor[1] = 6
+    assert trace(tensor)["versions"] == 2 and trace(tensor)["hash"] != before["hash"]
+    with torch.inference_mode():
+        inference = torch.ones(2)
+    quantized = torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.strided)
+    elsewhere = torch.ones(2, device="meta")
+    assert trace((quantized, nested, torch.ones(2).to_sparse(), inference, elsewhere)) == trace(())
+
+
+# ---- batches that are drawn again
+
+
+class Endless:
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        yield from (torch.tensor([number]) for number in itertools.count())
+
+
+@pytest.mark.parametrize(("drawn", "seconds"), [(1000, 0.001), (1200, 0.02)], ids=["soon", "late"])
+def test_batches_that_are_drawn_again_for_long_are_reported(
+    drawn: int, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    data = source_of(Endless(), seed=0, saving=False, notify=lines.append)
+    opened, clock = data.open(2), itertools.count()
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock) * seconds)
+    assert next(data.reopen(2, drawn, opened.state)).item() == drawn
+    assert [line[: line.index(" of epoch 3")] for line in lines] == ([] if drawn == 1000 else [
+        f"{number} of 1,200 batches" for number in ("100", "600", "1,100")])  # fmt: skip
+    if lines:
+        assert lines[0].endswith(", 22 s left; a graphtrain.Loader, or data with a state_dict, resumes at once")
+        assert lines[-1].endswith(", 2 s left")
+
+
+# ---- workers
+
+
+def test_signals_for_the_run_are_blocked_while_workers_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked: list[set[int]] = []
+    signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGUSR2})
+
+    class Data:
+        num_workers = 2
+
+        def __iter__(self) -> Iterator[int]:
+            blocked.append({*map(int, signal.pthread_sigmask(signal.SIG_BLOCK, ()))})
+            return iter([1])
+
+    try:
+        data: Any = Data()
+        assert list(workers.iterate(data)) == [1]
+        data.multiprocessing_context = multiprocessing.get_context("spawn")
+        started: list[int] = []
+        unblock = lambda: started.append(signal.pthread_sigmask(signal.SIG_SETMASK, ()) and 1)  # noqa: E731
+        monkeypatch.setattr(workers.resource_tracker, "ensure_running", unblock)
+        workers.iterate(data)
+        del data.multiprocessing_context
+        data.num_workers = 0
+        workers.iterate(data)
+        own = {int(signal.SIGUSR2)}
+        for_the_run = {int(each) for each in (signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)}
+        assert blocked == [own | for_the_run, for_the_run, own] and len(started) == 1
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == {signal.SIGUSR2}
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def test_a_worker_ignores_its_end_while_the_run_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    handlers: list[Any] = []
+    killed: list[Any] = []
+    called: list[int] = []
+    monkeypatch.setattr(workers.signal, "signal", lambda *given: handlers.append(given))
+    monkeypatch.setattr(workers.os, "kill", lambda *given: killed.append(given))
+    workers.WorkerStart(called.append)(3)
+    workers.WorkerStart(None)(4)
+    (number, handler), _ = handlers
+    assert called == [3] and number is signal.SIGTERM
+    for parent, ends in (
+        (types.SimpleNamespace(is_alive=lambda: True), False),
+        (types.SimpleNamespace(is_alive=lambda: False), True),
+        (None, True),
+    ):
+        handlers.clear()
+        killed.clear()
+        monkeypatch.setattr(workers.multiprocessing, "parent_process", lambda parent=parent: parent)
+        handler(signal.SIGTERM, None)
+        assert handlers == [(signal.SIGTERM, signal.SIG_DFL)] * ends
+        assert killed == [(workers.os.getpid(), signal.SIGTERM)] * ends

@@ -1,0 +1,132 @@
+"""What the engine promises to the rest of the house and nothing outside shows cheaply: clocks, digests, shares."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+
+from graphtrain import Graph, fit
+from graphtrain.data.samplers import EpochLength
+from graphtrain.plan.plan import Plan
+from graphtrain.program.bind import Program
+from graphtrain.program.resources import without_unread
+from graphtrain.program.stopwatch import NodeTimes, Stopwatch
+from graphtrain.program.whole_run import WholeRun
+from graphtrain.resume import session
+from graphtrain.storage.state_files import StagedState, split, state_digest
+from graphtrain.storage.tensor_files import StagingBuffers
+from tests.training.tiny import batches, squared, tiny
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.time = 100.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+def test_every_moment_is_counted_once_under_the_activity_it_was_spent_on() -> None:
+    clock = Clock()
+    watch = Stopwatch(lambda now: None, clock)
+
+    def fetch() -> int:
+        clock.time += 2
+        return 0
+
+    data = watch.timed(fetch, "data")
+    watch.start()
+    for _ in range(3):
+        data()
+        clock.time += 5
+    watch.enter("validate")
+    clock.time += 7
+    with watch.measure("save"):
+        clock.time += 11
+    watch.leave()
+    assert watch.seconds() == {"train": 15.0, "data": 6.0, "validate": 7.0, "save": 11.0}
+    watch.stop()
+    clock.time += 1000
+    assert sum(watch.seconds().values()) == 39.0, "it stands still"
+
+
+def test_the_time_left_is_that_of_the_pace_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three epochs of 10 batches of 0.2 s."""
+    clock = Clock()
+    monkeypatch.setattr(session, "Stopwatch", functools.partial(Stopwatch, clock=clock))
+    left: dict[float, float | None] = {}
+
+    def step(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        shown = trainer.snapshot()
+        left[shown.epoch] = shown.seconds_left
+        clock.time += 0.2
+        return squared(model, batch)
+
+    trainer = tiny(fit(epochs=3), training_step=step, train_data=batches(10), not_state="training_step")
+    trainer.run()
+    assert left[0.1] is None
+    for fetched in range(4, 31):  # of which the last is not trained on
+        assert left[fetched / 10] == pytest.approx(0.2 * (fetched - 1) * (30 - fetched) / fetched)
+
+
+@pytest.mark.full
+def test_one_batch_in_128_is_timed() -> None:
+    """A clock that counts how often it is asked: twice for each visit that is timed."""
+    asked: list[int] = []
+    trainer = tiny(fit(epochs=3, save_every="never"), train_data=batches(100), val_data=batches(3))
+    trainer._run.node_times = NodeTimes(clock=lambda: float(len(asked.append(0) or asked)))
+    trainer.run()
+    # Of 300 batches and 9 of validations three are timed, with at most 12 visits each; and of each node its second.
+    assert 2 * 3 * 5 < len(asked) <= 2 * (3 * 12 + len(trainer.progress))
+
+
+def bound(graph: Graph) -> Program:
+    plan = Plan(graph)
+    return Program(plan, {"val_data": [1], "scheduler": object()}, WholeRun(plan, lambda name: EpochLength(10)))
+
+
+def test_a_share_of_the_run_is_counted_with_the_ranks_at_its_beginning() -> None:
+    program = bound(fit().set("log", every="0.1 run").set("validate", every=["1 epochs", "0.5 run"]))
+    assert program.window_ranks == 1
+    lines = list(program.begun_with(2))
+    assert [line.split(", ")[0] for line in lines] == [
+        '`log` is due by "0.1 run"',
+        '`validate` is due by "0.5 run"',
+    ]
+    assert all("had begun with 1 rank; it began with 2" in line for line in lines)
+    assert program.window_ranks == 2 and list(program.begun_with(2)) == []
+    assert "had begun with 2 ranks; it began with 1" in next(iter(program.begun_with(1)))
+    assert list(bound(fit()).begun_with(2)) == []
+
+
+def test_resources_of_other_graphs_are_left_out_and_named() -> None:
+    model = torch.nn.Linear(1, 1)
+    others = {"teacher": 3, "modl": model, "max_epochs": 3, "nothing": None, "train_data": [1]}
+    kept, lines = without_unread(fit(), others)
+    assert kept == {"modl": model, "nothing": None, "train_data": [1]}
+    assert [line.partition(";")[0] for line in lines] == [
+        "nothing in the graph reads `teacher`",
+        "nothing in the graph reads `max_epochs`",
+    ]
+
+
+def test_a_digest_is_the_same_on_every_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = torch.ones(3)
+    sections: dict[str, Any] = {
+        "resources": {"model": {"weight": torch.ones(2)}},
+        "slots": {"both": [shared, shared]},
+    }
+    expected = state_digest(sections)
+    monkeypatch.setattr(torch.Tensor, "is_cpu", False)
+    monkeypatch.setattr("graphtrain.storage.encoding.is_usual", lambda tensor: False)
+    assert split(sections, "cuda:0").packed != split(sections).packed == split(sections, "cpu").packed
+    with monkeypatch.context() as patch:
+        patch.setattr("graphtrain.storage.state_files.split", lambda given, device="cuda:0": split(given, device))
+        assert StagedState(sections, {"slots": sections["slots"]}, StagingBuffers()).digest({}) == expected
+    monkeypatch.undo()
+    assert state_digest({**sections, "slots": {"both": [shared, shared.clone()]}}) != expected

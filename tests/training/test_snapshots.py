@@ -1,0 +1,251 @@
+"""Promise 18: what a display, the status and a snapshot show is what the run is doing, and where the time goes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from graphtrain import Display, Edge, Graph, Node, Outcome, Snapshot, Trainer, fit, node, progress
+from tests.training.tiny import FIT, batches, squared, tiny
+
+
+class Seen(Display):
+    """Remembers what it was shown."""
+
+    interval_seconds = 0.0
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.snapshots: list[Snapshot] = []
+
+    def begin(self, snapshot: Snapshot | None = None) -> None:
+        self.calls.append("begin")
+
+    def show(self, snapshot: Snapshot) -> None:
+        self.calls.append("show")
+        self.snapshots.append(snapshot)
+
+    def end(self, snapshot: Snapshot) -> None:
+        self.calls.append("end")
+        self.snapshots.append(snapshot)
+
+
+def followed(trainer: Trainer, **run: Any) -> list[Snapshot]:
+    """A snapshot after each transition."""
+    found: list[Snapshot] = []
+    trainer.run(trace=lambda explained: found.append(trainer.snapshot()), **run)
+    return found
+
+
+def test_the_place_of_every_batch() -> None:
+    shown = followed(tiny(fit(epochs=2, accumulate=4), train_data=batches(6)))
+    fetched = [one for one in shown if one.position == "next_batch"]
+    assert [(one.batch, one.epoch_batches, one.window) for one in fetched[:6]] == [
+        (1, 6, None),
+        (2, 6, (1, 4)),
+        (3, 6, (2, 4)),
+        (4, 6, (3, 4)),
+        (5, 6, None),
+        (6, 6, (1, 4)),
+    ]
+    assert len(fetched) == 12 and fetched[5].done == 0.5
+    assert {one.state for one in shown} == {"running"} and {one.end for one in shown} == {("2 epochs",)}
+
+
+def test_inside_an_evaluation_the_place_of_training_stays() -> None:
+    data = {"a": batches(3), "b": batches(2)}
+    shown = followed(tiny(fit(epochs=1), val_data=data))
+    inside = [one for one in shown if one.position == "validate/eval_batch"]
+    assert {(one.batch, one.evaluation) for one in inside} == {(5, "val")}
+    assert [(one.evaluation_batch, one.evaluation_batches) for one in inside] == [(n, 5) for n in range(1, 6)]
+    assert Snapshot.from_plain(json.loads(json.dumps(inside[-1].as_plain()))) == inside[-1]
+    assert shown[-1].evaluation is None
+
+
+class Unsized:
+    """Three batches, and no length."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(batches(3))
+
+
+def test_an_evaluation_without_a_length_is_shown_by_its_batches() -> None:
+    trainer = tiny(val_data=Unsized())
+    trainer.run(before="validate/eval_batch")
+    assert (trainer.snapshot().evaluation_batch, trainer.snapshot().evaluation_batches) == (1, None)
+
+
+def test_until_stands_beside_the_end_of_the_run() -> None:
+    seen = Seen()
+    tiny(display=seen, train_data=batches(6)).run(until="3 batches")
+    last = seen.snapshots[-1]
+    assert (last.end, last.done, last.until, last.until_done) == (("2 epochs",), 0.25, ("3 batches",), 1.0)
+    assert (seen.calls[0], seen.calls[-1]) == ("begin", "end") and {*seen.calls[1:-1]} <= {"show"}
+    assert last.state == "stopped"
+
+
+def test_any_unit_that_grows_has_a_rate() -> None:
+    @node
+    class CountTokens:
+        """Count what a batch holds."""
+
+        tokens: int = progress(0)
+
+        def __call__(self, batch: Any) -> None:
+            self.tokens += batch.numel() * 5
+
+    graph = FIT.insert("count", CountTokens, between=("next_batch", "train_batch")).clock("tokens", "count.tokens")
+    trainer = tiny(graph.set("finish", after="60 tokens"), training_step=slow(0.01), train_data=batches(6))
+    trainer.run()
+    rates = trainer.snapshot().rates
+    assert set(rates) == {"batches", "samples", "tokens"}
+    assert rates["samples"] == pytest.approx(2 * rates["batches"])
+    assert rates["tokens"] == pytest.approx(10 * rates["batches"])
+
+
+def test_the_status_holds_the_snapshot(tmp_path: Path) -> None:
+    trainer = tiny(run_dir=tmp_path)
+    trainer.run(until="1 epochs")
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert Snapshot.from_plain(status).step == 5 == status["step"]
+    assert status["state"] == "stopped" and "snapshot" not in status, "each field once"
+    assert status["trained"][0] == 5
+
+
+# ---- displays
+
+
+@pytest.mark.parametrize(
+    ("error", "lines"),
+    [
+        (BrokenPipeError(), []),
+        (RuntimeError("no such colour"), ["the display is off: it raised RuntimeError: no such colour"]),
+    ],
+)
+def test_a_display_that_fails_is_left_alone_and_the_run_continues(error: Exception, lines: list[str]) -> None:
+    class Broken(Seen):
+        def show(self, snapshot: Snapshot) -> None:
+            raise error
+
+    broken, said = Broken(), list[str]()
+    assert tiny(display=broken, said=said).run() is Outcome.FINISHED
+    assert broken.calls == ["begin"]
+    assert [line for line in said if "display" in line] == lines
+
+
+def test_a_slow_display_leaves_most_of_the_time_to_training() -> None:
+    class Slow(Seen):
+        def show(self, snapshot: Snapshot) -> None:
+            super().show(snapshot)
+            time.sleep(0.05)
+
+    slow_display = Slow()
+    trainer = tiny(fit(epochs=30), display=slow_display)
+    trainer.run()
+    drawn = slow_display.calls.count("show")
+    assert 0.05 * drawn + 0.5 * (drawn - 1) <= trainer.snapshot().elapsed_seconds, "drawing, and ten times that of rest"
+
+
+def test_single_transitions_are_not_shown() -> None:
+    seen = Seen()
+    tiny(display=seen).advance(20)
+    assert seen.calls == []
+
+
+# ---- where the time goes
+
+
+def slow(seconds: float) -> Any:
+    def training_step(model: Any, batch: Any) -> torch.Tensor:
+        time.sleep(seconds)
+        return squared(model, batch)
+
+    return training_step
+
+
+class SlowData:
+    """Batches that take their time."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __len__(self) -> int:
+        return 5
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in batches():
+            time.sleep(self._seconds)
+            yield batch
+
+
+ONE = fit(epochs=1)
+
+
+def around(body: Graph) -> Graph:
+    return Graph("folds", "fold", {"fold": Node("fold", "nested", body=body)}, {"fold": (Edge("end"),)})
+
+
+@pytest.mark.parametrize("graph", [ONE, around(ONE)], ids=["alone", "in a body"])
+@pytest.mark.parametrize("activity", ["data", "train", "validate"])
+def test_the_slow_part_of_a_run_is_named(activity: str, graph: Graph) -> None:
+    """A body that trains is training, and one that does not is an activity."""
+    data = {
+        "train_data": SlowData(0.03 * (activity == "data")),
+        "val_data": SlowData(0.03 * (activity == "validate")),
+        "training_step": slow(0.03 * (activity == "train")),
+        "validation_step": lambda model, batch: {"zero": 0.0},
+    }
+    trainer = tiny(graph, **data)
+    trainer.run()
+    assert trainer.seconds[activity] >= 5 * 0.03
+    assert sum(trainer.snapshot().shares.values()) == pytest.approx(1)
+    assert {*trainer.seconds} <= {"data", "train", "validate", "save"}
+    assert trainer.seconds[activity] == max(trainer.seconds.values())
+
+
+def test_times_are_summed_over_interruptions(tmp_path: Path) -> None:
+    first = tiny(ONE, tmp_path, train_data=SlowData(0.03))
+    first.run(until="3 batches")
+    assert first.seconds["save"] > 0
+    before = first.snapshot()
+    assert before.earlier_seconds == 0.0
+    assert before.elapsed_seconds == pytest.approx(sum(first.seconds.values()))
+    seconds = first.progress["next_batch"]["seconds"]
+    assert 0 < seconds < 1000
+    second = tiny(ONE, tmp_path, train_data=SlowData(0.03))
+    second.run()
+    after = second.snapshot()
+    assert 0 < after.earlier_seconds <= before.elapsed_seconds < after.elapsed_seconds
+    assert after.elapsed_seconds == pytest.approx(sum(second.seconds.values()))
+    assert second.seconds["data"] >= 5 * 0.03, "two more batches, after three of another process"
+    assert second.progress["next_batch"]["seconds"] > seconds
+
+
+def test_time_between_two_calls_is_no_time_of_the_run() -> None:
+    trainer = tiny()
+    trainer.advance(5)
+    between = trainer.snapshot().elapsed_seconds
+    time.sleep(0.05)
+    assert trainer.snapshot().elapsed_seconds == between
+    trainer.advance(1)
+    assert trainer.snapshot().elapsed_seconds < between + 0.05
+
+
+@pytest.mark.full
+def test_seconds_by_node_are_estimated_from_a_few_visits(tmp_path: Path) -> None:
+    data = {"train_data": [torch.ones(2, 1)] * 100, "val_data": batches(3)}
+    trainer = tiny(fit(epochs=4, save_every="never"), tmp_path, training_step=slow(0.002), **data)
+    trainer.run()
+    seconds = trainer.seconds_by_node
+    assert next(iter(seconds)) == "train_batch" and list(seconds.values()) == sorted(seconds.values(), reverse=True)
+    assert seconds["train_batch"] >= 0.8, "400 visits of 2 ms and more"
+    assert {"next_batch", "step", "validate/eval_batch", "end_epoch"} <= seconds.keys()
+    assert sum(seconds.values()) < 2 * seconds["train_batch"]
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert status["seconds_by_node"]["train_batch"] == pytest.approx(seconds["train_batch"])
