@@ -34,7 +34,7 @@ CUT_TWICE = {
     "lookahead_around_adam",
     "data_that_caches",
 }
-# Rows that change what the process has once: classes, globals, hooks of all modules, modules that are imported.
+# Rows that change what the process has once: classes, globals, hooks of all modules, modules, files that are open.
 OF_THE_PROCESS = {
     "attributes_of_base_classes",
     "class_attributes",
@@ -48,7 +48,7 @@ OF_THE_PROCESS = {
     "module_first_imported_by_the_step",
     "own_loader_with_workers_over_data_that_counts_in_a_global",
     "slot_that_a_state_dict_alone_leads_to",
-}
+} | {name for name in ROWS if "file" in name}
 # A second or more, for what they import or for their size.
 SLOW = {
     "compiled_model",
