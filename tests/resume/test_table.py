@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo  # here once, not in every copy of this process: the first step of an optimizer imports it
 
 from graphtrain import fit, node
 from tests.resume.setups import ROWS
@@ -58,6 +59,7 @@ SLOW = {
     "lazy_generator_in_two_workers",
     "objects_in_70_lists_of_300",
     "one_of_100_batches_in_numpy",
+    "open_file",
     "own_loader_with_workers_over_data_that_counts_in_a_global",
     "samples_of_two_worker_processes",
     "stream_of_hugging_face",
