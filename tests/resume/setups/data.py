@@ -208,20 +208,6 @@ class _Views(Dataset[Any]):
         return self.kept[4 * index : 4 * index + 4]
 
 
-@row()
-def new_batches_that_are_kept() -> dict[str, Any]:
-    class Kept(_Views):
-        def __init__(self, kept: Any) -> None:
-            super().__init__(kept)
-            self.last = torch.zeros(4, 3)
-
-        def __getitem__(self, index: int) -> Any:
-            self.last = super().__getitem__(index) + self.last
-            return self.last
-
-    return trained_on(DataLoader(Kept(torch.cat(batches())), batch_size=None), training_step=_changed_in_place)
-
-
 @row(stateless="what is shared is within a batch, which is saved as one value")
 def one_tensor_twice_in_a_batch() -> dict[str, Any]:
     def step(model: Any, batch: Any) -> torch.Tensor:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import array
-import contextvars
 import copy
 import dataclasses
 import datetime
 import enum
 import logging
 import random
-import threading
 import weakref
 from typing import Any
 
@@ -51,20 +49,6 @@ def weak_set_that_grows() -> dict[str, Any]:
     def update(step: int) -> float:
         used.add(modules[step])
         return len(used)
-
-    return stepped(update)
-
-
-@row("is a _contextvars.ContextVar that has changed, and is not saved")
-def context_and_thread() -> dict[str, Any]:
-    depth: contextvars.ContextVar[int] = contextvars.ContextVar("depth", default=1)
-    local = threading.local()
-    local.calls = 0
-
-    def update(step: int) -> float:
-        depth.set(depth.get() + 1)
-        local.calls += 1
-        return depth.get() / local.calls
 
     return stepped(update)
 

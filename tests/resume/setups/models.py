@@ -256,22 +256,6 @@ def running_mean_written_through_data() -> dict[str, Any]:
 
 
 @row()
-def attributes_of_parameters() -> dict[str, Any]:
-    def make() -> nn.Module:
-        model = perceptron()
-        for weight in model.parameters():
-            weight.age = 0
-        return model
-
-    def step(model: Any, batch: Any) -> torch.Tensor:
-        for weight in model.parameters():
-            weight.age += 1
-        return squared(model, batch) / model[0].weight.age
-
-    return seeded(make, training_step=step)
-
-
-@row()
 def hook_of_a_parameter() -> dict[str, Any]:
     def make() -> nn.Module:
         model, calls = perceptron(), [0]

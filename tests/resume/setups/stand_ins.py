@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import io
 import itertools
 import queue
 import random
@@ -73,19 +72,6 @@ def array_behind_a_read_only_view() -> dict[str, Any]:
         base: Any = view.base
         base += 1
         return float(view.sum())
-
-    return stepped(update)
-
-
-@row("is an open file")
-def bytes_written_again_at_one_position() -> dict[str, Any]:
-    file = io.BytesIO(b"\x01")
-
-    def update(step: int) -> float:
-        count = file.getvalue()[0] + 1
-        file.seek(0)
-        file.write(bytes([count]))
-        return count
 
     return stepped(update)
 
