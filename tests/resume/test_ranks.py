@@ -378,11 +378,11 @@ def run_on_own(kind: str, world_size: int, run_dir: Path | None, advance: int = 
     """What every rank has seen, the digest that it ends with, and what it has said."""
 
     def program(ranks: Ranks) -> tuple[Any, Any, Any]:
-        seen, lines = list[Any](), list[str]()
+        seen, lines, rank = list[Any](), list[str](), ranks.rank
 
         def training_step(model: Any, batch: torch.Tensor) -> torch.Tensor:
             seen.append(batch.tolist())
-            torch.rand(ranks.rank + 1)
+            torch.rand(rank + 1)
             loss: torch.Tensor = model(batch).square().mean()
             return loss
 
@@ -398,7 +398,7 @@ def run_on_own(kind: str, world_size: int, run_dir: Path | None, advance: int = 
             not_state=["training_step<seen>"],
             model=model,
             optimizer=torch.optim.SGD(model.parameters(), lr=1e-3),
-            train_data=OWN[kind](ranks.rank),
+            train_data=OWN[kind](rank),
             training_step=training_step,
         )
         if advance:

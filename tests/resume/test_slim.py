@@ -113,9 +113,9 @@ def test_a_damaged_file_is_written_again_and_not_linked(tmp_path: Path) -> None:
     trainer.run()
     damaged, *others = checkpoints(tmp_path)[1:]
     with pytest.raises(CheckpointError, match="frozen"):
-        trainer_of(None).advance(0, resume=damaged)
+        trainer_of(None).run(resume=damaged)
     for path in others:
-        trainer_of(None).advance(0, resume=path)
+        trainer_of(None).run(resume=path)
 
 
 def test_where_nothing_can_be_linked_all_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
