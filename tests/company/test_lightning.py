@@ -244,7 +244,7 @@ def test_a_callback_trains_as_in_lightning_and_is_resumed_or_is_refused(name: st
         with pytest.raises((AttributeError, UsageError), match=message):
             peer.trainer_of(case).run()
         return
-    peer.assert_as_lightning(case)
+    peer.assert_as_lightning(case, ["val_loss"])
     peer.assert_cut(lambda run_dir: peer.trainer_of(case, run_dir), 2, tmp_path)
 
 

@@ -230,6 +230,11 @@ def tiny(
         nodes: a kind or a body each, alone or with what it is set to. Default: the kind of that name.
         edges: chains of nodes, and after a colon targets with their guards.
     """
+
+    def edge(text: str) -> Edge:
+        target, _, guard = text.partition(" if ")
+        return Edge(target, guard or None)
+
     if isinstance(edges, str):
         leaving: dict[str, list[str]] = {}
         for part in edges.split("; "):
@@ -243,7 +248,7 @@ def tiny(
         "tiny",
         next(iter(nodes)),
         {name: Node(name, "choice") for name in nodes},
-        {name: tuple(Edge(*text.split(" if ")) for text in leaving) for name, leaving in edges.items()},
+        {name: tuple(edge(text) for text in leaving) for name, leaving in edges.items()},
         guards or {},
         **more,
     )
@@ -417,7 +422,7 @@ def two_phases() -> Graph:
 
 
 def tested(**where: Any) -> Graph:
-    test = {"graph": EVALUATE.set("begin_evaluation", split="test"), "reads": {"val_data": "test_data"}}
+    test: dict[str, Any] = {"graph": EVALUATE.set("begin_evaluation", split="test"), "reads": {"val_data": "test_data"}}
     return SHORT.insert("test", **test, **where)
 
 
@@ -440,7 +445,7 @@ SUMS = {"training_step": lambda: lambda model, batch: {"loss": model(batch).squa
 
 
 def two_sums() -> Graph:
-    second = {"writes": {"loss": "other"}, "per": "tokens"}
+    second: dict[str, Any] = {"writes": {"loss": "other"}, "per": "tokens"}
     graph = SHORT.set("accumulate", every=2).insert("second_batch", "train_batch", after="train_batch", **second)
     both = {"by": "train_batch.counted + second_batch.counted"}
     return graph.overlay("token_windows").set("divide", reads=both)
@@ -497,6 +502,7 @@ def evaluated_twice() -> Graph:
     return graph.insert("end_inner", "end_evaluation", before="end_evaluation", reads=inner, writes={"metrics": "m"})
 
 
+TEST: dict[str, Callable[[], Any]] = {"test_data": lambda: [torch.ones(2, 2)] * 2}
 SOUND = [
     Sound("a window", lambda: SHORT.set("accumulate", every=4), "accumulate step"),
     Sound("carried windows", lambda: SHORT.guard("window_cut", "finish.due").set("accumulate", every=4), "step"),
@@ -539,11 +545,8 @@ SOUND = [
         "train", graph=replace(SHORT, outputs=("metrics",))), "collect", after="train"), "train collect",
           {"data": lambda: [torch.ones(2, 2)] * 4}),
     Sound("two phases that share parameters", two_phases, "whole_unused head_unused", optimizers("head", "whole")),
-    *(
-        Sound(f"an evaluation before the end: {where}", lambda where=where: tested(**where), "test",
-              {"test_data": lambda: [torch.ones(2, 2)] * 2})
-        for where in ({"between": ("decide", "finish")}, {"before": "end"})
-    ),
+    Sound("an evaluation before the last decision", lambda: tested(between=("decide", "finish")), "test", TEST),
+    Sound("an evaluation before the end", lambda: tested(before="end"), "test", TEST),
     Sound("two evaluations of the same batches", lambda: SHORT.set("validate", graph=evaluated_twice()),
           "validate/end_inner"),
     Sound("layers that keep training in an evaluation", lambda: SHORT.set("validate", graph=add(

@@ -45,7 +45,7 @@ def test_every_change_is_reported_with_both_values(
 def test_equal_graphs_do_not_differ() -> None:
     found = FIT.diff(Graph.loads(FIT.to_toml()))
     assert not found and not found.changes and str(found) == "no difference"
-    backwards = replace(FIT, nodes=dict(reversed(FIT.nodes.items())), guards=dict(reversed(FIT.guards.items())))
+    backwards = replace(FIT, nodes=dict(reversed([*FIT.nodes.items()])), guards=dict(reversed([*FIT.guards.items()])))
     assert not FIT.diff(backwards), "the order in a file is no difference"
     assert not FIT.set("clip", x=float("nan")).diff(FIT.set("clip", x=float("nan")))
 

@@ -13,7 +13,7 @@ from graphtrain import Graph
 FIT_GRAPH = Graph.load("fit")
 
 # Setting, value, and the same as edits.
-EDITS = [
+EDITS: list[tuple[dict[str, Any], Graph]] = [
     ({"epochs": 3}, FIT_GRAPH.set("finish", after="3 epochs")),
     ({"epochs": 0.5}, FIT_GRAPH.set("finish", after="0.5 epochs")),
     ({"steps": 100}, FIT_GRAPH.set("finish", after="100 steps")),

@@ -104,11 +104,11 @@ def of_gan() -> tuple[dict[str, Any], dict[str, Any]]:
     given: dict[str, Any] = {}
     d, g = nn.Linear(2, 1), nn.Linear(2, 1)
 
-    def training_step(model: nn.Module, batch: torch.Tensor, optimizer: object) -> torch.Tensor:
+    def training_step(model: nn.Module, batch: torch.Tensor, optimizer: object) -> Any:
         given["d_optimizer"] = optimizer
         return model(batch).square().mean()
 
-    def g_step(model: nn.Module, batch: torch.Tensor, optimizer: object = None) -> torch.Tensor:
+    def g_step(model: nn.Module, batch: torch.Tensor, optimizer: object = None) -> Any:
         given["g_optimizer"] = optimizer
         return model(batch).sum()
 

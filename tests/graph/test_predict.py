@@ -31,7 +31,7 @@ def parts(model: torch.nn.Module, batch: Any) -> dict[str, torch.Tensor]:
 def predicting(file: Path, step: Callable[..., Any] | None = parts, **more: Any) -> World:
     resources: dict[str, Any] = {"predictions_file": file, "predict_step": step, **more}
     given = {name: lambda value=value: value for name, value in resources.items() if value is not None}
-    data = {"predict_data": lambda: Loader(TensorDataset(INPUTS, NUMBERS), batch_size=2)}
+    data: dict[str, Any] = {"predict_data": lambda: Loader(TensorDataset(INPUTS, NUMBERS), batch_size=2)}
     return world(Graph.load("predict"), model=small_model, **{**data, **given})
 
 
@@ -39,7 +39,7 @@ def by_hand() -> dict[str, torch.Tensor]:
     """The same with a loop."""
     model = predicting(Path()).resources()["model"].eval()
     torch.manual_seed(SEED)
-    batches = zip(INPUTS.split(2), NUMBERS.split(2), strict=True)
+    batches = zip(torch.split(INPUTS, 2), torch.split(NUMBERS, 2), strict=True)
     with torch.no_grad():
         predictions = [parts(model, batch) for batch in batches]
     return {name: torch.cat([prediction[name] for prediction in predictions]) for name in predictions[0]}
@@ -62,7 +62,7 @@ def test_the_predictions_are_those_of_a_loop_by_hand(tmp_path: Path) -> None:
 
 def test_without_a_step_the_model_is_called_or_its_own_step(tmp_path: Path) -> None:
     class Own(torch.nn.Module):
-        def forward(self, batch: Any) -> torch.Tensor:
+        def forward(self, batch: Any) -> Any:
             return batch[0].sum(1)
 
     class WithStep(Own):
@@ -166,7 +166,7 @@ def test_a_file_has_to_be_named() -> None:
 
 
 def testing(graph: Graph | str = "test", **given: Any) -> Trainer:
-    data = [(part,) for part in INPUTS.split(2)]
+    data = [(part,) for part in torch.split(INPUTS, 2)]
     loaded = Graph.load(graph) if isinstance(graph, str) else graph
     made = world(loaded, model=small_model, training_step=lambda model, batch: {"value": 2.0}, test_data=lambda: data,
                  val_data=lambda: data)  # fmt: skip
@@ -210,5 +210,5 @@ def test_errors_name_the_step_function_that_was_called() -> None:
 
 def test_one_setup_serves_training_and_testing() -> None:
     """`fit` is given what `test` and `predict` need, and does not read it."""
-    more = {"test_data": [(INPUTS,)], "predict_data": [(INPUTS,)], "test_step": parts, "predict_step": parts}
-    assert world(FIT.set("finish", after="1 steps")).trainer(**more).run() is Outcome.FINISHED
+    more: dict[str, Any] = {"test_data": [(INPUTS,)], "predict_data": [(INPUTS,)], "test_step": parts}
+    assert world(FIT.set("finish", after="1 steps")).trainer(predict_step=parts, **more).run() is Outcome.FINISHED

@@ -10,13 +10,14 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from graphtrain import Edge, Graph, GraphError, GraphtrainError, Problem, UsageError
 from tests.graph.corpus import EVALUATE, FIT
 
-Edit = Callable[[Graph], Graph]
+Edit = Callable[[Any], Graph]
 
 
 def without_last(graph: Graph, source: str) -> Graph:
@@ -495,7 +496,7 @@ def test_files_that_are_no_graphs(tmp_path: Path, content: bytes, message: str) 
 def test_what_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "loop.toml").symlink_to(tmp_path / "loop.toml")
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
-    for source, message in [
+    sources: list[tuple[Any, str]] = [
         (tmp_path / "absent.toml", "it is missing"),
         (str(tmp_path / "absent.toml"), "it is missing"),
         (str(tmp_path), "it is a folder"),
@@ -508,7 +509,8 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
         ("a\0b.toml", "embedded null byte"),
         ("a" * 5000, "File name too long"),
         ("a" * 5000 + ".toml", "File name too long"),
-    ]:
+    ]
+    for source, message in sources:
         with pytest.raises(UsageError) as caught:
             Graph.load(source)
         assert message in str(caught.value) and len(str(caught.value)) < 700

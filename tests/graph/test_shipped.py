@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import itertools
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +50,12 @@ def test_a_graph_is_found_by_its_name_has_no_problem_and_round_trips(name: str, 
 @pytest.mark.parametrize("name", sorted({*GRAPHS} - {*PROCEDURES}))
 def test_a_graph_runs_to_its_end(name: str, tmp_path: Path) -> None:
     """Those of the gallery have resources of their own, and tests that run them."""
-    data = {f"{split}_data": lambda: [(torch.ones(4, 6), torch.zeros(4, dtype=torch.long))] * 2
+    data: dict[str, Any] = {f"{split}_data": lambda: [(torch.ones(4, 6), torch.zeros(4, dtype=torch.long))] * 2
             for split in ("test", "predict")}  # fmt: skip
     made = world(Graph.load(name).set("finish", after="2 steps") if name == "fit" else Graph.load(name), **data)
     file = tmp_path / "predictions.jsonl"
-    more = {"predictions_file": file, "predict_step": lambda model, batch: model(batch[0])} if name == "predict" else {}
-    trainer = made.trainer(tmp_path / "run", **more)
+    more: dict[str, Any] = {"predictions_file": file, "predict_step": lambda model, batch: model(batch[0])}
+    trainer = made.trainer(tmp_path / "run", **(more if name == "predict" else {}))
     assert trainer.position == trainer.graph.start
     assert trainer.run() is Outcome.FINISHED and trainer.position == "end"
     assert trainer.metrics or len(file.read_text().splitlines()) == 8
@@ -67,14 +68,14 @@ def generators() -> list[Any]:
     return [random.getstate(), str(numpy.random.get_state()), torch.get_rng_state()]
 
 
-def drawing(model: nn.Module, batch: Any) -> torch.Tensor:
+def drawing(model: nn.Module, batch: Any) -> Any:
     """A validation step that draws from every generator."""
     assert not torch.is_grad_enabled() and not model.training
     return model(batch[0]).mean() + random.random() + numpy.random.rand() + torch.rand(())
 
 
-VALIDATION = {
-    **{kind: (lambda kind=kind: DATA[kind](Augmented(), 0)) for kind in ("list", "DataLoader", "Loader", "stream")},
+VALIDATION: dict[str, Callable[[], Any]] = {
+    **{kind: partial(DATA[kind], Augmented(), 0) for kind in ("list", "DataLoader", "Loader", "stream")},
     "two workers": lambda: DATA["DataLoader"](Augmented(), 2),
     "no batch": lambda: [],
 }
@@ -138,7 +139,7 @@ def is_refused(names: Iterable[str]) -> bool:
     return any(pair <= set(names) for pair in REFUSED)
 
 
-def loss_of(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+def loss_of(model: nn.Module, batch: torch.Tensor) -> Any:
     return (model(batch) - batch.sum(1, keepdim=True)).square().mean()
 
 
@@ -196,7 +197,7 @@ def by_hand(names: Names) -> tuple[dict[str, nn.Module], int, int]:
         ending = batches >= EPOCHS * BATCHES or stops
         with torch.autocast("cpu", torch.float16, enabled="fp16" in names):
             loss = sum_of(model, batch)["loss"] if "token_windows" in names else loss_of(model, batch) / WINDOW
-        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        scaler.scale(loss).backward()
         count, tokens = count + 1, tokens + len(batch)
         is_cut = ending or (is_last and "carry" not in names)
         if count == WINDOW or (is_cut and "drop" not in names):
@@ -232,14 +233,14 @@ def by_hand(names: Names) -> tuple[dict[str, nn.Module], int, int]:
 def move(average: nn.Module, model: nn.Module, weight: float) -> None:
     for mean, value in zip(average.parameters(), model.parameters(), strict=True):
         mean.lerp_(value, weight)
-    for mean, value in zip(average.buffers(), model.buffers(), strict=True):
-        mean.copy_(value)
+    for name, buffer in model.named_buffers():
+        average.get_buffer(name).copy_(buffer)
 
 
 @torch.no_grad()
 def validated(model: nn.Module, data: list[torch.Tensor]) -> float:
     model.eval()
-    total = sum(loss_of(model, batch).item() * len(batch) for batch in data)
+    total: float = sum(loss_of(model, batch).item() * len(batch) for batch in data)
     model.train()
     return total / sum(map(len, data))
 

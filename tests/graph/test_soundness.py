@@ -92,7 +92,7 @@ KINDS: dict[str, Any] = {
     "idle": node(name="s_idle", optional="limit")(TickWithLimit),
     "absent": node(name="s_absent", optional="extra")(type("TickWithExtra", (Tick,), {})),
     "accumulate": "accumulate",  # the shipped one
-    **{name: node(name=f"s_{name}", effects=effects)(lambda: None) for name, effects in EFFECTS.items()},  # type: ignore[call-overload]
+    **{name: node(name=f"s_{name}", effects=effects)(lambda: None) for name, effects in EFFECTS.items()},
 }
 ACTING = (*EFFECTS, "accumulate")
 

@@ -169,8 +169,8 @@ sys.exit(f"imported: {kinds + heavy}" if kinds + heavy else 0)
 SAME: list[Callable[[Graph], Graph]] = [
     lambda g: replace(g, name="other"),
     lambda g: replace(g, allow=("G209",)),
-    lambda g: replace(g, nodes=dict(reversed(g.nodes.items())), units=dict(reversed(g.units.items()))),
-    lambda g: replace(g, edges=dict(reversed(g.edges.items())), guards=dict(reversed(g.guards.items()))),
+    lambda g: replace(g, nodes=dict(reversed([*g.nodes.items()])), units=dict(reversed([*g.units.items()]))),
+    lambda g: replace(g, edges=dict(reversed([*g.edges.items()])), guards=dict(reversed([*g.guards.items()]))),
     lambda g: replace(g, places={}),
     lambda g: replace(g, edges={**g.edges, "nobody": ()}),
     lambda g: g.guard("window_cut", "  next_batch.last   or\n ending "),
@@ -215,7 +215,7 @@ def test_the_hash_changes_with_everything_a_graph_does() -> None:
 
 
 def test_the_order_in_a_file_is_no_difference() -> None:
-    backwards = replace(FIT, nodes=dict(reversed(FIT.nodes.items())), guards=dict(reversed(FIT.guards.items())))
+    backwards = replace(FIT, nodes=dict(reversed([*FIT.nodes.items()])), guards=dict(reversed([*FIT.guards.items()])))
     assert backwards == FIT and backwards.to_json() == FIT.to_json() and hash(backwards) == hash(FIT)
 
 

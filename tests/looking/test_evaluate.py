@@ -174,6 +174,7 @@ def test_what_is_there_is_not_overwritten(trained: Path, command: Command) -> No
     Path("without.py").write_text((trained.parent / "script.py").read_text().replace('"test_data"', '"tests"'))
     for words, fragment in (
         (("predict", "script.py", "-o", "script.jsonl"), "exists; a file is never overwritten"),
+        (("predict", "script.py", "-o", "p.csv"), "the name must end in .safetensors or .jsonl"),
         (("predict", "script.py"), "cannot write `r/predict/"),
         (("test", "script.py"), "does not hold the rows of tests"),
         (("test", "script.py", "--model", "averge"), "did you mean `average`"),

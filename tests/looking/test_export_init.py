@@ -31,6 +31,8 @@ class Tied(torch.nn.Module):
     def get_extra_state(self):
         return 3
 
+    def set_extra_state(self, state): ...
+
     def forward(self, batch):
         return self.lazy(torch.cat([self.second(self.first(batch)), batch.new_ones(len(batch), 7)], 1))
 """
@@ -137,10 +139,8 @@ def test_the_weights_of_a_run_are_one_file(tmp_path: Path, command: Command) -> 
     (checkpoint,) = (tmp_path / "run" / "checkpoints").iterdir()
     result = command("export", "run", "weights.safetensors")
     expected = trainer.resources["model"].state_dict()
-    numbers = sum(value.numel() for value in expected.values())
-    assert result.out.startswith(
-        f"wrote weights.safetensors: {len(expected)} tensors, {numbers} numbers, of {checkpoint.name}"
-    )
+    assert result.out.startswith(f"wrote weights.safetensors: {len(expected)} tensors, "), result
+    assert checkpoint.name in result.out
     weights = load_file("weights.safetensors")
     assert weights.keys() == expected.keys()
     assert all(torch.equal(weights[name], value) for name, value in expected.items())

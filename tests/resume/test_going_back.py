@@ -121,9 +121,9 @@ def test_kills_at_any_call_of_the_disk_change_nothing(tmp_path: Path, whole: tup
 
 def test_a_replay_does_not_follow(whole: tuple[Trainer, Path, list[str]]) -> None:
     first = min((whole[1] / "checkpoints").iterdir())
-    for start in (first, None):
+    for start in ([first], []):
         with pytest.raises(UsageError, match="a replay does not follow"):
-            trainer_of(None).run_to(lambda compiled, loop: list(compiled.compiler.transitions), start)
+            trainer_of(None).run_to(lambda compiled, loop: list(compiled.compiler.transitions), *start)
 
 
 # ---- where to

@@ -115,7 +115,7 @@ def test_what_prevents_a_stop_is_told_once(
 
 
 def test_what_a_step_function_returns_and_cannot_be_saved_is_named_with_what_can(tmp_path: Path) -> None:
-    graph = small_fit().set("train_batch", writes={"hidden": "hidden"})
+    graph = small_fit(validate_every="never").set("train_batch", writes={"hidden": "hidden"})
 
     def step(model: Any, batch: Any, hidden: Any = None) -> Any:
         return {"loss": model(batch[0]).square().mean(), "hidden": object()}

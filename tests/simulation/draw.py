@@ -158,7 +158,10 @@ class Event:
         """Any event, at a time at which a run often still is; a checkpoint takes some 60 calls of the disk."""
         what = choose.choice(EVENTS)
         last = choose.choice([60, 200, 600]) if what in OF_THE_DISK else 40
-        return cls(what, choose.randint(1, last), choose.randrange(1000))
+        event = cls(what, choose.randint(1, last), choose.randrange(1000))
+        if what == "back" and event.seed % 2:  # which finds less
+            return cls("power", 8 * event.at, event.seed)
+        return replace(event, at=event.at + 60) if what == "power" and event.seed % 2 else event
 
 
 OF_THE_DISK = ("kill in a save", "power", "fail", "full")

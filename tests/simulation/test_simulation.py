@@ -32,10 +32,9 @@ def test_a_short_life_ends_as_the_run_that_nothing_happened_to(seed: int) -> Non
     assert fails(drawn(seed)) is None
 
 
-@pytest.mark.full
+@pytest.mark.first(1)
 @pytest.mark.parametrize("name", FAILED_ONCE)
 def test_a_life_of_which_one_failed_once(name: str) -> None:
-    prepare()
     assert fails(FAILED_ONCE[name]) is None
 
 

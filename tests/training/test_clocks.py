@@ -288,30 +288,6 @@ def test_until_counts_the_training_that_runs(until: str, place: str) -> None:
     assert trainer.run() is Outcome.FINISHED
 
 
-@pytest.mark.parametrize(
-    ("clock", "expected"),
-    [
-        ("", [(1, None), (2, None)] * 2),
-        ('[clock]\npretrained = "pretrain.runs"', [(1, 0), (2, 0), (1, 1), (2, 1)]),
-    ],
-)
-def test_phases_are_told_apart_by_a_clock_of_the_graph_around(clock: str, expected: list[Any]) -> None:
-    text = """
-        format = 1
-        start = "pretrain"
-        [nodes]
-        pretrain = { graph = "fit" }
-        tune = { graph = "fit" }
-        [edges]
-        pretrain = ["tune"]
-        tune = ["end"]
-        """
-    phase = fit(steps=2, log_every="1 steps")
-    trainer = tiny(Graph.loads(text + clock).set("pretrain", graph=phase).set("tune", graph=phase))
-    trainer.run()
-    assert [(row["step"], row.get("pretrained")) for row in trainer.metrics if "lr" in row] == expected
-
-
 # ---- what a step function is given: the values that a loop written by hand has
 
 ROUNDS = """

@@ -8,7 +8,7 @@ import importlib
 import math
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -19,9 +19,9 @@ import torch
 from graphtrain import Above, Graph, GraphError, Node, Trainer
 from graphtrain.graph.registry import family_of_node, find_kind, known_kinds
 from graphtrain.kind import EFFECTS, Kind
-from graphtrain.kind.declaration import FROM, RANKS
+from graphtrain.kind.declaration import FROM
 from graphtrain.kind.parameter import REQUIRED, Parameter, plain_value
-from graphtrain.ranks import Alone, Ranks, using_ranks
+from tests.ranks.fake_ranks import run_ranks
 from tests.shipped import GALLERY, KINDS, ROOT, module_of
 from tests.world import world
 
@@ -214,49 +214,29 @@ def test_the_graph_has_no_problem(example: Example) -> None:
     assert example.graph.check() == []
 
 
-class Mirror(Ranks):
-    """Rank 0 of two, of which the other does the very same."""
-
-    rank, world_size, local_rank, timeout_seconds = 0, 2, 0, 1.0
-
-    def gather(self, record: bytes) -> list[bytes]:
-        return [record, record]
-
-    def begin_exchange(self, tensors: Sequence[torch.Tensor]) -> Callable[[], None]:
-        return lambda: [tensor.mul_(2) for tensor in tensors] and None
-
-    def publish(self, key: str, value: bytes) -> None: ...
-
-    def read(self, key: str, timeout_seconds: float = 0.0) -> bytes | None:
-        return None
-
-    def claim(self, key: str) -> bool:
-        return True
-
-    def leave(self) -> None: ...
-
-    def ended(self) -> list[int]:
-        return []
-
-
 @pytest.mark.second(4)
 @pytest.mark.full
 def test_it_runs_and_has_the_effects_it_declares_and_no_others(kind: Kind, example: Example) -> None:
-    graph = example.graph.set("exchange", overlap=False) if kind.name == "exchange" else None  # else in the pass before
-    with using_ranks(Mirror() if RANKS in kind.optional else Alone()):
+    is_of_ranks = kind.name == "exchange"
+    graph = example.graph.set("exchange", overlap=False) if is_of_ranks else None  # else in the pass before
+
+    def run(ranks: Any = None) -> set[str]:
         trainer = example.trainer(graph=graph)
-    model, effects = trainer.resources["model"], set()
-    accumulated: list[torch.Tensor] = []  # the gradients that autograd has added to: how a backward pass is seen
-    for parameter in model.parameters():
-        parameter.register_post_accumulate_grad_hook(accumulated.append)
-    while trainer.position != "end" and max(trainer.read(f"{path}.runs") for path in example.paths) < 3:
-        position, before = trainer.position, snapshot(model)
-        accumulated.clear()
-        trainer.advance()
-        if position in example.paths:
-            effects |= changes(before, snapshot(model), ran_backward=bool(accumulated))
-    assert max(trainer.read(f"{path}.runs") for path in example.paths) > 0
-    assert effects == visible(kind.effects)
+        model, effects = trainer.resources["model"], set[str]()
+        accumulated: list[torch.Tensor] = []  # the gradients that autograd has added to: so a backward pass is seen
+        for parameter in model.parameters():
+            parameter.register_post_accumulate_grad_hook(accumulated.append)
+        while trainer.position != "end" and max(trainer.read(f"{path}.runs") for path in example.paths) < 3:
+            position, before = trainer.position, snapshot(model)
+            accumulated.clear()
+            trainer.advance()
+            if position in example.paths:
+                effects |= changes(before, snapshot(model), ran_backward=bool(accumulated))
+        assert max(trainer.read(f"{path}.runs") for path in example.paths) > 0
+        return effects
+
+    for effects in run_ranks(2, run) if is_of_ranks else [run()]:
+        assert effects == visible(kind.effects)
 
 
 def visible(effects: tuple[str, ...]) -> set[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -160,26 +159,6 @@ def test_a_wrong_declaration_is_refused(name: str, made: Any, message: str) -> N
     kind.__name__ = name
     with pytest.raises(TypeError, match=message):
         node(makes={"average": made})(kind)
-
-
-def test_an_average_follows_parameters_of_several_types() -> None:
-    class Mixed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body, self.side = nn.Linear(1, 1), nn.Linear(1, 4, dtype=torch.bfloat16)
-            self.waves = nn.Parameter(torch.ones(2, dtype=torch.complex64))
-
-    model = Mixed()
-    average = copy.deepcopy(model).float()
-    average.body.double()
-    with torch.no_grad():
-        model.side.bias.fill_(2)
-        average.side.bias.fill_(0)
-    graph = fit(epochs=1).overlay("ema").set("ema", decay=0.5, warmup=False)
-    given = {"optimizer": torch.optim.SGD([model.waves], lr=0.0), "train_data": [torch.ones(2, 1)]}
-    tiny(graph, model=model, average=average, training_step=lambda model, batch: model.waves.real.sum(), **given).run()
-    assert torch.equal(average.side.bias, torch.ones(4))
-    assert average.body.weight.dtype == torch.float64
 
 
 # ---- a model that gets new weights within a run: cuts and the loop by hand are those of `kfold` in the gallery

@@ -55,7 +55,7 @@ def exact() -> Iterator[None]:
     torch.set_num_threads(1)
     with deterministic_kernels():
         yield
-    if torch.cuda.is_available():
+    if torch.cuda.is_initialized():
         torch.cuda.set_sync_debug_mode("default")
 
 
@@ -403,8 +403,8 @@ def seeing_synchronisation(step: Step) -> Step:
 
 def trainer_of(graph: Graph, data: list[Any], step: Step) -> Trainer:
     graph = graph.set("log", every="never").set("checkpoint", every=["50 batches", "1 epochs"], keep=100)
-    it = world(graph, model=lambda: small_model().to("cuda"), data=lambda: data, options={"device": "cuda"})
-    return it.trainer(training_step=seeing_synchronisation(step), val_data=None, not_state="training_step")
+    made = {"model": lambda: small_model().to("cuda"), "data": lambda: data, "val_data": lambda: None}
+    return world(graph, **made, options={"device": "cuda"}).trainer(training_step=seeing_synchronisation(step))
 
 
 @pytest.mark.cuda

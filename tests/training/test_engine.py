@@ -17,7 +17,6 @@ from graphtrain.program.stopwatch import NodeTimes, Stopwatch
 from graphtrain.program.whole_run import WholeRun
 from graphtrain.resume import session
 from graphtrain.storage.state_files import StagedState, split, state_digest
-from graphtrain.storage.strides import name_of
 from graphtrain.storage.tensor_files import StagingBuffers
 from tests.training.tiny import batches, squared, tiny
 
@@ -131,10 +130,3 @@ def test_a_digest_is_the_same_on_every_device(monkeypatch: pytest.MonkeyPatch) -
         assert StagedState(sections, {"slots": sections["slots"]}, StagingBuffers()).digest({}) == expected
     monkeypatch.undo()
     assert state_digest({**sections, "slots": {"both": [shared, shared.clone()]}}) != expected
-
-
-def test_ranks_of_a_host_write_the_same_name_of_their_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    for rank in range(2):
-        monkeypatch.setattr(torch.cuda, "current_device", lambda rank=rank: rank)
-        assert name_of(torch.device("cuda", rank)) == "cuda"
-        assert name_of(torch.device("cuda", 1 - rank)) == f"cuda:{1 - rank}"

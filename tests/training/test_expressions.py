@@ -332,28 +332,3 @@ def test_explain_shows_what_a_guard_read_inside_a_body() -> None:
     lines: list[str] = []
     training(rounds(), noted=list).trainer().run(trace=lambda explained: lines.append(str(explained)))
     assert any("train/step.steps=4" in line for line in lines)
-
-
-def test_a_guard_inside_a_body_reads_a_slot_written_around_it() -> None:
-    inner = Graph.loads(
-        """
-        format = 1
-        start = "x"
-        [nodes]
-        x = { use = "choice" }
-        [guards]
-        again = "number == 3 and x.runs < 5"
-        [edges]
-        x = ["x if again", "end"]
-        """
-    )
-
-    @node(writes="number")
-    def three() -> int:
-        return 3
-
-    graph = fit(epochs=1).insert("three", three, after="begin_epoch").insert("body", graph=inner, after="three")
-    assert graph.check() == []
-    trainer = tiny(graph)
-    trainer.run()
-    assert trainer.progress["body/x"]["runs"] == 5

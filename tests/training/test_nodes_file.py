@@ -154,19 +154,6 @@ def test_renamed_nodes_keep_their_counts(whole: Whole, tmp_path: Path) -> None:
         assert sorted(now_taken.values()) == sorted(taken.values())
 
 
-def test_a_run_extended_past_its_end_has_taken_the_edge_that_it_goes_on_by(tmp_path: Path) -> None:
-    trainer = counted(tmp_path / "placed", procedure(2))
-    trainer.run()
-    trainer.rewire(procedure())
-    trainer.run()
-    for epochs in (2, 3):
-        counted(tmp_path / "resumed", procedure(epochs)).run()
-    for name in ("placed", "resumed"):
-        taken = counts_of(tmp_path / name)[1]
-        assert taken["finish -> end if finished"] == 1
-        expect_flow(procedure(), taken)
-
-
 HEADER = '{"event":"begun","time":1.0,"rows":0,"nodes":{"a":[0]},"edges":{"a -> end":[0]}}\n'
 
 

@@ -160,39 +160,6 @@ def test_millions_of_batches_are_counted_at_once(graph: Graph, length: int, step
     assert PlannedRun(graph).steps(range(length)) == steps
 
 
-def test_windows_of_different_sizes_decide_together() -> None:
-    """Neither in the first nor in the last of rounds that are multiplied, but between them."""
-
-    @node(name="passes", effects="backward")
-    def passes() -> None:
-        """Stand-in."""
-
-    graph = Graph.loads(
-        """
-        format = 1
-        start = "next_batch"
-        [nodes]
-        next_batch = {}
-        passes = {}
-        short = { use = "accumulate", every = 30 }
-        long = { use = "accumulate", every = 200 }
-        hub = { use = "choice" }
-        between = { use = "choice" }
-        [guards]
-        is_between = "short.full and not long.full"
-        done = "next_batch.batches >= 300"
-        [edges]
-        next_batch = ["passes"]
-        passes = ["short"]
-        short = ["long"]
-        long = ["hub"]
-        hub = ["end if done", "between if is_between", "next_batch"]
-        between = ["next_batch"]
-        """
-    )
-    assert PlannedRun(graph).steps(range(1000), node="between") == 200 - 30
-
-
 _NEVER = FIT.set("finish", after="never")
 _AMOUNT = 'finish.after = "10 epochs"'
 

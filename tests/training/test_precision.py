@@ -218,12 +218,11 @@ STEPS: list[Callable[..., Any]] = [cross_entropy, with_metrics, asking, Owner]
 
 
 def of_step(step: Any, precision: Any = "32-true", epochs: int = 3, compiled: bool = True) -> World:
-    data = [*torch.utils.data.DataLoader(Augmented(), FULL)]  # of 14 samples
     it = world(
         small_fit(epochs=epochs, precision=precision, compile=compiled, validate_every="2 epochs"),
         model=step if step is Owner else small_model,
         optimizer="SGD with momentum",
-        data=lambda: data,
+        data=lambda: [*torch.utils.data.DataLoader(Augmented(), FULL)],  # of 14 samples
         training_step=step,
     )
     return it.but(training_step=None) if step is Owner else it

@@ -213,21 +213,3 @@ def test_nor_a_node_that_is_replaced() -> None:
     trainer.rewire(trainer.graph.set("next_batch", limit=1000))
     assert len(workers()) == 2 and not workers() & before
     assert trainer.run() is Outcome.FINISHED
-
-
-@pytest.mark.usefixtures("no_workers")
-@pytest.mark.full
-def test_persistent_workers_end_with_the_run_unless_they_are_of_torchs_loader() -> None:
-    persistent, whole = working(lambda: loader(persistent_workers=True)), working(loader)
-    persistent.run(until="7 batches")
-    assert not workers()
-    persistent.run()
-    whole.run()
-    assert persistent.digest() == whole.digest()
-    torchs = data_loader(persistent_workers=True)
-    trainer = working(lambda: torchs)
-    trainer.run(until="2 batches")
-    assert len(workers()) == 2
-    trainer.run()
-    torchs._iterator._persistent_workers = False
-    torchs._iterator._shutdown_workers()  # in a garbage collection it takes seconds

@@ -237,18 +237,6 @@ def test_time_between_two_calls_is_no_time_of_the_run() -> None:
     assert trainer.snapshot().elapsed_seconds < between + 0.05
 
 
-def test_what_makes_data_is_counted_as_data_after_a_resume(tmp_path: Path) -> None:
-    @node(family="data")
-    def augment(batch: Any) -> None:
-        """Take some time."""
-        time.sleep(0.02)
-
-    tiny(ONE, tmp_path).run(until="3 batches")
-    again = tiny(ONE.insert("augment", augment, before="train_batch"), tmp_path)
-    assert again.run() is Outcome.FINISHED
-    assert again.seconds["data"] >= 2 * 0.02
-
-
 @pytest.mark.full
 def test_seconds_by_node_are_estimated_from_a_few_visits(tmp_path: Path) -> None:
     data = {"train_data": [torch.ones(2, 1)] * 100, "val_data": batches(3)}

@@ -176,34 +176,6 @@ def test_without_a_run_directory_nothing_is_written(tmp_path: Path, monkeypatch:
         trainer.save()
 
 
-def test_a_mapping_is_data_for_a_kind_that_does_not_iterate_over_it() -> None:
-    @node(writes=("batch", "samples"), family="data")
-    class PickBatch:
-        """Pick a batch by its name."""
-
-        def setup(self, train_data: Any) -> None:
-            self._data = train_data
-
-        def __call__(self) -> Any:
-            return self._data["a"], 1
-
-    graph = Graph.loads(
-        """
-        format = 1
-        start = "pick_batch"
-        nodes = { pick_batch = {}, train_batch = {}, step = {}, zero_grad = {} }
-        guards = { done = "step.steps >= 2" }
-        [edges]
-        pick_batch = ["train_batch"]
-        train_batch = ["step"]
-        step = ["zero_grad"]
-        zero_grad = ["end if done", "pick_batch"]
-        """
-    )
-    trainer = tiny(graph, train_data={"a": torch.ones(2, 1)})
-    assert trainer.run() is Outcome.FINISHED and trainer.progress["step"]["steps"] == 2
-
-
 # ---- errors
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from graphtrain import Edge, Graph, GraphError, Loader, Node, Outcome, Trainer, Trigger, UsageError, fit, node
+from graphtrain import Edge, Graph, GraphError, Node, Outcome, Trainer, Trigger, UsageError, fit, node
 from tests.training.tiny import tiny
 from tests.world import assert_exact, world
 
@@ -107,13 +107,6 @@ def test_a_bypassed_node_is_never_due_once() -> None:
     assert "no `val_data`, so `validate` does not run" in said
 
 
-def test_minutes_and_hours_count_seconds() -> None:
-    """A batch takes a millisecond at least: of an hour nothing is due, of a share of it something at once."""
-    due = nudged(["1/3600000 hours"], graph=FIT.set("finish", after="1 epochs"))
-    assert len(batches_at_runs(due)) > 1
-    assert batches_at_runs(nudged(["1 minutes", "2 hours"])) == []
-
-
 # ---- amounts that cannot be counted
 
 
@@ -184,24 +177,6 @@ def test_a_run_that_is_rewired_or_resumed_with_it_stays_as_it_was(tmp_path: Path
         tiny(other, tmp_path, train_data=Unsized(), val_data=six()[:1]).run()
     assert trainer.run() is Outcome.FINISHED
     assert trainer.progress["next_batch"]["batches"] == 10
-
-
-@pytest.mark.parametrize(
-    ("edit", "data"),
-    [
-        ({"validate": {"every": "2.0 epochs"}}, Unsized()),
-        ({"validate": {"every": "4/2 epochs"}}, Unsized()),
-        ({"validate": {"every": "0.5 minutes"}}, Unsized()),
-        ({"validate": {"every": "0.2 epochs"}}, six()),
-        ({"validate": {"every": "0.2 epochs"}, "finish": {"after": "1.4 epochs"}}, Loader(torch.ones(10, 1), 2)),
-    ],
-    ids=lambda value: str(value) if isinstance(value, dict) else type(value).__name__,
-)
-def test_what_can_be_counted_is_not_refused(edit: dict[str, dict[str, str]], data: Any) -> None:
-    graph = EPOCHS
-    for name, trigger in edit.items():
-        graph = graph.set(name, **trigger)
-    assert tiny(graph, train_data=data, val_data=six()[:1]).run() is Outcome.FINISHED
 
 
 @pytest.mark.parametrize(

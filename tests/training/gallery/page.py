@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from graphtrain import Graph
+from tests.procedure import Procedure
 from tests.shipped import OVERLAYS, ROOT
-from tests.training.gallery.procedure import Procedure
 from tests.training.gallery.procedures import all_procedures
 
 PAGE = ROOT / "docs" / "gallery.md"

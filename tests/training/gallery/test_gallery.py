@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from graphtrain import GraphtrainError, Outcome, Trainer
+from tests.procedure import Procedure
 from tests.ranks.fake_ranks import run_ranks
 from tests.shipped import PROCEDURES as SHIPPED
 from tests.training.gallery.page import PAGE, constants, draw, page, words_of
-from tests.training.gallery.procedure import Procedure
 from tests.training.gallery.procedures import all_procedures
 from tests.world import assert_as_by_hand, assert_exact, assert_same, seed_generators
 

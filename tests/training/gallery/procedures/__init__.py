@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from tests.training.gallery.procedure import Procedure
+from tests.procedure import Procedure
 
 
 def all_procedures() -> dict[str, Procedure]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from graphtrain import Graph, Loader
-from tests.training.gallery.procedure import Procedure, Resources, momentum, network, numbers, squared_error
-from tests.training.gallery.procedures.kfold import train_again
+from tests.procedure import Procedure, Resources, momentum, network, numbers, squared_error, train_again
 
 ROUNDS, EPOCHS, COUNT, SAMPLES, BATCH, POOL_BATCH = 2, 2, 3, 14, 3, 5
 
@@ -53,7 +52,7 @@ def by_hand(resources: Resources) -> None:
     for number in range(ROUNDS):
         labelled += most_uncertain(resources["model"], data, labelled, COUNT)
         resources["model"].train()
-        train_again(resources, data[labelled], number)
+        train_again(resources, Loader(data[labelled], BATCH, shuffle=True, seed=0), EPOCHS, number)
 
 
 PROCEDURE = Procedure(

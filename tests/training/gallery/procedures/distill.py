@@ -6,7 +6,7 @@ import torch
 from torch.nn.functional import kl_div, log_softmax
 
 from graphtrain import Graph
-from tests.training.gallery.procedure import Procedure, Resources, momentum, network, numbers, short, step, windows
+from tests.procedure import Procedure, Resources, momentum, network, numbers, short, step, windows
 
 EPOCHS, WINDOW = 3, 2
 

@@ -7,7 +7,7 @@ import copy
 import torch
 
 from graphtrain import Graph
-from tests.training.gallery.procedure import Procedure, Resources, regression, short, squared_error, step, windows
+from tests.procedure import Procedure, Resources, regression, short, squared_error, step, windows
 
 EPOCHS = 3
 

@@ -6,7 +6,7 @@ import torch
 from torch.nn.functional import softplus
 
 from graphtrain import Graph
-from tests.training.gallery.procedure import Procedure, Resources, numbers, short, step_with_mean_gradients
+from tests.procedure import Procedure, Resources, numbers, short, step_with_mean_gradients
 
 EPOCHS, BATCHES, CRITIC_STEPS = 2, 5, 2
 

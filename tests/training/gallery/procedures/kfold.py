@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from graphtrain import Graph, Loader
-from tests.training.gallery.procedure import Procedure, Resources, momentum, network, numbers, squared_error, step
-from tests.training.gallery.procedure import windows as windows_of
+from tests.procedure import Procedure, Resources, momentum, network, numbers, squared_error, train_again
 
 FOLDS, EPOCHS, SAMPLES, BATCH = 3, 2, 13, 3
 
@@ -41,25 +38,11 @@ def folds_of(samples: int, folds: int) -> list[list[int]]:
     return [list(range(sum(sizes[:fold]), sum(sizes[: fold + 1]))) for fold in range(folds)]
 
 
-def train_again(resources: Resources, samples: Any, number: int) -> None:
-    """Train a new model for two epochs; the number of trainings before it says which epochs of the loader these are."""
-    model = resources["model"]
-    for module in reversed([*model.modules()]):
-        if hasattr(module, "reset_parameters"):
-            module.reset_parameters()
-    optimizer = resources["optimizer"] = momentum(model)
-    loader = Loader(samples, BATCH, shuffle=True, seed=0)
-    for epoch in range(EPOCHS):
-        for _, batch, is_end in windows_of(loader.batches(number * EPOCHS + epoch), 1, 2):
-            (squared_error(model, batch) / 2).backward()  # type: ignore[no-untyped-call]
-            if is_end:
-                step(optimizer)
-
-
 def by_hand(resources: Resources) -> None:
     data = resources["train_data"].dataset
     for fold, held_out in enumerate(folds_of(SAMPLES, FOLDS)):
-        train_again(resources, [data[number] for number in range(SAMPLES) if number not in held_out], fold)
+        kept = [data[number] for number in range(SAMPLES) if number not in held_out]
+        train_again(resources, Loader(kept, BATCH, shuffle=True, seed=0), EPOCHS, fold)
         resources["ensemble"][fold].load_state_dict(resources["model"].state_dict())
 
 

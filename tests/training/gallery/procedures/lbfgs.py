@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from graphtrain import Graph, fit
-from tests.training.gallery.procedure import Procedure, Resources, network, numbers, short
+from tests.procedure import Procedure, Resources, network, numbers, short
 
 EPOCHS = 2
 

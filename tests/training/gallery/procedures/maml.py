@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from graphtrain import Graph
-from tests.training.gallery.procedure import (
+from tests.procedure import (
     Procedure,
     Resources,
     World,

@@ -7,7 +7,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ExponentialLR, LRScheduler
 
 from graphtrain import Graph
-from tests.training.gallery.procedure import Procedure, Resources, network, numbers, short, squared_error
+from tests.procedure import Procedure, Resources, network, numbers, short, squared_error
 
 EPOCHS, BATCHES, WINDOW = 3, 5, 2
 

@@ -8,7 +8,7 @@ import numpy
 import torch
 
 from graphtrain import Graph
-from tests.training.gallery.procedure import Procedure, Resources, momentum, short, step, windows
+from tests.procedure import Procedure, Resources, momentum, short, step, windows
 
 EPOCHS, KEPT, STEPS, ENVIRONMENTS, BATCH = 4, 2, 5, 2, 4
 DISCOUNT, SMOOTHING = 0.9, 0.8

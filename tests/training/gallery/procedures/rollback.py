@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from graphtrain import Graph, Loader
-from tests.training.gallery.procedure import Procedure, Resources, momentum, network, step
+from tests.procedure import Procedure, Resources, momentum, network, step
 
 EPOCHS, BATCHES, WINDOW, SKIP, WARMUP = 3, 5, 2, 2, 3
 BAD = 7  # a sample whose loss is a spike

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from graphtrain import Graph
-from tests.training.gallery.procedure import Procedure, Resources, network, regression, short, step, windows
+from tests.procedure import Procedure, Resources, network, regression, short, step, windows
 
 EPOCHS, WINDOW, RADIUS = 3, 2, 0.1
 

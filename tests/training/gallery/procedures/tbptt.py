@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from graphtrain import Graph
-from tests.training.gallery.procedure import Procedure, Resources, short, step
+from tests.procedure import Procedure, Resources, short, step
 
 EPOCHS, LENGTH = 2, 3
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from graphtrain import Graph
-from tests.training.gallery.procedure import Procedure, Resources, regression, short, squared_error, step, windows
+from tests.procedure import Procedure, Resources, regression, short, squared_error, step, windows
 
 EPOCHS, WINDOW = 3, 2
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from graphtrain import Graph
-from tests.training.gallery.procedure import Procedure, Resources, numbers, short, step_with_mean_gradients
+from tests.procedure import Procedure, Resources, numbers, short, step_with_mean_gradients
 
 EPOCHS, BATCHES = 2, 5
 

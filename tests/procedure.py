@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from graphtrain import Graph
+from graphtrain import Graph, Loader
 from tests.shipped import GALLERY, GRAPHS, OVERLAYS, ROOT
 from tests.world import Resources, World
 
@@ -132,3 +132,17 @@ def step_with_mean_gradients(
     for weight, gradients in zip(weights, zip(*parts, strict=True), strict=True):
         weight.grad = torch.stack(gradients).sum(0)
     step(*optimizers)
+
+
+def train_again(resources: Resources, loader: Loader, epochs: int, number: int) -> None:
+    """Train a new model; the number of trainings before it says which epochs of the loader of a run these are."""
+    model = resources["model"]
+    for module in reversed([*model.modules()]):
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()
+    optimizer = resources["optimizer"] = momentum(model)
+    for epoch in range(epochs):
+        for _, batch, is_end in windows(loader.batches(number * epochs + epoch), 1, 2):
+            (squared_error(model, batch) / 2).backward()  # type: ignore[no-untyped-call]
+            if is_end:
+                step(optimizer)
