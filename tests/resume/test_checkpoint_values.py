@@ -13,7 +13,7 @@ import numpy
 import pytest
 import safetensors.torch
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graphtrain.storage import decoding
@@ -68,7 +68,7 @@ nests = st.recursive(
 members = st.none() | st.integers() | texts | st.frozensets(st.text()) | st.tuples(st.integers(), st.text())
 
 
-@settings(max_examples=12, derandomize=True)
+@settings(max_examples=20, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(nests | st.sets(members) | st.frozensets(members))
 def test_nests_of_plain_values_come_back_equal_to_the_last_bit(value: Any) -> None:
     assert same(there_and_back(value), value)
