@@ -147,16 +147,19 @@ def test_a_signal_to_one_rank_stops_all_with_one_checkpoint(tmp_path: Path) -> N
     assert resumed.code == 0 and f"the run is finished: r  digest {digest[:16]}" in resumed.err, resumed
 
 
-SHARDED = """\
+SHARDED = f"""\
 import os
+import sys
 import time
+
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from tests.ranks import sharded
 
 def training_step(model, batch):
     return sharded.loss_of(model, batch)
 
 def setup():
-    return {**sharded.parts_of(sharded.Case()), "training_step": training_step}
+    return {{**sharded.parts_of(sharded.Case(samples=16)), "training_step": training_step}}
 """
 KILLING = """
 import random
