@@ -1,3 +1,0 @@
-"""Until nobody imports it any more."""
-
-from tests.looking.running import written as written
