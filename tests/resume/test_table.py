@@ -121,7 +121,7 @@ def in_a_fresh_interpreter(name: str, run_dir: Path) -> Any:
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", ROWS, indirect=True)
 def test_a_row_from_three_cuts_in_processes_of_their_own(name: str, tmp_path: Path) -> None:
-    """One is in a fresh interpreter; saving changes nothing; and without what it needs, a row diverges from some cut."""
+    """One is in a fresh interpreter; saving changes nothing; without what it needs, a row diverges from some cut."""
     row, cuts = ROWS[name], sorted(random.Random(name).sample(range(3, 85), CUTS))
     expected = in_a_process(lambda: outcome(row, tmp_path / "whole"))
     saved = in_a_process(lambda: outcome(row, tmp_path / "saved", cuts, tmp_path))
