@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.looking.conftest import Command
-from tests.looking.running import in_a_process
+from tests.looking.running import Result, arguments, environment
 
 pytestmark = pytest.mark.full
 
@@ -66,6 +67,14 @@ FACTORS = {
 SETTINGS = ["accumulate.every=2", "log.every=1 steps", "checkpoint.every=3 batches", "checkpoint.keep=9"]
 RUN = ["run", "train.py", *SETTINGS, "finish.after=8 batches", "--device", "cpu", "--run-dir", "r"]
 BY_TWO = ["--processes", "2"]
+
+
+def in_a_process(*words: str, cwd: Path) -> Result:
+    """In one that begins with nothing: that of another rank is started with the same arguments."""
+    done = subprocess.run(
+        arguments(*words), cwd=cwd, capture_output=True, text=True, timeout=300, env=environment(), check=False
+    )
+    return Result(done.returncode, done.stdout, done.stderr)
 
 
 def trained(folder: Path, factor: str = "none") -> list[str]:
