@@ -277,7 +277,7 @@ SETTINGS: dict[str, World] = {
 
 
 @pytest.mark.first(3)
-@pytest.mark.parametrize("name", reversed(SETTINGS))
+@pytest.mark.parametrize("name", [*reversed(SETTINGS)])
 def test_a_cut_is_exact_with_settings(name: str, tmp_path: Path) -> None:
     assert_exact(SETTINGS[name], tmp_path, at=1)
 
