@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from graphtrain.data import NOTHING
 from graphtrain.data.batch import NESTS, sample_counter, tensors_held
 from graphtrain.errors import UsageError
-from graphtrain.kind import Batches, Indices, Loaders, WrittenBatches, derived_clock, node, progress
+from graphtrain.kind import Batches, Loaders, WrittenBatches, derived_clock, node, progress
 from graphtrain.kind.batch_limit import BatchLimit
 from graphtrain.kind.parameter import Above
 from graphtrain.lazy import lazy_import
@@ -222,7 +222,7 @@ class NextBatch:
         """Fill these from now on: the graph around the node has changed, and the node has not."""
         self._supply.run.windows.counters = windows.counters
 
-    def __call__(self, indices: Indices | None = None) -> tuple[Any, int]:
+    def __call__(self, indices: Any = None) -> tuple[Any, int]:
         if self._ranks is not None:
             return self._take_part(self._ranks, indices)
         now = self._clock()
@@ -260,7 +260,7 @@ class NextBatch:
             batch = NOTHING if self.pass_over else opened.next()
         return batch
 
-    def _take_part(self, ranks: Agreement, indices: Indices | None) -> tuple[Any, int]:
+    def _take_part(self, ranks: Agreement, indices: Any) -> tuple[Any, int]:
         """Take the batch of this rank in the next round of all of them."""
         opened: Any = self._opened
         opens = self.pass_over
@@ -314,7 +314,7 @@ class NextBatch:
         if not opened.has_another():
             self._close()
 
-    def _open(self, indices: Indices | None) -> None:
+    def _open(self, indices: Any) -> None:
         """Begin an epoch, or the next loader of this one."""
         assert self._opened is not None, "the node is set up"
         begins = self.last or not self.opened

@@ -2,7 +2,6 @@
 
 from graphtrain.kind.declaration import Batches as Batches
 from graphtrain.kind.declaration import FunctionRecord as FunctionRecord
-from graphtrain.kind.declaration import Indices as Indices
 from graphtrain.kind.declaration import Kind as Kind
 from graphtrain.kind.declaration import Loaders as Loaders
 from graphtrain.kind.declaration import Read as Read

@@ -59,10 +59,6 @@ class Loaders:
     """Annotation of a slot that may also hold a mapping of loaders: ``Batches | Loaders``."""
 
 
-class Indices:
-    """Annotation of a slot with numbers of samples, which a node of the graph writes; empty where none does."""
-
-
 class StepFunction:
     """Annotation of a slot that holds a user's function of ``(model, batch)``.
 
@@ -117,7 +113,6 @@ class Read:
     is_step_function: bool = False
     is_batches: bool = False
     takes_written: bool = False
-    is_selection: bool = False
     takes_loaders: bool = False
     is_repeated: bool = False
 

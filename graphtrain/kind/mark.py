@@ -15,7 +15,6 @@ from graphtrain.kind.declaration import (
     Batches,
     CopyOf,
     Family,
-    Indices,
     Kind,
     Loaders,
     Read,
@@ -41,7 +40,7 @@ _ENDINGS = ("at_end", "at_body_end")
 _RESERVED = frozenset({"use", "graph", "reads", "writes", "runs", "due", "fired"})
 
 # What annotations of slots say, in the order of the attributes of `Read`.
-_MARKS = (StepFunction, Batches, WrittenBatches, Indices, Loaders, Repeated)
+_MARKS = (StepFunction, Batches, WrittenBatches, Loaders, Repeated)
 
 
 @overload

@@ -150,7 +150,7 @@ def _read(declared: str, value: Any) -> Any:
                 return value
             case (("int" | "float"), int() | float()) if math.isfinite(value):
                 return value
-            case (("tuple[str, ...]" | "tuple[int, int]"), list()):
+            case ("tuple[str, ...]", list()) | ("tuple[int, int]", [int(), int()]):
                 return tuple(value)
             case "Mapping[str, float]", Mapping():  # "nan" and "inf" are texts in JSON
                 return {name: float(each) if isinstance(each, str) else each + 0 for name, each in value.items()}

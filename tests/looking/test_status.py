@@ -86,6 +86,7 @@ PANELS: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ({"done": None}, ["epoch 3/10 ━", " 12 %  batch"], []),
     ({"metrics": {"loss": "nan"}, "seconds": {}}, ["loss nan"], ["time:"]),
     ({"step": "7", "epoch": "nan", "end": "10 epochs", "window": 3, "elapsed_seconds": None}, ["0 s"], ["step"]),
+    ({"window": [1]}, ["step 4812"], ["window"]),
     ({"metrics": ["loss"], "rates": {"batches": None}, "seconds": 3}, ["batch 117/938"], ["loss", "batches/s"]),
 ]
 
