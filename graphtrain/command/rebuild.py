@@ -21,7 +21,9 @@ from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.registry import trains
 from graphtrain.program.resources import resolve_device, without_unread
+from graphtrain.ranks import current_ranks
 from graphtrain.resume.environment import run_environment
+from graphtrain.resume.rank_resume import processes
 from graphtrain.storage.checkpoint import SavedCheckpoint
 from graphtrain.storage.named import graph_of
 from graphtrain.trainer.trainer import Trainer
@@ -94,7 +96,9 @@ class TrainerFactory:
             environment_now = run_environment(
                 resources, about, deterministic=deterministic, seed=seed, device=resolve_device(device)
             )
-            now = environment_now.compared(manifest)
+            ranks = current_ranks().world_size
+            resized = [f"{processes(ranks)} instead of {manifest.ranks}"] if ranks != manifest.ranks else []
+            now = environment_now.compared(manifest, resized)
             self.changes = now.partition("what changed: ")[2]
             self._notify(now or "what changed since the run is not known")
         flags = {

@@ -158,7 +158,8 @@ def resized(
     return _Resized(checkpoint, compiled, renaming, ranks.rank, ranks.world_size).checkpoint(seed)
 
 
-def _ranks(number: int) -> str:
+def processes(number: int) -> str:
+    """How many there are, in words."""
     return f"{number} {'process' if number == 1 else 'processes'}"
 
 
@@ -193,7 +194,7 @@ class _Resized:
         }
         facts = ", ".join(["other random numbers", *self._of_rank_0()])
         resized = replace(self._checkpoint, sections=sections)
-        return resized, f"{_ranks(self._world_size)} instead of {self._before} ({facts})"
+        return resized, f"{processes(self._world_size)} instead of {self._before} ({facts})"
 
     def _former(self, node: ProgramNode) -> str:
         """The path that a node was saved under."""
@@ -212,9 +213,9 @@ class _Resized:
         fetched = {path for node in self._nodes if is_fetching(node) for path in node.plan_node.own_writes}
         if is_open or not fetched.isdisjoint(map(self._renaming.slot, sections["slots"])):
             raise CheckpointError(
-                f"{self._checkpoint.path} was made in the middle of a window or a batch by {_ranks(self._before)}, and "
-                f"there {'is' if self._world_size == 1 else 'are'} {_ranks(self._world_size)} now",
-                f"resume with {_ranks(self._before)}, until there is a checkpoint between two windows, as the node "
+                f"{self._checkpoint.path} was made in the middle of a window or a batch by {processes(self._before)}, "
+                f"and there {'is' if self._world_size == 1 else 'are'} {processes(self._world_size)} now",
+                f"resume with {processes(self._before)}, until there is a checkpoint between two windows, as the node "
                 "`checkpoint` and a signal to several ranks make them",
             )
 

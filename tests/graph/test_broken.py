@@ -454,7 +454,7 @@ RANKS = [
     edited("sums of all ranks divided by the tokens of one", lambda g: g.overlay("token_windows").set(
         "divide", over_ranks=False), "G701 nodes.divide.reads.by"),
     edited("windows by a loss", lambda g: replace(g.insert("of_loss", KINDS["of_loss"], after="train_batch").set(
-        "accumulate", reads={"every": "2 if high > 1 else 3"}), allow=("G303",)), "G701 guards.window_complete"),
+        "accumulate", reads={"every": "2 if high > 1 else 3"}), allow=("G303", "G304")), "G701 guards.window_complete"),
     edited("no exchange", lambda g: g.remove("exchange"), "G702 nodes.step"),
     edited("no exchange, and clipped", lambda g: g.remove("exchange").set("clip", max_norm=1.0), "G702 nodes.step"),
     edited("no exchange for one of two", lambda g: bound("g exchange")(two_optimizers(g)), "G702 nodes.d_step"),

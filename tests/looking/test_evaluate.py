@@ -169,17 +169,12 @@ def test_a_run_of_token_windows_is_tested_by_tokens(folder: Path, command: Comma
 
 def test_what_is_there_is_not_overwritten(trained: Path, command: Command) -> None:
     Path("script.jsonl").touch()
-    (trained / "predict").touch()  # refuses a folder, as a run that may only be read does
-    (trained / "test.jsonl").write_text("mine\n")
-    Path("without.py").write_text((trained.parent / "script.py").read_text().replace('"test_data"', '"tests"'))
     for words, fragment in (
         (("predict", "script.py", "-o", "script.jsonl"), "exists; a file is never overwritten"),
         (("predict", "script.py", "-o", "p.csv"), "the name must end in .safetensors or .jsonl"),
-        (("predict", "script.py"), "cannot write `r/predict/"),
         (("test", "script.py"), "does not hold the rows of tests"),
-        (("test", "script.py", "--model", "averge"), "did you mean `average`"),
-        (("test", "without.py"), "`test_data` is read by"),
     ):
+        (trained / "test.jsonl").write_text("mine\n")
         result = command(*words, "--run-dir", "r")
         assert (result.code, fragment in result.err, "Traceback" in result.err) == (2, True, False), (words, result.err)
     assert (trained / "test.jsonl").read_text() == "mine\n"

@@ -136,7 +136,7 @@ def test_a_run_that_was_killed_and_one_that_is_running(folder: Path, command: Co
         "run the program again, with this run directory",
         "starts it from the beginning: there is no checkpoint",
     ]
-    assert told(state="interrupted")[""][1] == "  it was interrupted immediately in node `train_batch`"
+    assert told(state="interrupted")[""][1].startswith("  it was interrupted immediately in node `train_batch`")
     running = told(not_finite="loss is NaN since step 30")
     assert running["next"][0] == "graphtrain status r" and running[""][2] == "  loss is NaN since step 30"
 

@@ -12,10 +12,8 @@ import pytest
 from graphtrain import Graph
 from tests.looking.conftest import Command
 from tests.looking.running import arguments, environment
+from tests.shipped import GRAPHS, KINDS, ROOT
 
-ROOT = Path(__file__).parents[2]
-GRAPHS = sorted(path.stem for path in (ROOT / "graphs").rglob("*.toml") if path.parent.name != "overlays")
-KINDS = sorted(path.stem for path in (ROOT / "nodes").glob("[!_]*.py"))
 COMMANDS = (
     *("run", "check", "show", "render", "diff", "graphs", "nodes", "copy", "new", "ls", "status", "explain"),
     *("verify", "replay", "export", "test", "predict", "report", "watch"),

@@ -363,7 +363,7 @@ def test_the_recipe_for_other_services(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "trackio", trackio)  # type: ignore[arg-type]
     monkeypatch.chdir(tmp_path)
     it = world(small_fit(save_every="3 batches"), model=small_model, training_step=cross_entropy)
-    for transitions in (40, 1000):  # the first process is killed
+    for transitions in (60, 1000):  # the first process is killed
         before = len(sent["mlflow"])
         names: dict[str, Any] = {"__name__": "services"}
         exec(compile(recipe, "services.py", "exec"), names)  # noqa: S102

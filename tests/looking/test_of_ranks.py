@@ -95,8 +95,8 @@ def test_it_is_read_by_one(folder: Path, command: Command) -> None:
     assert "no difference" in command("diff", str(first), str(last)).out
     verified = command("verify", "train.py", "--run-dir", "r")
     assert "it was trained by 2 processes (--processes 2), whose bits 1 cannot repeat" in verified.err
-    replayed = command("replay", "train.py", "--run-dir", "r", "--to", "3 steps")
-    assert replayed.code == 0 and "1 process instead of 2" in replayed.err and "step 3, " in replayed.out
+    replayed = command("replay", "train.py", "--run-dir", "r", "--to", "2 steps")
+    assert replayed.code == 0 and "1 process instead of 2" in replayed.err and "step 2, " in replayed.out
     # Sums and extremes over an epoch are those of all samples, by however many processes.
     alone = command(*RUN[:2], "finish.after=1 epochs", "--device", "cpu", "--run-dir", "alone", *RUN[2:3])
     assert alone.code == 0, alone.err
@@ -125,9 +125,9 @@ def test_it_is_resumed_and_explained_with_as_many(folder: Path, command: Command
 @pytest.mark.parametrize(
     ("factor", "code", "said"),
     [
-        ("none", 0, ["bitwise equal"]),
         ("a count that is not saved", 1, ["lost state", "(rank 1)", "(rank 0)"]),
-        ("the system", 1, ["not repeatable"]),
+        pytest.param("none", 0, ["bitwise equal"], marks=pytest.mark.sweep),
+        pytest.param("the system", 1, ["not repeatable"], marks=pytest.mark.sweep),
     ],
 )
 def test_as_many_ranks_verify_it(factor: str, code: int, said: list[str], folder: Path) -> None:
@@ -136,6 +136,7 @@ def test_as_many_ranks_verify_it(factor: str, code: int, said: list[str], folder
     assert done.code == code and all(text in done.out for text in said), done
 
 
+@pytest.mark.sweep
 def test_its_weights_are_exported_tested_and_predicted_with(folder: Path, command: Command) -> None:
     trained(folder)
     assert command("export", "r", "w.safetensors").code == 0

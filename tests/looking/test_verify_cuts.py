@@ -13,7 +13,7 @@ from graphtrain.command.verify_cuts import CutVerdict, Ended, lines_of_verdicts,
 from graphtrain.proof.comparison import StateDifference
 from graphtrain.proof.cuts import Cut
 from tests.looking.conftest import Command
-from tests.looking.running import TINY, Result, launched
+from tests.looking.running import TINY, Result, in_a_process, launched
 
 # Every sort of state there is: that of `tests/world.py`.
 STATEFUL = f"""\
@@ -118,9 +118,10 @@ def test_two_runs_that_differ_are_reported_before_anything_is_resumed(forked: Pa
     assert "equal" not in result.out
 
 
-def test_errors_of_the_script_are_those_of_run(forked: Path, command: Command) -> None:
-    (forked / "tiny.py").write_text(TINY)
-    result = command("verify", "tiny.py", "--cuts", "2", "rate=1")
+@pytest.mark.full
+def test_errors_of_the_script_are_those_of_run(folder: Path) -> None:
+    (folder / "tiny.py").write_text(TINY)
+    result = in_a_process("verify", "tiny.py", "--cuts", "2", "rate=1", cwd=folder)
     assert (result.code, result.out) == (2, "")
     assert "error: `rate` is not an argument of tiny.py:setup" in result.err and "Traceback" not in result.err
 

@@ -60,8 +60,7 @@ def failures() -> dict[str, Any]:
     rows["not rewired"] = (other.run().name, other.graph == graph)
     rows["file"] = error_of(lambda: trainer_of(run_dir=Path(__file__)))
     last = trainer_of()
-    last.run()
-    rows["end"] = ("", last.digest())
+    rows["end"] = ("", last.run().name)
     return rows
 
 
@@ -77,7 +76,7 @@ def test_what_fails_is_named_on_all_and_ranks_join_again() -> None:
     for row in (first, second):
         assert row["not rewired"] == ("FINISHED", True)
         assert "cannot be written: " in row["file"][1]
-        assert row["end"] == first["end"]
+        assert row["end"] == ("", "FINISHED")
 
 
 def sleeping() -> tuple[str, str]:
