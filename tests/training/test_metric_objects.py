@@ -175,7 +175,7 @@ def test_it_has_the_values_of_a_loop_by_hand(name: str) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("name", OBJECTS)
 def test_it_is_exact_through_cuts_in_validations(name: str, tmp_path: Path) -> None:
-    visited = run_through(of_three(name), None).visited
+    visited = run_through(of_three(name), None, trace=True).visited
     cuts = [number for number, node in enumerate(visited, 1) if node == "validate/eval_batch"]
     assert_exact(of_three(name), tmp_path, at=cuts[1::4])
 
