@@ -355,6 +355,7 @@ def reached_by_import(*modules: str) -> dict[str, str]:
     return reached
 
 
+@pytest.mark.full
 def test_what_is_declared_edited_and_drawn_needs_no_torch() -> None:
     """Kinds, graphs, checks and pictures, the procedures of the gallery aside."""
     kinds = [module_of(file).removeprefix("graphtrain.") for file in KINDS.values()]

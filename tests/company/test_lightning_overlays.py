@@ -67,6 +67,7 @@ def overlaid(base: type, name: str, folder: Path | None = None) -> Trainer:
     return Trainer(graph.set("checkpoint", every="never"), **given, **resources)
 
 
+@pytest.mark.second(9)
 @pytest.mark.parametrize("name", [*sorted(OVERLAYS), "swa+update_bn", "ema+sanity"])
 def test_an_overlay_trains_a_module_or_says_why_not(name: str, tmp_path: Path) -> None:
     message = NEEDED.get(name, ({}, {}, ""))[2]

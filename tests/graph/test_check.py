@@ -20,6 +20,7 @@ def codes(graph: Graph, *, ranks: bool = False) -> list[str]:
 # ---- what is sound
 
 
+@pytest.mark.first(21)
 @pytest.mark.parametrize("sound", SOUND, ids=lambda sound: sound.title)
 def test_a_sound_rewiring_is_silent(sound: Sound) -> None:
     graph = sound.graph()

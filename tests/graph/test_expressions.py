@@ -198,6 +198,7 @@ def outcome(call: Callable[[], Any]) -> tuple[type, Any]:
     return type(value), value if value == value else "nan"
 
 
+@pytest.mark.full
 @settings(max_examples=150)
 @given(st.recursive(LEAVES, larger, max_leaves=12), VALUES)
 @example(parse("slot and b.n"), {"slot": 2, "b.n": 3, "a.i": 0, "a.f": 0, "b.flag": True})

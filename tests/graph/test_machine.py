@@ -45,7 +45,7 @@ WORLDS: dict[str, World] = {
 }
 
 
-@pytest.mark.first(4)
+@pytest.mark.first(2)
 @pytest.mark.parametrize("name", WORLDS)
 def test_a_training_goes_where_its_graph_says(name: str) -> None:
     found = visits(WORLDS[name].trainer(), idle={"exchange"})

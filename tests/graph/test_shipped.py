@@ -254,8 +254,8 @@ COMBINATIONS: list[Names] = [
 ]
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
-@pytest.mark.second(4)
 @pytest.mark.parametrize("names", COMBINATIONS, ids=" ".join)
 def test_overlays_train_what_the_loop_by_hand_trains_and_resume_exactly(names: Names, tmp_path: Path) -> None:
     if is_refused(names):

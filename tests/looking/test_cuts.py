@@ -52,6 +52,7 @@ def reader(thing: object) -> None:
     assert thing is not None
 
 
+@pytest.mark.full
 def test_what_is_no_save_point(tmp_path: Path) -> None:
     graph = IT.graph.insert("transient", transient, before="next_batch").insert("reader", reader, after="train_batch")
     with pytest.raises(UsageError, match="the run stops before the node `next_batch`, which is not a save point"):
@@ -64,6 +65,7 @@ def test_what_is_no_save_point(tmp_path: Path) -> None:
     assert len({cut.transition for cut in cuts}) == len(cuts) < 11
 
 
+@pytest.mark.full
 def test_the_first_field_and_the_first_row_are_named(tmp_path: Path) -> None:
     whole = trained(tmp_path, "whole")
     trained(

@@ -167,6 +167,7 @@ def test_a_run_of_token_windows_is_tested_by_tokens(folder: Path, command: Comma
     assert rows(folder / "r")[0]["test/loss"] == pytest.approx(float(total) / 5, rel=1e-6)  # the mean of the sums
 
 
+@pytest.mark.full
 def test_what_is_there_is_not_overwritten(trained: Path, command: Command) -> None:
     Path("script.jsonl").touch()
     for words, fragment in (

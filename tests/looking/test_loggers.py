@@ -90,7 +90,8 @@ def texts_in(folder: Path, name: str) -> list[tuple[int, str]]:
     return [(event.step, tensor_util.make_ndarray(event.tensor_proto).item().decode()) for event in values]
 
 
-@pytest.mark.first(1)
+@pytest.mark.second(2)
+@pytest.mark.full
 @pytest.mark.parametrize("length", [40, 9, 20, 1000])
 def test_it_reads_what_was_recorded_however_often_the_run_is_killed(length: int, tmp_path: Path) -> None:
     """Given up between two visits without a word: what a killed process would have left on the disk."""
@@ -128,6 +129,7 @@ def test_a_save_between_two_rows_of_one_step(tmp_path: Path, monkeypatch: pytest
     assert cuts >= 2 and shown_in(run_dir / "tensorboard") == as_shown(reference)
 
 
+@pytest.mark.full
 def test_hyper_parameters_and_the_graph_are_texts_from_where_they_hold(tmp_path: Path) -> None:
     trainer_of(tmp_path, TensorBoard()).run(until="2 steps")
     folder = tmp_path / "tensorboard"
@@ -141,6 +143,7 @@ def test_hyper_parameters_and_the_graph_are_texts_from_where_they_hold(tmp_path:
     assert [(step, "0.25" in text) for step, text in texts_in(folder, "hyper_parameters")] == [(0, False), (2, True)]
 
 
+@pytest.mark.full
 def test_each_round_of_an_outer_graph_is_a_curve_of_its_own(tmp_path: Path) -> None:
     rounds = 'format = 1\nstart = "fit"\nnodes.fit = { graph = "fit" }\nguards.over = "fit.runs >= 2"\n'
     graph = Graph.loads(rounds + 'edges.fit = ["end if over", "fit"]\nclock.fold = "fit.runs"\n')
@@ -237,6 +240,7 @@ def test_of_an_exception() -> None:
         assert other.events[-2] == ("finished", None)
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("call", ["row", "show", "flush", "ended", "close"])
 def test_one_that_raises_is_off_and_the_run_is_as_without_it(call: str, tmp_path: Path) -> None:
     it = logged(graph=QUIET.insert("show", show_weights, after="end_epoch"))
@@ -324,6 +328,7 @@ graph = Graph.load("fit").set("log", every="1 steps").insert("look", look, after
 """
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("lost", [0, 1, 3], ids=lambda lost: f"{lost} were not sent when it was killed")
 def test_wandb_has_every_row_once(lost: int, tiny: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     service = Service()
@@ -346,6 +351,7 @@ def test_wandb_has_every_row_once(lost: int, tiny: Path, command: Command, monke
     assert refused.code == 2 and "pip install wandb" in refused.err
 
 
+@pytest.mark.full
 def test_the_recipe_for_other_services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).parents[2] / "docs" / "loggers.md").read_text()
     (recipe,) = [block for block in re.findall(r"```python[^\n]*\n(.*?)```", page, re.DOTALL) if "mlflow" in block]

@@ -85,6 +85,7 @@ def trained(folder: Path, factor: str = "none") -> list[str]:
     return done.out.splitlines()
 
 
+@pytest.mark.sweep
 def test_it_is_read_by_one(folder: Path, command: Command) -> None:
     printed = trained(folder)
     rows = [json.loads(line) for line in (folder / "r" / "metrics.jsonl").read_text().splitlines()]
@@ -122,6 +123,7 @@ def test_it_is_resumed_and_explained_with_as_many(folder: Path, command: Command
     assert "graphtrain replay train.py --run-dir r --to '3 steps' --processes 2\n" in command("explain", "r").out
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("factor", "code", "said"),
     [

@@ -372,6 +372,7 @@ REFUSED: list[tuple[str, tuple[str, ...]]] = [
 ]
 
 
+@pytest.mark.first(49)
 @pytest.mark.parametrize(("line", "expected"), REFUSED, ids=[line for line, _ in REFUSED])
 def test_what_is_typed_is_refused(line: str, expected: tuple[str, ...], kept: Path, command: Command) -> None:
     before = files(kept)

@@ -95,7 +95,7 @@ def assert_bitwise(one: Path, other: Path) -> None:
         assert value.dtype == expected[name].dtype and torch.equal(value, expected[name]), name
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("step", [5, 1, 2, 3, 9])
 def test_a_step_has_the_loss_and_the_gradients_it_had(
     step: int, noted: Path, command: Command, typed: Callable[..., None]

@@ -27,6 +27,7 @@ def reported(command: Command, *run_dirs: Path) -> dict[str, Any]:
     return content_in(Path("run.html"))
 
 
+@pytest.mark.full
 def test_it_has_what_the_run_did(folder: Path, command: Command) -> None:
     trainer = trainer_of(folder / "run")
     trainer.run()
@@ -96,6 +97,7 @@ def test_commands_name_a_script_and_a_run_with_any_characters(name: str, folder:
     assert fork == ["graphtrain", "run", words[2], "--fork", str(path), "--run-dir", f"{path}-2"]
 
 
+@pytest.mark.full
 def test_many_rows_lose_no_extreme_and_no_gap(folder: Path, command: Command) -> None:
     trainer_of(folder / "run").run()
     choose, extremes = random.Random(3), {1234: 40.0, 5555: -40.0, 7777: "nan"}

@@ -290,6 +290,7 @@ def test_a_stopped_run_resumes_and_ends_as_if_never_stopped(slow: list[str], fol
     assert command("status", "r").out.startswith("r: finished, graph fit\n")
 
 
+@pytest.mark.full
 def test_a_killed_run_is_interrupted_and_a_second_interrupt_is_at_once(
     slow: list[str], folder: Path, command: Command
 ) -> None:

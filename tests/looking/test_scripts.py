@@ -68,6 +68,7 @@ def test_a_script_is_the_command_and_both_are_one_run(script: Path, command: Com
     assert status_of(script / "runs/train-001")["digest"] == status_of(script / "whole")["digest"]
 
 
+@pytest.mark.full
 def test_an_error_is_reported_as_by_the_command(script: Path) -> None:
     result = python("train.py", "lr=fast", cwd=script)
     assert (result.code, "Traceback" in result.err) == (2, False), result.err
@@ -75,6 +76,7 @@ def test_an_error_is_reported_as_by_the_command(script: Path) -> None:
     assert not (script / "runs").exists()
 
 
+@pytest.mark.full
 def test_help_lists_what_can_be_set(script: Path, command: Command) -> None:
     shown = python("train.py", "--help", cwd=script)
     assert shown.code == 0, shown.err
@@ -185,7 +187,8 @@ KNOWN = {
 }
 
 
-@pytest.mark.first(2)
+@pytest.mark.second(2)
+@pytest.mark.first(1)
 @pytest.mark.parametrize("pieces", KNOWN.values(), ids=KNOWN)
 def test_every_command_uses_the_graph_of_the_script(pieces: tuple[str, str], folder: Path, command: Command) -> None:
     definition, call = pieces

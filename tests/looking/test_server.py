@@ -28,6 +28,7 @@ def runs(folder: Path) -> Path:
     return folder / "runs"
 
 
+@pytest.mark.full
 def test_a_folder_lists_its_runs_and_opens_any(runs: Path) -> None:
     with serving(folder=runs) as (_, get):
         content = read(get)
@@ -38,6 +39,7 @@ def test_a_folder_lists_its_runs_and_opens_any(runs: Path) -> None:
             assert "there is no run" in read(get, f"/content.json?run={name}")["problem"]
 
 
+@pytest.mark.full
 def test_nobody_else_is_answered_and_nothing_is_written(runs: Path) -> None:
     with serving(runs / "one") as (port, get):
         assert get("/")[0] == 200 and get("/", Host=f"localhost:{port}")[0] == 200
@@ -52,6 +54,7 @@ def test_nobody_else_is_answered_and_nothing_is_written(runs: Path) -> None:
             assert headers["x-content-type-options"] == "nosniff" and "access-control-allow-origin" not in headers
 
 
+@pytest.mark.full
 def test_the_page_names_nothing_by_its_root(runs: Path) -> None:
     with serving(runs / "one") as (_, get):
         page, script = get("/")[1], get("/page.js")[1]
@@ -59,6 +62,7 @@ def test_the_page_names_nothing_by_its_root(runs: Path) -> None:
     assert '"/' not in page
 
 
+@pytest.mark.full
 def test_a_change_is_an_event(runs: Path) -> None:
     with serving(runs / "two") as (port, _):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
@@ -78,6 +82,7 @@ def state_of(content: dict[str, Any]) -> str:
     return run["state"] if content["kind"] == "folder" else run["condition"]  # type: ignore[no-any-return]
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("in_a_folder", [False, True])
 def test_a_run_that_is_killed_is_an_event(in_a_folder: bool, runs: Path, command: Command) -> None:
     """Its status, the last that it has written, says that it is running; it is read by a page that is open."""
@@ -100,6 +105,7 @@ def test_a_run_that_is_killed_is_an_event(in_a_folder: bool, runs: Path, command
     assert "  interrupted  " in command("ls", str(runs)).out
 
 
+@pytest.mark.full
 def test_a_folder_says_by_what_each_run_ended(tmp_path: Path) -> None:
     early = Graph.load("fit").overlay("early_stop").set("early_stop", patience=1).set("finish", after="9 epochs")
     trainer_of(tmp_path / "diverged", rate=1e12).run()
@@ -113,6 +119,7 @@ def test_a_folder_says_by_what_each_run_ended(tmp_path: Path) -> None:
     assert stopped["why"].startswith("it was stopped at ")
 
 
+@pytest.mark.full
 def test_a_port_in_use_or_a_library_that_is_missing_is_named(
     runs: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

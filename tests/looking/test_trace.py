@@ -207,6 +207,7 @@ GRAPHS = {
 }
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS)
 def test_a_traced_run_does_what_a_plain_one_does_and_every_answer_is_what_its_guard_means(graph: Graph) -> None:
     if "odd" in graph.guards:

@@ -178,6 +178,7 @@ zero_grad   = ["end if enough", "next_batch"]
 """
 
 
+@pytest.mark.full
 def test_a_graph_without_a_clock_with_a_kind_of_the_script(folder: Path, command: Command) -> None:
     kind = (
         "from graphtrain import node, progress\n\n@node\nclass CountUp:\n    seen: int = progress(0)\n\n"

@@ -192,7 +192,8 @@ def made(every: int, **options: Any) -> World:
     return world(small_fit(accumulate=every, clip=0.5, validate_every="1 epochs"), **given)
 
 
-@pytest.mark.first(3)
+@pytest.mark.second(6)
+@pytest.mark.first(2)
 @pytest.mark.parametrize("name", ROWS)
 def test_it_is_as_in_one_process(name: str) -> None:
     window, options = ROWS[name]

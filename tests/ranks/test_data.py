@@ -90,6 +90,7 @@ def all_seen(of_ranks: list[Trained]) -> Seen:
     return sorted((each for trained in of_ranks for each in trained.seen), key=lambda seen: seen[:2])
 
 
+@pytest.mark.second(4)
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
 @pytest.mark.first(2)
 @pytest.mark.parametrize("name", ["Loader", *sorted({*DATA} - {"Loader"})])

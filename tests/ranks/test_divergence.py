@@ -229,6 +229,7 @@ def test_a_sparse_gradient_is_named() -> None:
 # ---- ranks that fail or vanish
 
 
+@pytest.mark.full
 def test_a_rank_that_fails_is_named_by_the_others_with_its_node() -> None:
     def fails(model: torch.nn.Module, batch: torch.Tensor, step: int) -> torch.Tensor:
         if int(batch) == 5 and step == 0:

@@ -34,7 +34,8 @@ WORLDS: dict[str, Callable[[], World]] = {
 }
 
 
-@pytest.mark.first(1)
+@pytest.mark.second(3)
+@pytest.mark.full
 @pytest.mark.parametrize("name", WORLDS)
 def test_a_cut_is_exact(name: str, tmp_path: Path) -> None:
     assert_exact_on_ranks(WORLDS[name](), 2, tmp_path, 1)

@@ -154,7 +154,7 @@ UNKNOWN: dict[str, Edit] = {
 }
 
 
-@pytest.mark.first(2)
+@pytest.mark.first(1)
 @pytest.mark.parametrize("case", UNKNOWN)
 def test_where_the_last_pass_is_not_known_gradients_are_exchanged_at_the_node(case: str, begun: Begun) -> None:
     graph = UNKNOWN[case](fit(2))
@@ -220,6 +220,7 @@ def test_a_gradient_that_one_pass_adds_to_twice_is_refused() -> None:
         end_of(fit(), model=Shared)
 
 
+@pytest.mark.full
 def test_hooks_of_users_come_first() -> None:
     class Hooked(Layered):
         def __init__(self) -> None:

@@ -64,6 +64,7 @@ def test_windows_stay_those_of_the_world_size_that_the_run_began_with(world_size
     assert run_ranks(world_size, program) == [([1.0] * 7, 2)] * world_size
 
 
+@pytest.mark.full
 def test_a_save_that_one_rank_is_asked_for_is_one_checkpoint_of_all(tmp_path: Path) -> None:
     plan = Plan(batches=6, every=2, validation=2, with_loader=False, settings={"checkpoint": {"every": "never"}})
 

@@ -36,6 +36,7 @@ def own_group() -> Iterator[None]:
 # ---- as by hand, and exactly resumed
 
 
+@pytest.mark.full
 def test_one_rank_trains_as_by_hand_and_a_cut_is_exact(own_group: None, tmp_path: Path) -> None:
     assert sharded.apart([ALONE]) == [{}]
     mesh = PlannedRun(sharded.FIT, "cpu").mesh

@@ -115,8 +115,8 @@ def test_where_amounts_are_due(world_size: int) -> None:
         assert [batches for batches, _ in by_amount[amount]] == expected(world_size, amount), amount
 
 
+@pytest.mark.full
 @pytest.mark.second(1)
-@pytest.mark.first(1)
 @pytest.mark.parametrize(
     ("after", "ends"),
     [
@@ -162,8 +162,8 @@ def counted(setting: tuple[int, int, str, str], nodes: tuple[str, ...]) -> tuple
     return runs, {node: planned.steps(samples(number), node, val_data=range(3)) for node in runs}
 
 
+@pytest.mark.full
 @pytest.mark.second(2)
-@pytest.mark.first(1)
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_what_is_counted_ahead_is_what_runs(setting: tuple[int, int, str, str], world_size: int) -> None:

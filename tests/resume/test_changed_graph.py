@@ -67,7 +67,8 @@ UNTOUCHED: dict[str, tuple[Change, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.first(3)
+@pytest.mark.second(6)
+@pytest.mark.first(2)
 @pytest.mark.parametrize("at", ["decide", "validate/eval_batch"])
 @pytest.mark.parametrize("name", UNTOUCHED)
 def test_a_change_that_does_not_touch_training_leaves_it_bitwise(
@@ -82,6 +83,7 @@ def test_a_change_that_does_not_touch_training_leaves_it_bitwise(
     assert not says_exact(line) or trainer.digest() == whole.digest()
 
 
+@pytest.mark.full
 def test_the_saved_graph_is_read_from_a_run_directory_and_from_a_checkpoint(tmp_path: Path, whole: Trainer) -> None:
     graph = GRAPH.insert("pause", "choice", after="step")
     cut(tmp_path, graph=graph)
@@ -108,7 +110,8 @@ def renamed(path: str, rename: Mapping[str, str]) -> str:
     return rename.get(node, node) + slash + inner
 
 
-@pytest.mark.first(4)
+@pytest.mark.second(4)
+@pytest.mark.first(2)
 @pytest.mark.parametrize(("at", "rename"), RENAMED)
 @pytest.mark.parametrize("in_place", [True, False], ids=["rewire", "resume"])
 def test_a_renaming_carries_everything_along(
@@ -129,6 +132,7 @@ def test_a_renaming_carries_everything_along(
     assert {path: fields["runs"] for path, fields in trainer.progress.items()} == runs
 
 
+@pytest.mark.full
 def test_a_node_inside_is_renamed_by_its_path(tmp_path: Path, whole: Trainer) -> None:
     cut(tmp_path)
     body = GRAPH.nodes["validate"].body
@@ -140,6 +144,7 @@ def test_a_node_inside_is_renamed_by_its_path(tmp_path: Path, whole: Trainer) ->
     assert_same(result(trainer), result(whole))
 
 
+@pytest.mark.full
 def test_a_renaming_is_given_only_once(tmp_path: Path, whole: Trainer) -> None:
     """Also where the process is killed right after the resume, and where the same command is typed again."""
     cut(tmp_path, "accumulate")
@@ -187,7 +192,8 @@ REFUSED: dict[str, tuple[Graph, dict[str, str], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.first(3)
+@pytest.mark.second(3)
+@pytest.mark.first(2)
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_gone_on_with_is_refused_and_harms_nothing(name: str, tmp_path: Path, whole: Trainer) -> None:
     graph, rename, message = REFUSED[name]
@@ -229,6 +235,7 @@ MORE_LOGS = (
 )
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
@@ -252,7 +259,7 @@ OLD = FIT.set("train_batch", reads={"window": "accumulate.every"})
 OLD = OLD.guard("window_complete", "accumulate.count >= accumulate.every or next_batch.empty")
 
 
-@pytest.mark.first(4)
+@pytest.mark.first(2)
 @pytest.mark.parametrize("every", [2, 8])
 @pytest.mark.parametrize("in_place", [True, False], ids=["rewire", "resume"])
 @pytest.mark.parametrize("fit", [FIT, OLD], ids=["fit", "old"])
@@ -328,6 +335,7 @@ def test_another_kind_takes_over_what_is_of_the_same_type(tmp_path: Path) -> Non
     assert "changed: tally.use tally -> heap, tally.counted left out" in said_at_resume(said)
 
 
+@pytest.mark.full
 def test_what_is_removed_is_reported_and_of_very_many_differences_the_rest_is_counted(tmp_path: Path) -> None:
     tiny(FIT, tmp_path / "few").run(until="5 batches")
     tiny(FIT, tmp_path / "many").run(until="5 batches")

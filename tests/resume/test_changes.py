@@ -106,7 +106,8 @@ STARTS: dict[str, tuple[Callable[[Path], object], str, list[str], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.first(1)
+@pytest.mark.second(3)
+@pytest.mark.full
 @pytest.mark.parametrize("name", STARTS)
 def test_what_changed_between_two_starts_is_named(name: str, tmp_path: Path) -> None:
     change, script, words, expected = STARTS[name]
@@ -497,6 +498,7 @@ def test_what_says_that_hooks_are_registered_is_not_restored_without_them(
 # ---- what a run compares itself with is what was there when it began
 
 
+@pytest.mark.full
 def test_a_graph_that_takes_the_place_does_not_begin_again(tmp_path: Path) -> None:
     whole, lines = trainer_of(None, model=Thawing), list[str]()
     whole.run()

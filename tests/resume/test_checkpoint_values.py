@@ -68,6 +68,7 @@ nests = st.recursive(
 members = st.none() | st.integers() | texts | st.frozensets(st.text()) | st.tuples(st.integers(), st.text())
 
 
+@pytest.mark.full
 @settings(max_examples=20, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(nests | st.sets(members) | st.frozensets(members))
 def test_nests_of_plain_values_come_back_equal_to_the_last_bit(value: Any) -> None:

@@ -26,7 +26,8 @@ CUTS = 149  # of one run: as many as it has transitions but the last; without a 
 FIRST = ("list", "with state", "Loader", "shuffle buffer")
 
 
-@pytest.mark.first(4)
+@pytest.mark.second(4)
+@pytest.mark.first(2)
 @pytest.mark.parametrize("kind", sorted(KINDS, key=lambda kind: kind not in FIRST))
 def test_some_cuts_are_exact(kind: str, tmp_path: Path) -> None:
     assert_exact(world(data=kind, graph=small_fit(kind, epochs=1)), tmp_path, at=1)
@@ -78,7 +79,7 @@ def test_the_run_has_everything_that_a_resume_can_get_wrong() -> None:
     assert len({row["val/loss"] for row in trainer.metrics if "val/loss" in row}) > 1
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("ending", ["1 epochs", "4 batches", "2 steps"])
 def test_a_finished_run_whose_ending_is_raised_equals_the_longer_run(ending: str, tmp_path: Path) -> None:
     shorter, longer, losses, expected = small_fit().set("finish", after=ending), world(), list[float](), list[float]()

@@ -223,13 +223,15 @@ FIRST = [
 REST = [name for name in EXACT if name not in FIRST]
 
 
+@pytest.mark.second(19)
+@pytest.mark.first(9)
 @pytest.mark.parametrize("name", [*FIRST, *(pytest.param(name, marks=pytest.mark.full) for name in REST[::3])])
 def test_a_cut_is_exact(name: str, tmp_path: Path) -> None:
     assert_exact(reading(EXACT[name], edit=epochs_of(name)), tmp_path, at=1)
 
 
+@pytest.mark.second(4)
 @pytest.mark.full
-@pytest.mark.second(8)
 @pytest.mark.parametrize("name", sorted(LONGER, key=lambda name: "workers" not in name))
 def test_a_cut_is_exact_with_workers_and_other_libraries(name: str, tmp_path: Path) -> None:
     assert_exact(reading(LONGER[name]), tmp_path, at=1)
@@ -241,6 +243,8 @@ def test_many_cuts_are_exact(name: str, tmp_path: Path) -> None:
     assert_exact(reading({**EXACT, **LONGER}[name], edit=epochs_of(name)), tmp_path, at=6)
 
 
+@pytest.mark.second(2)
+@pytest.mark.full
 @pytest.mark.parametrize(
     "name", [*POSITIONS][:1] + [pytest.param(name, marks=pytest.mark.full) for name in [*POSITIONS][1:]]
 )
@@ -276,7 +280,8 @@ SETTINGS: dict[str, World] = {
 }
 
 
-@pytest.mark.first(3)
+@pytest.mark.second(3)
+@pytest.mark.first(2)
 @pytest.mark.parametrize("name", [*reversed(SETTINGS)])
 def test_a_cut_is_exact_with_settings(name: str, tmp_path: Path) -> None:
     assert_exact(SETTINGS[name], tmp_path, at=1)
@@ -291,6 +296,8 @@ def test_torchdatas_loader_may_be_replayed(name: str, tmp_path: Path) -> None:
     assert_exact(reading(LONGER[name], edit=setting("next_batch", resume="replay")), tmp_path, at=2)
 
 
+@pytest.mark.second(2)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("before", "after"), [(0, 0), *(pytest.param(*pair, marks=pytest.mark.full) for pair in ((0, 2), (2, 4), (4, 0)))]
 )
@@ -318,6 +325,7 @@ def test_a_cut_twice_in_one_epoch_is_exact(name: str, tmp_path: Path) -> None:
     assert step.batches == seen and trainer.digest() == whole.digest()
 
 
+@pytest.mark.full
 def test_a_run_in_pieces_is_the_run_in_one() -> None:
     """Workers end between two pieces, so the epoch is opened again in the process that holds what came of it."""
     for made in (
@@ -437,7 +445,8 @@ def assert_exact_in_a_way(way: str, kind: str, folder: Path, cuts: int) -> None:
         assert_exact(it, folder, cuts)
 
 
-@pytest.mark.first(2)
+@pytest.mark.second(5)
+@pytest.mark.first(1)
 @pytest.mark.parametrize("kind", FAST)
 def test_loaders_that_are_read_together_or_in_turn_are_exact(kind: str, tmp_path: Path) -> None:
     assert_exact_in_a_way(random.Random(kind).choice([*WAYS]), kind, tmp_path, 1)
@@ -456,7 +465,7 @@ SHARED: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("combine", ["cycle", "shortest"])
 @pytest.mark.parametrize("shared", SHARED)
 def test_loaders_that_share_what_they_draw_by_are_exact(shared: str, combine: str, tmp_path: Path) -> None:
@@ -508,7 +517,7 @@ def seen_by(it: World) -> tuple[list[list[float]], Trainer]:
     return step.batches, trainer
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_an_epoch_has_what_is_selected(shuffle: bool, tmp_path: Path) -> None:
     it = reading(lambda: twelve(shuffle=shuffle), edit=selecting(some))
@@ -526,6 +535,7 @@ def test_workers_load_what_is_selected(tmp_path: Path) -> None:
     assert assert_exact(shared, tmp_path, 1).digest == seen_by(alone)[1].digest()
 
 
+@pytest.mark.full
 def test_what_is_selected_in_mid_epoch_is_for_the_next_one(tmp_path: Path) -> None:
     choose: Callable[[int], Any] = lambda count: [count % 12, (count + 1) % 12, 3]  # noqa: E731
     it = reading(lambda: twelve(2), edit=selecting(choose, after="zero_grad"))
@@ -535,6 +545,7 @@ def test_what_is_selected_in_mid_epoch_is_for_the_next_one(tmp_path: Path) -> No
     assert seen[6:8] == [[3.0, 4.0], [3.0]], "what the last step of the epoch before has written"
 
 
+@pytest.mark.full
 def test_batches_of_a_list_are_selected_by_number(tmp_path: Path) -> None:
     it = reading(lambda: [torch.tensor([float(n)]) for n in range(4)], edit=selecting(lambda n: [2, 0, 2][:n]))
     seen, trainer = seen_by(it)
@@ -559,7 +570,7 @@ def test_validation_has_a_selection_of_its_own() -> None:
     assert {len(batch) for batch in validated_batches(training)} == {4}, "what training selects is not for it"
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("again", [True, False], ids=["again in mid-epoch", "once"])
 def test_data_that_the_graph_writes_is_exact(again: bool, tmp_path: Path) -> None:
     """The second before the slot is written again, whose value is not alive then."""

@@ -51,7 +51,8 @@ def replayed(made: Made, **more: Any) -> World:
     return reading(made, edit=setting("next_batch", resume="replay", **more))
 
 
-@pytest.mark.first(4)
+@pytest.mark.second(3)
+@pytest.mark.first(2)
 @pytest.mark.parametrize("name", SHIFTED)
 def test_another_batch_is_named_and_the_same_is_not(name: str, tmp_path: Path) -> None:
     same, other = (reading(lambda shift=shift: SHIFTED[name](shift)) for shift in (0.0, 0.5))  # type: ignore[misc]
@@ -95,7 +96,8 @@ NOT_EXACT: dict[str, tuple[World, str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.first(7)
+@pytest.mark.second(4)
+@pytest.mark.first(3)
 @pytest.mark.parametrize("name", NOT_EXACT)
 def test_what_cannot_be_exact_is_named(name: str, tmp_path: Path) -> None:
     it, cut, reported = NOT_EXACT[name]
@@ -418,6 +420,7 @@ REFUSED: dict[str, tuple[World, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.first(9)
 @pytest.mark.parametrize("name", REFUSED)
 def test_data_that_is_refused(name: str, tmp_path: Path) -> None:
     it, message = REFUSED[name]
@@ -491,6 +494,8 @@ AT_A_RESUME: dict[str, tuple[Made, Made, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.second(3)
+@pytest.mark.first(3)
 @pytest.mark.parametrize("name", AT_A_RESUME)
 def test_other_data_inside_an_epoch_is_refused(name: str, tmp_path: Path) -> None:
     before, after, message = AT_A_RESUME[name]

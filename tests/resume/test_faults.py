@@ -144,7 +144,7 @@ def of_another_run(path: Path) -> None:
     shutil.copytree(checkpoints(other)[-1], path)
 
 
-@pytest.mark.first(3)
+@pytest.mark.first(2)
 @pytest.mark.parametrize("damage", [flip, half_delete, of_another_run, truncate, exchange_files, rubbish, as_a_file])
 def test_a_damaged_checkpoint_is_named_and_passed_over(
     damage: Callable[[Path], None], run_dir: Path, made: tuple[Path, Result]
@@ -191,6 +191,7 @@ def test_a_status_that_was_not_flushed_when_the_power_went_is_no_file_of_others(
 # ---- two processes
 
 
+@pytest.mark.full
 def test_a_second_process_is_refused_while_the_first_one_trains(tmp_path: Path) -> None:
     said: list[str] = []
 

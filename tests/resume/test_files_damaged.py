@@ -51,6 +51,7 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
 }
 
 
+@pytest.mark.first(7)
 @pytest.mark.parametrize("how", DAMAGES)
 @pytest.mark.parametrize("name", FILES[:3])
 def test_a_damaged_file_is_named_and_the_older_checkpoint_found(name: str, how: str, run_dir: Path) -> None:
@@ -66,6 +67,7 @@ def test_a_damaged_file_is_named_and_the_older_checkpoint_found(name: str, how: 
     assert not is_named or any(str(damaged) in line and line.isprintable() for line in lines)
 
 
+@pytest.mark.full
 def test_every_byte_counts(kept: Path, tmp_path: Path) -> None:
     """A changed bit anywhere is found by each reader."""
     chance, path = random.Random(1), checkpoints(kept)[-1]
@@ -128,6 +130,7 @@ MADE_SO: dict[str, tuple[Callable[[Path], Any], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.first(7)
 @pytest.mark.parametrize("name", MADE_SO)
 def test_a_checkpoint_that_is_made_so_is_refused(name: str, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a resume, by the loading of weights and by the command; an automatic resume passes over it."""

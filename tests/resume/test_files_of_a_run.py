@@ -54,6 +54,7 @@ STAY: dict[str, tuple[list[float], dict[str, Any], list[int], list[int]]] = {
 }
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("name", STAY)
 def test_which_checkpoints_stay(name: str, tmp_path: Path) -> None:
     values, settings, stay, best = STAY[name]
@@ -72,6 +73,7 @@ def test_which_checkpoints_stay(name: str, tmp_path: Path) -> None:
     assert checkpoint_folder(tmp_path / "best") == tmp_path / "checkpoints" / ranking["checkpoints"][0]["checkpoint"]
 
 
+@pytest.mark.full
 def test_what_is_ranked_is_cut_back_with_a_resume(tmp_path: Path) -> None:
     it = saving({0: 2.0, 1: 1.0, 2: 3.0}, **BEST)
     run_of(tmp_path, it)
@@ -136,6 +138,7 @@ def exported(*words: str) -> None:
         raise UsageError("export: it has failed")
 
 
+@pytest.mark.full
 def test_best_and_newest_name_checkpoints_wherever_one_is_named(ranked: Path, tmp_path: Path) -> None:
     best, newest = checkpoints(ranked)
     for name, path in (("best", best), ("newest", newest), (best.name, best)):
@@ -226,6 +229,7 @@ def test_a_run_directory_is_made_and_tried(tmp_path: Path, monkeypatch: pytest.M
     assert len(checkpoints(tmp_path / "a" / "run")) == 1 and not any((tmp_path / "elsewhere").iterdir())
 
 
+@pytest.mark.full
 def test_a_run_is_not_resumed_as_another(tmp_path: Path) -> None:
     run_of(tmp_path / "one")
     run_of(tmp_path / "two")
@@ -263,6 +267,7 @@ def test_a_trainer_that_stood_still_notices_that_the_run_went_on_elsewhere(tmp_p
     assert first.state == "stopped"
 
 
+@pytest.mark.full
 def test_a_directory_is_locked_while_a_run_trains_in_it(tmp_path: Path) -> None:
     found: list[str] = []
 

@@ -80,6 +80,7 @@ def test_those_with_finite_weights_stay(keep: int, mode: str, tmp_path: Path) ->
     assert len(lines) == 1 and lines[0].startswith("000005-step-5: `model.layer.")
 
 
+@pytest.mark.full
 def test_a_resume_passes_over_weights_that_are_not_finite_and_says_so(tmp_path: Path) -> None:
     trainer_of(tmp_path, until="6 steps").run()
     said: list[str] = []

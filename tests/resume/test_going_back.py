@@ -77,6 +77,7 @@ def expect_same(run_dir: Path, trainer: Trainer, whole: tuple[Trainer, Path, lis
     assert rows_of(run_dir) == rows_of(whole[1])
 
 
+@pytest.mark.full
 def test_it_goes_back_more_than_once_and_tells(whole: tuple[Trainer, Path, list[str]]) -> None:
     assert len(returns(whole[2])) >= 2
     assert any("sends the run back to 00000" in line and "repeating " in line for line in whole[2])
@@ -129,6 +130,7 @@ def test_a_replay_does_not_follow(whole: tuple[Trainer, Path, list[str]]) -> Non
 # ---- where to
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("change", ["graph", "settings"])
 def test_what_a_person_has_changed_is_not_undone(change: str, tmp_path: Path) -> None:
     lines = list[str]()
@@ -215,6 +217,7 @@ class Twice:
             self.answers = [*self.answers, self._history.restore("checkpoint", keep)]
 
 
+@pytest.mark.full
 def test_a_kind_of_ones_own_goes_back_and_names_what_stays(tmp_path: Path) -> None:
     graph = Graph.load("fit").insert("again", Twice, after="train_batch").set("finish", after="6 batches")
     graph = graph.set("checkpoint", every="2 batches")

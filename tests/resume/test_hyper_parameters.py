@@ -191,6 +191,7 @@ def test_from_saved_keeps_the_old_ones(tmp_path: Path) -> None:
     assert torch.equal(again.resources["model"].weight, whole.resources["model"].weight)
 
 
+@pytest.mark.full
 def test_what_was_decided_is_reported(tmp_path: Path) -> None:
     trainer(tmp_path).run(until="6 steps")
     said: list[str] = []
@@ -215,7 +216,8 @@ def test_a_decision_that_is_repeated_is_no_change(make: Make | None, tmp_path: P
 # ---- schedules
 
 
-@pytest.mark.first(5)
+@pytest.mark.second(5)
+@pytest.mark.first(2)
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_schedule_continues_as_if_the_rate_had_always_been_the_new_one(name: str, tmp_path: Path) -> None:
     make = SCHEDULES[name]
@@ -315,6 +317,7 @@ def test_a_scheduler_stepped_before_it_was_seen_cannot_be_replayed(tmp_path: Pat
         trainer(tmp_path, stepped).run(from_setup="scheduler")
 
 
+@pytest.mark.second(6)
 @pytest.mark.first(2)
 @pytest.mark.parametrize(
     "name", ["chained", "one cycle", *sorted(SCHEDULES.keys() - {"chained"}), "cyclic with momentum"]
@@ -359,6 +362,7 @@ EXTENDED: dict[str, tuple[Callable[[int], Make | None], dict[str, Any], int]] = 
 }
 
 
+@pytest.mark.second(4)
 @pytest.mark.first(3)
 @pytest.mark.parametrize("name", EXTENDED)
 def test_only_what_works_is_offered_for_a_run_that_is_extended(name: str, tmp_path: Path) -> None:

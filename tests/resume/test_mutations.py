@@ -181,7 +181,7 @@ ROWS = [(name, "Loader") for name in reversed(MUTATIONS) if name not in OF_A_DAT
 ROWS += [(name, "DataLoader") for name in (*OF_A_DATALOADER, "the position in the data")]
 
 
-@pytest.mark.second(5)
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize(("name", "kind"), ROWS)
 def test_a_mutation_is_noticed_by_the_comparison(
@@ -194,7 +194,8 @@ def test_a_mutation_is_noticed_by_the_comparison(
     assert any(differences(of_kind, kind, tmp_path))
 
 
-@pytest.mark.first(3)
+@pytest.mark.second(4)
+@pytest.mark.first(2)
 @pytest.mark.parametrize("name", [name for name, (_, is_at_once) in MUTATIONS.items() if is_at_once])
 def test_lost_state_is_noticed_at_once_by_the_digest(
     name: str, cuts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

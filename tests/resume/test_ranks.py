@@ -74,6 +74,7 @@ def assert_equal(ends: list[End], expected: list[End]) -> None:
         assert row == pytest.approx(row_before, rel=1e-12)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "cuts",
     [
@@ -95,6 +96,7 @@ def test_wherever_it_is_cut_it_is_exact(whole: list[End], tmp_path: Path, cuts: 
 RENAME = {"next_batch": "fetch", "accumulate": "gather"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("world_size", "cuts", "rename"),
     [
@@ -194,7 +196,7 @@ def test_what_is_taken_of_rank_0_is_named(tmp_path: Path) -> None:
     assert any("(other random numbers, what has changed since `setup` of rank 0)" in line for line in lines)
 
 
-@pytest.mark.first(2)
+@pytest.mark.first(1)
 @pytest.mark.parametrize(("failing", "if_failed"), [(1, "continue"), (1, "stop"), (0, "stop")])
 def test_a_disk_that_one_rank_cannot_write_is_told_to_all_of_them(
     failing: int, if_failed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -318,7 +320,7 @@ def mix(folder: Path) -> None:
     shutil.copyfile(min(folder.parent.iterdir()) / "rank.00001.msgpack", folder / "rank.00001.msgpack")
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("damage", [truncate, remove, mix])
 def test_a_checkpoint_of_which_one_rank_cannot_read_its_piece_is_skipped_by_all(
     damage: Callable[[Path], None], tmp_path: Path
@@ -414,7 +416,8 @@ def run_on_own(kind: str, world_size: int, run_dir: Path | None, advance: int = 
         return [program(Alone())]
 
 
-@pytest.mark.first(2)
+@pytest.mark.second(2)
+@pytest.mark.first(1)
 @pytest.mark.parametrize(("kind", "cut"), [("iterable", 5), ("loader", 9), ("shared loader", 14), ("DataLoader", 33)])
 def test_each_rank_continues_in_its_own_data(kind: str, cut: int, tmp_path: Path) -> None:
     whole = run_on_own(kind, 3, None)

@@ -134,6 +134,7 @@ def test_what_is_saved_is_what_was_there_although_training_went_on(tmp_path: Pat
     assert Run(tmp_path / "async").checkpoints == Run(tmp_path / "sync").checkpoints
 
 
+@pytest.mark.full
 def test_a_second_save_waits_for_the_first(tmp_path: Path, disk: Disk) -> None:
     trainer = trainer_of(tmp_path, "1 batches")
     disk.free.clear()
@@ -154,6 +155,7 @@ def test_a_second_save_waits_for_the_first(tmp_path: Path, disk: Disk) -> None:
 # ---- failures
 
 
+@pytest.mark.full
 def test_a_failure_is_raised_soon_and_the_run_can_be_resumed(
     tmp_path: Path, disk: Disk, whole: tuple[str, Any]
 ) -> None:
@@ -339,6 +341,7 @@ def test_what_cannot_be_saved_is_an_error_before_anything_trains(
 # ---- the best
 
 
+@pytest.mark.full
 def test_the_best_checkpoint_stays_and_is_known_after_a_resume(tmp_path: Path) -> None:
     """A metric counts only where it was measured: between two validations it is not that of the weights saved."""
 

@@ -209,8 +209,8 @@ TABLE = [
 TABLE.sort(key=lambda row: row[1] not in (ReplayKept, Positioned, IterableKept))
 
 
-@pytest.mark.second(30)
-@pytest.mark.first(12)
+@pytest.mark.second(12)
+@pytest.mark.first(5)
 @pytest.mark.parametrize(("way", "shape"), TABLE, ids=lambda value: getattr(value, "__name__", value))
 def test_a_resume_goes_on_as_the_run_that_was_not_cut(way: str, shape: type, tmp_path: Path) -> None:
     whole = trainer_of(way, shape(), tmp_path / "whole", [])
@@ -230,6 +230,7 @@ def test_a_resume_goes_on_as_the_run_that_was_not_cut(way: str, shape: type, tmp
         assert resumed.digest() == whole.digest()
 
 
+@pytest.mark.full
 def test_a_tensor_beyond_the_bound_is_reported_and_all_others_are_saved(tmp_path: Path) -> None:
     def trainer(lines: list[str]) -> tuple[Trainer, Any]:
         wide = torch.ones(1).expand(70_000_000)  # 280 MB, if it were saved

@@ -62,6 +62,7 @@ def test_what_is_frozen_is_written_once(tmp_path: Path) -> None:
         assert written < (path / frozen).stat().st_size  # the rest is small
 
 
+@pytest.mark.full
 def test_a_cut_anywhere_is_exact(tmp_path: Path) -> None:
     it = trainer_of(None)
     options = {"seed": 0}
@@ -103,6 +104,7 @@ def test_what_is_thawed_moves_to_the_other_file(tmp_path: Path) -> None:
     assert trainer_of(tmp_path, edit=edit).run() is Outcome.ALREADY_FINISHED
 
 
+@pytest.mark.full
 def test_a_damaged_file_is_written_again_and_not_linked(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path)
     trainer.run(until="4 batches")

@@ -100,6 +100,8 @@ def here(act: Callable[[], Any]) -> Any:
     return act()
 
 
+@pytest.mark.second(73)
+@pytest.mark.first(22)
 @pytest.mark.parametrize("name", TIERS, indirect=True)
 def test_a_row_that_is_cut_goes_on_as_if_it_had_not_been(name: str, tmp_path: Path) -> None:
     """From one cut of a single epoch."""
@@ -152,6 +154,7 @@ def test_a_row_from_three_cuts_in_processes_of_their_own(name: str, tmp_path: Pa
         assert not reported or any(actual["trained"] != expected["trained"] for actual in reported)
 
 
+@pytest.mark.full
 def test_a_leaf_in_a_slot_keeps_its_gradient(tmp_path: Path) -> None:
     """Made by one node, trained on by the step function, handed on by another."""
 

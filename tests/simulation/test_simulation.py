@@ -27,12 +27,13 @@ FAILED_ONCE = {
 }
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("seed", SHORT)
 def test_a_short_life_ends_as_the_run_that_nothing_happened_to(seed: int) -> None:
     assert fails(drawn(seed)) is None
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize("name", FAILED_ONCE)
 def test_a_life_of_which_one_failed_once(name: str) -> None:
     assert fails(FAILED_ONCE[name]) is None

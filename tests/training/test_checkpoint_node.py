@@ -148,7 +148,7 @@ FILES: dict[str, Any] = {
 }
 
 
-@pytest.mark.second(7)
+@pytest.mark.second(3)
 @pytest.mark.full
 @pytest.mark.parametrize("name", FILES)
 def test_a_resume_trusts_the_ranking_as_far_as_it_can(name: str, tmp_path: Path) -> None:

@@ -125,7 +125,8 @@ KINDS: dict[str, Callable[[int], Any]] = {
 }
 
 
-@pytest.mark.first(14)
+@pytest.mark.second(8)
+@pytest.mark.first(6)
 @pytest.mark.parametrize(("kind", "saving"), [*itertools.product(KINDS, (False, True))])
 def test_the_position_in_every_kind_of_data(kind: str, saving: bool, tmp_path: Path) -> None:
     run_dir = tmp_path if saving else None
@@ -281,7 +282,7 @@ def lists(*lengths: int) -> dict[str, Any]:
     return {name: batches_of(length) for name, length in zip("abc", lengths, strict=False)}
 
 
-@pytest.mark.first(14)
+@pytest.mark.first(6)
 @pytest.mark.parametrize("lengths", [(1, 2), (3, 7), (2, 5, 3), (4, 4, 1), (7, 3), (3, 3), (2, 1), (1, 7), (7, 7)])
 @pytest.mark.parametrize("combine", ["cycle", "shortest"])
 def test_loaders_of_any_lengths_together(combine: str, lengths: tuple[int, ...]) -> None:
@@ -304,6 +305,7 @@ def test_a_limit_is_that_of_the_epoch_and_may_be_a_share() -> None:
     )
 
 
+@pytest.mark.full
 def test_a_loader_that_is_read_again_shuffles_in_another_order_each_time() -> None:
     shuffled = fed(lambda: {"a": Loader(torch.arange(6.0).repeat(2, 1).T, 1, shuffle=True), "b": batches_of(18)})
     seen = [each["a"] for each in values_of(shuffled)]

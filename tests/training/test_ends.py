@@ -203,6 +203,7 @@ def judged(graph: Graph, values: Iterable[float] = (), **more: Any) -> World:
     return it.but(**{"validation_step": lambda made: validation_step(), **more})
 
 
+@pytest.mark.first(5)
 @pytest.mark.parametrize(
     ("values", "parameters", "epochs"),
     [

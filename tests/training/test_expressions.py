@@ -233,6 +233,7 @@ def test_as_by_hand(name: str) -> None:
         assert trainer.resources["noted"] == [1, 2, 3], "a trigger counts from nothing each time that the body begins"
 
 
+@pytest.mark.second(2)
 @pytest.mark.full
 @pytest.mark.parametrize("name", ROWS)
 def test_through_cuts(name: str, tmp_path: Path) -> None:

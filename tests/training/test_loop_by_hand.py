@@ -38,6 +38,8 @@ ROWS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 SECOND_TIER = {"worker processes", "three epochs", *list(OPTIMIZERS)[1:], "scheduler: linear", "scheduler: lambda"}
 
 
+@pytest.mark.second(10)
+@pytest.mark.first(6)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.full] if name in SECOND_TIER else []) for name in ROWS]
 )

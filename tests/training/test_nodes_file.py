@@ -66,6 +66,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     return run_dir, trainer, seen
 
 
+@pytest.mark.full
 def test_counts_are_those_of_progress_at_every_row(whole: Whole) -> None:
     run_dir, _, seen = whole
     run = Run(run_dir)
@@ -90,6 +91,7 @@ def test_every_edge_has_its_count_and_counts_flow(whole: Whole) -> None:
     expect_flow(trainer.graph.nodes["validate"].body, taken, "validate/", runs["validate"])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("first", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_a_resumed_run_has_the_counts_of_one_never_cut(tmp_path: Path, first: int) -> None:
     """Killed between two saves: what was counted since the checkpoint is cut off, as rows are."""
@@ -133,6 +135,7 @@ def test_going_on_in_another_graph_has_a_header_and_keeps_totals(tmp_path: Path)
     assert activity.at(-1)["runs"]["next_batch"] == trainer.progress["next_batch"]["runs"] == 21
 
 
+@pytest.mark.full
 def test_renamed_nodes_keep_their_counts(whole: Whole, tmp_path: Path) -> None:
     """In place, and in another process, which resumes from a checkpoint of the former names; bodies move along."""
     trainer = counted(tmp_path / "placed")

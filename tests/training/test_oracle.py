@@ -101,6 +101,7 @@ def batches_at(kind: str, setting: Setting) -> list[int]:
     return found
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize(
     ("every", "batches"),
     [

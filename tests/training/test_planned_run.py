@@ -73,6 +73,8 @@ GRAPHS = {
 }
 
 
+@pytest.mark.second(16)
+@pytest.mark.first(8)
 @pytest.mark.parametrize(
     "length",
     [4, pytest.param(11, marks=pytest.mark.full), *(pytest.param(n, marks=pytest.mark.sweep) for n in (1, 23))],
@@ -164,6 +166,7 @@ _NEVER = FIT.set("finish", after="never")
 _AMOUNT = 'finish.after = "10 epochs"'
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     ("graph", "data", "path", "message", "hint"),
     [

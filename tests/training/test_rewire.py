@@ -19,7 +19,7 @@ from tests.world import small_fit, world
 ONE = FIT.set("finish", after="1 epochs")
 
 
-@pytest.mark.second(12)
+@pytest.mark.second(5)
 @pytest.mark.first(2)
 @pytest.mark.parametrize("data", ["Loader", "DataLoader", "own generator", "unsized", "list", "with state"])
 @pytest.mark.parametrize("transitions", [22, 1, 7, 13, 35, 44])
@@ -35,6 +35,7 @@ def test_the_same_graph_again_changes_nothing(data: str, transitions: int) -> No
     assert (rewired.digest(), rewired.metrics) == (whole.digest(), whole.metrics)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("transitions", [7, pytest.param(22, marks=pytest.mark.full)])
 def test_nodes_that_are_set_up_again_continue_exactly(transitions: int) -> None:
     """A `limit` that is never reached makes `next_batch` another node: its data is opened again where it was."""
@@ -308,6 +309,7 @@ def test_another_model_after_the_run_began_is_the_one_that_is_saved(tmp_path: Pa
     assert resumed.digest() == trainer.digest()
 
 
+@pytest.mark.full
 def test_other_data_is_what_the_checkpoints_tell_of(tmp_path: Path) -> None:
     def data_of(trainer: Trainer) -> Any:
         path = trainer.save()

@@ -66,6 +66,7 @@ WITHOUT_A_BATCH: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("name", WITHOUT_A_BATCH)
 def test_training_data_without_a_batch_is_an_error(name: str, tmp_path: Path) -> None:
     for run_dir in (None, tmp_path):
@@ -157,7 +158,7 @@ def failing(run_dir: Path | None, moment: Any, said: list[str] | None = None, *,
     return it.trainer(run_dir, lines=said, not_state=["training_step", "validation_step"])
 
 
-@pytest.mark.first(1)
+@pytest.mark.full
 @pytest.mark.parametrize(("moment", "repeats"), [(6, 3), (4, 1), ("val-6-1", None)])
 def test_a_run_that_failed_once_is_the_run_that_never_did(moment: Any, repeats: int | None, tmp_path: Path) -> None:
     failed = failing(tmp_path, moment)
@@ -308,6 +309,7 @@ def shared(run_dir: Path) -> None:
     tiny(ROWS, run_dir).run(until="3 batches")
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("prepare", [linked, killed, shared])
 def test_the_run_is_the_one_that_had_a_directory_of_its_own(prepare: Callable[[Path], None], tmp_path: Path) -> None:
     whole, run_dir = tiny(ROWS, tmp_path / "whole"), tmp_path / "run"
@@ -360,6 +362,7 @@ def test_a_named_checkpoint_is_resumed_from(part: Path) -> None:
         tiny(ROWS, part).run(resume="nothing")
 
 
+@pytest.mark.full
 def test_a_discarded_line_of_the_run_is_not_resumed(tmp_path: Path) -> None:
     """Killed between the cut of the metrics and the save at once: what was given up is passed over."""
     rows = ROWS.set("checkpoint", keep=100)

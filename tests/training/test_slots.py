@@ -221,6 +221,7 @@ THROUGH_CUTS = {
 }
 
 
+@pytest.mark.second(3)
 @pytest.mark.full
 @pytest.mark.parametrize("name", THROUGH_CUTS)
 def test_through_cuts(name: str, tmp_path: Path) -> None:
@@ -339,6 +340,7 @@ def test_a_slot_without_a_value_is_named(step: Any, expected: str) -> None:
     assert expected in str(caught.value)
 
 
+@pytest.mark.full
 def test_what_cannot_be_saved_is_named_when_a_checkpoint_is_made(tmp_path: Path) -> None:
     graph = writing(writes={"hidden": "hidden"}).set("checkpoint", every="2 batches")
 

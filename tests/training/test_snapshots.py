@@ -191,6 +191,7 @@ def around(body: Graph) -> Graph:
     return Graph("folds", "fold", {"fold": Node("fold", "nested", body=body)}, {"fold": (Edge("end"),)})
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("graph", [ONE, around(ONE)], ids=["alone", "in a body"])
 @pytest.mark.parametrize("activity", ["data", "train", "validate"])
 def test_the_slow_part_of_a_run_is_named(activity: str, graph: Graph) -> None:

@@ -267,6 +267,7 @@ def test_the_generators_that_somebody_has_seeded_go_on() -> None:
     assert seen_of(None, 5, until="1 batches")[-1] == expected
 
 
+@pytest.mark.full
 def test_the_order_of_nodes_in_a_file_is_no_difference(tmp_path: Path) -> None:
     it = world()
     trainer, whole = it.trainer(tmp_path), it.trainer()

@@ -53,6 +53,7 @@ def batches_at_runs(graph: Graph, path: str = "nudge", **resources: Any) -> list
     return found
 
 
+@pytest.mark.first(5)
 @pytest.mark.parametrize(
     ("every", "start", "expected"),
     [

@@ -59,6 +59,7 @@ def tied(how: str) -> Net:
     return model
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("how", ["a parameter", "a module", "a transposed view"])
 def test_tied_weights_are_loaded_where_they_are_equal_or_one_is_chosen(how: str, tmp_path: Path) -> None:
     plain, tied_run = tmp_path / "plain", tmp_path / "tied"

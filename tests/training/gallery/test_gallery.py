@@ -95,7 +95,7 @@ def test_it_equals_the_loop_by_hand(procedure: Procedure, tmp_path: Path) -> Non
     assert_as_by_hand(procedure.world, procedure.compared, loop=loop, run_dir=tmp_path)
 
 
-@pytest.mark.second(6)
+@pytest.mark.second(3)
 @pytest.mark.full
 def test_some_cuts_are_exact(procedure: Procedure, tmp_path: Path) -> None:
     cuts = random.Random(procedure.name).sample(range(1, 60), 3)
@@ -119,7 +119,7 @@ def on_two_ranks(procedure: Procedure, run_dir: Path | None, advance: int = 0) -
     return run_ranks(2, program)
 
 
-@pytest.mark.second(4)
+@pytest.mark.second(2)
 @pytest.mark.full
 def test_two_ranks_have_one_state_and_resume_exactly(procedure: Procedure, tmp_path: Path) -> None:
     if procedure.one_rank_only:
@@ -138,7 +138,7 @@ def test_two_ranks_have_one_state_and_resume_exactly(procedure: Procedure, tmp_p
 BAD = [(name, wrong) for name, procedure in PROCEDURES.items() for wrong in procedure.bad]
 
 
-@pytest.mark.first(16)
+@pytest.mark.first(7)
 @pytest.mark.parametrize(("name", "wrong"), BAD, ids=lambda value: value.replace(" ", "_"))
 def test_bad_input_is_an_error_before_anything_trains(name: str, wrong: str) -> None:
     change, message = PROCEDURES[name].bad[wrong]

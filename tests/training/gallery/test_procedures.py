@@ -240,6 +240,7 @@ def of_losses(*losses: float, save: str = "1 batches") -> World:
     return it.but(train_data=data, training_step=lambda made: training_step)
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize(("level", "spike", "times"), [(0, 0.1, 0), (1000, 0.2, 0), (0, 1.5, 1), (1000, 1.5, 1)])
 def test_deviations_judge_losses_of_any_sign_and_level(level: float, spike: float, times: int, tmp_path: Path) -> None:
     lines: list[str] = []
