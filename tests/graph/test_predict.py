@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch.utils.data import TensorDataset
 
 from graphtrain import Graph, GraphError, Loader, Outcome, Trainer, UsageError
-from tests.ranks.fake_ranks import run_ranks
+from tests.fake_ranks import run_ranks
 from tests.world import SEED, World, small_model, world
 
 SAMPLES = 11  # batches of two, the last of one

@@ -239,31 +239,6 @@ def means(graph: Graph, name: str, reads: dict[str, Any]) -> bool | None:
         return None
 
 
-@node
-class Fickle:
-    """Has a field that is no pure function of saved state."""
-
-    def __call__(self) -> None: ...
-
-    @property
-    def flag(self) -> bool:
-        _ASKED.append("flag")
-        return len(_ASKED) % 2 == 1
-
-
-_ASKED: list[str] = []
-
-
-def test_a_guard_that_answers_otherwise_when_it_is_asked_again_is_reported() -> None:
-    graph = Graph.load("fit").insert("fickle", Fickle, after="train_batch").guard("odd", "fickle.flag")
-    trainer = tiny(graph.connect("fickle", "decide", when="odd"))
-    _ASKED.clear()
-    while trainer.position != "fickle":
-        trainer.advance()
-    assert trainer.advance() == "decide"
-    assert "answers otherwise now" in trainer.explain().note
-
-
 # ---- the command
 
 

@@ -12,7 +12,7 @@ import msgpack
 import torch
 
 from graphtrain import CheckpointError, Graph, Loader, Outcome, Trainer
-from tests.ranks.fake_ranks import FakeRank, World
+from tests.fake_ranks import FakeRank, World
 
 Batch = torch.Tensor
 

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from graphtrain import Graph, Loader, node
-from tests.ranks.fake_ranks import FakeRank, run_ranks
+from tests.fake_ranks import FakeRank, run_ranks
 from tests.shipped import OVERLAYS
 from tests.world import Augmented, World, small_fit, world
 

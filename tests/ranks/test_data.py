@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from graphtrain import Graph, Loader, Trainer, node, progress, rank_local
-from tests.ranks.fake_ranks import FakeRank, outcomes_of, run_ranks
+from tests.fake_ranks import FakeRank, outcomes_of, run_ranks
 from tests.world import DATA, SAMPLES, small_fit, world
 
 BATCHES = 5  # of an epoch of the sources in `DATA`

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from graphtrain import Graph, Outcome, node
-from tests.ranks.fake_ranks import FakeRank, KilledError, World, outcomes_of, run_ranks
+from tests.fake_ranks import FakeRank, KilledError, World, outcomes_of, run_ranks
 from tests.ranks.schedules import Plan
 from tests.world import cross_entropy, small_model, world
 

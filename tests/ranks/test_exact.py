@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from graphtrain import Graph
-from tests.ranks.fake_ranks import assert_exact_on_ranks
+from tests.fake_ranks import assert_exact_on_ranks
 from tests.world import World, cross_entropy, small_fit, small_model, world
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from graphtrain import Graph, StepFunction, TrainBatch, Trainer, UsageError, node
-from tests.ranks.fake_ranks import FakeRank, assert_exact_on_ranks, begun_sums, outcomes_of, run_ranks
+from tests.fake_ranks import FakeRank, assert_exact_on_ranks, begun_sums, outcomes_of, run_ranks
 from tests.world import small_fit, world
 
 BATCHES = 7

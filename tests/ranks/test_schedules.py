@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from graphtrain import Outcome
-from tests.ranks.fake_ranks import BrokenProtocolError, FakeRank, run_ranks
+from tests.fake_ranks import BrokenProtocolError, FakeRank, run_ranks
 from tests.ranks.schedules import Plan, run_plan
 
 

@@ -13,7 +13,7 @@ from graphtrain.program.agreement import Agreement
 from graphtrain.program.requests import Requests
 from graphtrain.ranks import buckets
 from graphtrain.ranks.buckets import EarlySums
-from tests.ranks.fake_ranks import FakeRank, run_ranks
+from tests.fake_ranks import FakeRank, run_ranks
 from tests.ranks.test_joining import Noting
 
 

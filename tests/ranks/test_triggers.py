@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from graphtrain import Graph, Loader, PlannedRun, Trainer, Trigger, node
-from tests.ranks.fake_ranks import FakeRank, run_ranks
+from tests.fake_ranks import FakeRank, run_ranks
 from tests.world import small_fit, world
 
 BATCHES, EPOCHS, SIZE, WINDOW = 23, 3, 2, 12

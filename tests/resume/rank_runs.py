@@ -11,7 +11,7 @@ import torch
 
 from graphtrain import Graph, Loader, Outcome, Trainer
 from graphtrain.ranks import Alone, Ranks, using_ranks
-from tests.ranks.fake_ranks import run_ranks
+from tests.fake_ranks import run_ranks
 
 BATCHES, VALIDATION = 11, 3
 

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from graphtrain import Graph, Outcome, Trainer
-from tests.ranks.fake_ranks import run_ranks
+from tests.fake_ranks import run_ranks
 
 DIVERGES = 4  # the step after which weights are NaN
 

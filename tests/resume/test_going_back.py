@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from graphtrain import Graph, Loader, NotFiniteError, Trainer, UsageError, node, progress
-from tests.ranks.fake_ranks import run_ranks
+from tests.fake_ranks import run_ranks
 from tests.simulation.disk import Calls
 from tests.world import in_a_process, rows_of
 

@@ -241,23 +241,6 @@ def test_a_changed_schedule_restarts_with_its_rate(names: str, tmp_path: Path) -
     assert rates(resumed, 5) == pytest.approx(by_hand(new, 12, lr=0.3)[0][7:], rel=1e-12)
 
 
-@pytest.mark.first(1)
-@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
-def test_a_changed_schedule_sets_the_momentum_from_its_beginning(optimizer: Any, tmp_path: Path) -> None:
-    new = lambda it: lr_scheduler.CyclicLR(it, 0.01, 0.2, step_size_up=2, base_momentum=0.5, max_momentum=0.7)  # noqa: E731
-    settings = {"momentum": 0.9} if optimizer is torch.optim.SGD else {}
-    trainer(tmp_path, MOVING_MOMENTUM["cyclic with momentum"], optimizer=optimizer, **settings).run(until="7 steps")
-    resumed = trainer(tmp_path, new, optimizer=optimizer, **settings)
-    resumed.advance(0, from_setup="scheduler,optimizer")
-    expected = optimizer([torch.nn.Parameter(torch.zeros(1))], lr=0.1, **settings)
-    scheduler = new(expected)
-    for _ in range(7):
-        expected.step()
-        scheduler.step()
-    groups = [{**made.param_groups[0], "params": []} for made in (resumed.resources["optimizer"], expected)]
-    assert groups[0] == groups[1]
-
-
 SWAPPED: dict[str, tuple[Make | None, Make | None, str]] = {
     "another": (SCHEDULES["step"], SCHEDULES["cosine"], r"scheduler.class: StepLR -> CosineAnnealingLR"),
     "a new one": (None, SCHEDULES["cosine"], "scheduler: new, begins"),
@@ -277,21 +260,6 @@ def test_another_schedule_begins_when_it_begins(name: str, tmp_path: Path) -> No
         assert rates(resumed, 5) == by_hand(now, 5)[0]
 
 
-def test_without_a_scheduler_a_named_rate_is_taken_even_where_it_is_as_it_was(tmp_path: Path) -> None:
-    trainer(tmp_path, SCHEDULES["exponential"]).run(until="5 steps")
-    new = trainer(tmp_path)
-    new.advance(0, from_setup="optimizer.lr,scheduler")
-    assert rate(new) == 0.1
-
-
-def test_a_scheduler_that_left_fields_in_the_group_is_replaced(tmp_path: Path) -> None:
-    trainer(tmp_path, MOVING_MOMENTUM["one cycle"], momentum=0.9).run(until="5 steps")
-    new = trainer(tmp_path, SCHEDULES["step"], momentum=0.9)
-    new.advance(0, from_setup="optimizer,scheduler")
-    assert "max_lr" not in new.resources["optimizer"].param_groups[0]
-    assert rates(new, 5) == by_hand(SCHEDULES["step"], 5)[0]
-
-
 def test_a_plateau_keeps_what_it_has_seen(tmp_path: Path) -> None:
     """Its steps need a metric, so it cannot be replayed: settings change, state and rate stay."""
     first = trainer(tmp_path, lambda it: lr_scheduler.ReduceLROnPlateau(it, patience=2), every="never")
@@ -303,18 +271,6 @@ def test_a_plateau_keeps_what_it_has_seen(tmp_path: Path) -> None:
     new.advance(0, from_setup="scheduler.patience,optimizer.lr")
     scheduler = new.resources["scheduler"]
     assert (scheduler.patience, scheduler.best, scheduler.num_bad_epochs, rate(new)) == (5, 1.0, 2, 0.4)
-
-
-def test_a_scheduler_stepped_before_it_was_seen_cannot_be_replayed(tmp_path: Path) -> None:
-    def stepped(it: torch.optim.Optimizer) -> Any:
-        made = lr_scheduler.StepLR(it, 3)
-        it.step()
-        made.step()
-        return made
-
-    trainer(tmp_path, SCHEDULES["step"]).run(until="7 steps")
-    with pytest.raises(UsageError, match="`scheduler` was stepped before its Trainer was made"):
-        trainer(tmp_path, stepped).run(from_setup="scheduler")
 
 
 @pytest.mark.second(6)

@@ -21,7 +21,7 @@ from graphtrain.program.bind import Program
 from graphtrain.ranks import Alone, Ranks, current_ranks, using_ranks
 from graphtrain.resume import rank_resume, rank_saves
 from graphtrain.storage.sharing import Sharing
-from tests.ranks.fake_ranks import run_ranks
+from tests.fake_ranks import run_ranks
 from tests.ranks.processes import run_processes
 from tests.resume.rank_runs import End, run, trainer_of
 

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from graphtrain import CheckpointError, Graph, Outcome, Trainer, node
-from tests.ranks.fake_ranks import run_ranks
+from tests.fake_ranks import run_ranks
 from tests.world import World, assert_exact
 
 WIDE = 128

@@ -19,7 +19,7 @@ import torch._dynamo  # here once, not in every copy of this process: the first 
 from graphtrain import fit, node
 from tests.resume.setups import ROWS
 from tests.resume.setups.mutations import outcome_without
-from tests.resume.setups.rows import outcome, seeded, squared
+from tests.rows import outcome, seeded, squared
 from tests.world import World, assert_exact, in_a_process
 
 ROOT = Path(__file__).parents[2]

@@ -1,6 +1,6 @@
 """Runs of several ranks, of another number after each cut: each gradient is in one step, each step is of as many.
 
-The ranks are threads of one process, of which one runs at a time, in an order that is drawn (`tests.ranks.fake_ranks`).
+The ranks are threads of one process, of which one runs at a time, in an order that is drawn (`tests.fake_ranks`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from graphtrain.errors import CheckpointError, GraphtrainError, RanksError, Save
 from graphtrain.ranks import Alone, Ranks, using_ranks
 from graphtrain.resume import rank_saves
 from graphtrain.storage.manifest import read_manifest
-from tests.ranks.fake_ranks import KilledError, World
+from tests.fake_ranks import KilledError, World
 from tests.ranks.schedules import Plan, is_refused, ranks_of_newest
 
 _MOST_PROCESSES = 60

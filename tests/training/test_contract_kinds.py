@@ -21,7 +21,7 @@ from graphtrain.graph.registry import family_of_node, find_kind, known_kinds
 from graphtrain.kind import EFFECTS, Kind
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.parameter import REQUIRED, Parameter, plain_value
-from tests.ranks.fake_ranks import run_ranks
+from tests.fake_ranks import run_ranks
 from tests.shipped import GALLERY, KINDS, ROOT, module_of
 from tests.world import world
 

@@ -21,7 +21,7 @@ from torch.utils.data import (
 )
 
 from graphtrain import DataError, GraphError, Loader, PlannedRun, Trainer, rank_local
-from tests.ranks.fake_ranks import run_ranks
+from tests.fake_ranks import run_ranks
 from tests.world import Resources, World, assert_as_by_hand, assert_exact, seed_generators, small_fit, world
 
 # ---- one source of a training

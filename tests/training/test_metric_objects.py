@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from graphtrain import Graph, UsageError
-from tests.ranks.fake_ranks import run_ranks
+from tests.fake_ranks import run_ranks
 from tests.world import World, assert_exact, run_through, seed_generators, small_fit, world
 
 pytest.importorskip("torchmetrics")

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from graphtrain import NotFiniteError, Outcome, Trainer, UsageError
-from tests.ranks.fake_ranks import run_ranks
+from tests.fake_ranks import run_ranks
 from tests.world import (
     Resources,
     World,

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from tests.resume.setups import ROWS
-from tests.resume.setups.rows import fingerprint
+from tests.rows import fingerprint
 
 EPOCHS = 2
 

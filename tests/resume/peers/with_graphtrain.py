@@ -8,7 +8,7 @@ from typing import Any
 from graphtrain import GraphtrainError
 from tests.resume.peers.setup import Killed
 from tests.resume.setups import ROWS
-from tests.resume.setups.rows import fingerprint
+from tests.rows import fingerprint
 from tests.world import rows_of
 
 

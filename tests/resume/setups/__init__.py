@@ -16,4 +16,4 @@ from tests.resume.setups import optimizers as optimizers
 from tests.resume.setups import reach as reach
 from tests.resume.setups import stand_ins as stand_ins
 from tests.resume.setups import transit as transit
-from tests.resume.setups.rows import ROWS as ROWS
+from tests.rows import ROWS as ROWS

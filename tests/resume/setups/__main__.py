@@ -6,6 +6,6 @@ import json
 import sys
 from pathlib import Path
 
-from tests.resume.setups.rows import ROWS, outcome
+from tests.rows import ROWS, outcome
 
 print(json.dumps(outcome(ROWS[sys.argv[1]], Path(sys.argv[2]))))

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tests.resume.setups.rows import perceptron, row, seeded, squared, stepped
+from tests.rows import perceptron, row, seeded, squared, stepped
 
 
 @row("is an open file, whose position is not saved")

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from tests.resume.setups.rows import batches, perceptron, row, rows, seeded, squared
+from tests.rows import batches, perceptron, row, rows, seeded, squared
 
 
 @row(needs="random")

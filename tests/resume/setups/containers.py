@@ -11,7 +11,7 @@ from typing import Any
 import numpy
 import torch
 
-from tests.resume.setups.rows import Node, perceptron, row, seeded, squared, stepped
+from tests.rows import Node, perceptron, row, seeded, squared, stepped
 
 
 @dataclasses.dataclass(slots=True)

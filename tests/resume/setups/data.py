@@ -16,7 +16,7 @@ from torch.utils.data import (
 )
 
 from graphtrain import Loader
-from tests.resume.setups.rows import batches, perceptron, row, rows, seeded
+from tests.rows import batches, perceptron, row, rows, seeded
 
 
 class Samples(Dataset[torch.Tensor]):

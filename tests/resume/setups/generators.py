@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 import torch
 
-from tests.resume.setups.rows import perceptron, row, rows, seeded, squared
+from tests.rows import perceptron, row, rows, seeded, squared
 
 Draw = Callable[[Any], float]
 

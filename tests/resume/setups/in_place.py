@@ -10,7 +10,7 @@ import numpy
 import torch
 
 from graphtrain import Loader
-from tests.resume.setups.rows import batches, row, rows, seeded, stepped
+from tests.rows import batches, row, rows, seeded, stepped
 
 CHANGED_AT = 2
 LATER = 700  # of 1,000 samples: not trained on before the cut

@@ -16,7 +16,7 @@ import numpy
 import torch
 from torch import nn
 
-from tests.resume.setups.rows import perceptron, row, rows, seeded, squared, stepped
+from tests.rows import perceptron, row, rows, seeded, squared, stepped
 
 
 @row("is a array.array that has changed, and is not saved")

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
-from tests.resume.setups.rows import batches, perceptron, row, rows, seeded, squared
+from tests.rows import batches, perceptron, row, rows, seeded, squared
 
 
 class Counting(nn.Module):

@@ -15,7 +15,7 @@ from graphtrain.program.stateful_objects import StatefulObjects
 from graphtrain.resume import restore
 from graphtrain.state.baseline import Baseline
 from graphtrain.state.objects import SavedObjects
-from tests.resume.setups.rows import Row, outcome
+from tests.rows import Row, outcome
 
 
 def _nothing(*arguments: Any, **keywords: Any) -> None:

@@ -12,7 +12,7 @@ import numpy
 import torch
 
 from graphtrain import Graph, Trainer
-from tests.resume.setups.rows import batches, perceptron, row, rows, seeded, squared
+from tests.rows import batches, perceptron, row, rows, seeded, squared
 
 STEPS = 0
 

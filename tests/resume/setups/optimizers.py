@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-from tests.resume.setups.rows import perceptron, row, rows, seeded, squared
+from tests.rows import perceptron, row, rows, seeded, squared
 
 
 def scheduled(make: Any, optimizer: Any = None) -> dict[str, Any]:

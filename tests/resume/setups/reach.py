@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from tests.resume.setups import helpers
-from tests.resume.setups.rows import Node, perceptron, row, rows, seeded, squared, stepped
+from tests.rows import Node, perceptron, row, rows, seeded, squared, stepped
 
 TABLE: dict[str, Any] = {"calls": 0}
 CURRENT: Any = None

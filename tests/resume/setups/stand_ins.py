@@ -12,7 +12,7 @@ from typing import Any
 import numpy
 import torch
 
-from tests.resume.setups.rows import batches, row, rows, seeded, squared, stepped
+from tests.rows import batches, row, rows, seeded, squared, stepped
 
 
 @row()

@@ -11,7 +11,7 @@ import numpy
 import torch
 from torch import nn
 
-from tests.resume.setups.rows import batches, perceptron, row, rows, seeded, squared
+from tests.rows import batches, perceptron, row, rows, seeded, squared
 
 _WRITES: dict[str, Any] = {"writes": {"hidden": "hidden"}, "keep": ["hidden"]}
 

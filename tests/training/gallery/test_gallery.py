@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from graphtrain import GraphtrainError, Outcome, Trainer
+from tests.fake_ranks import run_ranks
 from tests.procedure import Procedure
-from tests.ranks.fake_ranks import run_ranks
 from tests.shipped import PROCEDURES as SHIPPED
 from tests.training.gallery.page import PAGE, constants, draw, page, words_of
 from tests.training.gallery.procedures import all_procedures

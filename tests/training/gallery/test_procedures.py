@@ -15,8 +15,8 @@ from sklearn.model_selection import KFold
 from graphtrain import Graph, Loader, NotFiniteError, PlannedRun, Trainer, UsageError
 from graphtrain.graphs.gallery.active_learning.label_uncertain import label_uncertain
 from graphtrain.graphs.gallery.kfold.begin_fold import BeginFold
+from tests.fake_ranks import run_ranks
 from tests.procedure import numbers, squared_error, step, step_with_mean_gradients
-from tests.ranks.fake_ranks import run_ranks
 from tests.training.gallery.procedures import distill, gan, kfold, lbfgs, maml, manual, ppo, rollback, tbptt, yielding
 from tests.world import World, assert_as_by_hand, assert_same, seed_generators
 
