@@ -100,8 +100,8 @@ def here(act: Callable[[], Any]) -> Any:
     return act()
 
 
-@pytest.mark.second(73)
-@pytest.mark.first(22)
+@pytest.mark.second(90)
+@pytest.mark.first(66)
 @pytest.mark.parametrize("name", TIERS, indirect=True)
 def test_a_row_that_is_cut_goes_on_as_if_it_had_not_been(name: str, tmp_path: Path) -> None:
     """From one cut of a single epoch."""
