@@ -505,8 +505,8 @@ def by_hand(
 
     Arguments:
         validate: the numbers of the batches of an epoch after which `val_data` is evaluated.
-        window: of a last window that is short: "flush" steps with it as it is, "carry" goes on with it in the next
-            epoch, "drop" forgets it, "scaled" divides by the batches that it has.
+        window: what happens to a short window at the end of an epoch: "flush" takes a step with it, "carry" fills it
+            up in the next epoch, "drop" discards it, "scaled" takes a step with the mean over its own batches.
         backward: called with the loss of a batch and whether its window ends, in the place of passes and steps.
     """
     model, optimizer, scheduler = resources["model"], resources["optimizer"], resources.get("scheduler")

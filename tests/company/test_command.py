@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("lightning")
 
-from tests.company.conftest import Command
+from tests.looking.conftest import Command
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file
 
 from graphtrain import Trainer
-from tests.company.conftest import Command
+from tests.looking.conftest import Command
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers
 

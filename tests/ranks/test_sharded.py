@@ -1,6 +1,6 @@
 """Promises 10 and 17: models that `fully_shard` has sharded train as by a loop by hand, and are cut anywhere.
 
-Any number of ranks goes on with what others have saved; exports, damages, failures and refusals are as without shards.
+A checkpoint is resumed by any number of ranks; exports, damaged files, failures and refusals are as without shards.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than there may be cores
 ]
 KINDS = [kind for kind in DATA if kind != "StatefulDataLoader" or importlib.util.find_spec("torchdata")]
-WITH_WORKERS = [kind for kind in KINDS[:6] if kind in DATA]
+WITH_WORKERS = KINDS[:6]
 CUTS = 149  # of one run: as many as it has transitions but the last; without a length it has ten less
 FIRST = ("list", "with state", "Loader", "shuffle buffer")
 

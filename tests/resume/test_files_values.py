@@ -107,7 +107,7 @@ TENSORS |= {
 
 
 def test_tensors_come_back_with_dtype_and_strides(tmp_path: Path) -> None:
-    """Those that lie in memory otherwise than a tensor that is made in a run keep their values alone."""
+    """A view whose strides no new tensor of a run would have comes back contiguous, with its values."""
     for name, back in there_and_back(TENSORS, tmp_path).items():
         tensor = TENSORS[name]
         assert same(back, tensor), name
