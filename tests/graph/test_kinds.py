@@ -270,6 +270,7 @@ def test_another_package_adds_kinds_and_graphs_by_entry_points(tmp_path: Path, m
         (1, str, "expected a string, got 1"), (None, int, "expected an integer, got None"),
         (True, Literal[1], "expected 1, got true"), ("c", Literal["a", "b"], 'expected one of "a", "b", got "c"'),
         ([1, "a"], list[int], 'expected an integer, got "a"'), (3, list[int], "expected a list of integers, got 3"),
+        ([1, 2], int, "expected an integer, got [1, 2]"),
         ("ab", list[str], 'expected a list of strings, got "ab"'),
         ([1], tuple[int, int], "expected a list of 2: an integer, an integer, got [1]"),
         ("x", int | bool, 'expected an integer or true or false, got "x"'),
