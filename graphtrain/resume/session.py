@@ -240,8 +240,8 @@ class Session(RunOfRank):
         if checkpoint.manifest.sharded or world.mesh:
             from graphtrain.resume.sharded import assembled  # which few runs need
 
-            fitting = assembled(fitting, self.compiled.state.objects.modules.values())
-            resizing = ", ".join(filter(None, (resizing, "" if world.mesh else "models that are not sharded now")))
+            fitting, reshaped = assembled(fitting, self.compiled.state.objects.modules.values(), world.rank)
+            resizing = ", ".join(filter(None, (resizing, reshaped)))
         return restore(fitting, self, options, resizing)
 
     def _compile_again(self) -> None:

@@ -421,7 +421,7 @@ class _Encoder:
             self._tensors.pieces = self._tensors.pieces or {}
             self._tensors.pieces[next(reversed(self._tensors.named))] = sharding
         parts = [list(sharding.shape), list(sharding.stride), sharding.dimension, list(sharding.mesh)]
-        return _tag(Code.PIECE, [encoded, *parts, tensor.requires_grad])
+        return _tag(Code.PIECE, [encoded, *parts, list(sharding.order), tensor.requires_grad])
 
     def _values(self, tensor: torch.Tensor, name: str) -> Any:
         """Encode the values of a tensor, in the order of its dimensions."""
