@@ -19,7 +19,7 @@ from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
 from graphtrain.resume.hyper_parameters import CLASS, HyperParameterChange
 from graphtrain.state.codec import MALFORMED
-from graphtrain.state.data_content import ComparedData
+from graphtrain.state.data_content import ComparedData, compared
 from graphtrain.state.modules import NO_RESUME
 from graphtrain.state.random import fitted_random
 from graphtrain.state.reachable import is_within
@@ -211,11 +211,11 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
     if state.reachable:
         changed = {path: part for path, part in state.reachable.items() if not is_within(path, copies)}
         state = replace(state, reachable=changed)
-    not_restored, compared = _put_back(checkpoint, run, state, change, position, sections, fresh)
+    not_restored, comparison = _put_back(checkpoint, run, state, change, position, sections, fresh)
     # Before the hyper-parameters are applied: those taken from `setup` are not what was saved.
     before, now = {*manifest.not_state}, {*compiled.state.left_out}
     left_out = [f"not_state: {'+' if path in now else '-'} {path}" for path in sorted(before ^ now)]
-    lost = [*compiled.state.not_restored(), *compared.changed]
+    lost = [*compiled.state.not_restored(), *comparison.changed]
     lost = lost or ([] if left_out else compiled.state.differs_from(state.reachable))
     # What was not saved is lost, as the line of the resume says: another module, for instance.
     parts = (fresh, not_restored, left_out, manifest.unknown, change.renaming.names, change.difference.matters)
@@ -239,7 +239,7 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
         lost,
         change.aside(),
         is_as_saved=is_whole and not (decisions.chosen or lost or resized or options.kept),
-        sampled=compared.sampled,
+        sampled=comparison.sampled,
     )
 
 
@@ -264,13 +264,10 @@ def _put_back(
     with _named_failure(checkpoint):
         compiled.state.restore_after_setup(state)
         data = run.environment.changed_data(manifest) if run.environment is not None else []
-        content = compiled.state.data_content
-        compared = (
-            content.compared(manifest.data_content, manifest.unknown, state.reachable, data)
-            if content is not None
-            else ComparedData()
-        )
-    return not_restored, compared
+        snapshot = compiled.state.snapshot
+        if snapshot is None:
+            return not_restored, ComparedData()
+        return not_restored, compared(manifest.data_content, snapshot, state.reachable, data)
 
 
 def difference_error(

@@ -24,12 +24,11 @@ import torch
 
 from graphtrain.errors import CheckpointError
 from graphtrain.names import plainly_named
-from graphtrain.state.category import Category, category_of, is_constant, is_users
-from graphtrain.state.contents import CONSTANTS, FORMS, replaced
 from graphtrain.state.generators import any_generator, kind_of_generator, new_generator
 from graphtrain.state.graphs import keeps_graph
+from graphtrain.state.kinds import CONSTANTS, KINDS, Category, category_of, is_constant, is_users, replaced
 from graphtrain.state.memory import MemoryIndex, overlapping, owner_of, span_of, view_of, viewed
-from graphtrain.state.reachable import REMEDY, Reachable, Reached
+from graphtrain.state.reachable import REMEDY, Entry, Reachable, is_saveable
 from graphtrain.storage.decoding import Decoder
 from graphtrain.storage.encoding import (
     DTYPES,
@@ -181,7 +180,7 @@ class StateWriter:
                 return self._value(value, path)
             case "tensor":
                 return self._tensor(value, path)
-            case "array" if is_plain_array(value):
+            case "array" if is_saveable(value):
                 return self._in_memory(value, value.nbytes, path)
             case "tuple":
                 return _tuple(value, path)
@@ -202,7 +201,7 @@ class StateWriter:
             case "object" if kind is types.SimpleNamespace:
                 return Instance(("namespace",), vars(value))
             case "object" if is_plain_class(kind):
-                attributes = dict(zip(*FORMS["object"].contents(value), strict=True))
+                attributes = dict(zip(*KINDS["object"].contents(value), strict=True))
                 return Instance(("object", *name_of(kind, path)), attributes)
             case "iterator":
                 what = f"is an iterator ({kind.__name__}), whose position is not saved: {REMEDY}"
@@ -336,7 +335,7 @@ class StateWriter:
                 spans = {shown_place(place): span for place, part in parts.values() if (span := span_of(part))}
                 yield from ((other, first) for first, *others in overlapping(spans) for other in others)
 
-    def _leaves_out(self, reached: Reached) -> bool:
+    def _leaves_out(self, reached: Entry) -> bool:
         return self._is_left_out is not None and self._is_left_out(reached.path)
 
 
@@ -474,7 +473,7 @@ class StateReader:
             case _ if category_of(type(made)) == "generator":
                 any_generator(made).set_state(holds["state"])
             case _:
-                FORMS["object"].put(made, holds, ())
+                KINDS["object"].put(made, holds, ())
 
 
 def _packed_in(section: Any) -> Iterator[Packed]:
@@ -526,7 +525,7 @@ def places(stateful: Mapping[str, Any]) -> Iterable[tuple[tuple[Any, ...], Any]]
                     if isinstance(tensor, torch.Tensor):
                         yield (path, "group", number, name), tensor
         elif category_of(type(value)) == "object":
-            for name, part in zip(*FORMS["object"].contents(value), strict=True):
+            for name, part in zip(*KINDS["object"].contents(value), strict=True):
                 yield from (((path, "attribute", name, *keys), part) for keys, part in parts_in(part))
 
 
@@ -559,20 +558,6 @@ def is_plain_class(kind: type) -> bool:
 def _is_generated(method: Any) -> bool:
     """True for a method that a decorator of classes made: that of frozen dataclasses, or of attrs."""
     return getattr(method, "__globals__", {}).get("__name__") in ("dataclasses", "attr._make")
-
-
-def is_saveable(tensor: torch.Tensor) -> bool:
-    """True for tensors whose values a checkpoint can hold."""
-    return (
-        type(tensor) in (torch.Tensor, torch.nn.Parameter)
-        and tensor.layout in (torch.strided, torch.sparse_coo)
-        and not (tensor.is_meta or tensor.is_quantized or tensor.is_nested)
-    )
-
-
-def is_plain_array(array: Any) -> bool:
-    """True for an array whose values a checkpoint can hold."""
-    return type(array) in (numpy.ndarray, numpy.memmap) and not array.dtype.hasobject
 
 
 def name_of(value: Any, path: str, *, is_enum: bool = False) -> tuple[str, str]:

@@ -16,7 +16,7 @@ import numpy
 import torch
 
 from graphtrain.errors import CheckpointError
-from graphtrain.state.contents import CONSTANTS, at, replaced
+from graphtrain.state.kinds import CONSTANTS, at, replaced
 
 _BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
