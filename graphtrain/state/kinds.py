@@ -28,7 +28,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy
 import torch
 
-from graphtrain.storage.encoding import STANDARD
+from graphtrain.storage.value_types import STANDARD
 
 F = TypeVar("F", bound=Callable[..., Any])
 

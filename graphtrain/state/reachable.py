@@ -39,6 +39,7 @@ from graphtrain.state.kinds import (
 from graphtrain.state.modules import note_rates
 from graphtrain.state.weights import uncompiled
 from graphtrain.storage.encoding import LEAST_ADDRESS
+from graphtrain.storage.encoding import is_saveable as is_saveable_tensor
 
 MOST_OBJECTS = 200_000
 # Larger containers are not examined; of data, whose samples training does not change, a few suffice.
@@ -350,11 +351,7 @@ def is_saveable(value: Any) -> bool:
     """True for tensors, arrays and buffers whose values a checkpoint can hold."""
     if isinstance(value, numpy.ndarray):
         return type(value) in (numpy.ndarray, numpy.memmap) and not value.dtype.hasobject
-    return isinstance(value, bytearray) or (
-        type(value) in (torch.Tensor, torch.nn.Parameter)
-        and value.layout in (torch.strided, torch.sparse_coo)
-        and not (value.is_meta or value.is_quantized or value.is_nested)
-    )
+    return isinstance(value, bytearray) or is_saveable_tensor(value)
 
 
 def _position_of(file: Any) -> str:
