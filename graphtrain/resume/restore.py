@@ -17,7 +17,7 @@ from graphtrain.plan.preparation import made_resources
 from graphtrain.printable import one_line, shorten
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
-from graphtrain.resume.hyper_parameters import CLASS, HyperParameterChange
+from graphtrain.resume.hyper_parameters import CLASS, Change
 from graphtrain.state.codec import MALFORMED
 from graphtrain.state.data_content import ComparedData
 from graphtrain.state.modules import NO_RESUME
@@ -107,7 +107,7 @@ def capture(run: Session) -> tuple[RunState, Manifest]:
         seconds=run.watch.seconds(),
         unknown=compiled.state.unknown,
         not_state=sorted(compiled.state.left_out),
-        hyper_parameters=run.hyper_parameters.made,
+        hyper_parameters=run.hyper_parameters.set_up,
         hyper_parameters_in_force=run.hyper_parameters.values,
     )
     return state, facts
@@ -190,7 +190,7 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
         UsageError: the graph does not have the position, or hyper-parameters differ and the user has not decided.
         CheckpointError: a resource does not fit, or what was loaded is not what was saved.
     """
-    manifest, compiled, hyper_parameters = checkpoint.manifest, run.compiled, run.hyper_parameters
+    manifest, compiled = checkpoint.manifest, run.compiled
     # Nodes that measure time read the watch when they are set up, so it is restored before them.
     run.watch.load(manifest.seconds)
 
@@ -221,11 +221,11 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
     parts = (fresh, not_restored, left_out, manifest.unknown, change.renaming.names, change.difference.matters)
     if is_whole := not any(parts):
         _expect_digest(checkpoint, compiled, state, position, sections, is_as_written=not (resized or options.kept))
-    hyper_parameters.apply(decisions.chosen, manifest.in_force)
+    decided = decisions.words(run.hyper_parameters.apply(decisions.chosen, manifest.in_force or {}))
     run.loop.position, run.loop.ended = position, manifest.ended
     left = sorted(set(state.progress) - set(compiled.program.by_path))
     return Restored(
-        bool(decisions.differences or decisions.taken or change.renaming.names),
+        bool(decided or change.renaming.names),
         change.difference.matters,
         [
             *change.words(),
@@ -233,7 +233,7 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
             *(f"{name} left out" for name in sorted(copies)),
             *left_out,
             *not_restored,
-            *decisions.words(),
+            *decided,
             *([resized] if resized else []),
         ],
         lost,
@@ -273,14 +273,12 @@ def _put_back(
     return not_restored, compared
 
 
-def difference_error(
-    undecided: list[HyperParameterChange], *, are_saved: bool = True, ended: bool = False
-) -> UsageError:
+def _difference_error(undecided: list[Change], *, are_saved: bool = True, ended: bool = False) -> UsageError:
     """The error that asks the user to decide.
 
     Arguments:
-        are_saved: False if a checkpoint does not hold all the saved values. Default: True.
-        ended: True if the run is finished. Default: False.
+        are_saved: False if a checkpoint does not hold all the saved values.
+        ended: True if the run is finished.
     """
     lines = "".join(f"\n    {change}" for change in undecided)
     names = ",".join(map(_chosen_by, undecided))
@@ -292,7 +290,7 @@ def difference_error(
     )
 
 
-def _chosen_by(change: HyperParameterChange) -> str:
+def _chosen_by(change: Change) -> str:
     """The name with which `from_setup` takes a hyper-parameter."""
     return change.resource if change.field == CLASS else change.name
 
@@ -304,12 +302,10 @@ class _Decisions:
     Attributes:
         differences: between the two.
         chosen: the names of those that are taken.
-        taken: those among them that do not differ from what was set up, but from the saved state.
     """
 
-    differences: Sequence[HyperParameterChange]
+    differences: Sequence[Change]
     chosen: set[str]
-    taken: Sequence[str] = ()
 
     @classmethod
     def of(cls, run: Session, checkpoint: Checkpoint, options: ResumeOptions) -> _Decisions:
@@ -320,28 +316,22 @@ class _Decisions:
         """
         now, manifest = run.hyper_parameters, checkpoint.manifest
         states = checkpoint.sections["resources"]
-        differences = now.differences(manifest.hyper_parameters, manifest.in_force, states)
-        chosen = now.chosen(options.from_setup, differences)
-        taken = set(now.taken(chosen, states)) - {difference.name for difference in differences}
-        decisions = cls(differences, chosen, sorted(taken))
-        not_saved = [difference for difference in decisions.undecided if difference.cannot_be_kept]
-        if decisions.undecided and not options.from_saved:
-            raise difference_error(decisions.undecided, are_saved=not not_saved, ended=manifest.ended)
+        differences = now.differences(manifest.hyper_parameters, manifest.in_force or {}, states)
+        decisions = cls(differences, now.chosen(options.from_setup, differences))
+        undecided = [difference for difference in differences if difference.name not in decisions.chosen]
+        not_saved = [difference for difference in undecided if difference.cannot_be_kept]
+        if undecided and not options.from_saved:
+            raise _difference_error(undecided, are_saved=not not_saved, ended=manifest.ended)
         if not_saved:
             name = _chosen_by(not_saved[0])
             raise UsageError(f"the saved state of `{name}` cannot be used: {not_saved[0]}", f"--from-setup {name}")
         return decisions
 
-    @property
-    def undecided(self) -> list[HyperParameterChange]:
-        return [difference for difference in self.differences if difference.name not in self.chosen]
-
-    def words(self) -> list[str]:
-        """What was decided."""
-        return [
-            *(f"{each} ({'taken' if each.name in self.chosen else 'kept as saved'})" for each in self.differences),
-            *(f"{name} (taken)" for name in self.taken),
-        ]
+    def words(self, applied: Iterable[str]) -> list[str]:
+        """What was decided; `applied` are the names of the fields that have changed by it."""
+        names = {each.name for each in self.differences}
+        decided = [f"{each} ({'taken' if each.name in self.chosen else 'kept as saved'})" for each in self.differences]
+        return decided + [f"{name} (taken)" for name in applied if name not in names and name in self.chosen]
 
 
 def placed(

@@ -192,7 +192,6 @@ def note_start(run: LiveRun, checkpoint: Checkpoint | None, *, is_as_saved: bool
     files, environment, setup = run.files, run.session.environment, run.session.setup
     run.unnoted = None
     if files is not None and environment is not None:
-        origin = environment.origin
         # Written once, and again when it differs: it may be long.
         known = files.setup_of(checkpoint) if checkpoint is not None and files.owns(checkpoint) else {}
         files.started(
@@ -201,7 +200,7 @@ def note_start(run: LiveRun, checkpoint: Checkpoint | None, *, is_as_saved: bool
                 "checkpoint": checkpoint.path.name if checkpoint else None,
                 **({"setup": setup} if setup != known else {}),
             },
-            {origin.difference_file: origin.difference} if origin.difference else {},
+            environment.files,
         )
         if not is_as_saved:
             run.writer.check()
