@@ -39,7 +39,7 @@ NOT_YET = {
     "lines of source": sum(ROOMS.values()) + FOR_A_CONTRIBUTION,
     "functions that the smallest run enters": 1_559,
     "classes that it enters": 144,
-    "helpers of tests on other helpers": 14,
+    "helpers of tests on other helpers": 13,
 }
 
 

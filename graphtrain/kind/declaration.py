@@ -245,7 +245,7 @@ class Kind:
         """Every slot name that `reads` of a node may rename."""
         names = [read.name for read in (*self.reads, *(self.setup_reads or ()))]
         names += [action.slot for action in self.actions if action.effect in ON_GRADIENTS]
-        names += [slot for slot in self.optional if slot not in names]
+        names += self.optional
         if any(field.counts for field in self.fields.values()):
             names.append("optimizer")
         return tuple(dict.fromkeys(names))

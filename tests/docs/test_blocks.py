@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.blocks import blocks_of, commands_of
-from tests.docs.execution import Page, PageError, matches, parse_command
+from tests.docs.execution import Page, PageError, blocks_of, commands_of, matches, parse_command
 
 TRUE = """
 ```python

@@ -15,7 +15,7 @@ from graphtrain import Graph, Outcome, Trainer, node
 from graphtrain.command.cli import COMMANDS, app
 from graphtrain.graph.edits import VERBS
 from graphtrain.graph.registry import kind_of_node
-from tests.docs.blocks import read_blocks, without_code, without_fences
+from tests.docs.execution import read_blocks, without_code, without_fences
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

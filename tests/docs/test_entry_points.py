@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.blocks import Block, read_blocks
+from tests.docs.execution import Block, read_blocks
 
 PAGE = Path(__file__).parents[2] / "docs" / "writing-a-kind.md"
 

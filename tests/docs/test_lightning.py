@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from graphtrain import Graph, Trainer
-from tests.docs.blocks import read_blocks, without_fences
+from tests.docs.execution import read_blocks, without_fences
 
 PAGE = Path(__file__).parents[2] / "docs" / "coming-from-lightning.md"
 

@@ -11,8 +11,7 @@ import numpy
 import pytest
 import torch
 
-from tests.docs.blocks import read_blocks
-from tests.docs.execution import Page
+from tests.docs.execution import Page, read_blocks
 from tests.looking.running import launched
 from tests.ranks.processes import launched_ranks
 

@@ -12,7 +12,7 @@ import pytest
 from docs import site_docstrings, site_links
 from graphtrain import Graph, node
 from graphtrain.viz.render import render
-from tests.docs.blocks import blocks_of
+from tests.docs.execution import blocks_of
 from tests.shipped import KINDS, module_of
 from tests.training.gallery.page import words_of
 

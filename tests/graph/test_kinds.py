@@ -69,6 +69,7 @@ class Everything:
     clipped: int = progress(0, target="length")
     seen: list[int] = progress([1], in_digest=False)
     window: int = progress(0, counts="backward", restarts="clipped")
+    last_window: int = progress(0)
     better: bool = progress(False)
     CONSTANT: ClassVar[int] = 3
     _private: int = 4
@@ -102,14 +103,15 @@ def test_a_class_declares_by_its_attributes() -> None:
     kind = kind_of(Everything)
     assert kind.name == "everything" and kind.family == "data"
     assert set(kind.parameters) == {"max_norm", "mode", "every", "metric", "from"}
-    own = {"clipped", "seen", "window", "better", "ratio", "length", "epochs"}
+    own = {"clipped", "seen", "window", "last_window", "better", "ratio", "length", "epochs"}
     assert set(kind.fields) == {*own, "runs", "due", "fired"}
     assert [name for name in kind.fields if not kind.fields[name].stored and name in own | {"due"}] == [
         name for name in kind.fields if name in ("ratio", "length", "epochs", "due")
     ]
     assert kind.fields["fired"].stored and not kind.fields["seen"].in_digest
     assert kind.fields["ratio"].type is kind.fields["epochs"].type is float
-    assert (kind.fields["window"].counts, kind.fields["window"].restarts) == ("backward", "clipped")
+    counter = kind.fields["window"]
+    assert (counter.counts, counter.restarts, counter.last) == ("backward", "clipped", "last_window")
     assert kind.fields["clipped"].target == "length" and kind.step_inputs == {"epoch": "clipped"}
     assert [read.name for read in kind.reads] == ["batch"]
     assert [read.name for read in kind.setup_reads or ()] == ["model", "optimizer"]
@@ -169,6 +171,7 @@ def test_only_effects_on_gradients_name_an_optimizer() -> None:
         kind = kind_of(node(name="act", effects=effect)(lambda: None))
         assert kind.effects == (effect,)
         assert kind.slots == (() if effect in ("eval", "train", "forget") else ("optimizer",))
+    assert kind_of(node(name="act", optional="ranks")(lambda: None)).slots == ("ranks",)  # without being read
 
 
 def test_step_functions_and_what_varies_are_seen() -> None:
@@ -183,6 +186,8 @@ def test_step_functions_and_what_varies_are_seen() -> None:
     assert (kind.may_return_slots, kind_of(Everything).may_return_slots) == (True, False)
     assert (kind.varying, kind_of(Everything).varying) == (("n",), ())
     assert kind.passed({"n": 2, "from": "3 steps"}) == {"n": 2}
+    assert kind.roles.keeps == "" and "keep" in find_kind("train_batch").parameters  # type: ignore[union-attr]
+    assert find_kind("train_batch").roles.keeps == "keep"  # type: ignore[union-attr]
 
 
 def test_one_annotation_that_cannot_be_resolved_is_anything_and_hides_no_other() -> None:
@@ -265,6 +270,7 @@ def test_another_package_adds_kinds_and_graphs_by_entry_points(tmp_path: Path, m
         (1, str, "expected a string, got 1"), (None, int, "expected an integer, got None"),
         (True, Literal[1], "expected 1, got true"), ("c", Literal["a", "b"], 'expected one of "a", "b", got "c"'),
         ([1, "a"], list[int], 'expected an integer, got "a"'), (3, list[int], "expected a list of integers, got 3"),
+        ([1, 2], int, "expected an integer, got [1, 2]"),
         ("ab", list[str], 'expected a list of strings, got "ab"'),
         ([1], tuple[int, int], "expected a list of 2: an integer, an integer, got [1]"),
         ("x", int | bool, 'expected an integer or true or false, got "x"'),
