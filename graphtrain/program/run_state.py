@@ -45,6 +45,9 @@ class Exemptions:
     replaced: Collection[str] = ()
 
 
+EVERYTHING = Exemptions()
+
+
 @dataclass(frozen=True)
 class Handler:
     """How a section is captured, sharing tensors with the run, and restored into the same objects."""
