@@ -18,9 +18,9 @@ from graphtrain.names import plainly_named, quoted
 from graphtrain.program.bind import ProgramNode
 from graphtrain.program.rounds import is_fetching
 from graphtrain.state.changes import OTHER_SUBMODULES, changes
-from graphtrain.state.generators import generator_of, without_generators
+from graphtrain.state.generators import AnyGenerator, any_generator, without_generators
 from graphtrain.state.objects import MISFITS
-from graphtrain.state.random import capture_random, restore_random
+from graphtrain.state.random import named_generators
 from graphtrain.state.restore import restore
 from graphtrain.state.weights import weights_of
 from graphtrain.storage.strides import DEVICES
@@ -44,6 +44,9 @@ class Exemptions:
 
     fresh: Collection[str] = ()
     replaced: Collection[str] = ()
+
+
+EVERYTHING = Exemptions()
 
 
 @dataclass(frozen=True)
@@ -276,19 +279,22 @@ def _restore_reachable(run: StatefulObjects, saved: Section, exempt: Exemptions)
     run.gradients = {}
 
 
+def _generators(run: StatefulObjects) -> dict[str, AnyGenerator]:
+    """Those of the process, and those in resources."""
+    return {**named_generators(), **{name: any_generator(value) for name, value in run.generators.items()}}
+
+
 def _capture_generators(run: StatefulObjects, alive: set[int]) -> Section:
-    held = {name: generator_of(value) for name, value in run.generators.items()}
-    return {**capture_random(), "generators": {name: value.get_state() for name, value in held.items() if value}}
+    return {name: generator.get_state() for name, generator in _generators(run).items()}
 
 
 def _restore_generators(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
-    restore_random(dict(saved))
-    for name, state in saved["generators"].items():
+    generators = _generators(run)
+    for name, state in saved.items():
         resource = name.rpartition("/")[0]
-        generator = generator_of(run.generators.get(name))
-        if generator is not None:
-            generator.set_state(state)
-        elif not run.is_left_out(resource):
+        if name in generators:
+            generators[name].set_state(state)
+        elif resource and not run.is_left_out(resource):
             raise CheckpointError(
                 f"the checkpoint has the state of a random generator of `{resource}`, which has no such one now",
                 "make it again in `setup`; or, if this is other data on purpose: "

@@ -20,6 +20,7 @@ from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.rounds import is_fetching
 from graphtrain.program.run_state import (
     AFTER_SETUP,
+    EVERYTHING,
     OF_TIMED_ROWS,
     SECTIONS,
     Exemptions,
@@ -65,7 +66,6 @@ def _in_transit(node: ProgramNode) -> list[str]:
     ]
 
 
-_EVERYTHING = Exemptions()
 _NO_COPIES: Mapping[str, str] = MappingProxyType({})
 
 
@@ -407,7 +407,7 @@ class StatefulObjects:
         return [f"{shown_path(path)} {what}" for path in paths]
 
     def restore(
-        self, state: RunState, exempt: Exemptions = _EVERYTHING, sections: Collection[str] = tuple(SECTIONS)
+        self, state: RunState, exempt: Exemptions = EVERYTHING, sections: Collection[str] = tuple(SECTIONS)
     ) -> list[str]:
         """Restore everything that nodes are set up from: all but the random generators.
 

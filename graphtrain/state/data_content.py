@@ -56,7 +56,7 @@ def data_contents(snapshot: StateSnapshot, saved: Collection[str], *, pauses: bo
     return contents
 
 
-def compared(
+def compared_data(
     before: Mapping[str, Any], snapshot: StateSnapshot, saved: Collection[str], but: Collection[str]
 ) -> ComparedData:
     """The present contents of data, compared with those when a checkpoint was made.
