@@ -17,6 +17,7 @@ from graphtrain.program.gradient_windows import counters_of
 from graphtrain.program.requests import SavePolicy, Saves
 from graphtrain.resume.rank_saves import RankSave, RankSaves
 from graphtrain.resume.restore import capture
+from graphtrain.state.data_content import data_contents
 from graphtrain.state.modules import NO_RESUME
 from graphtrain.storage.background import Background
 from graphtrain.storage.checkpoint import Checkpoint
@@ -107,7 +108,7 @@ class CheckpointWriter(Saves):
             UnsaveableError: something cannot be encoded; its path is named.
         """
         try:
-            for tensors in split(self._run.compiled.state.capture(self._run.alive).sections()).files:
+            for tensors in split(self._run.compiled.state.capture(self._run.alive).sections())[1]:
                 Layout.of(tensors)
         except UnsaveableError:
             if not self._run.compiled.state.objects.is_lazy():  # the first batch makes it something that can be saved
@@ -303,11 +304,11 @@ class CheckpointWriter(Saves):
         part = self._ranks.save(staged, compiled.state.must_be_equal, run_files.checkpoints, slim)
         # After the copy, while training continues: what changes meanwhile is reported too, one save too early.
         state = compiled.state
-        saved, data_content = state.changed, state.data_content
+        saved, snapshot = state.changed, state.snapshot
 
         def write_part() -> Written:
-            content, changed = data_content.contents(saved) if data_content is not None else ({}, [])
-            known = replace(facts, data_content=content, unknown=[*facts.unknown, *changed])
+            content = data_contents(snapshot, saved, pauses=True) if snapshot is not None else {}
+            known = replace(facts, data_content=content)
             if compiled.returning and staged.weight_that_is_not_finite:
                 known = replace(known, saved_by=before)
 
@@ -329,7 +330,7 @@ class CheckpointWriter(Saves):
         state, facts = capture(self._run)
         run_state = self._run.compiled.state
         weights = run_state.objects.weights()
-        return StagedState(state.sections(), run_state.essential_parts(state), self._buffers, weights), facts
+        return StagedState(*run_state.divided(state), self._buffers, weights), facts
 
     def _fail(self, error: CheckpointError) -> None:
         self._requests.failures += 1

@@ -5,7 +5,7 @@
 | `model.safetensors` | tensors of `model` that are the same on all ranks: those that rank 0 writes |
 | `model.00001.safetensors` | those that rank 1 writes |
 | `model.frozen.safetensors` | those that are not trained, if `checkpoint.slim` |
-| `progress.msgpack` | everything but tensors that is the same on all ranks |
+| `state.msgpack` | everything but tensors that is the same on all ranks |
 | `rank.00001.safetensors`, `rank.00001.msgpack` | what is rank 1's own: its tensors as `file/name`, and the rest |
 | `rank.00001.sharded.safetensors` | its pieces of tensors that are sharded over ranks, in the same way |
 
@@ -34,13 +34,13 @@ from graphtrain.storage.manifest import Manifest, read_files, read_manifest
 from graphtrain.storage.pieces import file_of_pieces
 from graphtrain.storage.regular import checksum_of, write_pieces
 from graphtrain.storage.sharing import Common
-from graphtrain.storage.state_files import PROGRESS_FILE, Bytes, Digests, StagedState, joined
+from graphtrain.storage.state_files import LOCAL, STATE_FILE, Bytes, Digests, StagedState, joined
 from graphtrain.storage.tensor_files import TENSOR_SUFFIX, StagedTensor, file_of, read_tensors
 
 _OF_A_RANK = re.compile(r"rank\.\d{5,}\.(msgpack|safetensors|sharded\.safetensors)")
 DRIFT = "reachable"  # the section of what has changed since `setup`
 # Sections that a resume reads from other ranks too: they are summed, or given to the rank of the same number.
-OF_RANKS = ("metrics", "progress", "slots")
+OF_RANKS = ("metrics", "progress", "slots", LOCAL)
 
 Written = dict[str, list[Any]]
 """File name -> size and checksum."""
@@ -117,10 +117,10 @@ def write_files(folder: Path, rank: int, state: StagedState, common: Common, sli
             contents[file + TENSOR_SUFFIX] = [data]  # as it is
     contents |= {physical: file_of(named) for physical, named in tensors.items()}
     if common.parts is None:
-        contents[PROGRESS_FILE] = [state.progress]
+        contents[STATE_FILE] = [state.packed]
     else:
         if rank == 0:
-            contents[PROGRESS_FILE] = [msgpack.packb(_parts(state, common.parts, are_common=True))]
+            contents[STATE_FILE] = [msgpack.packb(_parts(state, common.parts, are_common=True))]
         if own := _parts(state, common.parts, are_common=False):
             contents[_own_parts(rank)] = [msgpack.packb(own)]
     earlier = EarlierFiles(folder.parent / slim.previous) if slim is not None and slim.previous else None
@@ -239,7 +239,7 @@ def read_state(
     listed, places, (number, count) = manifest.files, manifest.tensors, share
     named = [file_name(rank) for rank in ranks for file_name in (_own_tensors, _own_parts)] + [file_of_pieces(0)]
     wanted = {name for name in listed if name in named or not _OF_A_RANK.fullmatch(name)}
-    if missing := sorted({PROGRESS_FILE, *(place for each in places.values() for place in each.values())} - wanted):
+    if missing := sorted({STATE_FILE, *(place for each in places.values() for place in each.values())} - wanted):
         raise CheckpointError(f"{path}: the manifest lists no file `{missing[0]}`")
     in_place = {place for file in copied or () for place in (file + TENSOR_SUFFIX, *places.get(file, {}).values())}
 
@@ -285,7 +285,7 @@ def _joined(
             name, _, inner = key.partition("/")
             tensors.setdefault(name, {})[inner] = tensor
     try:
-        common = msgpack.unpackb(files[PROGRESS_FILE])
+        common = msgpack.unpackb(files[STATE_FILE])
         own = msgpack.unpackb(files.get(_own_parts(rank), msgpack.packb({})))
         # Sections are in the order of the format, names in the order of `split`.
         parts = {
@@ -295,10 +295,8 @@ def _joined(
         }
         return joined(parts, tensors)
     except (msgpack.UnpackException, TypeError, AttributeError) as error:
-        raise CheckpointError(
-            f"{path}: {PROGRESS_FILE}: not the state of a checkpoint ({type(error).__name__})"
-        ) from None
+        raise CheckpointError(f"{path}: {STATE_FILE}: not the state of a checkpoint ({type(error).__name__})") from None
     except MemoryError as error:
-        raise CheckpointError(f"{path}: {PROGRESS_FILE} is too large for the memory") from OSError(str(error))
+        raise CheckpointError(f"{path}: {STATE_FILE} is too large for the memory") from OSError(str(error))
     except ValueError as error:
-        raise CheckpointError(f"{path}: {PROGRESS_FILE}: {error}") from None
+        raise CheckpointError(f"{path}: {STATE_FILE}: {error}") from None

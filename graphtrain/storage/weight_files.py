@@ -19,13 +19,13 @@ from typing import Any, NamedTuple, final
 import safetensors
 import torch
 
-from graphtrain.storage.encoding import TYPES
 from graphtrain.storage.manifest import Manifest, is_file_name, read_manifest
 from graphtrain.storage.pieces import Piece, PieceFiles
 from graphtrain.storage.rank_files import read_state
 from graphtrain.storage.regular import parsed_json, replace_file
 from graphtrain.storage.state_files import Sections
 from graphtrain.storage.tensor_files import TENSOR_SUFFIX, header_of
+from graphtrain.storage.value_types import TYPES
 
 INDEX_SUFFIX = ".safetensors.index.json"
 _BY_TYPE = {name: dtype for dtype, name in TYPES.items()}
