@@ -16,18 +16,20 @@ from graphtrain.state.category import is_users
 from graphtrain.state.generators import with_generators
 from graphtrain.state.modules import (
     ModuleForm,
-    NameOf,
-    OptimizerForm,
     capture_module,
-    capture_optimizer,
     copies_state,
     is_lazy,
-    load_optimizer,
-    poured,
-    reshape_module,
+    reshape_buffers,
     restore_module,
+)
+from graphtrain.state.optimizers import (
+    NameOf,
+    OptimizerForm,
+    capture_optimizer,
+    copied_into,
+    load_optimizer,
+    put_gradient,
     restore_optimizer,
-    settle_lazy,
 )
 from graphtrain.state.reachable import held_by_state, state_of
 from graphtrain.state.weights import load_weights, weights_of
@@ -152,7 +154,7 @@ class SavedObjects:
         """Give modules their saved form; loading fills them."""
         for name, module in self.modules.items():
             if name not in but and (forms := modules.get(name, {}).get("forms")):
-                reshape_module(module, forms, states.get(name, ()))
+                reshape_buffers(module, forms, states.get(name, ()))
 
     def load(self, path: str, state: Any, *, strict: bool = True) -> None:
         """Load a `state_dict`; with `strict=False`, that of a module may be a part of it.
@@ -173,38 +175,30 @@ class SavedObjects:
         held = {name: getattr(value, name) for name in (held_by_state(value, state_of(value)) if is_own else ())}
         value.load_state_dict(state)
         for name, part in held.items():
-            if (loaded := getattr(value, name, part)) is not part and poured(part, loaded) is part:
+            if (loaded := getattr(value, name, part)) is not part and copied_into(part, loaded) is part:
                 setattr(value, name, part)
 
     def restore_modules(self, saved: Section, but: Collection[str] = ()) -> None:
         """Restore what `capture_modules` took."""
         for name, module in self.modules.items():
             if name not in but and name in saved:
-                settle_lazy(module)
                 restore_module(module, saved[name])
 
     def restore_gradients(self, saved: Section, but: Collection[str] = ()) -> None:
         """Restore gradients; parameters without a saved one have none."""
         for parameter, gradient in self._with_gradients({name: saved[name] for name in saved if name not in but}):
-            held = parameter.grad
-            if gradient is None or held is None:
-                parameter.grad = gradient.to(parameter.device) if gradient is not None else None
-            elif (held.shape, held.dtype, held.layout) == (gradient.shape, gradient.dtype, gradient.layout):
-                held.detach().copy_(gradient)  # which may be part of a buffer of all gradients
-            else:
-                parameter.grad = gradient.to(parameter.device)
+            put_gradient(parameter, gradient)
 
-    def part_gradients(self, saved: Section) -> None:
-        """Give a parameter a separate gradient if its part of the buffer from `setup` holds something else.
+    def separate_gradients(self, saved: Section) -> None:
+        """Give a parameter a gradient of its own if a buffer of all gradients, of which it is a part, holds another.
 
         After `zero_grad`, which sets gradients to None, the next ones are no longer parts of that buffer.
         """
         for parameter, gradient in self._with_gradients(saved):
-            held = parameter.grad
-            if gradient is None or type(held) is not torch.Tensor or held.layout is not torch.strided:
+            present = parameter.grad
+            if gradient is None or type(present) is not torch.Tensor or present.layout is not torch.strided:
                 continue
-            is_part = held.untyped_storage().nbytes() > held.numel() * held.element_size()
-            if is_part and not torch.allclose(held, gradient.to(held.device), rtol=0, atol=0, equal_nan=True):
+            if not torch.allclose(present, gradient.to(present.device), rtol=0, atol=0, equal_nan=True):
                 parameter.grad = gradient.to(parameter.device)
 
     def _with_gradients(self, saved: Section) -> Iterator[tuple[torch.nn.Parameter, torch.Tensor | None]]:

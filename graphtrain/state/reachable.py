@@ -32,7 +32,7 @@ from graphtrain.state.category import (
 )
 from graphtrain.state.content import content_hash
 from graphtrain.state.contents import CONTAINERS, FORMS, MOST_COMPARED, compared_contents
-from graphtrain.state.modules import note_rates
+from graphtrain.state.optimizers import note_rates
 from graphtrain.state.weights import uncompiled
 from graphtrain.storage.encoding import LEAST_ADDRESS
 
