@@ -32,16 +32,17 @@ from graphtrain.program.run_state import (
 from graphtrain.report.recorder import Recorder
 from graphtrain.state.baseline import Baseline
 from graphtrain.state.category import is_users
-from graphtrain.state.codec import StateReader, StateWriter, parts_in, shown_path
+from graphtrain.state.codec import StateReader, StateWriter, shown_path
 from graphtrain.state.contents import CONSTANTS
 from graphtrain.state.data_content import DataContent
 from graphtrain.state.drift import NO_DRIFT, Drift
 from graphtrain.state.objects import SavedObjects
+from graphtrain.state.places import parts_in
 from graphtrain.state.reachable import is_within, keeps_state
 from graphtrain.state.weights import uncompiled
-from graphtrain.storage.encoding import Packed, UnsaveableError
+from graphtrain.storage.encoding import Encoded, UnsaveableError
 from graphtrain.storage.sharing import MustBeEqual
-from graphtrain.storage.state_files import state_digest
+from graphtrain.storage.state_files import local_of, state_digest
 
 # Optimizers in a list that is a resource; a list of batches may be long, and is not searched.
 _MOST_LISTED = 64
@@ -330,12 +331,18 @@ class StatefulObjects:
         Raises:
             CheckpointError: it refers to something that does not exist.
         """
-        if not isinstance(value, Packed):
+        if not isinstance(value, Encoded):
             return value
         assert self.reader is not None, "values are encoded by references to what a baseline lists"
         return self.reader.unpack(value)
 
-    def essential_parts(self, state: RunState) -> dict[str, Section]:
+    def divided(self, state: RunState) -> tuple[dict[str, Section], dict[str, Any]]:
+        """The sections that a continuation depends on, and the rest of the state, for a checkpoint."""
+        sections = state.sections()
+        essential = {**sections, **self._essential_parts(state)}
+        return essential, local_of(sections, essential)
+
+    def _essential_parts(self, state: RunState) -> dict[str, Section]:
         """For sections of which the continuation depends only on a part: that part."""
         parts: dict[str, Section] = {"progress": essential_progress(self, state.progress)}
         if self.program.records_by_time:
@@ -366,7 +373,7 @@ class StatefulObjects:
         Arguments:
             in_transit: False to leave out values in transit. Default: with them.
         """
-        essential = {**state.sections(), **self.essential_parts(state)}
+        essential = {**state.sections(), **self._essential_parts(state)}
         if not in_transit:
             progress = {path: dict(fields) for path, fields in essential["progress"].items()}
             for _, table, names in self._tables(progress, {}):

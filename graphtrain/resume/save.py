@@ -106,7 +106,7 @@ class CheckpointWriter(Saves):
             UnsaveableError: something cannot be encoded; its path is named.
         """
         try:
-            for tensors in split(self._run.compiled.state.capture(self._run.alive).sections()).files:
+            for tensors in split(self._run.compiled.state.capture(self._run.alive).sections())[1]:
                 Layout.of(tensors)
         except UnsaveableError:
             if not self._run.compiled.state.objects.is_lazy():  # the first batch makes it something that can be saved
@@ -326,7 +326,7 @@ class CheckpointWriter(Saves):
         state, facts = capture(self._run)
         run_state = self._run.compiled.state
         weights = run_state.objects.weights()
-        return StagedState(state.sections(), run_state.essential_parts(state), self._buffers, weights), facts
+        return StagedState(*run_state.divided(state), self._buffers, weights), facts
 
     def _fail(self, error: CheckpointError) -> None:
         self._requests.failures += 1

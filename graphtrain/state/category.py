@@ -26,7 +26,7 @@ from typing import Any, Literal
 import numpy
 import torch
 
-from graphtrain.storage.encoding import STANDARD
+from graphtrain.storage.value_types import STANDARD
 
 Category = Literal[
     "value", "tensor", "array", "generator", "module", "optimizer", "object",
