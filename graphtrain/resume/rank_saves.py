@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -22,7 +22,7 @@ import msgpack
 from graphtrain.errors import CheckpointError, GraphtrainError, RankFailedError, RanksDivergedError
 from graphtrain.program.agreement import Agreement
 from graphtrain.ranks import LostRankError, Ranks, Record
-from graphtrain.storage.checkpoint import reason_of, write_checkpoint, write_folder
+from graphtrain.storage.checkpoint import reason_of
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.manifest import OWN_FACTS, Manifest
 from graphtrain.storage.rank_files import Slim, manifest_of, write_files
@@ -137,25 +137,17 @@ class RankSave:
         self._published: set[str] = set()
         self._files: dict[str, Any] = {}
 
+    def hurry(self) -> None:
+        """Wait no longer for ranks that may be dead."""
+        self.hurried.set()
+
     # ---- in the threads that write
 
-    def lead(
-        self, write: Callable[[Callable[[Path, StagedState, Manifest], Manifest]], Written], facts: Manifest
-    ) -> Written:
-        """Write as rank 0, and publish the outcome.
-
-        Arguments:
-            write: called with the function that writes the folder.
-            facts: what this rank knows for the manifest.
-
-        Raises:
-            CheckpointError: it cannot be written.
-            RanksDivergedError: what must be equal on all ranks is not.
-            RankFailedError: a rank has ended.
-        """
-        self._facts = facts
+    @contextmanager
+    def leading(self) -> Iterator[None]:
+        """A context in which rank 0 writes the checkpoint: if that fails, all ranks learn why."""
         try:
-            written = write(self._write_folder)
+            yield
         except BaseException as error:
             what = next((name for name, kind in _ERRORS.items() if isinstance(error, kind)), "failed")
             message = error.message if isinstance(error, GraphtrainError) else f"{type(error).__name__}: {error}"
@@ -163,10 +155,38 @@ class RankSave:
             with suppress(LostRankError):
                 self._publish("outcome", [what, message, getattr(error, "hint", "")])
             raise
+
+    def succeeded(self, written: Written) -> None:
+        """Tell all ranks that the checkpoint is written."""
         outcome = {"digest": written.manifest.digest, "not_finite": written.manifest.not_finite}
         self._publish("outcome", [_WRITTEN, written.path.name, outcome])
         self._forget()
-        return written
+
+    def files(self, folder: Path, facts: Manifest) -> Manifest:
+        """Write the files of rank 0 to a new folder, and wait for those of the others; returns the manifest.
+
+        Raises:
+            OSError, CheckpointError: they cannot be written.
+            RanksDivergedError: what must be equal on all ranks is not.
+            RankFailedError: a rank has ended.
+        """
+        state, slim = self._staged, self._slim
+        if self._ranks.world_size == 1:
+            sharing = Sharing.alone(state, slim.frozen if slim is not None else ())
+            report = {"files": write_files(folder, 0, state, sharing, slim)}
+            return manifest_of(facts, state, sharing, [], [report], slim)
+        self._facts = facts
+        try:
+            self._publish("folder", [folder.name, slim.as_plain() if slim is not None else None])
+            sharing, summaries = self._write_files(folder)
+            reports = [self._files, *(self._read("files", rank) for rank in range(1, self._ranks.world_size))]
+        except Exception as error:
+            self._give_up(reason_of(error))
+            for rank in range(1, self._ranks.world_size):  # the folder is removed once none writes any more
+                with suppress(GraphtrainError):
+                    self._read("files", rank)
+            raise
+        return manifest_of(facts, state, sharing, summaries, reports, slim)
 
     def follow(self, facts: Manifest) -> Written:
         """Write the files of this rank, and return the outcome that rank 0 publishes.
@@ -201,26 +221,7 @@ class RankSave:
         """True if rank 0 has published the outcome, within this time."""
         return self._ranks.read(self._of("outcome", 0), timeout_seconds) is not None
 
-    def _write_folder(self, path: Path, staged: StagedState, facts: Manifest) -> Manifest:
-        if self._ranks.world_size == 1:
-            return write_checkpoint(path, staged, facts, self._slim)
-
-        def write(folder: Path) -> Manifest:
-            try:
-                self._publish("folder", [folder.name, self._slim.as_plain() if self._slim is not None else None])
-                state, sharing, summaries = self._write_files(folder)
-                files = [self._files, *(self._read("files", rank) for rank in range(1, self._ranks.world_size))]
-            except Exception as error:
-                self._give_up(reason_of(error))
-                for rank in range(1, self._ranks.world_size):  # the folder is removed once none writes any more
-                    with suppress(GraphtrainError):
-                        self._read("files", rank)
-                raise
-            return manifest_of(facts, state, sharing, summaries, files, self._slim)
-
-        return write_folder(path, write, staged.given_up)
-
-    def _write_files(self, folder: Path) -> tuple[StagedState, Sharing, list[Digests]]:
+    def _write_files(self, folder: Path) -> tuple[Sharing, list[Digests]]:
         """Write this rank's files, once all ranks know what they have in common."""
         state = self._staged
         summaries = [Digests(**digests) for digests in self._gather("summary", state.summary.as_plain())]
@@ -237,7 +238,7 @@ class RankSave:
         if state.pieces:
             self._files["not_finite"] = state.weight_that_is_not_finite
         self._publish("files", self._files)
-        return state, sharing, summaries
+        return sharing, summaries
 
     # ---- messages between ranks
 

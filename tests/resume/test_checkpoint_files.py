@@ -60,14 +60,14 @@ def save(path: Path, count: int = 3, slim: Slim | None = None) -> Manifest:
     summaries = [state.summary for state in states]
     sharing = Sharing.of(states[0], summaries)
 
-    def write(folder: Path) -> Manifest:
+    with new_folder(path, Event()) as folder:
         reports = [
             {"files": write_files(folder, rank, each, sharing, slim), "own": {"unknown": [f"of {rank}"]}}
             for rank, each in enumerate(states)
         ]
-        return manifest_of(Manifest(**FACTS), states[0], sharing, summaries, reports, slim)
-
-    return write_folder(path, write, Event())
+        manifest = manifest_of(Manifest(**FACTS), states[0], sharing, summaries, reports, slim)
+        write_manifest(folder, manifest)
+    return manifest
 
 
 def test_what_is_in_which_file(tmp_path: Path) -> None:
