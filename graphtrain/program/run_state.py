@@ -17,11 +17,12 @@ from graphtrain.errors import CheckpointError
 from graphtrain.names import plainly_named, quoted
 from graphtrain.program.bind import ProgramNode
 from graphtrain.program.rounds import is_fetching
-from graphtrain.state.drift import OTHER_SUBMODULES
+from graphtrain.state.changes import OTHER_SUBMODULES, changes
 from graphtrain.state.generators import AnyGenerator, any_generator, without_generators
 from graphtrain.state.objects import MISFITS
 from graphtrain.state.optimizers import kept_groups
 from graphtrain.state.random import named_generators
+from graphtrain.state.restore import restore
 from graphtrain.state.weights import weights_of
 from graphtrain.storage.strides import DEVICES
 
@@ -82,8 +83,6 @@ def _state_of(run: StatefulObjects, name: str, resource: Any) -> Any:
 
 
 def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions) -> Iterator[str]:
-    if run.baseline is not None:
-        run.baseline.note_marks()
     for name in sorted(
         name for name in set(saved) - set(run.objects.stateful) - set(exempt.fresh) if not run.is_left_out(name)
     ):
@@ -153,7 +152,7 @@ def add_groups(run: StatefulObjects, saved: Section) -> None:
 
 def _parameters_of(run: StatefulObjects, optimizer: torch.optim.Optimizer) -> list[str]:
     """The paths of the parameters in each group, as one text, which is quick to save."""
-    paths = {key: each.path for key, each in run.baseline.reachable.by_id.items()} if run.baseline is not None else {}
+    paths = {key: each.path for key, each in run.snapshot.reachable.by_id.items()} if run.snapshot is not None else {}
     for name, module in run.objects.modules.items():  # also of one that has replaced another
         paths |= {id(each): f"{name}.{key}" for key, each in plainly_named(module.named_parameters())}
     groups = [[paths.get(id(each), "a parameter") for each in group["params"]] for group in optimizer.param_groups]
@@ -263,27 +262,27 @@ def _restore_slots(run: StatefulObjects, saved: Section, exempt: Exemptions) -> 
 
 
 def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
-    drift, run.states = run.drift(run.states), {}
-    run.writer, run.changed = drift.writer, frozenset(drift.section)
+    changed, run.states = run.changes(run.states), {}
+    run.writer, run.changed = changed.writer, frozenset(changed.section)
     lost, device = run.objects.lost(run.path_of), torch.device(run.program.resources.get("device", "cpu")).type
     run.unknown = [
         *lost,
         *[
             f"{path} has changed since `rewire` supplied it, and is in no `state_dict`"
             for further in run.further
-            for path in further.drift().section
+            for path in changes(further).section
         ],
         # Parts that a module lost or gained are reported once, by its parameters.
-        *[line for line in drift.unknown if not (lost and OTHER_SUBMODULES in line)],
+        *[line for line in changed.unknown if not (lost and OTHER_SUBMODULES in line)],
         *run.data_state.unsaved,
         *([] if device in ("cpu", *DEVICES) else [_OF_ANOTHER_DEVICE.format(device)]),
     ]
-    return drift.section
+    return changed.section
 
 
 def _restore_reachable(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
-    if run.baseline is not None:
-        run.baseline.restore(saved, left=run.data_state.left, reader=run.reader)
+    if run.snapshot is not None:
+        restore(run.snapshot, saved, left=run.data_state.left, reader=run.reader)
     run.reader = None
     run.objects.separate_gradients(run.gradients)
     run.gradients = {}

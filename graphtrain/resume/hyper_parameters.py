@@ -75,6 +75,11 @@ class Change:
         return self.name.partition(".")[2]
 
     @property
+    def chosen_by(self) -> str:
+        """The name with which `from_setup` takes it."""
+        return self.resource if self.field == CLASS else self.name
+
+    @property
     def cannot_be_kept(self) -> bool:
         """True if no checkpoint holds the saved value: an object of another class, or the functions of a schedule."""
         return self.field.rpartition(".")[2] in (CLASS, FUNCTIONS)
@@ -182,7 +187,7 @@ class HyperParameters:
                 taken |= together if taken & together else set()
         return taken
 
-    def apply(self, chosen: set[str], in_force: Values) -> list[str]:
+    def apply(self, chosen: set[str], in_force: Values) -> set[str]:
         """Replace loaded hyper-parameters by the chosen ones, as set up now; returns those that have changed by that.
 
         If the rate of an optimizer or one of its schedules was chosen, its schedules restart and are stepped as often
@@ -197,7 +202,7 @@ class HyperParameters:
             # Functions are always those of now: no checkpoint holds others.
             self.values[name] = set_up | {f: each for f, each in others.items() if f not in {CLASS, FUNCTIONS, *fields}}
         if not chosen:
-            return []
+            return set()
         loaded = self._present()
         for name, resource in self._resources.items():
             fields, initial = _fields_of(name, chosen) - {CLASS}, self._initial[name]
@@ -213,12 +218,12 @@ class HyperParameters:
             elif fields and not _restarts(resource):
                 state = resource.state_dict()
                 resource.load_state_dict({**state, **{field: initial[field] for field in fields & initial.keys()}})
-        return [
+        return {
             f"{name}.{field}"
             for name, fields in self._present().items()
             for field, value in fields.items()
             if not is_equal(value, loaded[name].get(field))
-        ]
+        }
 
     def _present(self) -> dict[str, dict[str, Any]]:
         """The settings in the present states, but for what schedules move."""

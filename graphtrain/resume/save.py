@@ -17,6 +17,7 @@ from graphtrain.program.gradient_windows import counters_of
 from graphtrain.program.requests import SavePolicy, Saves
 from graphtrain.resume.rank_saves import RankSave, RankSaves
 from graphtrain.resume.restore import capture
+from graphtrain.state.data_content import data_contents
 from graphtrain.state.optimizers import NO_RESUME
 from graphtrain.storage.background import Background
 from graphtrain.storage.checkpoint import Checkpoint, new_folder, write_manifest
@@ -50,7 +51,7 @@ class _Save:
         saved_by: node -> the checkpoint that it requested before this one.
         askers: the paths of the nodes that requested this one.
         moment: the clock of the run.
-        changed_data: returns the contents of data, as facts, and a line for all that changes meanwhile.
+        contents: returns the hashes of data, as facts.
     """
 
     run_files: RunFiles
@@ -64,7 +65,7 @@ class _Save:
     saved_by: Mapping[str, str]
     askers: frozenset[str]
     moment: Mapping[str, Fraction]
-    changed_data: Callable[[], tuple[dict[str, Any], list[str]]]
+    contents: Callable[[], dict[str, Any]]
 
     def write(self) -> Written:
         """Write the checkpoint, in a thread of its own, while training continues.
@@ -72,8 +73,7 @@ class _Save:
         Raises:
             CheckpointError: it cannot be written, on this rank or another.
         """
-        content, changed = self.changed_data()  # what changes meanwhile is reported too, one save too early
-        facts = replace(self.facts, data_content=content, unknown=[*self.facts.unknown, *changed])
+        facts = replace(self.facts, data_content=self.contents())
         if not self.part.leads:
             return self.part.follow(facts)
         with self.part.leading():
@@ -324,7 +324,7 @@ class CheckpointWriter(Saves):
                 for name, module in state.objects.modules.items()
             }
             slim = Slim(frozen, newest.path.name if newest is not None else "")
-        content, saved = state.data_content, state.changed
+        snapshot, saved = state.snapshot, state.changed
         return _Save(
             run_files,
             staged,
@@ -337,7 +337,7 @@ class CheckpointWriter(Saves):
             before,
             askers if compiled.returning else frozenset(),
             moment,
-            functools.partial(content.contents, saved) if content is not None else lambda: ({}, []),
+            functools.partial(data_contents, snapshot, saved, pauses=True) if snapshot is not None else dict,
         )
 
     def _staged_now(self) -> tuple[StagedState, Manifest]:

@@ -202,9 +202,9 @@ class Session(RunOfRank):
                 self.resources, self._about, deterministic=self._deterministic, seed=self.seed, device=self.device
             )
         self.compiled.state.begin(self._not_state, holder)
-        baseline = self.compiled.state.baseline
-        if baseline is not None and self.environment is not None:
-            self.setup = setup_hashes(baseline)
+        snapshot = self.compiled.state.snapshot
+        if snapshot is not None and self.environment is not None:
+            self.setup = setup_hashes(snapshot)
 
     def begin(self, random: Mapping[str, Any]) -> None:
         """Go to the start.
@@ -249,8 +249,8 @@ class Session(RunOfRank):
         self.recorder.forget_means()
         prepared = {**self._prepared, "saving": True}  # data that cannot be reopened exactly is refused
         self.compiled = self._compile(self.graph, self.resources, prepared, made=self._made)
-        if former.baseline is not None:
-            self.compiled.state.track(former.baseline, former)
+        if former.snapshot is not None:
+            self.compiled.state.track(former.snapshot, former)
 
     def rewire(self, graph: Graph, rename: Mapping[str, str], resources: Mapping[str, Any], *, moves: bool) -> None:
         """Continue with another graph, and with additional or replaced resources; if that raises, nothing changes.
@@ -292,8 +292,8 @@ class Session(RunOfRank):
             if self.world.world_size > 1:
                 prepare_models(self.world, resources)
             require_equal(self.world, graph, resources, {}, hyper_parameters.values, begins=False)
-            if former.state.baseline is not None:
-                compiled.state.track(former.state.baseline, former.state)
+            if former.state.snapshot is not None:
+                compiled.state.track(former.state.snapshot, former.state)
         except BaseException:
             self.requests.policy = policy  # which the `setup` of a `checkpoint` may have changed
             self.compiled, loop.position = former, before.position

@@ -22,13 +22,12 @@ import numpy
 import torch
 
 from graphtrain.errors import CheckpointError
-from graphtrain.state.category import Category, category_of, is_constant, is_users
-from graphtrain.state.contents import FORMS
 from graphtrain.state.generators import any_generator, kind_of_generator, new_generator
 from graphtrain.state.graphs import keeps_graph
+from graphtrain.state.kinds import KINDS, Category, category_of, is_constant, is_users
 from graphtrain.state.memory import MemoryIndex, overlapping, owner_of, span_of, start_of_allocation, view_of, viewed
 from graphtrain.state.places import CONTAINERS, Place, places, shown_place
-from graphtrain.state.reachable import REMEDY, Reachable, Reached
+from graphtrain.state.reachable import REMEDY, Entry, Reachable, is_saveable
 from graphtrain.storage.encoding import (
     Decoder,
     Encoded,
@@ -36,7 +35,6 @@ from graphtrain.storage.encoding import (
     UnsaveableError,
     tagged,
 )
-from graphtrain.storage.encoding import is_saveable as is_saveable
 from graphtrain.storage.value_types import DTYPES, type_of
 
 MOST_BYTES = 256 * 2**20
@@ -183,7 +181,7 @@ class StateWriter(Encoder):
                 return None
             case "tensor":
                 return self._tensor_in_memory(value, path, name, depth)
-            case "array" if is_plain_array(value):
+            case "array" if is_saveable(value):
                 return self._in_memory(value, path, name, depth)
             case "tuple" if kind.__mro__[1] is tuple and hasattr(kind, "_fields") and is_users(kind.__module__):
                 return tagged("named tuple", *name_of(kind, path), *self._each(value, path, name, depth))
@@ -199,7 +197,7 @@ class StateWriter(Encoder):
                 return tagged("generator", generator, self.encode(state, f"{path}.state", f"{name}/state", depth + 1))
             case "object" if kind is types.SimpleNamespace or is_plain_class(kind):
                 self.add(value)
-                keys, parts = FORMS["object"].contents(value)
+                keys, parts = KINDS["object"].contents(value)
                 attributes = {
                     key: self.encode(part, f"{path}.{key}", f"{name}/{key}", depth + 1)
                     for key, part in zip(keys, parts, strict=True)
@@ -307,7 +305,7 @@ class StateWriter(Encoder):
                 spans[shown_place(place)] = span
         return spans, pairs
 
-    def _leaves_out(self, reached: Reached) -> bool:
+    def _leaves_out(self, reached: Entry) -> bool:
         return self._is_left_out is not None and self._is_left_out(reached.path)
 
 
@@ -393,7 +391,7 @@ class StateReader(Decoder):
                     made = types.SimpleNamespace() if kind is None else object.__new__(kind)
                     self.put(self.reserve(), made)
                     held = {key: self.decode(part) for key, part in attributes.items()}
-                    FORMS["object"].put(made, held, ())
+                    KINDS["object"].put(made, held, ())
                     return made
         raise CheckpointError(f"a value described as {str([name, *parts])[:100]} cannot be made")
 
@@ -425,11 +423,6 @@ def is_plain_class(kind: type) -> bool:
     modules = {getattr(method, "__globals__", {}).get("__name__") for method in methods}
     is_importable = is_users(kind.__module__) and "<" not in kind.__qualname__
     return is_importable and category_of(kind) == "object" and modules <= {"dataclasses", "attr._make"}
-
-
-def is_plain_array(array: Any) -> bool:
-    """True for an array whose values a checkpoint can hold."""
-    return type(array) in (numpy.ndarray, numpy.memmap) and not array.dtype.hasobject
 
 
 def name_of(value: Any, path: str, *, is_enum: bool = False) -> tuple[str, str]:

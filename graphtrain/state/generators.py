@@ -12,7 +12,7 @@ import numpy
 import torch
 
 from graphtrain.errors import CheckpointError
-from graphtrain.state.contents import CONSTANTS, at, replaced
+from graphtrain.state.kinds import CONSTANTS, at, replaced
 
 # The key of a generator's kind in a saved `state_dict`, next to "state".
 _KIND = "graphtrain.generator"

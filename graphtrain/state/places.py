@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from graphtrain.names import plainly_named
-from graphtrain.state.category import category_of
-from graphtrain.state.contents import CONSTANTS, FORMS, replaced
+from graphtrain.state.kinds import CONSTANTS, KINDS, category_of, replaced
 
 CONTAINERS = frozenset({"list", "mapping", "deque", "set", "object", "buffer"})
 """The categories of objects that are changed in place, and can be found where others hold them too."""
@@ -34,7 +33,7 @@ def places(stateful: Mapping[str, Any]) -> Iterator[tuple[Place, Any]]:
                 tensors = {name: part for name, part in group.items() if isinstance(part, torch.Tensor)}
                 yield from _parts_by_name((path, "group", number), tensors)
         elif category_of(type(value)) == "object":
-            yield from _parts_by_name((path, "attribute"), dict(zip(*FORMS["object"].contents(value), strict=True)))
+            yield from _parts_by_name((path, "attribute"), dict(zip(*KINDS["object"].contents(value), strict=True)))
 
 
 def _parts_by_name(place: Place, held: Mapping[Any, Any]) -> Iterator[tuple[Place, Any]]:

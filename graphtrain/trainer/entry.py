@@ -158,10 +158,9 @@ def _report(
     session, files, manifest = run.session, run.files, checkpoint.manifest
     state, environment = session.compiled.state, session.environment
     different: list[str] = []
-    if files is not None and state.baseline is not None and environment is not None:
-        drift = checkpoint.sections.get("reachable", {})
+    if files is not None and state.snapshot is not None and environment is not None:
         changed = environment.changed_data(manifest)
-        different = setup_changes(files.setup_of(checkpoint), session.setup, state.baseline, drift, changed)
+        different = setup_changes(files.setup_of(checkpoint), session.setup, state.snapshot, changed)
     changes, facts = tuple(restored.changes), [restored.aside]
     lost, others = [*manifest.unknown, *restored.lost], [*restored.changes]
     if environment is not None:
