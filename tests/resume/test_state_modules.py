@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from graphtrain.state.optimizers import kept_groups, load_optimizer
 from graphtrain.state.objects import SavedObjects
+from graphtrain.state.optimizers import kept_groups, load_optimizer
 
 
 class Net(torch.nn.Module):
