@@ -159,7 +159,7 @@ class Loader:
         """An epoch of which any batches can be loaded, by their numbers; the arguments are those of `batches`.
 
         >>> loader = Loader(range(10), batch_size=4); epoch = loader.epoch(0)
-        >>> epoch.length, epoch.samples(2), list(loader.load(epoch, iter([2])))
+        >>> len(epoch), epoch.samples(2), list(loader.load(epoch, iter([2])))
         (3, 2, [tensor([8, 9])])
         """
         seed = seed if self.seed is None else self.seed
@@ -265,15 +265,14 @@ class NumberedEpoch:
         Raises:
             StopIteration: the epoch has no such batch.
         """
-        if number >= self.length:
+        if number >= len(self):
             raise StopIteration
         first, size = number * (self.size or 1), self.size or 1
         part = self.order[first : first + size]
         listed = part.tolist() if isinstance(part, torch.Tensor) else list(part)
         return listed[0] if self.size is None else listed
 
-    @property
-    def length(self) -> int:
+    def __len__(self) -> int:
         """How many batches it has, by its order: those that a sampler gives, whatever its `len()` is."""
         samples, size = len(self.order), self.size or 1
         return samples // size if self.drop_last else -(-samples // size)

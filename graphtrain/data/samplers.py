@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import numpy
 import torch
 from torch.utils.data import (
     BatchSampler,
@@ -19,8 +18,8 @@ from torch.utils.data import (
 
 from graphtrain.data.loaders import loaders_of, own_data
 from graphtrain.errors import DataError
-from graphtrain.names import quoted
 from graphtrain.state.generators import AnyGenerator, generator_of
+from graphtrain.state.random import global_generators
 
 # Attributes under which data holds its parts; a Subset or a wrapper holds another dataset.
 _PARTS = ("batch_sampler", "sampler", "dataset", "transform", "target_transform", "collate_fn")
@@ -51,6 +50,11 @@ def generators_of(data: Any) -> list[AnyGenerator]:
     loaders = [*loaders_of(data).values()] or [data]
     values = {id(value): value for loader in loaders for value in held_generators(loader)}.values()
     return [generator for value in values if (generator := generator_of(value)) is not None]
+
+
+def drawn_from(data: Any) -> list[AnyGenerator]:
+    """All generators that data may draw from: its own, and the global ones."""
+    return [*generators_of(data), *global_generators()]
 
 
 def held_generators(data: Any) -> list[Any]:
@@ -190,23 +194,18 @@ def selection_of(indices: Any, length: int, what: str) -> torch.Tensor:
     graphtrain.errors.DataError: `indices`: there are 8 samples, with the numbers 0 to 7; got 8
       hint: give numbers in the data set as it is supplied; numbers chosen for another one need as many samples
     """
-    if isinstance(indices, torch.Tensor | numpy.ndarray):
-        array = torch.as_tensor(indices)
-        if array.dtype == torch.bool:
-            raise _refused(f"a mask of shape {tuple(array.shape)}", what, "mask.nonzero().flatten() are the numbers")
-        if array.dim() != 1:
-            raise _refused(f"a tensor of shape {tuple(array.shape)}", what)
-        if array.is_floating_point() or array.is_complex():
-            raise _refused(f"a tensor of {array.dtype}", what)
-        numbers = array.detach().to("cpu", torch.int64, copy=True)
-    elif isinstance(indices, list | tuple | range):
-        others = {type(each).__name__ for each in (indices if type(indices) is not range else ())} - {"int"}
-        others -= {name for name in others if name.startswith(("int", "uint"))}  # NumPy's
-        if others:
-            raise _refused(f"a {type(indices).__name__} with {quoted(sorted(others))}", what)
-        numbers = torch.tensor([int(each) for each in indices], dtype=torch.int64)
-    else:
-        raise _refused("nothing" if indices is None else f"a {type(indices).__name__}", what)
+    received = f"a {type(indices).__name__}"
+    try:
+        numbers = torch.as_tensor(indices).detach()
+        received += f" of {numbers.dtype} with the shape {tuple(numbers.shape)}"
+        is_whole = not (numbers.is_floating_point() or numbers.is_complex() or numbers.dtype == torch.bool)
+    except (TypeError, ValueError, RuntimeError):
+        numbers, is_whole = torch.empty(()), False
+    if numbers.dim() != 1 or (len(numbers) and not is_whole):
+        raise DataError(
+            f"`indices` must be whole numbers of {what}; got {received}",
+            "as in [0, 4, 7], or a tensor of integers with one dimension; of a mask, mask.nonzero().flatten()",
+        )
     if not len(numbers):
         raise DataError(
             f"`indices` is empty: an epoch needs at least one of the {length} {what}",
@@ -218,10 +217,4 @@ def selection_of(indices: Any, length: int, what: str) -> torch.Tensor:
             f"`indices`: there are {length} {what}, with the numbers 0 to {length - 1}; got {low if low < 0 else high}",
             f"give numbers in the data set as it is supplied; numbers chosen for another one need as many {what}",
         )
-    return numbers
-
-
-def _refused(
-    received: str, what: str, hint: str = "as in [0, 4, 7], or a tensor of integers with one dimension"
-) -> DataError:
-    return DataError(f"`indices` must be whole numbers of {what}; got {received}", hint)
+    return numbers.to("cpu", torch.int64, copy=True)

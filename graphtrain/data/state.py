@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, final
 
+from graphtrain.data.samplers import drawn_from
 from graphtrain.state.baseline import Baseline
+from graphtrain.state.random import RandomAside
 
 
 @final
@@ -16,17 +18,12 @@ class DataState:
 
     Attributes:
         baseline: what was reachable when the run began; None before, and where nothing of it is known.
-        objects: the identities of objects that are saved by their `state_dict`, data among them that is not only data.
-        left: the names of data that was saved by a state of its own, and whose batches a resume draws again: it stays
-            as that leaves it, and is not followed before another epoch.
         unsaved: a line for everything about data that a save cannot hold, as far as it is known.
         comparisons: called once everything is restored; each returns what is not as it was, empty for nothing.
     """
 
     def __init__(self) -> None:
         self.baseline: Baseline | None = None
-        self.objects: frozenset[int] = frozenset()
-        self.left: set[str] = set()
         self.unsaved: dict[str, None] = {}
         self.comparisons: list[Callable[[], str]] = []
 
@@ -38,7 +35,7 @@ class DataState:
     def _followed(self, data: Any) -> tuple[Baseline, str] | None:
         """What was reachable, and the name under which data is followed in it; None where its state is not followed."""
         name = self.baseline.name_of_data(data) if self.baseline is not None else None
-        return None if self.baseline is None or name is None or name in self.left else (self.baseline, name)
+        return None if self.baseline is None or name is None else (self.baseline, name)
 
     def is_known(self, data: Any) -> bool:
         """True for data whose state is followed: not for what came later, nor for what keeps its position itself."""
@@ -60,10 +57,17 @@ class DataState:
         if (followed := self._followed(data)) is not None:
             followed[0].restore(copy.deepcopy(section), followed[1])  # which it will be restored to again
 
-    def kept(self, data: Any) -> AbstractContextManager[Any]:
-        """A span after which data holds the same objects, with the same values, as before it."""
-        followed = self._followed(data)
-        return nullcontext() if followed is None else followed[0].kept(followed[1])
+    @contextmanager
+    def aside(self, parts: Iterable[Any]) -> Iterator[None]:
+        """A span after which these data, and the random generators, are in the state that they are in now."""
+        parts = list(parts)
+        with RandomAside([generator for part in parts for generator in drawn_from(part)]):
+            now = [self.capture(part) for part in parts]
+            try:
+                yield
+            finally:
+                for part, captured in zip(parts, now, strict=True):
+                    self.restore(part, captured)
 
     def not_as_before(self) -> list[str]:
         """What the comparisons have found; each is made once."""

@@ -271,7 +271,7 @@ def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
 
 def _restore_reachable(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
     if run.baseline is not None:
-        run.baseline.restore(saved, left=run.data_state.left, reader=run.reader)
+        run.baseline.restore(saved, reader=run.reader)
     run.reader = None
     run.objects.part_gradients(run.gradients)
     run.gradients = {}

@@ -36,7 +36,7 @@ from graphtrain.state.contents import CONSTANTS
 from graphtrain.state.data_content import DataContent
 from graphtrain.state.drift import NO_DRIFT, Drift
 from graphtrain.state.objects import SavedObjects
-from graphtrain.state.reachable import is_within, keeps_state
+from graphtrain.state.reachable import keeps_state
 from graphtrain.state.weights import uncompiled
 from graphtrain.storage.encoding import Packed, UnsaveableError
 from graphtrain.storage.sharing import MustBeEqual
@@ -195,7 +195,6 @@ class StatefulObjects:
             is_left = baseline.is_left_out(path) or baseline.is_replaced(path)
             if id(value) not in known and not is_left:
                 objects.add(path, value)
-        self.data_state.objects = frozenset(map(id, objects.stateful.values()))
         objects.note_forms(former.objects if former is not None else None)
         if former is not None:
             self._track_further(baseline, former)
@@ -399,7 +398,6 @@ class StatefulObjects:
         """A line for restored state that differs from the saved one, because `setup` made something else before."""
         now = self.drift().section
         paths = [path for path in sorted({*now, *saved}) if _text_of(now.get(path)) != _text_of(saved.get(path))]
-        paths = [path for path in paths if not is_within(path, self.data_state.left)]
         what = "is not what it was when it was saved: `setup` makes something else"
         return [f"{shown_path(path)} {what}" for path in paths]
 
