@@ -55,12 +55,10 @@ class Division(ABC):
     Attributes:
         source: the data, as this rank opens it.
         synchronises: True if ranks agree in every round on what they have fetched; otherwise, where an epoch opens.
-        keeps_ahead: False if each rank fetches its own batches again in a resume, those ahead too.
         is_limited: True if it counts the batches of all ranks for the limit; otherwise the source is limited.
     """
 
     synchronises = False
-    keeps_ahead = True
     is_limited = True
 
     def __init__(self, reading: Reading, ranks: Agreement, source: Source) -> None:
@@ -78,11 +76,11 @@ class Division(ABC):
     def _size(self, first: int, end: int | None) -> int:
         """The micro-batches of a round in which ranks take turns in one order: rank r takes the r-th."""
         run = self._reading.run
-        for counter in run.windows.counters:
-            if counter.left() <= 0:
+        for path, left in run.windows.left.items():
+            if left() <= 0:
                 run.notify(
-                    f"the window of `{counter.node}` is full and not stepped: how many batches a step has depends on "
-                    "the number of ranks; let a guard step where `accumulate.full`"
+                    f"the window of `{path}` is full and not stepped: how many batches a step has depends on the "
+                    "number of ranks; let a guard step where `accumulate.full`"
                 )
         return round_size(first, end, self._ranks.world_size, run.windows())
 
@@ -116,8 +114,6 @@ class Division(ABC):
 @final
 class _ByNumber(Division):
     """A `Loader`: every rank loads its own batches, and knows of the others by their numbers."""
-
-    keeps_ahead = False
 
     def draw(self, opens: bool, count: Count) -> Round:
         reading, rank = self._reading, self._ranks.rank

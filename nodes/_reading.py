@@ -333,11 +333,7 @@ class Reading:
     # ---- saving and resuming
 
     def position(self) -> dict[str, Any]:
-        """Where the data is, as far as it says so itself; and the batches ahead, if a resume cannot draw them again.
-
-        Raises:
-            UnsaveableError: they can neither be saved nor drawn again.
-        """
+        """Where the data is, as far as it says so itself; and the batches ahead, if a resume cannot draw them again."""
         node, state = self.node, self.run.state
         for part in self.parts:
             if isinstance(part, Loader):
@@ -348,16 +344,9 @@ class Reading:
             position["epoch_data"] = self.data  # another is written, for the next epoch
         if self.held is not NOTHING:
             node.last_batch = self._last_batch()
-        # A batch of a class of one's own cannot be encoded; where it can be, it is drawn again with those before it.
-        if self.ahead and _has_plain_form(self.ahead):
+        # One of a class of the user's own cannot be encoded, and is drawn again with those before it.
+        if self.ahead and (_has_plain_form(self.ahead) or not self.source.redraws):
             position["ahead"] = self.ahead
-        elif self.ahead and not self.source.redraws:
-            raise UnsaveableError(
-                "the batch fetched ahead",
-                f"it is, or holds, something other than plain data ({type(self.ahead[0]).__name__}); and a DataLoader "
-                "without workers cannot draw it again",
-                "return plain dicts, tuples, lists and tensors, or use graphtrain.Loader",
-            )
         return position
 
     def _last_batch(self) -> dict[str, Any]:
@@ -384,8 +373,6 @@ class Reading:
             )
         self._take(node.loader, loaders[node.loader])
         self.ahead = position.get("ahead", [])  # into which a resume puts what the batch shares
-        if self.run.ranks is not None and not self.division.keeps_ahead:
-            self.ahead, node.fetched_ahead = [], 0  # each rank fetches its own again
         self.batches = self._reopened(self._drawn(), node.last_batch)
 
     def _reopened(self, drawn: int, last: Mapping[str, Any]) -> Any:

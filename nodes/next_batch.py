@@ -206,7 +206,7 @@ class NextBatch:
     def follow_windows(self, windows: Windows) -> None:
         """Fill these from now on: the graph around the node has changed, and the node has not."""
         if self._reading is not None:
-            self._reading.run.windows.counters = windows.counters
+            self._reading.run = self._reading.run._replace(windows=windows)
 
     def __call__(self, indices: Any = None) -> tuple[Any, int]:
         if self._ranks is not None:

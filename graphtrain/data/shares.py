@@ -7,8 +7,8 @@ take; rank r takes the r-th.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, final
+from types import MappingProxyType
+from typing import Any, NamedTuple, final
 
 from graphtrain.data.loader import Loader, NumberedEpoch
 from graphtrain.data.source import Numbered, Opened
@@ -17,43 +17,20 @@ from graphtrain.data.wrapped import Wrapped
 from graphtrain.kind.batch_limit import BatchLimit
 
 
-@dataclass(frozen=True)
-class WindowCounter:
-    """What counts the micro-batches of a window of backward passes.
+class Windows(NamedTuple):
+    """The windows of backward passes that the batches of a node fill.
 
     Attributes:
-        node: the path of the node that counts.
-        fields: of that node.
-        count, window: the fields that hold how many there are, and how many the open window takes.
-        next_size: returns how many the window takes that opens next.
+        left: by the path of the node that counts one, returns how many micro-batches it still takes, or the one that
+            opens next; none if it is full, and was not stepped.
+        are_expected: True if nothing counts, and gradients of these batches are accumulated all the same.
     """
 
-    node: str
-    fields: Mapping[str, Any]
-    count: str
-    window: str
-    next_size: Callable[[], int]
-
-    def left(self) -> int:
-        """How many the open window, or the next one, still takes; none if it is full, and was not stepped."""
-        count = int(self.fields[self.count])
-        return (int(self.fields[self.window]) if count else self.next_size()) - count
-
-
-@final
-class Windows:
-    """The windows that the batches of a node fill; called, it returns how many micro-batches each still takes.
-
-    Arguments:
-        counters: what counts them. Default: nothing does.
-        are_expected: True if gradients of these batches are accumulated all the same. Default: False.
-    """
-
-    def __init__(self, counters: Sequence[WindowCounter] = (), *, are_expected: bool = False) -> None:
-        self.counters, self.are_expected = counters, are_expected
+    left: Mapping[str, Callable[[], int]] = MappingProxyType({})
+    are_expected: bool = False
 
     def __call__(self) -> list[int]:
-        return [counter.left() for counter in self.counters]
+        return [left() for left in self.left.values()]
 
 
 def round_size(first: int, end: int | None, world_size: int, left: Sequence[int]) -> int:
