@@ -39,15 +39,7 @@ else:
 
 
 class Run(NamedTuple):
-    """What a node that fetches batches is set up with, beside its data.
-
-    Attributes:
-        seed, saving, notify, ranks: of the run; `ranks` is None for one process.
-        state: what is known of the data of the run.
-        windows: those that the batches fill.
-        graph_trains: True in a graph that steps an optimizer.
-        counts_by_hand: True where a function of the user's counts the samples of a batch.
-    """
+    """What a node that fetches batches is set up with, beside its data; `ranks` is None for one process."""
 
     seed: int
     saving: bool
@@ -69,14 +61,11 @@ class Reading:
         node: its parameters say how data is read, its progress where it is.
 
     Attributes:
-        run: what the node was set up with.
-        limit: the most batches of what is read.
         loaders: what is read one after the other, by name; data that is read alone has the name "".
         length_in_turn: the batches of all of these; 0 where that is not known.
         data, source, division: what is read now, and how several ranks divide it.
         batches: what the source has opened.
         ahead: the batches that are fetched and not given.
-        move: brings a batch to the device; None where it is there.
         held: of the last batch that was fetched here, what tells its tensors later; `NOTHING` before the first.
         held_number: among several ranks, which of the batches of the source that was.
     """
@@ -84,30 +73,24 @@ class Reading:
     run: Run
     limit: BatchLimit
     division: Division
+    move: Callable[[Any], Any] | None
+    held_number: int
     length_in_turn = 0
 
     def __init__(self, node: NextBatch) -> None:
         self.node = node
-        self._supplied: Any = NOTHING
+        self.data = self.held = self._supplied = NOTHING
         self._written: WrittenBatches | None = None
         self._sources: dict[str, tuple[Any, Source, Any]] = {}  # by name: the data, its source and its division
         self.loaders: dict[str, Any] = {}
-        self.data: Any = NOTHING
         self.source: Source = Numbered((), 0)  # until its data is written
         self.batches: Any = iter(())
         self.ahead: list[Any] = []
-        self.held: Any = NOTHING
-        self.held_number: int | None = None
-        self.move: Callable[[Any], Any] | None = None
 
     # ---- what is read
 
     def set_up(self, data: Any, run: Run, device: torch.device, transfer: Callable[[Any, Any], Any] | None) -> None:
-        """Take what the node was given.
-
-        Raises:
-            DataError: it cannot be read as the parameters of the node ask.
-        """
+        """Take what the node was given."""
         node, self.run = self.node, run
         self.move = batch_mover(device) if transfer is None else functools.partial(_transferred, transfer, device)
         limit = BatchLimit(min((most for most in (node.limit, node.overfit) if most is not None), default=None))
@@ -159,8 +142,7 @@ class Reading:
         self.source, self.division = self._known(name, data)
         for part in self.parts if self.source.replays else ():
             self.run.state.is_redrawn(part)
-        ranks = self.run.ranks.world_size if self.run.ranks is not None and isinstance(data, RankLocal) else 0
-        self._note_ranks(ranks)
+        self._note_ranks()
 
     def _known(self, name: str, data: Any) -> tuple[Source, Any]:
         """The source of a loader and its division, the same whenever they are asked for."""
@@ -182,10 +164,8 @@ class Reading:
             keeping = [name for name, each in sources.items() if isinstance(each.source, Stateful)]
             if keeping and run.saving:
                 raise DataError(
-                    f"the loader `{keeping[0]}` keeps its own position, which is undefined where an epoch ends before "
-                    "it",
-                    'set next_batch.resume = "replay", if its `__iter__` starts a new epoch; or pass a '
-                    "graphtrain.Loader",
+                    f"the loader `{keeping[0]}` keeps its own position, which an epoch that ends before it undefines",
+                    'set next_batch.resume = "replay", if its `__iter__` starts over; or pass a graphtrain.Loader',
                 )
             source = together.Together(sources, self._combine(), run.notify)
         else:
@@ -213,22 +193,20 @@ class Reading:
         settings: Any = {"resume": node.resume, "limit": self.limit.amount}
         return source_of(own, seed=run.seed, saving=run.saving, notify=run.notify, doubt=doubt, **settings)
 
-    def _note_ranks(self, ranks: int) -> None:
+    def _note_ranks(self) -> None:
         """Note among how many ranks the data divides itself: where that has changed, its position is not defined."""
-        node = self.node
-        if node.opened and node.rank_local and ranks != node.rank_local:
-            raise DataError(
-                f"the data of the run is rank_local: each of {node.rank_local} ranks has its own, and what those have "
-                f"read cannot be divided among {'others' if ranks else 'ranks that all read one data'}",
-                f"resume with {node.rank_local} processes and rank_local data; a graphtrain.Loader can be resumed with "
-                "any number of them",
+        node, ranks = self.node, self.run.ranks
+        before, now = node.rank_local, 0 if ranks is None else ranks.world_size * isinstance(self.data, RankLocal)
+        if before != now and (node.opened if before else not node.pass_over):
+            was, is_now = (
+                f"rank_local, on {each} ranks" if each else "the same on all ranks" for each in (before, now)
             )
-        if ranks and not node.pass_over and not node.rank_local:
             raise DataError(
-                "the run is inside an epoch in whose batches ranks took turns, and its data is rank_local now",
-                "change the data at the end of an epoch",
+                f"the data that the run has read was {was}, and is {is_now}: its position is not defined there",
+                f"resume with {before or 'as many'} processes and data that is divided as it was; a graphtrain.Loader can "
+                "be resumed with any number of them",
             )
-        node.rank_local = ranks
+        node.rank_local = now
 
     # ---- where it is
 
@@ -246,14 +224,7 @@ class Reading:
     # ---- opening and closing
 
     def open(self, indices: Any, *, begins: bool) -> None:
-        """Open what is written now, or the next loader, from its beginning.
-
-        Arguments:
-            begins: True at the beginning of an epoch.
-
-        Raises:
-            DataError: nothing is written so far, or `indices` does not fit.
-        """
+        """Open what is written now, or the next loader, at the beginning of an epoch the first, from its beginning."""
         node, names = self.node, [*self.loaders]
         node.loader = names[0 if begins or node.loader not in names else (names.index(node.loader) + 1) % len(names)]
         data = self.loaders[node.loader] if self._written is None else self._written.now()
@@ -281,11 +252,7 @@ class Reading:
             self.held, node.last_batch = NOTHING, {}
 
     def close(self) -> None:
-        """End what is open.
-
-        Raises:
-            DataError: one of several loaders gave no batch.
-        """
+        """End what is open."""
         if self.is_in_turn and not self.consumed():
             raise together.without_batch(self.node.loader)
         self.end()

@@ -153,20 +153,18 @@ def source_of(
             "pass an object whose `__iter__` starts over, such as a generator method, or run without a run directory",
         )
     if saving and (isinstance(data, DataLoader) or keeps_state):
-        is_for_loader = _is_map_style(data) and isinstance(data.dataset, Sized)
         if isinstance(data, DataLoader) and data.persistent_workers:
-            hint = "graphtrain.Loader, which takes the same keywords, or " if is_for_loader else ""
             raise DataError(
                 "a DataLoader with persistent_workers=True cannot be resumed exactly: its workers keep random states "
                 "that nothing can restore",
-                f"use {hint}persistent_workers=False",
+                "use persistent_workers=False, or a graphtrain.Loader, if the data set has samples by number",
             )
         cost = (
             f"train or validation data is a {kind}: a resume inside an epoch draws that epoch's earlier batches again"
         )
         if keeps_state and resume == "auto" and limit is None:
             cost += ', since its state is not complete; next_batch.resume = "state" resumes at once but not exactly'
-        if is_for_loader:
+        if _is_map_style(data) and isinstance(data.dataset, Sized):
             cost += "; graphtrain.Loader takes the same keywords and resumes at once"
         notify(cost)
     return Replayed(data, once, notify)
@@ -217,9 +215,10 @@ def _restores_itself(data: Any, limit: float | None) -> bool:
         return False
     if isinstance(data.dataset, IterableDataset):
         return _has_state(data.dataset)
-    sampler = data.sampler if data.batch_sampler is None else getattr(data.batch_sampler, "sampler", None)
-    standard = data.batch_sampler is None or of_torchdata(type(data.batch_sampler))
-    return standard and (of_torchdata(type(sampler)) or type(sampler) is SequentialSampler)
+    by_batch: Any = data.batch_sampler
+    sampler = type(data.sampler if by_batch is None else getattr(by_batch, "sampler", None))
+    is_standard = by_batch is None or of_torchdata(type(by_batch))
+    return is_standard and (of_torchdata(sampler) or sampler is SequentialSampler)
 
 
 def _shuffles_in_a_buffer(data: Any) -> bool:
@@ -405,8 +404,6 @@ class Replayed(Source):
 
     Arguments:
         once: True for data that can be iterated over only once: it can be opened, but not reopened after that.
-        notify: called with a line about batches that are drawn again, where that takes long, and about random numbers
-            that differ from those of a loop written by hand.
     """
 
     replays = True
@@ -438,14 +435,13 @@ class Replayed(Source):
         return self._stream(iterator, state)
 
     def _stream(self, iterator: Iterator[Any], state: dict[str, Any]) -> Stream:
-        generators = {f"{number}": generator for number, generator in enumerate(generators_of(self.data))}
-        return Stream(iterator, {**HOST, **generators}, state.setdefault("streams", {}), self._note_separation)
-
-    def _note_separation(self) -> None:
-        self._notify(
+        own = {f"{number}": generator for number, generator in enumerate(generators_of(self.data))}
+        line = (
             f"the data, a {type(self.data).__name__}, draws random numbers between those of training, so it has a "
             "generator of its own from here on; a loop by hand would draw others (docs/bit-identical.md)"
         )
+        separations = state.setdefault("streams", {})
+        return Stream(iterator, {**HOST, **own}, separations, functools.partial(self._notify, line))
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
         if "generators" not in state:

@@ -377,7 +377,7 @@ REFUSED: dict[str, tuple[World, str]] = {
     ),
     "an iterator": (reading(kinds.Once), "a Once that can be iterated over only once, so no resume could be exact"),
     "persistent workers": (
-        persistent(range(4)), "persistent_workers=True cannot be resumed exactly(.|\n)*use graphtrain.Loader",
+        persistent(range(4)), "persistent_workers=True cannot be resumed exactly(.|\n)*or a graphtrain.Loader",
     ),
     "persistent workers of a stream": (
         persistent(kinds.BufferedSet()), "cannot be resumed exactly(.|\n)*hint: use persistent_workers=False",
