@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     import torch
 
     from graphtrain.program.agreement import Agreement
-    from graphtrain.storage import encoding
     from graphtrain.storage import predictions as files
+    from graphtrain.storage import value_types
     from graphtrain.storage.predictions import PredictionsFile
 else:
     numpy = lazy_import("numpy")
     tensor_files = lazy_import("safetensors.torch")
     torch = lazy_import("torch")
     files = lazy_import("graphtrain.storage.predictions")
-    encoding = lazy_import("graphtrain.storage.encoding")
+    value_types = lazy_import("graphtrain.storage.value_types")
 
 Form = dict[str, list[Any]]
 """Name -> type and shape of a sample; lines have none."""
@@ -130,7 +130,7 @@ def _as_tensors(predictions: Any, samples: int) -> tuple[Form, bytes]:
     for name, value in _named(predictions).items():
         if isinstance(value, numpy.ndarray):
             value = torch.from_numpy(value)
-        if not isinstance(value, torch.Tensor) or value.dtype not in encoding.TYPES:
+        if not isinstance(value, torch.Tensor) or value.dtype not in value_types.TYPES:
             what = f"a tensor of {value.dtype}" if isinstance(value, torch.Tensor) else described(value)
             raise UsageError(
                 f"a prediction called `{name}` is {what}, which a file of safetensors cannot hold",
@@ -138,7 +138,7 @@ def _as_tensors(predictions: Any, samples: int) -> tuple[Form, bytes]:
             )
         _expect(name, value.shape[0] if value.ndim else None, value, samples)
         tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
-    form = {name: [encoding.TYPES[tensor.dtype], list(tensor.shape[1:])] for name, tensor in tensors.items()}
+    form = {name: [value_types.TYPES[tensor.dtype], list(tensor.shape[1:])] for name, tensor in tensors.items()}
     return form, tensor_files.save(tensors)
 
 

@@ -12,11 +12,11 @@ import torch
 from graphtrain.command.set_up import SUFFIX
 from graphtrain.errors import UsageError
 from graphtrain.names import quoted, suggestion
-from graphtrain.storage.encoding import TYPES
 from graphtrain.storage.manifest import Manifest, read_manifest
 from graphtrain.storage.named import checkpoint_folder, newest_in
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
 from graphtrain.storage.state_files import Sections
+from graphtrain.storage.value_types import TYPES
 from graphtrain.storage.weight_files import StoredTensor, stored_weights, write_weights
 
 Stored = Callable[[Any], StoredTensor | None]

@@ -8,8 +8,10 @@ from contextlib import contextmanager
 from typing import Any, final
 
 from graphtrain.data.samplers import drawn_from
-from graphtrain.state.baseline import Baseline
+from graphtrain.state.changes import changes
 from graphtrain.state.random import RandomAside
+from graphtrain.state.restore import restore
+from graphtrain.state.snapshot import StateSnapshot
 
 
 @final
@@ -17,25 +19,25 @@ class DataState:
     """The state of the data of a run, and what nodes report about it.
 
     Attributes:
-        baseline: what was reachable when the run began; None before, and where nothing of it is known.
+        snapshot: what was reachable when the run began; None before, and where nothing of it is known.
         unsaved: a line for everything about data that a save cannot hold, as far as it is known.
         comparisons: called once everything is restored; each returns what is not as it was, empty for nothing.
     """
 
     def __init__(self) -> None:
-        self.baseline: Baseline | None = None
+        self.snapshot: StateSnapshot | None = None
         self.unsaved: dict[str, None] = {}
         self.comparisons: list[Callable[[], str]] = []
 
     def name(self, data: Any) -> str:
         """What data is called: the path under which it was reached."""
-        reached = self.baseline.reachable.find(data) if self.baseline is not None else None
+        reached = self.snapshot.reachable.find(data) if self.snapshot is not None else None
         return reached.path if reached is not None else "the data"
 
-    def _followed(self, data: Any) -> tuple[Baseline, str] | None:
+    def _followed(self, data: Any) -> tuple[StateSnapshot, str] | None:
         """What was reachable, and the name under which data is followed in it; None where its state is not followed."""
-        name = self.baseline.name_of_data(data) if self.baseline is not None else None
-        return None if self.baseline is None or name is None else (self.baseline, name)
+        name = self.snapshot.name_of_data(data) if self.snapshot is not None else None
+        return None if self.snapshot is None or name is None else (self.snapshot, name)
 
     def is_known(self, data: Any) -> bool:
         """True for data whose state is followed: not for what came later, nor for what keeps its position itself."""
@@ -44,18 +46,18 @@ class DataState:
     def is_redrawn(self, data: Any) -> None:
         """Note that a resume draws all batches of an epoch again, with what data makes for it, such as iterators."""
         if (followed := self._followed(data)) is not None:
-            followed[0].is_redrawn(followed[1])
+            followed[0].note_redrawn(followed[1])
 
     def capture(self, data: Any) -> Mapping[str, Any]:
         """What has changed of data since the run began, as copies; empty for nothing."""
         if (followed := self._followed(data)) is None:
             return {}
-        return copy.deepcopy(followed[0].drift(followed[1]).section)
+        return copy.deepcopy(changes(*followed).section)
 
     def restore(self, data: Any, section: Mapping[str, Any]) -> None:
         """Put data in the state that was captured."""
         if (followed := self._followed(data)) is not None:
-            followed[0].restore(copy.deepcopy(section), followed[1])  # which it will be restored to again
+            restore(followed[0], copy.deepcopy(section), followed[1])  # which it will be restored to again
 
     @contextmanager
     def aside(self, parts: Iterable[Any]) -> Iterator[None]:

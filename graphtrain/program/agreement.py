@@ -35,8 +35,7 @@ from graphtrain.program.requests import Requests
 from graphtrain.ranks import Failure, LostRankError, Ranks, Record
 from graphtrain.ranks.current import leave
 from graphtrain.state.random import RandomAside, global_generators, seed_everything
-from graphtrain.storage.decoding import unpack
-from graphtrain.storage.encoding import Tensors, pack
+from graphtrain.storage.encoding import Tensors, pack, unpack
 
 if TYPE_CHECKING:
     from graphtrain.ranks.buckets import EarlySums
@@ -211,7 +210,7 @@ class Agreement:
             return [value]
         payload = pack(value, "gathered", Tensors("gathered"))
         records = self.synchronise("gather", Record(payload_bytes=len(payload)))
-        return [unpack(each, {}) for each in self._gather_payloads(payload, records)]
+        return [unpack(each) for each in self._gather_payloads(payload, records)]
 
     @contextlib.contextmanager
     def drawing_alike(self) -> Iterator[None]:

@@ -116,7 +116,7 @@ class CutTraining:
         outcome = trainer.run_to(self._transitions)
         compiled = self._compiled
         state = compiled.state.capture(set())  # progress is compared, not what is in transit
-        essential = compiled.state.essential_parts(state)["progress"]
+        essential = compiled.state.essential(state)["progress"]
         program, names = compiled.program, {path: [*fields] for path, fields in essential.items()}
         trained = TrainedRun(self._count, names, tuple(program.timed()), program.records_by_time, tuple(self._cuts))
         saved = checkpoint_paths(self._run_dir / CHECKPOINTS_FOLDER)

@@ -16,7 +16,7 @@ from graphtrain.data.fingerprint import data_changes, fingerprint
 from graphtrain.data.loaders import by_name, is_data
 from graphtrain.names import plainly_named, quoted
 from graphtrain.printable import one_line
-from graphtrain.resume.provenance import Provenance, all_utf8, code_changes, provenance
+from graphtrain.resume.provenance import code_changes, provenance
 from graphtrain.state.weights import uncompiled
 from graphtrain.storage.manifest import Manifest
 from graphtrain.version import __version__
@@ -27,54 +27,47 @@ _MOST_CHARACTERS = 300
 
 @dataclass(frozen=True)
 class RunEnvironment:
-    """Code, arguments, data, versions and threads of this process.
+    """Code, data, versions and threads of this process, as plain data; every string can be encoded as UTF-8.
 
     Attributes:
+        origin: the code, as in `Provenance`.
+        data: name -> fingerprint.
         environment: library versions, machine, threads, numeric flags and the seed.
         about: plain data about the start of the run: the `command`, the `arguments` of its `setup` and which of them
             were `given`, ...
+        files: name -> content, of files that belong to the origin.
     """
 
-    origin: Provenance
+    origin: Mapping[str, Any]
     data: Mapping[str, Any]
     environment: Mapping[str, Any]
     about: Mapping[str, Any]
+    files: Mapping[str, str]
 
     def with_resources(self, former: Mapping[str, Any], resources: Mapping[str, Any]) -> RunEnvironment:
-        """The same, with the fingerprints of new data.
-
-        Arguments:
-            former: the resources so far.
-            resources: those from now on.
-        """
-        now, before = dict(by_name(resources)), dict(by_name(former))
-        data = {name: value for name, value in self.data.items() if now.get(name) is not None}
-        for name, resource in now.items():
-            if before.get(name) is not resource and is_data(name, resource):
-                data[name] = fingerprint(resource)
-        return replace(self, data=data)
+        """The same, with the fingerprints of data that differs from the former resources."""
+        others = {name: value for name, value in resources.items() if former.get(name) is not value}
+        kept = {name: facts for name, facts in self.data.items() if name.partition(".")[0] not in others}
+        return replace(self, data={**kept, **_fingerprints(others)})
 
     def as_plain(self) -> dict[str, Any]:
-        """Plain data for a manifest; every string can be encoded as UTF-8."""
-        plain: dict[str, Any] = all_utf8({**vars(self), "origin": self.origin.as_plain()})
-        return plain
+        """Plain data for a manifest, and for the list of starts."""
+        return {name: value for name, value in vars(self).items() if name != "files"}
 
     def changes(self, saved: Manifest) -> list[str]:
         """What the user has changed since a manifest was written, in words: code, arguments and data."""
-        now = self.as_plain()
-        seeds = saved.about.get("seed"), now["about"].get("seed")
+        seeds = saved.about.get("seed"), self.about.get("seed")
         return [
-            *(code_changes(saved.origin, now["origin"]) or ()),
-            *argument_changes(saved.about, now["about"]),
-            *data_changes(saved.data, now["data"]),
+            *(code_changes(saved.origin, self.origin) or ()),
+            *argument_changes(saved.about, self.about),
+            *data_changes(saved.data, self.data),
             # Another seed of the command, with which `setup` was called; the order of data stays that of the run.
             *([f"seed {seeds[0]} -> {seeds[1]}"] if seeds[0] is not None and seeds[0] != seeds[1] else []),
         ]
 
     def changed_data(self, saved: Manifest) -> list[str]:
         """The names of the data that differ from those of a manifest."""
-        now = self.as_plain()["data"]
-        return [name for name in now if data_changes(saved.data, {name: now[name]})]
+        return [name for name, facts in self.data.items() if data_changes(saved.data, {name: facts})]
 
     def compared(self, saved: Manifest, others: Sequence[str] = (), lost: Sequence[str] = ()) -> str:
         """Whether a resume from a manifest is exact, in words: ``code, data, threads unchanged: exact``.
@@ -83,19 +76,19 @@ class RunEnvironment:
             others: other changes, in words. Default: none.
             lost: state that was not saved or not restored, in words. Default: none.
         """
-        now = self.as_plain()
         # A field that only another version of graphtrain saves is no change.
         before = saved.environment
-        fields = [(name, before[name], value) for name, value in now["environment"].items() if name in before]
+        fields = [(name, before[name], value) for name, value in self.environment.items() if name in before]
         versions = [f"{name} {former} -> {value}" for name, former, value in fields if former != value]
         changes = [*others, *self.changes(saved), *versions]
-        if lost:
-            return f"not exact: {_listed([*lost, *changes])}"
-        if changes:
-            return f"exact except for what changed: {_listed(changes)}"
-        data = [facts for name, facts in now["data"].items() if name in saved.data]
+        if lost or changes:
+            listed = [one_line(change, _MOST_CHARACTERS) for change in [*lost, *changes]]
+            more = [f"{len(listed) - _MOST_CHANGES} more"] if len(listed) > _MOST_CHANGES else []
+            text = ", ".join([*listed[:_MOST_CHANGES], *more])
+            return f"not exact: {text}" if lost else f"exact except for what changed: {text}"
+        data = [facts for name, facts in self.data.items() if name in saved.data]
         was_compared = {
-            "code": code_changes(saved.origin, now["origin"]) is not None,
+            "code": code_changes(saved.origin, self.origin) is not None,
             "arguments": bool(saved.about.get("arguments")),
             "data": any(facts.get(key) is not None for facts in data for key in ("length", "samples")),
             "versions, threads": bool(saved.environment),
@@ -131,14 +124,22 @@ def run_environment(
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "torch.compile": quoted(compiled, 3) if compiled else "nothing",
     }
-    data = {name: fingerprint(resource) for name, resource in by_name(resources) if is_data(name, resource)}
-    return RunEnvironment(provenance(Path(script) if script else None), data, environment, about)
+    code = provenance(Path(script) if script else None)
+    origin, data, versions, start = map(_all_utf8, (code.origin, _fingerprints(resources), environment, about))
+    return RunEnvironment(origin, data, versions, start, code.files)
 
 
-def _listed(changes: Sequence[str]) -> str:
-    shown = [one_line(change, _MOST_CHARACTERS) for change in changes[:_MOST_CHANGES]]
-    more = [f"{len(changes) - _MOST_CHANGES} more"] if len(changes) > _MOST_CHANGES else []
-    return ", ".join(shown + more)
+def _fingerprints(resources: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: fingerprint(resource) for name, resource in by_name(resources) if is_data(name, resource)}
+
+
+def _all_utf8(value: Any) -> Any:
+    """Plain data with escapes for what UTF-8 cannot encode: a path or an argument may have any bytes."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, Mapping):
+        return {_all_utf8(name): _all_utf8(inner) for name, inner in value.items()}
+    return [_all_utf8(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def argument_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

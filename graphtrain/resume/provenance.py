@@ -7,44 +7,25 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 _PACKAGE = Path(__file__).parent.parent
 _MOST_CHARACTERS = 1 << 20
 _SECONDS = 10  # timeout of git: a repository may be on a disk that does not answer
 
 
-@dataclass(frozen=True)
-class Provenance:
-    """The user's code in this process. Every string can be encoded as UTF-8.
+class Provenance(NamedTuple):
+    """The user's code in this process.
 
     Attributes:
-        code: file, relative to the folder of the script -> the beginning of its hash (SHA-256, hexadecimal).
-        revision: the git commit it was checked out from; empty without one.
-        difference: uncommitted changes to tracked files, as `git diff HEAD` shows them.
-        script: the file that is the program; empty if none is.
+        origin: plain data: ``code``, file relative to the folder of the script -> the beginning of its hash (SHA-256);
+            ``script``, the file that is the program; ``revision``, the git commit; ``difference``, the name of a file.
+        files: the name and the content of that file: uncommitted changes, as `git diff HEAD` shows them.
     """
 
-    code: Mapping[str, str] = field(default_factory=dict)
-    revision: str = ""
-    difference: str = ""
-    script: str = ""
-
-    @property
-    def difference_file(self) -> str:
-        """The name of the file with the difference; empty if there is none."""
-        return f"source-{_digest(self.difference.encode('utf-8', 'backslashreplace'))}.diff" if self.difference else ""
-
-    def as_plain(self) -> dict[str, object]:
-        """Plain data for a manifest and the list of starts."""
-        return {
-            "code": dict(self.code),
-            "script": self.script,
-            "revision": self.revision,
-            "difference": self.difference_file,
-        }
+    origin: Mapping[str, Any]
+    files: Mapping[str, str]
 
 
 def provenance(script: Path | None = None) -> Provenance:
@@ -59,30 +40,29 @@ def provenance(script: Path | None = None) -> Provenance:
     try:
         folder = program.resolve().parent if program is not None else Path.cwd().resolve()
     except FileNotFoundError:  # the current folder is gone, so relative paths are unknown
-        return Provenance()
+        return Provenance({}, {})
     top = _git(folder, "rev-parse", "--show-toplevel").rstrip("\n")
     # Relative to the script, so that a copy of the project has the same names, in a repository or not.
     files = _loaded_files(Path(top) if top else folder, program)
-    code = {all_utf8(os.path.relpath(file, folder)): _digest(file.read_bytes()) for file in sorted(files)}
+    code = {os.path.relpath(file, folder): _digest(file.read_bytes()) for file in sorted(files)}
+    name = program.resolve().name if program is not None else ""
     difference = _git(folder, "diff", "--no-ext-diff", "--no-color", "HEAD") if top else ""
-    name = all_utf8(program.resolve().name) if program is not None else ""
-    revision = _git(folder, "rev-parse", "HEAD").strip() if top else ""
     if len(difference) > _MOST_CHARACTERS:
         difference = f"{difference[:_MOST_CHARACTERS]}\n# cut here: it is longer than {_MOST_CHARACTERS} characters\n"
-    return Provenance(code, revision, difference, name if name in code else "")
+    target = f"source-{_digest(difference.encode('utf-8', 'backslashreplace'))}.diff" if difference else ""
+    revision = _git(folder, "rev-parse", "HEAD").strip() if top else ""
+    origin = {"code": code, "script": name if name in code else "", "revision": revision, "difference": target}
+    return Provenance(origin, {target: difference} if difference else {})
 
 
 def code_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str] | None:
-    """The files that have changed between two origins in plain form; None if that is unknown.
+    """The files that have changed between two origins; None if that is unknown.
 
     A file that is loaded now and was not then is not a change by itself; another program is.
 
     >>> saved = {"script": "train.py", "code": {"train.py": "aa", "net.py": "bb"}}
-    >>> code_changes(saved, {"script": "train.py", "code": {"train.py": "aa", "net.py": "cc", "new.py": "dd"}})
-    ['net.py']
-    >>> code_changes(saved, {"script": "other.py", "code": {"other.py": "ee", "net.py": "bb"}})
-    ['train.py -> other.py']
-    >>> code_changes(saved, {"script": "", "code": {}})
+    >>> code_changes(saved, {"script": "other.py", "code": {"other.py": "ee", "net.py": "cc", "new.py": "dd"}})
+    ['train.py -> other.py', 'net.py']
     """
     before, after = saved.get("code", {}), now.get("code", {})
     former, program = saved.get("script", ""), now.get("script", "")
@@ -90,9 +70,8 @@ def code_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str] 
     changes = [name for name in common if before[name] != after[name]]
     if former not in before or program not in after:  # a program that is not known may be another one
         return changes or None
-    if before[former] != after[program]:
-        changes.insert(0, former if former == program else f"{former} -> {program}")
-    return changes
+    is_other = before[former] != after[program]
+    return [former if former == program else f"{former} -> {program}"] * is_other + changes
 
 
 def _loaded_files(project: Path, program: Path | None) -> set[Path]:
@@ -113,14 +92,10 @@ def _loaded_files(project: Path, program: Path | None) -> set[Path]:
 def _git(folder: Path, *words: str) -> str:
     """The output of git in a folder; empty without git, a repository, or an answer."""
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_PAGER": "cat"}
+    command = ["git", "-C", str(folder), *words]
     try:
         done = subprocess.run(  # noqa: S603 - the words are ours, and no shell reads them
-            ["git", "-C", str(folder), *words],  # noqa: S607 - the git that the person uses
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            env=environment,
-            timeout=_SECONDS,
-            check=True,
+            command, stdin=subprocess.DEVNULL, capture_output=True, env=environment, timeout=_SECONDS, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return ""
@@ -129,18 +104,3 @@ def _git(folder: Path, *words: str) -> str:
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
-
-
-def all_utf8(value: Any) -> Any:
-    """Plain data with escapes for what UTF-8 cannot encode: a path or an argument may have any bytes.
-
-    >>> all_utf8({"a": ("b", b"\\xff.py".decode(errors="surrogateescape"))})
-    {'a': ['b', '\\\\udcff.py']}
-    """
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode("utf-8")
-    if isinstance(value, Mapping):
-        return {all_utf8(name): all_utf8(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [all_utf8(inner) for inner in value]
-    return value

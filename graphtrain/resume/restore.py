@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
 from graphtrain.graph import Graph
@@ -17,9 +17,9 @@ from graphtrain.plan.preparation import made_resources
 from graphtrain.printable import one_line, shorten
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
-from graphtrain.resume.hyper_parameters import CLASS, HyperParameterChange
+from graphtrain.resume.hyper_parameters import CLASS, Change
 from graphtrain.state.codec import MALFORMED
-from graphtrain.state.data_content import ComparedData
+from graphtrain.state.data_content import ComparedData, compared_data
 from graphtrain.state.modules import NO_RESUME
 from graphtrain.state.random import fitted_random
 from graphtrain.state.reachable import is_within
@@ -33,6 +33,20 @@ if TYPE_CHECKING:
 
 _MOST_CHARACTERS = 200
 _MOST_IN_A_LINE = 8  # differences of the graph
+
+
+class Place(NamedTuple):
+    """Where a run is.
+
+    Attributes:
+        position: the number of the node that runs next.
+        ended: True if it was the last one.
+        clock_of: the path of the node whose body trained last; empty for none.
+    """
+
+    position: int
+    ended: bool
+    clock_of: str
 
 
 @dataclass(frozen=True)
@@ -107,7 +121,7 @@ def capture(run: Session) -> tuple[RunState, Manifest]:
         seconds=run.watch.seconds(),
         unknown=compiled.state.unknown,
         not_state=sorted(compiled.state.left_out),
-        hyper_parameters=run.hyper_parameters.made,
+        hyper_parameters=run.hyper_parameters.set_up,
         hyper_parameters_in_force=run.hyper_parameters.values,
     )
     return state, facts
@@ -170,12 +184,12 @@ class Restored:
     is_other_graph: bool
     changes: list[str]
     lost: list[str]
-    aside: str = ""
-    is_as_saved: bool = False
-    sampled: str = ""
+    aside: str
+    is_as_saved: bool
+    sampled: str
 
 
-def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resized: str = "") -> Restored:
+def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Restored:
     """Restore the state of a checkpoint: the mirror of `capture`.
 
     In a graph that is not the saved one, nodes take the progress saved under their names, or under their old names in
@@ -183,49 +197,51 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
     trigger, or one with another unit, counts from here; any other counts from its last firing, so that a shorter
     interval that has already passed is due at once.
 
-    Arguments:
-        resized: what another number of ranks changes, in words. Default: the number is the same.
-
     Raises:
         UsageError: the graph does not have the position, or hyper-parameters differ and the user has not decided.
         CheckpointError: a resource does not fit, or what was loaded is not what was saved.
     """
-    manifest, compiled, hyper_parameters = checkpoint.manifest, run.compiled, run.hyper_parameters
-    # Nodes that measure time read the watch when they are set up, so it is restored before them.
-    run.watch.load(manifest.seconds)
-
+    compiled, manifest = run.compiled, checkpoint.manifest
     # Everything that can be refused is refused before any object is changed.
+    for line in compiled.program.begun_with(manifest.window_ranks):
+        run.notices.once(line)
+    checkpoint, resized = _fitted(checkpoint, run, options)
     change = GraphChange.of(checkpoint, compiled.graph, options.rename)
-    state, position = placed(change, checkpoint.sections, manifest.position, manifest.ended, compiled)
+    former = Place(-1, manifest.ended, manifest.clock_of)
+    state, place = placed(change, checkpoint.sections, manifest.position, former, compiled)
     random, of_devices = fitted_random(state.random)
-    resized = ", ".join(filter(None, (resized, of_devices)))
-    state = replace(state, progress={**state.progress, **options.kept}, random=random)
+    resized = [*resized, *([of_devices] if of_devices else [])]
     decisions = _Decisions.of(run, checkpoint, options)
 
-    # Those that few runs need are written only where they hold something. They are in the order of `RunState`: nodes
-    # are set up from what is restored, and may draw random numbers while they are, so the generators come after them.
-    sections = [name for name in SECTIONS if name in checkpoint.sections]
     copies = made_resources(change.former, compiled.program.resources).keys() & state.resources.keys()  # no node's now
     # The saved state of a resource of another class is not loaded either.
-    fresh = copies | {name.removesuffix(".class") for name in decisions.chosen if name.endswith(".class")}
-    if state.reachable:
-        changed = {path: part for path, part in state.reachable.items() if not is_within(path, copies)}
-        state = replace(state, reachable=changed)
-    not_restored, compared = _put_back(checkpoint, run, state, change, position, sections, fresh)
+    as_set_up = copies | {name.removesuffix(".class") for name in decisions.chosen if name.endswith(".class")}
+    changed = {path: part for path, part in state.reachable.items() if not is_within(path, copies)}
+    state = replace(state, progress={**state.progress, **options.kept}, random=random, reachable=changed)
+    # Those that few runs need are written only where they hold something.
+    sections = [name for name in SECTIONS if name in checkpoint.sections]
+    # Nodes that measure time read the watch when they are set up, so it is restored before them.
+    run.watch.load(manifest.seconds)
+    with _named_failure(checkpoint):
+        not_restored = run.enter(state, place, Exemptions(as_set_up, change.replaced))
+        compared = _compared_data(run, manifest, state)
+
     # Before the hyper-parameters are applied: those taken from `setup` are not what was saved.
-    before, now = {*manifest.not_state}, {*compiled.state.left_out}
-    left_out = [f"not_state: {'+' if path in now else '-'} {path}" for path in sorted(before ^ now)]
+    left_out = [
+        f"not_state: {'+' if path in compiled.state.left_out else '-'} {path}"
+        for path in sorted({*manifest.not_state} ^ {*compiled.state.left_out})
+    ]
     lost = [*compiled.state.not_restored(), *compared.changed]
     lost = lost or ([] if left_out else compiled.state.differs_from(state.reachable))
     # What was not saved is lost, as the line of the resume says: another module, for instance.
-    parts = (fresh, not_restored, left_out, manifest.unknown, change.renaming.names, change.difference.matters)
-    if is_whole := not any(parts):
-        _expect_digest(checkpoint, compiled, state, position, sections, is_as_written=not (resized or options.kept))
-    hyper_parameters.apply(decisions.chosen, manifest.in_force)
-    run.loop.position, run.loop.ended = position, manifest.ended
+    parts = (as_set_up, not_restored, left_out, manifest.unknown, change.renaming.names, change.difference.matters)
+    is_as_written = not (resized or options.kept)
+    if not any(parts):
+        _expect_digest(checkpoint, compiled, state, place.position, sections, is_as_written=is_as_written)
+    decided = decisions.words(run.hyper_parameters.apply(decisions.chosen, manifest.in_force or {}))
     left = sorted(set(state.progress) - set(compiled.program.by_path))
     return Restored(
-        bool(decisions.differences or decisions.taken or change.renaming.names),
+        bool(decided or change.renaming.names),
         change.difference.matters,
         [
             *change.words(),
@@ -233,54 +249,47 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
             *(f"{name} left out" for name in sorted(copies)),
             *left_out,
             *not_restored,
-            *decisions.words(),
-            *([resized] if resized else []),
+            *decided,
+            *resized,
         ],
         lost,
         change.aside(),
-        is_as_saved=is_whole and not (decisions.chosen or lost or resized or options.kept),
+        is_as_saved=is_as_written and not (any(parts) or decisions.chosen or lost),
         sampled=compared.sampled,
     )
 
 
-def _put_back(
-    checkpoint: Checkpoint,
-    run: Session,
-    state: RunState,
-    change: GraphChange,
-    position: int,
-    sections: Collection[str],
-    fresh: Collection[str],
-) -> tuple[list[str], ComparedData]:
-    """Restore a state; returns what was not restored, and how data compares.
+def _fitted(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> tuple[Checkpoint, list[str]]:
+    """The checkpoint for this number of ranks, and what that changes, in words."""
+    resized, world = [], run.world
+    if checkpoint.ranks != world.world_size:
+        from graphtrain.resume.rank_resume import resized as for_ranks  # which few runs need
 
-    Arguments:
-        fresh: the resources that stay as they are set up.
-    """
-    manifest, compiled = checkpoint.manifest, run.compiled
-    with _named_failure(checkpoint):
-        not_restored = compiled.state.restore(state, Exemptions(fresh, change.replaced), sections)
-    compiled.resume_at(position, change.renaming.path(manifest.clock_of))
-    with _named_failure(checkpoint):
-        compiled.state.restore_after_setup(state)
-        data = run.environment.changed_data(manifest) if run.environment is not None else []
-        content = compiled.state.data_content
-        compared = (
-            content.compared(manifest.data_content, manifest.unknown, state.reachable, data)
-            if content is not None
-            else ComparedData()
-        )
-    return not_restored, compared
+        checkpoint, words = for_ranks(checkpoint, run.compiled, world.ranks, run.seed, options.rename)
+        resized.append(words)
+    if checkpoint.manifest.sharded or world.mesh:
+        from graphtrain.resume.sharded import assembled  # which few runs need
+
+        checkpoint = assembled(checkpoint, run.compiled.state.objects.modules.values())
+        resized += [] if world.mesh else ["models that are not sharded now"]
+    return checkpoint, resized
 
 
-def difference_error(
-    undecided: list[HyperParameterChange], *, are_saved: bool = True, ended: bool = False
-) -> UsageError:
+def _compared_data(run: Session, manifest: Manifest, state: RunState) -> ComparedData:
+    """How the data compares with that of the saved run."""
+    snapshot = run.compiled.state.snapshot
+    if snapshot is None:
+        return ComparedData()
+    reported = run.environment.changed_data(manifest) if run.environment is not None else []
+    return compared_data(manifest.data_content, snapshot, state.reachable, reported)
+
+
+def _difference_error(undecided: list[Change], *, are_saved: bool = True, ended: bool = False) -> UsageError:
     """The error that asks the user to decide.
 
     Arguments:
-        are_saved: False if a checkpoint does not hold all the saved values. Default: True.
-        ended: True if the run is finished. Default: False.
+        are_saved: False if a checkpoint does not hold all the saved values.
+        ended: True if the run is finished.
     """
     lines = "".join(f"\n    {change}" for change in undecided)
     names = ",".join(map(_chosen_by, undecided))
@@ -292,7 +301,7 @@ def difference_error(
     )
 
 
-def _chosen_by(change: HyperParameterChange) -> str:
+def _chosen_by(change: Change) -> str:
     """The name with which `from_setup` takes a hyper-parameter."""
     return change.resource if change.field == CLASS else change.name
 
@@ -304,12 +313,10 @@ class _Decisions:
     Attributes:
         differences: between the two.
         chosen: the names of those that are taken.
-        taken: those among them that do not differ from what was set up, but from the saved state.
     """
 
-    differences: Sequence[HyperParameterChange]
+    differences: Sequence[Change]
     chosen: set[str]
-    taken: Sequence[str] = ()
 
     @classmethod
     def of(cls, run: Session, checkpoint: Checkpoint, options: ResumeOptions) -> _Decisions:
@@ -320,54 +327,48 @@ class _Decisions:
         """
         now, manifest = run.hyper_parameters, checkpoint.manifest
         states = checkpoint.sections["resources"]
-        differences = now.differences(manifest.hyper_parameters, manifest.in_force, states)
-        chosen = now.chosen(options.from_setup, differences)
-        taken = set(now.taken(chosen, states)) - {difference.name for difference in differences}
-        decisions = cls(differences, chosen, sorted(taken))
-        not_saved = [difference for difference in decisions.undecided if difference.cannot_be_kept]
-        if decisions.undecided and not options.from_saved:
-            raise difference_error(decisions.undecided, are_saved=not not_saved, ended=manifest.ended)
+        differences = now.differences(manifest.hyper_parameters, manifest.in_force or {}, states)
+        decisions = cls(differences, now.chosen(options.from_setup, differences))
+        undecided = [difference for difference in differences if difference.name not in decisions.chosen]
+        not_saved = [difference for difference in undecided if difference.cannot_be_kept]
+        if undecided and not options.from_saved:
+            raise _difference_error(undecided, are_saved=not not_saved, ended=manifest.ended)
         if not_saved:
             name = _chosen_by(not_saved[0])
             raise UsageError(f"the saved state of `{name}` cannot be used: {not_saved[0]}", f"--from-setup {name}")
         return decisions
 
-    @property
-    def undecided(self) -> list[HyperParameterChange]:
-        return [difference for difference in self.differences if difference.name not in self.chosen]
-
-    def words(self) -> list[str]:
-        """What was decided."""
-        return [
-            *(f"{each} ({'taken' if each.name in self.chosen else 'kept as saved'})" for each in self.differences),
-            *(f"{name} (taken)" for name in self.taken),
-        ]
+    def words(self, applied: Iterable[str]) -> list[str]:
+        """What was decided; `applied` are the names of the fields that have changed by it."""
+        names = {each.name for each in self.differences}
+        decided = [f"{each} ({'taken' if each.name in self.chosen else 'kept as saved'})" for each in self.differences]
+        return decided + [f"{name} (taken)" for name in applied if name not in names and name in self.chosen]
 
 
 def placed(
-    change: GraphChange, sections: Mapping[str, Section], path: str, ended: bool, compiled: CompiledGraph
-) -> tuple[RunState, int]:
-    """The state of a run with the names of another graph, and its position there.
+    change: GraphChange, sections: Mapping[str, Section], path: str, former: Place, compiled: CompiledGraph
+) -> tuple[RunState, Place]:
+    """The state of a run with the names of another graph, and its place there.
 
     Arguments:
         sections: of the state, and
         path: of the node that is next, with the names of the former graph.
+        former: the place in that graph; its number is not read.
 
     Raises:
         UsageError: the graph has no such node, or needs a slot there that has no value.
     """
     state, path = RunState.of(change.renaming.sections(sections)), change.renaming.path(path)
-    hint = lost_position_hint(path)
-    return state, compiled.locate(path, state.slots, ended, hint)
+    position = compiled.locate(path, state.slots, former.ended, lost_position_hint(path))
+    return state, Place(position, former.ended, change.renaming.path(former.clock_of))
 
 
 @contextmanager
 def _named_failure(checkpoint: Checkpoint) -> Iterator[None]:
-    """Report in words a state that somebody has altered, with correct checksums."""
+    """Report in words a state that `setup` has not made, as it was reported when it was saved, or that is altered."""
     try:
         yield
     except CheckpointError as error:
-        # As reported when it was saved.
         if lines := [line for line in checkpoint.manifest.unknown if NO_RESUME in line]:
             raise CheckpointError(
                 f"{checkpoint.path}: {lines[0]}", "resume from a checkpoint made before that, by --resume NAME"

@@ -11,7 +11,7 @@ import torch
 
 from graphtrain.errors import UsageError
 from graphtrain.ranks.sharded import is_sharded, whole_of_part
-from graphtrain.state.contents import replaced
+from graphtrain.state.kinds import replaced
 from graphtrain.state.weights import weights_of
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.pieces import Piece, Sharding, part_of

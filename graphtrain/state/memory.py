@@ -13,12 +13,7 @@ T = TypeVar("T")
 
 
 class Span(NamedTuple):
-    """The memory of a tensor or an array.
-
-    Attributes:
-        start, end: the address of its first byte, and the one after its last.
-        device: the device of its memory.
-    """
+    """The memory of a tensor or an array: the address of its first byte, and the one after its last."""
 
     start: int
     end: int
@@ -28,21 +23,13 @@ class Span(NamedTuple):
         """True if the two may share a byte."""
         return self.device == other.device and self.start < other.end and other.start < self.end
 
-    def is_within(self, other: Span) -> bool:
-        """True if it is completely within the other."""
-        return self.device == other.device and other.start <= self.start and self.end <= other.end
-
 
 _NOWHERE = Span(0, 0, "")
 
 
 @final
 class MemoryIndex:
-    """Tensors and arrays, found by the memory that they are in.
-
-    Arguments:
-        tensors, arrays: those that can be found.
-    """
+    """Tensors and arrays, found by the memory that they are in."""
 
     def __init__(self, tensors: Sequence[torch.Tensor], arrays: Sequence[Any]) -> None:
         self._values = [*tensors, *arrays]
@@ -58,8 +45,8 @@ class MemoryIndex:
     @functools.cached_property
     def _ends(self) -> Any:
         """The end of the last of all that begin before: the sizes are as slow to read as the addresses."""
-        spans = (span_of(self._values[number]) or _NOWHERE for number in self._order)
-        return numpy.maximum.accumulate(numpy.array([span.end for span in spans], dtype=numpy.int64))
+        ends = [(span_of(self._values[number]) or _NOWHERE).end for number in self._order]
+        return numpy.maximum.accumulate(numpy.array(ends, dtype=numpy.int64))
 
     def sharing(self, value: Any) -> list[Any]:
         """Those that may share a byte with a tensor or an array, in their order."""
@@ -106,12 +93,12 @@ def span_of(value: Any) -> Span | None:
     if not value.size or value.dtype.hasobject:
         return None
     spans = [(length - 1) * step for length, step in zip(value.shape, value.strides, strict=True)]
-    start = address_of(value)
+    start = _address_of(value)
     last = start + sum(max(span, 0) for span in spans)
     return Span(start + sum(min(span, 0) for span in spans), last + value.itemsize, "cpu")
 
 
-def allocation_of(value: Any) -> torch.Tensor | None:
+def _allocation_of(value: Any) -> torch.Tensor | None:
     """All the memory that a tensor or an array lies in, as bytes; None if it cannot be written to as such."""
     if isinstance(value, torch.Tensor):
         storage = value.untyped_storage()
@@ -121,37 +108,36 @@ def allocation_of(value: Any) -> torch.Tensor | None:
     return torch.from_numpy(owner.ravel(order="K").view(numpy.uint8)) if is_plain else None
 
 
-def view_of(value: Any, owner: Any, *, beyond: bool) -> tuple[Any, ...] | None:
+def view_of(value: Any, owner: Any, *, is_new: bool) -> list[Any] | None:
     """A tensor or an array as a view of another: dtype, shape, and strides and offset from its first byte, in bytes.
 
     None if there is no such description, as for another class, or one that is conjugated when it is read.
 
     Arguments:
-        beyond: True if it may be beyond the other, in the same allocation.
+        is_new: True if a resume has only the elements of the other, False if it has the whole allocation.
     """
-    span, of_owner, allocation = span_of(value), span_of(owner), allocation_of(owner)
-    around = of_owner if allocation is None or not beyond else span_of(allocation)
-    if span is None or of_owner is None or allocation is None or around is None or not span.is_within(around):
+    span, of_owner, allocation = span_of(value), span_of(owner), _allocation_of(owner)
+    around = of_owner if allocation is None or is_new else span_of(allocation)
+    if span is None or of_owner is None or allocation is None or around is None or span.device != around.device:
+        return None
+    has_gaps = is_new and of_owner.end - of_owner.start > owner.nbytes
+    if has_gaps or span.start < around.start or span.end > around.end:
         return None
     if type(value) is torch.Tensor:
         size, dtype = value.element_size(), str(value.dtype).removeprefix("torch.")
         if value.is_conj() or value.is_neg() or (span.start - allocation.data_ptr()) % size:
             return None
-        start, strides = span.start, tuple(step * size for step in value.stride())
+        start, strides = span.start, [step * size for step in value.stride()]
     elif type(value) in (numpy.ndarray, numpy.memmap) and value.dtype.names is None:
-        start, dtype, strides = address_of(value), value.dtype.str, value.strides
+        start, dtype, strides = _address_of(value), value.dtype.str, list(value.strides)
     else:
         return None
-    return dtype, tuple(value.shape), strides, start - of_owner.start
+    return [dtype, list(value.shape), strides, start - of_owner.start]
 
 
 def viewed(owner: Any, dtype: Any, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:
-    """The view of a tensor or an array that `view_of` describes.
-
-    Raises:
-        one of `MALFORMED`: it is not within.
-    """
-    span, whole = span_of(owner), allocation_of(owner)
+    """The view of a tensor or an array that `view_of` describes; an error if it is not within."""
+    span, whole = span_of(owner), _allocation_of(owner)
     if span is None or whole is None:
         raise ValueError("the base of a view has no memory now")
     offset += span.start - whole.data_ptr()
@@ -170,6 +156,12 @@ def owner_of(array: Any) -> Any:
     return array
 
 
-def address_of(array: Any) -> int:
-    """The first byte of the values of an array."""
+def start_of_allocation(value: Any) -> int:
+    """The address of all the memory that a tensor or an array lies in; 0 for one without plain memory."""
+    if span_of(value) is None:
+        return 0
+    return int(value.untyped_storage().data_ptr()) if isinstance(value, torch.Tensor) else _address_of(owner_of(value))
+
+
+def _address_of(array: Any) -> int:
     return int(array.__array_interface__["data"][0])

@@ -12,10 +12,9 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from graphtrain.errors import CheckpointError
 from graphtrain.names import plainly_named, quoted
-from graphtrain.state.category import category_of
 from graphtrain.state.content import is_identical
-from graphtrain.state.contents import FORMS
 from graphtrain.state.graphs import KEEPS_GRAPH, keeps_graph
+from graphtrain.state.kinds import KINDS, category_of
 from graphtrain.state.weights import weights_of
 from graphtrain.storage.background import uncollected
 from graphtrain.storage.strides import without_repeats
@@ -403,13 +402,13 @@ def poured(held: Any, loaded: Any) -> Any:
                 return held.copy_(loaded)
         case "list" | "deque":
             befores = held if len(held) == len(loaded) else itertools.repeat(None)
-            FORMS["list"].put(
+            KINDS["list"].put(
                 held, [poured(before, part) for before, part in zip(befores, [*loaded], strict=False)], ()
             )
         case "mapping":
-            FORMS["mapping"].put(held, {key: poured(held.get(key), part) for key, part in loaded.items()}, ())
+            KINDS["mapping"].put(held, {key: poured(held.get(key), part) for key, part in loaded.items()}, ())
         case "set" if not isinstance(held, frozenset):
-            FORMS["set"].put(held, tuple(loaded), ())
+            KINDS["set"].put(held, tuple(loaded), ())
         case _:
             return loaded
     return held

@@ -12,8 +12,8 @@ from typing import Any, final
 import torch
 
 from graphtrain.names import plainly_named
-from graphtrain.state.category import is_users
 from graphtrain.state.generators import with_generators
+from graphtrain.state.kinds import is_users
 from graphtrain.state.modules import (
     ModuleForm,
     NameOf,

@@ -24,7 +24,7 @@ from graphtrain.storage.manifest import read_manifest as read_manifest
 from graphtrain.storage.rank_files import Slim, manifest_of, read_state, write_file, write_files
 from graphtrain.storage.regular import temporary_name
 from graphtrain.storage.sharing import Sharing
-from graphtrain.storage.state_files import PROGRESS_FILE, Sections, StagedState
+from graphtrain.storage.state_files import STATE_FILE, Sections, StagedState
 
 _NUMBERS = itertools.count(1)
 
@@ -228,7 +228,7 @@ def read_checkpoint(
         states = read_state(path, manifest, ranks, copied)
     for state in states.values():
         if strange := [name for name, nodes in state.get("progress", {}).items() if not isinstance(nodes, dict)]:
-            raise CheckpointError(f"{path}: {PROGRESS_FILE}: the progress of {quoted(strange)} is not a table")
+            raise CheckpointError(f"{path}: {STATE_FILE}: the progress of {quoted(strange)} is not a table")
     first = ranks[0]
     if manifest.own:
         manifest = replace(

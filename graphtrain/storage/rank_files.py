@@ -5,7 +5,7 @@
 | `model.safetensors` | tensors of `model` that are the same on all ranks: those that rank 0 writes |
 | `model.00001.safetensors` | those that rank 1 writes |
 | `model.frozen.safetensors` | those that are not trained, if `checkpoint.slim` |
-| `progress.msgpack` | everything but tensors that is the same on all ranks |
+| `state.msgpack` | everything but tensors that is the same on all ranks |
 | `rank.00001.safetensors`, `rank.00001.msgpack` | what is rank 1's own: its tensors as `file/name`, and the rest |
 | `rank.00001.sharded.safetensors` | its pieces of tensors that are sharded over ranks, in the same way |
 
@@ -33,13 +33,13 @@ from graphtrain.storage.background import Background
 from graphtrain.storage.manifest import Manifest, read_files, read_manifest
 from graphtrain.storage.regular import checksum_of, write_pieces
 from graphtrain.storage.sharing import Sharing
-from graphtrain.storage.state_files import PROGRESS_FILE, Bytes, Digests, StagedState, joined
+from graphtrain.storage.state_files import LOCAL, STATE_FILE, Bytes, Digests, StagedState, joined
 from graphtrain.storage.tensor_files import TENSOR_SUFFIX, StagedTensor, file_of, read_tensors
 
 _OF_A_RANK = re.compile(r"rank\.\d{5,}\.(msgpack|safetensors|sharded\.safetensors)")
 DRIFT = "reachable"  # the section of what has changed since `setup`
 # Sections that a resume reads from other ranks too: they are summed, or given to the rank of the same number.
-OF_RANKS = ("metrics", "progress", "slots")
+OF_RANKS = ("metrics", "progress", "slots", LOCAL)
 
 Written = dict[str, list[Any]]
 """File name -> size and checksum."""
@@ -102,8 +102,8 @@ def write_files(folder: Path, rank: int, state: StagedState, sharing: Sharing, s
     contents: dict[str, Sequence[Bytes]] = {}
     if rank == 0:
         contents |= {file + TENSOR_SUFFIX: [state.tensor_files[file]] for file in sharing.whole}
-        contents[PROGRESS_FILE] = [
-            state.progress if sharing.parts is None else msgpack.packb(_parts(state, sharing.parts, are_shared=True))
+        contents[STATE_FILE] = [
+            state.packed if sharing.parts is None else msgpack.packb(_parts(state, sharing.parts, are_shared=True))
         ]
     for file, names in sharing.tensors.items() if rank == 0 else ():
         tensors, shares = state.tensors(file), dict[str, dict[str, StagedTensor]]()
@@ -265,7 +265,7 @@ def read_files_of(
     listed, places = manifest.files, manifest.tensors
     own_files = {file_name(rank) for rank in ranks for file_name in (_own_tensors, own_pieces, _own_parts)}
     others = {name for name in listed if _OF_A_RANK.fullmatch(name) and name not in own_files}
-    wanted = {PROGRESS_FILE, *(place for tensors in places.values() for place in tensors.values())}
+    wanted = {STATE_FILE, *(place for tensors in places.values() for place in tensors.values())}
     if missing := sorted(wanted - listed.keys()):
         raise CheckpointError(f"{path}: the manifest lists no file `{missing[0]}`")
     in_place = {place for file in copied or () for place in (file + TENSOR_SUFFIX, *places.get(file, {}).values())}
@@ -311,7 +311,7 @@ def joined_state(
             tensors.setdefault(name, {})[inner] = tensor
     own_file = files.get(_own_parts(rank))
     try:
-        shared = msgpack.unpackb(files[PROGRESS_FILE])
+        shared = msgpack.unpackb(files[STATE_FILE])
         own = msgpack.unpackb(own_file) if own_file is not None else {}
         if not isinstance(shared, dict) or not isinstance(own, dict):
             raise TypeError
@@ -323,10 +323,8 @@ def joined_state(
         }
         return joined(parts, tensors)
     except (msgpack.UnpackException, TypeError, AttributeError) as error:
-        raise CheckpointError(
-            f"{path}: {PROGRESS_FILE}: not the state of a checkpoint ({type(error).__name__})"
-        ) from None
+        raise CheckpointError(f"{path}: {STATE_FILE}: not the state of a checkpoint ({type(error).__name__})") from None
     except MemoryError as error:
-        raise CheckpointError(f"{path}: {PROGRESS_FILE} is too large for the memory") from OSError(str(error))
+        raise CheckpointError(f"{path}: {STATE_FILE} is too large for the memory") from OSError(str(error))
     except ValueError as error:
-        raise CheckpointError(f"{path}: {PROGRESS_FILE}: {error}") from None
+        raise CheckpointError(f"{path}: {STATE_FILE}: {error}") from None

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple, final
 import safetensors
 import torch
 
-from graphtrain.storage.encoding import TYPES
 from graphtrain.storage.manifest import Manifest, is_file_name, read_manifest
 from graphtrain.storage.pieces import Piece
 from graphtrain.storage.rank_files import joined_state, own_pieces, read_files_of
@@ -27,6 +26,7 @@ from graphtrain.storage.regular import parsed_json, replace_file
 from graphtrain.storage.resharded import joined
 from graphtrain.storage.state_files import Sections
 from graphtrain.storage.tensor_files import TENSOR_SUFFIX, header_of
+from graphtrain.storage.value_types import TYPES
 
 INDEX_SUFFIX = ".safetensors.index.json"
 _BY_TYPE = {name: dtype for dtype, name in TYPES.items()}

@@ -21,13 +21,13 @@ import torch
 from graphtrain import CheckpointError
 from graphtrain.storage import rank_files, tensor_files
 from graphtrain.storage.background import Background, largest_first
-from graphtrain.storage.checkpoint import SavedCheckpoint, read_checkpoint, write_folder
+from graphtrain.storage.checkpoint import SavedCheckpoint, read_checkpoint, write_checkpoint, write_folder
 from graphtrain.storage.encoding import Tensors, UnsaveableError
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.rank_files import Slim, manifest_of, write_file, write_files
 from graphtrain.storage.regular import checksum_of, parsed_json, replace_file, temporary_name, write_pieces
 from graphtrain.storage.sharing import Sharing
-from graphtrain.storage.state_files import StagedState, split, state_digest
+from graphtrain.storage.state_files import StagedState, local_of, state_digest
 from graphtrain.storage.tensor_files import Layout, StagingBuffers, read_tensors, stage
 from tests.world import assert_same
 
@@ -80,15 +80,15 @@ def test_what_is_in_which_file(tmp_path: Path) -> None:
         "slots": {"loss": "slots.safetensors"},
     }
     own = [f"rank.{rank:05d}.{suffix}" for rank in range(3) for suffix in ("safetensors", "msgpack")]
-    shared = ["progress.msgpack", *{name for file in manifest.tensors.values() for name in file.values()}]
+    shared = ["state.msgpack", *{name for file in manifest.tensors.values() for name in file.values()}]
     written = {path.name for path in folder.iterdir()} - {"manifest.msgpack"}
     assert written == set(manifest.files) == {*own, *shared}
     names = {
         name: {section: [*parts] for section, parts in msgpack.unpackb((folder / name).read_bytes()).items()}
-        for name in ("progress.msgpack", "rank.00001.msgpack")
+        for name in ("state.msgpack", "rank.00001.msgpack")
     }
     assert names == {
-        "progress.msgpack": {
+        "state.msgpack": {
             "resources": ["model"], "gradients": ["model"], "progress": ["step"], "reachable": [], "slots": ["loss"],
         },
         "rank.00001.msgpack": {
@@ -155,7 +155,7 @@ def test_a_tensor_that_a_file_lacks_and_a_file_that_is_not_listed_are_named(tmp_
     with pytest.raises(CheckpointError) as refused:
         rank_files.read_state(path, Manifest(**{**vars(manifest), "tensors": places}), [0])
     assert str(refused.value) == f"{path}: `slots.safetensors` has no tensor `weight` of `model`"
-    for missing in ("progress.msgpack", "model.safetensors"):
+    for missing in ("state.msgpack", "model.safetensors"):
         files = {name: entry for name, entry in manifest.files.items() if name != missing}
         with pytest.raises(CheckpointError) as refused:
             rank_files.read_state(path, Manifest(**{**vars(manifest), "files": files}), [0])
@@ -257,16 +257,21 @@ def test_a_digest_sees_what_is_no_tensor_and_whose_a_tensor_is() -> None:
     swapped = {"model": BASE["resources"]["other"], "other": BASE["resources"]["model"]}
     digests = [state_digest({**BASE, **other}) for other in ({}, {"progress": progress}, {"resources": swapped})]
     assert len({*digests}) == 3
-    assert split(BASE).with_sections({"progress": progress}).digest == digests[1]
 
 
-def test_a_digest_of_a_part_of_a_section_counts_what_other_sections_refer_to_anew() -> None:
+def test_what_is_local_is_saved_and_is_not_in_the_digest(tmp_path: Path) -> None:
     tensor, other = torch.ones(2), torch.zeros(2)
-    progress = {"observer": {"seen": [torch.ones(1), other]}, "source": {"rest": [tensor, other]}}
-    sections = {**BASE, "progress": progress, "slots": {"batch": tensor, "pool": [other, tensor]}}
-    essential = {"progress": {"source": progress["source"]}}
-    staged = StagedState(sections, essential, StagingBuffers())
-    assert staged.summary.digest == state_digest({**sections, **essential})
+    fired = {"steps": 1, "seconds": 2.0}
+    progress = {"observer": {"seen": [torch.ones(1), other]}, "source": {"fired": fired, "time": 3}}
+    rest: State = {"metrics": {"loss": {"sum": other}}, "slots": {"pool": [other, tensor]}}
+    sections: State = {**BASE, **rest, "progress": progress}
+    essential: State = {**sections, "progress": {"source": {"fired": {"steps": 1}}}, "metrics": {}}
+    staged = StagedState(essential, local_of(sections, essential), StagingBuffers())
+    assert staged.digest({}) == staged.summary.digest == state_digest(essential) != state_digest(sections)
+    path = tmp_path / "000001-step-1"
+    manifest = write_checkpoint(path, staged, Manifest(**FACTS))
+    assert manifest.digest == staged.digest({}) and "local.safetensors" in manifest.files
+    assert_same(read_checkpoint(path).sections, sections)
 
 
 def test_what_was_laid_out_is_read_by_the_library_and_into_memory_of_its_own(tmp_path: Path) -> None:

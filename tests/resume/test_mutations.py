@@ -22,7 +22,7 @@ from graphtrain.program.triggers import Every
 from graphtrain.report.recorder import Recorder
 from graphtrain.resume import restore
 from graphtrain.state import objects
-from graphtrain.storage.encoding import Packed
+from graphtrain.storage.encoding import Encoded
 from tests.world import Course, run_through, world
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
@@ -104,7 +104,7 @@ def slots_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded = StatefulObjects.decoded
 
     def changed(self: StatefulObjects, value: Any) -> Any:
-        is_batch = isinstance(value, Packed) and value.part == "slots['batch']"
+        is_batch = isinstance(value, Encoded) and value.part == "slots['batch']"
         found = decoded(self, value)
         return tuple(map(torch.zeros_like, found)) if is_batch else found
 

@@ -28,6 +28,7 @@ LEAF = torch.ones(2)
 # Of each row every value has another hash, and the same one when it is made again.
 DIFFERENT: dict[str, Any] = {
     "containers": lambda: [
+        10**5000, [10**5000 + 1], (10**5000, 1),
         [], {}, set(), frozenset(), [1, 2], [2, 1], [12], [[1], 2], (1, 2), collections.deque([1, 2]), {1: 2}, {2: 1},
         {1: [2]}, {1: (2,)}, {1, 2}, {1}, frozenset({1, 2}), collections.OrderedDict({1: 2}), [None], {(1, 2)},
         {((1,), 2)}, {"a": 1, "b": 2}, {"a": 2, "b": 1}, [[], []], [[[]]], Sample(a=1), Sample(a=2), Sample(b=1),

@@ -12,8 +12,7 @@ import torch
 
 from graphtrain.state.generators import HOST, NumpyGlobal, generator_of, same_state, with_generators, without_generators
 from graphtrain.state.random import seed_all
-from graphtrain.storage.decoding import unpack
-from graphtrain.storage.encoding import Tensors, pack
+from graphtrain.storage.encoding import Tensors, pack, unpack
 
 GENERATORS: dict[str, Callable[[], Any]] = {
     "torch": lambda: torch.Generator().manual_seed(1),
@@ -41,7 +40,7 @@ def test_a_generator_goes_on_from_what_was_saved_of_it(name: str) -> None:
     packed = pack(generator.get_state(), "generators", tensors)
     described = without_generators({"held": [source], "steps": 3})
     following = [number(source) for _ in range(5)]
-    generator.set_state(unpack(packed, {"generators": tensors.named}))
+    generator.set_state(unpack(packed, tensors.named))
     assert [number(source) for _ in range(5)] == following
     assert described["held"][0]["graphtrain.generator"] == name
     for present in ({"held": [source]}, {"held": [random.SystemRandom()]}, {}):

@@ -334,7 +334,7 @@ def test_checkpoints_none_of_which_can_be_used_are_not_begun_over(damage: str, p
         (part / "metrics.jsonl").unlink()
     else:
         for path in kept:
-            (path / "progress.msgpack").write_bytes(b"")
+            (path / "state.msgpack").write_bytes(b"")
     with pytest.raises(UsageError, match=f"holds {len(kept)} checkpoints, none of which can be resumed"):
         tiny(ROWS, part).run()
     assert sorted((part / "checkpoints").iterdir()) == kept
