@@ -36,7 +36,7 @@ from graphtrain.state.kinds import (
     is_users,
     is_value,
 )
-from graphtrain.state.modules import note_rates
+from graphtrain.state.optimizers import note_rates
 from graphtrain.state.weights import uncompiled
 from graphtrain.storage.encoding import LEAST_ADDRESS
 from graphtrain.storage.encoding import is_saveable as is_saveable_tensor
