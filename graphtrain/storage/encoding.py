@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgpack
+import numpy
 import torch
 
 from graphtrain.errors import CheckpointError, GraphtrainError
@@ -30,7 +31,6 @@ RESERVED = "__metadata__"
 
 _TENSOR, _LARGE_NUMBER = 1, 2  # extension types of msgpack, part of the format
 _PLAIN = frozenset({type(None), bool, float, str, bytes})
-_TENSORS = (torch.Tensor, torch.nn.Parameter)
 _MOST_CHARACTERS = 200
 
 
@@ -89,20 +89,15 @@ class Tensors:
         if type(value) is int:
             size = value.bit_length() // 8 + 1
             return msgpack.ExtType(_LARGE_NUMBER, value.to_bytes(size, "big", signed=True))
-        name = self.add(value.name or "value", value.tensor)
+        readable = value.name.encode("utf-8", "backslashreplace").decode() or "value"
+        name, number = readable, 1
+        while name in self.named or name == RESERVED:
+            number += 1
+            name = f"{readable}#{number}"
+        self.named[name] = value.tensor
         if value.sharding is not None:
             self.pieces[name] = value.sharding
         return msgpack.ExtType(_TENSOR, name.encode())
-
-    def add(self, name: str, tensor: torch.Tensor) -> str:
-        """Add a tensor under `name`, or a similar name if that is taken; returns the name."""
-        readable = name if name.isascii() else name.encode("utf-8", "backslashreplace").decode()
-        unique, number = readable, 1
-        while unique in self.named or unique == RESERVED:
-            number += 1
-            unique = f"{readable}#{number}"
-        self.named[unique] = tensor
-        return unique
 
 
 def pack(value: Any, path: str, tensors: Tensors) -> bytes:
@@ -199,7 +194,7 @@ class Encoder:
         Raises:
             UnsaveableError: something in it cannot be encoded.
         """
-        kind: Any = type(value)
+        kind = type(value)
         if kind in _PLAIN or (kind is int and value < LEAST_ADDRESS):
             return value
         if (place := self._numbers.get(id(value))) is not None:
@@ -389,12 +384,13 @@ def advice(value: Any) -> str:
     return "save numbers, text, lists, dicts, tensors or arrays from which it can be recreated"
 
 
-def is_saveable(tensor: torch.Tensor) -> bool:
-    """True for tensors whose values a checkpoint can hold."""
+def is_saveable(value: Any) -> bool:
+    """True for tensors, arrays and buffers whose values a checkpoint can hold."""
+    if not isinstance(value, torch.Tensor):
+        return type_of(type(value)) is not None and not (isinstance(value, numpy.ndarray) and value.dtype.hasobject)
+    is_plain = type(value) in (torch.Tensor, torch.nn.Parameter) and not value.is_meta
     return (
-        type(tensor) in _TENSORS
-        and tensor.layout in (torch.strided, torch.sparse_coo)
-        and not (tensor.is_meta or tensor.is_quantized or tensor.is_nested)
+        is_plain and value.layout in (torch.strided, torch.sparse_coo) and not (value.is_quantized or value.is_nested)
     )
 
 
