@@ -265,7 +265,7 @@ class CheckpointWriter(Saves):
     def fails(self) -> None:
         """Wait for the save that all ranks have begun before leaving them, but not for ranks that may be dead."""
         if self._part is not None:
-            self._part.hurried.set()
+            self._part.hurry()
             self._await_part(self._part)
 
     def _await_part(self, part: RankSave) -> None:
@@ -317,7 +317,7 @@ class CheckpointWriter(Saves):
                     raise problem
                 return run_files.save(staged, known, retentions, values, replaced, write_folder)
 
-            return part.lead(write, known) if part.leads else part.follow(known)
+            return part.lead(write) if part.leads else part.follow(known)
 
         self._staged, self._written_moment = staged, moment
         self._part = None if self._ranks.are_one else part
