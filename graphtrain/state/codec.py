@@ -181,9 +181,9 @@ class StateWriter(Encoder):
             case _ if type_of(kind) is not None or (kind is type and value.__module__ == "builtins"):
                 return None
             case "generator" if (generator := kind_of_generator(value)) is not None:
+                state = self.encode(any_generator(value).get_state(), f"{path}.state", f"{name}/state", depth + 1)
                 self.add(value)
-                state = any_generator(value).get_state()
-                return tagged("generator", generator, self.encode(state, f"{path}.state", f"{name}/state", depth + 1))
+                return tagged("generator", generator, state)
             case "object" if kind is types.SimpleNamespace or is_plain_class(kind):
                 self.add(value)
                 attributes = {
@@ -214,8 +214,9 @@ class StateWriter(Encoder):
             if owner is not value and not any(owner is other for other in self._others.values()):
                 view = view_of(value, owner, is_new=self._reachable.find(owner) is None)
                 if view is not None:
+                    reference = self.encode(owner, path, name, depth + 1)
                     self.add(value)
-                    return tagged("view", is_tensor, self.encode(owner, path, name, depth + 1), *view)
+                    return tagged("view", is_tensor, reference, *view)
         self.count(value.numel() * value.element_size() if is_tensor else value.nbytes, path)
         self._first.setdefault(allocation, value)
         self._new.append((path, value, near[0] if near else None))
@@ -342,17 +343,16 @@ class StateReader(Decoder):
                 if isinstance(kind, type) and kind.__mro__[1] is tuple and len(fields) == len(members):
                     return tuple.__new__(kind, map(self.decode, members))
             case "generator", [str(kind), state]:
-                generator = self.put(self.reserve(), new_generator(kind))
+                generator = new_generator(kind)
                 any_generator(generator).set_state(self.decode(state))
-                return generator
+                return self.add(generator)
             case "view", [bool(is_tensor), owner, str(dtype), *geometry]:
-                number, form = self.reserve(), DTYPES[dtype] if is_tensor else dtype
-                return self.put(number, viewed(self.decode(owner), form, *geometry))
+                return self.add(viewed(self.decode(owner), DTYPES[dtype] if is_tensor else dtype, *geometry))
             case "object", [{**attributes}, *names]:
                 kind = found_by_name(*names) if names else None
                 if kind is None or (isinstance(kind, type) and is_plain_class(kind)):
                     made = types.SimpleNamespace() if kind is None else object.__new__(kind)
-                    self.put(self.reserve(), made)
+                    self.add(made)
                     held = {key: self.decode(part) for key, part in attributes.items()}
                     KINDS["object"].put(made, held, ())
                     return made
