@@ -103,7 +103,7 @@ def test_how_all_of_them_end(
     clock = [0.0]
     monkeypatch.setattr(launcher.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(launcher.time, "sleep", lambda _: clock.__setitem__(0, clock[0] + 1))
-    started = launcher._Processes([], len(processes))
+    started = launcher._Processes()
     ends = [Process(clock, code, after, has_handler=handles) for code, after, handles in processes]
     started._processes = ends  # type: ignore[assignment]
     if number:
