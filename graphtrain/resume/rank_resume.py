@@ -64,8 +64,6 @@ def choose(
         copied = objects.copying() - SECTIONS.keys()  # the file of a section has what is in the section too
         return read_checkpoint(path, manifest, ranks.rank, world_size, mesh, copied=copied)
 
-    if run_files is not None:
-        run_files.read = read
     return _followed(run_files, saves, read) if ranks.rank else _chosen(run_files, options, saves, read)
 
 
@@ -93,17 +91,13 @@ def _chosen(
     problem, checkpoint = None, None
     try:
         if run_files is not None:
-            run_files.read = read_by_all
-            checkpoint = run_files.find(options.resume)
+            checkpoint = run_files.find(options.resume, read_by_all)
         elif options.is_named:
             checkpoint = read_checkpoint(existing_checkpoint(options.resume))
             if max(checkpoint.ranks, saves.ranks.world_size) > 1:  # it is read again, as each process needs it
                 checkpoint = read_by_all(checkpoint.path, checkpoint.manifest)
     except GraphtrainError as error:
         problem = error
-    finally:
-        if run_files is not None:
-            run_files.read = read
 
     def decision() -> dict[str, Any]:
         if problem is not None:

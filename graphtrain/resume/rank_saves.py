@@ -22,7 +22,7 @@ import msgpack
 from graphtrain.errors import CheckpointError, GraphtrainError, RankFailedError, RanksDivergedError
 from graphtrain.program.agreement import Agreement
 from graphtrain.ranks import LostRankError, Ranks, Record
-from graphtrain.storage.checkpoint import reason_of, write_checkpoint, write_folder
+from graphtrain.storage.checkpoint import new_folder, reason_of, write_checkpoint, write_manifest
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.manifest import OWN_FACTS, Manifest
 from graphtrain.storage.rank_files import Slim, manifest_of, write_files
@@ -139,13 +139,11 @@ class RankSave:
 
     # ---- in the threads that write
 
-    def lead(
-        self, write: Callable[[Callable[[Path, StagedState, Manifest], Manifest]], Written], facts: Manifest
-    ) -> Written:
-        """Write as rank 0, and publish the outcome.
+    def lead(self, save: Callable[[], Written], facts: Manifest) -> Written:
+        """Save as rank 0, and publish the outcome.
 
         Arguments:
-            write: called with the function that writes the folder.
+            save: calls `write`, and does what else belongs to a save.
             facts: what this rank knows for the manifest.
 
         Raises:
@@ -155,7 +153,7 @@ class RankSave:
         """
         self._facts = facts
         try:
-            written = write(self._write_folder)
+            written = save()
         except BaseException as error:
             what = next((name for name, kind in _ERRORS.items() if isinstance(error, kind)), "failed")
             message = error.message if isinstance(error, GraphtrainError) else f"{type(error).__name__}: {error}"
@@ -201,11 +199,11 @@ class RankSave:
         """True if rank 0 has published the outcome, within this time."""
         return self._ranks.read(self._of("outcome", 0), timeout_seconds) is not None
 
-    def _write_folder(self, path: Path, staged: StagedState, facts: Manifest) -> Manifest:
+    def write(self, path: Path, facts: Manifest) -> Manifest:
+        """Write the folder of the checkpoint as rank 0, once all ranks have written; returns its manifest."""
         if self._ranks.world_size == 1:
-            return write_checkpoint(path, staged, facts, self._slim)
-
-        def write(folder: Path) -> Manifest:
+            return write_checkpoint(path, self._staged, facts, self._slim)
+        with new_folder(path, self._staged.given_up) as folder:
             try:
                 self._publish("folder", [folder.name, self._slim.as_plain() if self._slim is not None else None])
                 state, sharing, summaries = self._write_files(folder)
@@ -216,9 +214,9 @@ class RankSave:
                     with suppress(GraphtrainError):
                         self._read("files", rank)
                 raise
-            return manifest_of(facts, state, sharing, summaries, files, self._slim)
-
-        return write_folder(path, write, staged.given_up)
+            manifest = manifest_of(facts, state, sharing, summaries, files, self._slim)
+            write_manifest(folder, manifest)
+        return manifest
 
     def _write_files(self, folder: Path) -> tuple[StagedState, Sharing, list[Digests]]:
         """Write this rank's files, once all ranks know what they have in common."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -37,8 +37,6 @@ _PATIENCE = 100
 # A slot that cannot be saved in this many transitions never can be.
 _MOST_ATTEMPTS = 10_000
 _SLICE_SECONDS = 0.5
-
-WriteFolder = Callable[[Path, StagedState, Manifest], Manifest]
 
 
 @dataclass(frozen=True)
@@ -260,7 +258,7 @@ class CheckpointWriter(Saves):
         self._askers = frozenset()
         assert self._run_files is not None, "something was written"
         self._run_files.saved(written)
-        self._newest = _Newest(written.path, self._written_moment, written.first_number)
+        self._newest = _Newest(written.path, self._written_moment, written.manifest.first_number(written.path))
 
     def fails(self) -> None:
         """Wait for the save that all ranks have begun before leaving them, but not for ranks that may be dead."""
@@ -308,16 +306,17 @@ class CheckpointWriter(Saves):
 
         def write_part() -> Written:
             content = data_contents(snapshot, saved, pauses=True) if snapshot is not None else {}
-            known = replace(facts, data_content=content)
-            if compiled.returning and staged.weight_that_is_not_finite:
+            weight = staged.weight_that_is_not_finite
+            known = replace(facts, data_content=content, not_finite=weight)
+            if compiled.returning and weight:
                 known = replace(known, saved_by=before)
 
-            def write(write_folder: WriteFolder) -> Written:
+            def save() -> Written:
                 if problem is not None:
                     raise problem
-                return run_files.save(staged, known, retentions, values, replaced, write_folder)
+                return run_files.save(part.write, known, retentions, values, replaced)
 
-            return part.lead(write, known) if part.leads else part.follow(known)
+            return part.lead(save, known) if part.leads else part.follow(known)
 
         self._staged, self._written_moment = staged, moment
         self._part = None if self._ranks.are_one else part

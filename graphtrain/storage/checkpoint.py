@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import operator
 import os
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
@@ -87,40 +87,6 @@ class SavedCheckpoint:
         }
         return SavedCheckpoint(path, checkpoint.manifest, counts, _device(checkpoint.sections["resources"]) or "cpu")
 
-    @property
-    def ranks(self) -> int:
-        """The number of processes that wrote it."""
-        return self.manifest.ranks
-
-    @property
-    def returns(self) -> int:
-        """How often the run had returned to an earlier checkpoint."""
-        return self.manifest.returns
-
-    @property
-    def trained(self) -> tuple[int, float]:
-        """Steps and fractional epochs."""
-        return self.manifest.step, float(self.manifest.epoch)
-
-    def leads_to(self, newer: SavedCheckpoint) -> bool:
-        """False if the run was resumed from before this checkpoint, so that it never came from here to `newer`."""
-        if self.manifest.metrics_bytes > newer.manifest.metrics_bytes:
-            return False
-        if self._training != newer._training or None in (self._training, newer._training):
-            return self._outer_counts <= newer._outer_counts  # steps and epochs restart with a body
-        return all(map(operator.le, self.trained, newer.trained))
-
-    @property
-    def _outer_counts(self) -> list[float]:
-        return [*self.manifest.clocks.values()]
-
-    @property
-    def _training(self) -> tuple[str, list[float]] | None:
-        """Which training its steps and epochs count, identified by the outer clocks; None if that is unknown."""
-        path = self.manifest.clock_of
-        is_inside = self.manifest.position.startswith(f"{path}/") and self._outer_counts
-        return (path, self._outer_counts) if is_inside or not path else None
-
 
 def _device(value: Any) -> str:
     """The first device that is not the CPU, where optimizers always keep their counters; empty if there is none."""
@@ -145,19 +111,19 @@ def write_checkpoint(path: Path, state: StagedState, facts: Manifest, slim: Slim
             flush of the parent folder fails.
     """
 
-    def write(folder: Path) -> Manifest:
+    with new_folder(path, state.given_up) as folder:
         sharing = Sharing.alone(state, slim.frozen if slim is not None else ())
         report = {"files": write_files(folder, 0, state, sharing, slim)}
-        return manifest_of(facts, state, sharing, [], [report], slim)
+        manifest = manifest_of(facts, state, sharing, [], [report], slim)
+        write_manifest(folder, manifest)
+    return manifest
 
-    return write_folder(path, write, state.given_up)
 
-
-def write_folder(path: Path, write: Callable[[Path], Manifest], given_up: Event) -> Manifest:
-    """Write a checkpoint folder; returns the manifest.
+@contextmanager
+def new_folder(path: Path, given_up: Event) -> Iterator[Path]:
+    """A temporary folder for the files of a checkpoint, and its manifest last; in the end it is renamed to `path`.
 
     Arguments:
-        write: writes the files into a folder, and returns the manifest, which is written last.
         given_up: once it is set, this does not become a checkpoint.
 
     Raises:
@@ -167,12 +133,9 @@ def write_folder(path: Path, write: Callable[[Path], Manifest], given_up: Event)
     temporary = temporary_name(path, next(_NUMBERS))
     try:
         temporary.mkdir(parents=True)
-        manifest = write(temporary)
+        yield temporary
         if given_up.is_set():
             raise CheckpointError("the checkpoint was given up")
-        body = msgpack.packb(manifest.as_plain(), use_bin_type=True, unicode_errors="backslashreplace")
-        outer = msgpack.packb({"sha256": hashlib.sha256(body).hexdigest(), "manifest": body})
-        write_file(temporary / MANIFEST_FILE, [outer])
         flush_folder(temporary)
         temporary.rename(path)
         flush_folder(path.parent)
@@ -181,7 +144,13 @@ def write_folder(path: Path, write: Callable[[Path], Manifest], given_up: Event)
         if isinstance(error, OSError | MemoryError | RuntimeError) and not isinstance(error, GraphtrainError):
             raise CheckpointError(f"cannot write the checkpoint {path}: {reason_of(error)}") from error
         raise
-    return manifest
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest with its checksum, once all files are in the folder."""
+    body = msgpack.packb(manifest.as_plain(), use_bin_type=True, unicode_errors="backslashreplace")
+    outer = msgpack.packb({"sha256": hashlib.sha256(body).hexdigest(), "manifest": body})
+    write_file(folder / MANIFEST_FILE, [outer])
 
 
 def reason_of(error: BaseException) -> str:
