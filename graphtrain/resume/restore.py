@@ -270,8 +270,8 @@ def _fitted(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> tup
     if checkpoint.manifest.sharded or world.mesh:
         from graphtrain.resume.sharded import assembled  # which few runs need
 
-        checkpoint = assembled(checkpoint, run.compiled.state.objects.modules.values())
-        resized += [] if world.mesh else ["models that are not sharded now"]
+        checkpoint, reshaped = assembled(checkpoint, run.compiled.state.objects.modules.values(), world.rank)
+        resized += [reshaped] * bool(reshaped)
     return checkpoint, resized
 
 

@@ -263,7 +263,7 @@ class CheckpointWriter(Saves):
     def fails(self) -> None:
         """Wait for the save that all ranks have begun before leaving them, but not for ranks that may be dead."""
         if self._part is not None:
-            self._part.hurried.set()
+            self._part.hurry()
             self._await_part(self._part)
 
     def _await_part(self, part: RankSave) -> None:
@@ -316,7 +316,7 @@ class CheckpointWriter(Saves):
                     raise problem
                 return run_files.save(part.write, known, retentions, values, replaced)
 
-            return part.lead(save, known) if part.leads else part.follow(known)
+            return part.lead(save) if part.leads else part.follow(known)
 
         self._staged, self._written_moment = staged, moment
         self._part = None if self._ranks.are_one else part

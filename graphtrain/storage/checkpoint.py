@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from graphtrain.storage.manifest import MANIFEST_FILE, OWN_FACTS, Manifest
 from graphtrain.storage.manifest import read_manifest as read_manifest
 from graphtrain.storage.rank_files import Slim, manifest_of, read_state, write_file, write_files
 from graphtrain.storage.regular import temporary_name
-from graphtrain.storage.sharing import Sharing
+from graphtrain.storage.sharing import Common
 from graphtrain.storage.state_files import STATE_FILE, Sections, StagedState
 
 _NUMBERS = itertools.count(1)
@@ -112,9 +112,9 @@ def write_checkpoint(path: Path, state: StagedState, facts: Manifest, slim: Slim
     """
 
     with new_folder(path, state.given_up) as folder:
-        sharing = Sharing.alone(state, slim.frozen if slim is not None else ())
-        report = {"files": write_files(folder, 0, state, sharing, slim)}
-        manifest = manifest_of(facts, state, sharing, [], [report], slim)
+        common = Common.of_one(state)
+        report = {"files": write_files(folder, 0, state, common, slim)}
+        manifest = manifest_of(facts, state, common, [], [report], slim)
         write_manifest(folder, manifest)
     return manifest
 
@@ -164,8 +164,9 @@ def read_checkpoint(
     manifest: Manifest | None = None,
     rank: int = 0,
     world_size: int | None = None,
-    mesh: Sequence[int] = (),
     copied: Collection[str] = (),
+    *,
+    together: bool = False,
 ) -> Checkpoint:
     """Read a checkpoint folder, or the part of it that one of several ranks needs.
 
@@ -173,10 +174,10 @@ def read_checkpoint(
         manifest: its manifest, if already read. Default: it is read.
         rank: the rank whose state is read; that of rank 0 if the checkpoint has no such rank.
         world_size: the number of ranks that resume from it. Default: the number that wrote it.
-        mesh: the shape of the mesh over which their models are sharded. Default: as they were saved; one dimension for
-            another number of ranks.
         copied: resources whose tensors are copied by whoever gets them, and soon, as modules do: they stay in the
-            memory of their files. Default: none, and of sharded models never; all tensors have memory of their own.
+            memory of their files. Default: none; all tensors have memory of their own.
+        together: True if all ranks read it, each verifies the checksums of some files, and they tell each other then.
+            Default: this process verifies all.
 
     Raises:
         CheckpointError: any file is missing, torn or altered.
@@ -189,12 +190,7 @@ def read_checkpoint(
         ranks = [*range(saved)]
     else:
         ranks = sorted({0, min(rank, saved - 1)})
-    if manifest.sharded and world_size is not None:
-        from graphtrain.storage.resharded import read_resharded  # which few checkpoints need
-
-        states = read_resharded(path, manifest, ranks, rank, world_size, tuple(mesh))
-    else:
-        states = read_state(path, manifest, ranks, copied)
+    states = read_state(path, manifest, ranks, copied, (rank, world_size) if together and world_size else (0, 1))
     for state in states.values():
         if strange := [name for name, nodes in state.get("progress", {}).items() if not isinstance(nodes, dict)]:
             raise CheckpointError(f"{path}: {STATE_FILE}: the progress of {quoted(strange)} is not a table")

@@ -301,8 +301,8 @@ class Encoder:
             local, sharding = part_of(tensor)
         except ValueError as error:
             raise UnsaveableError(path, str(error)) from None
-        parts = [[*sharding.shape], [*sharding.stride], sharding.dimension, [*sharding.mesh], tensor.requires_grad]
-        return tagged("piece", SavedTensor(local.detach(), name, sharding), *parts)
+        parts = [[*sharding.shape], [*sharding.stride], sharding.dimension, [*sharding.mesh], [*sharding.order]]
+        return tagged("piece", SavedTensor(local.detach(), name, sharding), *parts, tensor.requires_grad)
 
 
 class Decoder:
