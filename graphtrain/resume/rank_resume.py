@@ -76,8 +76,7 @@ def choose(
     def decision() -> dict[str, Any]:
         nonlocal checkpoint
         if run_files is not None:
-            run_files.read = read
-            checkpoint = run_files.find(options.resume)
+            checkpoint = run_files.find(options.resume, read)
         elif options.is_named:
             checkpoint = read(existing_checkpoint(options.resume), None)
         return {"run": uuid.uuid4().hex[:12], "begins": checkpoint is None}
