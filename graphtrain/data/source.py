@@ -36,8 +36,7 @@ from graphtrain.data.stream import Stream
 from graphtrain.data.workers import iterate, shut_down
 from graphtrain.errors import DataError
 from graphtrain.state.content import content_hash
-from graphtrain.state.generators import HOST
-from graphtrain.state.random import RandomAside
+from graphtrain.state.generators import HOST, RandomAside
 from graphtrain.state.reachable import names_in
 
 Resume = Literal["auto", "replay", "state"]

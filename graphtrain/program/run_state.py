@@ -18,10 +18,9 @@ from graphtrain.names import plainly_named, quoted
 from graphtrain.program.bind import ProgramNode
 from graphtrain.program.rounds import is_fetching
 from graphtrain.state.changes import OTHER_SUBMODULES, changes
-from graphtrain.state.generators import AnyGenerator, any_generator
+from graphtrain.state.generators import AnyGenerator, any_generator, named_generators
 from graphtrain.state.objects import MISFITS
 from graphtrain.state.optimizers import kept_groups
-from graphtrain.state.random import named_generators
 from graphtrain.state.restore import restore
 from graphtrain.state.weights import weights_of
 from graphtrain.storage.strides import DEVICES

@@ -21,7 +21,7 @@ from graphtrain.program.triggers import Every
 from graphtrain.report.recorder import Recorder
 from graphtrain.resume import restore
 from graphtrain.state import objects
-from graphtrain.state.random import capture_random
+from graphtrain.state.generators import capture_random
 from graphtrain.storage.encoding import Encoded
 from tests.world import Course, run_through, world
 

@@ -10,8 +10,7 @@ import numpy
 import pytest
 import torch
 
-from graphtrain.state.generators import HOST, NumpyGlobal, generator_of, same_state
-from graphtrain.state.random import seed_all
+from graphtrain.state.generators import HOST, NumpyGlobal, generator_of, same_state, seed_all
 from graphtrain.storage.encoding import Tensors, pack, unpack
 
 GENERATORS: dict[str, Callable[[], Any]] = {
