@@ -18,7 +18,7 @@ from graphtrain.checks import checked_graph
 from graphtrain.kind import DECLARED, Kind
 
 if TYPE_CHECKING:
-    from graphtrain.resume.provenance import Provenance
+    from graphtrain.resume.environment import Provenance
 
 SOUND: set[str] = set()  # hashes of graphs that were checked, with what they were checked for
 KNOWN: dict[str, Kind] = {}  # kinds that are not shipped, and are the same as long as the process lives
