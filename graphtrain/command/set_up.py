@@ -18,7 +18,7 @@ from graphtrain.names import plain_name, suggestion
 from graphtrain.program.resources import SHARDED
 from graphtrain.program.whole_run import PlannedRun
 from graphtrain.ranks import current_ranks
-from graphtrain.state.random import seed_everything
+from graphtrain.state.generators import seed_everything
 from graphtrain.state.weights import fitting, load_weights, uncompiled
 from graphtrain.storage.manifest import MANIFEST_FILE
 from graphtrain.storage.named import checkpoint_folder

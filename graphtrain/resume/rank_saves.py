@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
@@ -21,7 +21,7 @@ import msgpack
 from graphtrain.errors import CheckpointError, GraphtrainError, RankFailedError, RanksDivergedError
 from graphtrain.program.agreement import Agreement
 from graphtrain.ranks import LostRankError, Ranks
-from graphtrain.storage.checkpoint import new_folder, reason_of, write_checkpoint, write_manifest
+from graphtrain.storage.checkpoint import reason_of
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.manifest import OWN_FACTS, Manifest
 from graphtrain.storage.rank_files import Slim, manifest_of, write_files
@@ -128,19 +128,11 @@ class RankSave:
 
     # ---- in the threads that write
 
-    def lead(self, save: Callable[[], Written]) -> Written:
-        """Save as rank 0, and publish the outcome.
-
-        Arguments:
-            save: calls `write`, and does what else belongs to a save.
-
-        Raises:
-            CheckpointError: it cannot be written.
-            RanksDivergedError: what must be equal on all ranks is not.
-            RankFailedError: a rank has ended.
-        """
+    @contextmanager
+    def leading(self) -> Iterator[None]:
+        """A context in which rank 0 writes the checkpoint: if that fails, all ranks learn why."""
         try:
-            written = save()
+            yield
         except BaseException as error:
             kind = next((name for name, kind in _ERRORS.items() if isinstance(error, kind)), CheckpointError.__name__)
             message = error.message if isinstance(error, GraphtrainError) else f"{type(error).__name__}: {error}"
@@ -148,10 +140,36 @@ class RankSave:
             with suppress(LostRankError):
                 self._publish(_OUTCOME, {"kind": kind, "message": message, "hint": getattr(error, "hint", "")})
             raise
+
+    def succeeded(self, written: Written) -> None:
+        """Tell all ranks that the checkpoint is written."""
         facts = {"digest": written.manifest.digest, "not_finite": written.manifest.not_finite}
         self._publish(_OUTCOME, {"name": written.path.name, "facts": facts})
         self._forget()
-        return written
+
+    def files(self, folder: Path, facts: Manifest) -> Manifest:
+        """Write the files of rank 0 to a new folder, and wait for those of the others; returns the manifest.
+
+        Raises:
+            OSError, CheckpointError: they cannot be written.
+            RanksDivergedError: what must be equal on all ranks is not.
+            RankFailedError: a rank has ended.
+        """
+        state, slim, others = self._staged, self._slim, range(1, self._ranks.world_size)
+        if not others:
+            common = Common.of_one(state)
+            report = {"files": write_files(folder, 0, state, common, slim)}
+            return manifest_of(facts, state, common, [], [report], slim)
+        try:
+            common, summaries, report = self._write_files(folder.name, facts)
+            reports = [report, *(self._read(_FILES, rank) for rank in others)]
+        except Exception as error:
+            self._give_up(reason_of(error))
+            for rank in others:  # the folder is removed once none writes any more
+                with suppress(GraphtrainError):
+                    self._read(_FILES, rank)
+            raise
+        return manifest_of(facts, state, common, summaries, reports, slim)
 
     def follow(self, facts: Manifest) -> Written:
         """Write the files of this rank, and return the outcome that rank 0 publishes.
@@ -177,25 +195,6 @@ class RankSave:
     def has_outcome(self, timeout_seconds: float) -> bool:
         """True if rank 0 has published the outcome, within this time."""
         return self._ranks.read(self._of(_OUTCOME, 0), timeout_seconds) is not None
-
-    def write(self, path: Path, facts: Manifest) -> Manifest:
-        """Write the folder of the checkpoint as rank 0, once all ranks have written; returns its manifest."""
-        if self._ranks.world_size == 1:
-            return write_checkpoint(path, self._staged, facts, self._slim)
-        others = range(1, self._ranks.world_size)
-        with new_folder(path, self._staged.given_up) as folder:
-            try:
-                common, summaries, report = self._write_files(folder.name, facts)
-                reports = [report, *(self._read(_FILES, rank) for rank in others)]
-            except Exception as error:
-                self._give_up(reason_of(error))
-                for rank in others:  # the folder is removed once none writes any more
-                    with suppress(GraphtrainError):
-                        self._read(_FILES, rank)
-                raise
-            manifest = manifest_of(facts, self._staged, common, summaries, reports, self._slim)
-            write_manifest(folder, manifest)
-        return manifest
 
     def _write_files(self, name: str, facts: Manifest) -> tuple[Common, list[Digests], dict[str, Any]]:
         """Write this rank's files, once all ranks know what they have in common, to the folder that rank 0 names."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +14,7 @@ from graphtrain.state.codec import MALFORMED, StateReader, StateWriter, shown_pa
 from graphtrain.state.content import is_identical
 from graphtrain.state.generators import any_generator
 from graphtrain.state.kinds import KINDS, is_left_alone
+from graphtrain.state.optimizers import put_gradient
 from graphtrain.state.reachable import Entry, has_stamp, place_of, stamp_of
 from graphtrain.state.snapshot import States, StateSnapshot
 from graphtrain.storage.strides import without_repeats
@@ -28,7 +29,6 @@ def restore(
     snapshot: StateSnapshot,
     section: Mapping[str, Any],
     data: str | None = None,
-    left: Collection[str] = (),
     reader: StateReader | None = None,
 ) -> None:
     """Restore what nothing else saves: what has changed as it was changed, all else as it was in the snapshot.
@@ -36,7 +36,6 @@ def restore(
     Arguments:
         section: that of `StateChanges`.
         data: the name to which the changes were restricted.
-        left: the names of data that stays as it is.
         reader: finds or makes the objects of the section. Default: a new one.
 
     Raises:
@@ -45,10 +44,8 @@ def restore(
     with _naming("the state outside the resources"):
         section, reader = dict(section), reader or reader_of(snapshot, section)
     states: States = {}
-    stays = snapshot.identities(left)
     for node in snapshot.nodes(data):
-        if id(node.value) not in stays:
-            _put_contents(snapshot, node, states)
+        _put_contents(snapshot, node, states)
     for path, change in section.items():
         if snapshot.is_excluded(path):
             continue
@@ -136,11 +133,7 @@ def _put_tensor(tensor: torch.Tensor, saved: torch.Tensor, change: Mapping[str, 
             tensor.copy_(saved)
     if "requires_grad" in change and tensor.is_leaf:
         tensor.requires_grad_(change["requires_grad"])
-    gradient = change.get("grad")
-    if gradient is not None and tensor.grad is not None and tensor.grad.shape == gradient.shape:
-        tensor.grad.copy_(gradient)  # which may be part of a buffer of all gradients
-    elif "requires_grad" in change:
-        tensor.grad = gradient
+        put_gradient(tensor, change.get("grad"))
 
 
 def _fill(target: torch.Tensor, values: torch.Tensor) -> None:

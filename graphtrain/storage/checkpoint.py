@@ -21,10 +21,9 @@ from graphtrain.names import quoted
 from graphtrain.storage.background import uncollected
 from graphtrain.storage.manifest import MANIFEST_FILE, OWN_FACTS, Manifest
 from graphtrain.storage.manifest import read_manifest as read_manifest
-from graphtrain.storage.rank_files import Slim, manifest_of, read_state, write_file, write_files
+from graphtrain.storage.rank_files import read_state, write_file
 from graphtrain.storage.regular import temporary_name
-from graphtrain.storage.sharing import Common
-from graphtrain.storage.state_files import STATE_FILE, Sections, StagedState
+from graphtrain.storage.state_files import STATE_FILE, Sections
 
 _NUMBERS = itertools.count(1)
 
@@ -96,38 +95,16 @@ def _device(value: Any) -> str:
     return next((device for part in inner if (device := _device(part))), "")
 
 
-def write_checkpoint(path: Path, state: StagedState, facts: Manifest, slim: Slim | None = None) -> Manifest:
-    """Write the checkpoint of one process: to a temporary folder, which is flushed to disk, then renamed.
-
-    Arguments:
-        facts: the manifest without digest and checksums.
-        slim: how tensors are divided into files. Default: one file per resource.
-
-    Returns:
-        The manifest.
-
-    Raises:
-        CheckpointError: the disk refuses, or the checkpoint was given up. Nothing is left behind, unless only the final
-            flush of the parent folder fails.
-    """
-
-    with new_folder(path, state.given_up) as folder:
-        common = Common.of_one(state)
-        report = {"files": write_files(folder, 0, state, common, slim)}
-        manifest = manifest_of(facts, state, common, [], [report], slim)
-        write_manifest(folder, manifest)
-    return manifest
-
-
 @contextmanager
 def new_folder(path: Path, given_up: Event) -> Iterator[Path]:
-    """A temporary folder for the files of a checkpoint, and its manifest last; in the end it is renamed to `path`.
+    """A temporary folder that becomes a checkpoint at the end of the context: flushed to the disk, then renamed.
 
     Arguments:
         given_up: once it is set, this does not become a checkpoint.
 
     Raises:
-        CheckpointError: as `write_checkpoint`.
+        CheckpointError: the disk refuses, or the checkpoint was given up. Nothing is left behind, unless only the final
+            flush of the parent folder fails.
     """
     # Numbered, because one that was given up may still be being written.
     temporary = temporary_name(path, next(_NUMBERS))
@@ -147,7 +124,7 @@ def new_folder(path: Path, given_up: Event) -> Iterator[Path]:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write the manifest with its checksum, once all files are in the folder."""
+    """Write the manifest of a new checkpoint, once all other files are written."""
     body = msgpack.packb(manifest.as_plain(), use_bin_type=True, unicode_errors="backslashreplace")
     outer = msgpack.packb({"sha256": hashlib.sha256(body).hexdigest(), "manifest": body})
     write_file(folder / MANIFEST_FILE, [outer])

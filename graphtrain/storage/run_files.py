@@ -44,6 +44,19 @@ def _call(act: Callable[[], Any]) -> Any:
     return act()
 
 
+class NewCheckpoint(NamedTuple):
+    """A checkpoint that is not written yet.
+
+    Attributes:
+        facts: its manifest without digest and checksums.
+        replaced: the checkpoint that it replaces, if it replaces one.
+    """
+
+    path: Path
+    facts: Manifest
+    replaced: Path | None
+
+
 class Written(NamedTuple):
     """A checkpoint on the disk."""
 
@@ -287,25 +300,20 @@ class RunFiles:
         self.count()
         return replace(facts, metrics_bytes=self._metrics.length(), nodes_bytes=self._nodes.length(), run=self._run)
 
-    def save(
+    def new(
         self,
-        write: Callable[[Path, Manifest], Manifest],
         facts: Manifest,
         retentions: Mapping[str, Retention],
         values: Mapping[str, float | None],
-        replaced: Path | None = None,
-    ) -> Written:
-        """Write a checkpoint, then remove those that need not be kept; may be called in any thread.
+        replaced: Path | None,
+    ) -> NewCheckpoint:
+        """A checkpoint that will be written; may be called in any thread.
 
         Arguments:
-            write: writes the folder; is given its path and the facts, and returns the whole manifest.
             facts: the manifest without digest and checksums.
             retentions: of each node that saves, by its path.
             values: of the metrics by which checkpoints are ranked, where they are known.
-            replaced: the checkpoint that this one replaces, whose values are used where there is none. Default: none.
-
-        Raises:
-            CheckpointError: it cannot be written, or was given up.
+            replaced: the checkpoint that this one replaces, whose values are used where there is none.
         """
         for file in (self._metrics, self._nodes):
             file.flush()  # first, so that the checkpoint counts only rows that are on the disk
@@ -318,21 +326,24 @@ class RunFiles:
             metric: earlier(metric) if values.get(metric) is None else values[metric]
             for metric, _ in ranked_by.values()
         }
+        facts = replace(facts, ranked=ranked, ranked_by=ranked_by, follows=self._newest)
         number = max(map(checkpoint_number, checkpoint_paths(self.checkpoints)), default=0) + 1
-        path = self.checkpoints / f"{number:06d}-step-{facts.step}"
-        manifest = write(path, replace(facts, ranked=ranked, ranked_by=ranked_by, follows=self._newest))
-        self._newest = number
-        expired = [replaced] if replaced is not None and replaced != path else []
-        manifests = {old: manifests[old] for old in manifests if old not in self._damaged and old not in expired}
-        manifests[path] = manifest
+        return NewCheckpoint(self.checkpoints / f"{number:06d}-step-{facts.step}", facts, replaced)
+
+    def keep(self, new: NewCheckpoint, manifest: Manifest, retentions: Mapping[str, Retention]) -> Written:
+        """Keep a checkpoint that is written, and remove those that need not be kept; may be called in any thread."""
+        self._newest = checkpoint_number(new.path)
+        self._damaged.discard(new.path)  # somebody has removed the newest, so that numbers are used again
+        replaced = [new.replaced] if new.replaced not in (None, new.path) else []
+        others = {*self._damaged, *replaced}
+        manifests = {path: known for path, known in manifests_in(self.checkpoints).items() if path not in others}
         self._rankings = rankings_of(manifests)
         retention.write_rankings(self.folder / BEST_FILE, self._rankings)
         kept = kept_of(manifests, retentions, self._rankings)
-        expired += [old for old in [*self._damaged, *manifests] if old.name not in kept]
         # Only now that it is on the disk; one by one, so that everything that should be kept exists at any moment.
-        for old in expired:
-            _remove(old)
-        return Written(path, manifest)
+        for path in [*replaced, *(path for path in [*self._damaged, *manifests] if path.name not in kept)]:
+            _remove(path)
+        return Written(new.path, manifest)
 
     def saved(self, written: Written) -> None:
         """Note that a checkpoint is on the disk."""

@@ -21,7 +21,7 @@ import torch
 from graphtrain import CheckpointError
 from graphtrain.storage import rank_files, tensor_files
 from graphtrain.storage.background import Background, largest_first
-from graphtrain.storage.checkpoint import new_folder, read_checkpoint, write_checkpoint, write_manifest
+from graphtrain.storage.checkpoint import new_folder, read_checkpoint, write_manifest
 from graphtrain.storage.encoding import Tensors, UnsaveableError
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.rank_files import Slim, manifest_of, write_file, write_files
@@ -264,7 +264,11 @@ def test_what_is_local_is_saved_and_is_not_in_the_digest(tmp_path: Path) -> None
     staged = StagedState(essential, local_of(sections, essential), StagingBuffers())
     assert staged.digest({}) == staged.summary.digest == state_digest(essential) != state_digest(sections)
     path = tmp_path / "000001-step-1"
-    manifest = write_checkpoint(path, staged, Manifest(**FACTS))
+    common = Common.of_one(staged)
+    with new_folder(path, Event()) as folder:
+        report = {"files": write_files(folder, 0, staged, common)}
+        manifest = manifest_of(Manifest(**FACTS), staged, common, [], [report])
+        write_manifest(folder, manifest)
     assert manifest.digest == staged.digest({}) and "local.safetensors" in manifest.files
     assert_same(read_checkpoint(path).sections, sections)
 
