@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, final
 
 from graphtrain.data import NOTHING
@@ -15,6 +15,7 @@ from graphtrain.errors import DataError
 from graphtrain.kind.batch_limit import BatchLimit
 from graphtrain.state.generators import HOST, AnyGenerator
 from graphtrain.state.random import RandomAside, seed_all
+from graphtrain.storage.state_files import state_digest
 
 
 class Wrapped(Source):
@@ -57,14 +58,20 @@ class AsOpened(Wrapped):
     def __init__(self, source: Source, data: Any, state: DataState) -> None:
         super().__init__(source)
         self._data, self._state = data, state
+        self._captured: Mapping[str, Any] = {}  # when the epoch was opened
+        self._digest = ""
+        self._opened: dict[str, Any] = {}  # the state of the epoch
 
     def open(self, epoch: int, indices: Any = None) -> Opened:
-        captured = self._state.capture(self._data)  # before the data is told the epoch
+        self._capture()  # before the data is told the epoch
         opened = self.source.open(epoch, indices)
         opened.state["batch_size"] = samples_per_batch(self._data)
-        if captured:
-            opened.state["data"] = captured
+        self._opened = opened.state
         return opened
+
+    def _capture(self) -> None:
+        self._captured = self._state.opened[self._state.name(self._data)] = self._state.capture(self._data)
+        self._digest = state_digest({"data": self._captured}) if self._captured else ""
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Any:
         before, now = state.get("batch_size"), samples_per_batch(self._data)
@@ -74,8 +81,19 @@ class AsOpened(Wrapped):
                 f"begun with {before}",
                 f"end this epoch with batches of {before}; or resume from a checkpoint between two epochs",
             )
-        self._state.restore(self._data, state.get("data", {}))
+        if state is self._opened:
+            self._state.restore(self._data, self._captured)
+        else:
+            self._state.restore(self._data, state.get("data", {}))
+            self._capture()
+        self._opened = state
         return self.source.reopen(epoch, drawn, state)
+
+    def position(self) -> dict[str, Any]:
+        if self._captured:  # what has not changed since, such as a cache that is full, is saved once
+            is_same = self._state.digest(self._data) == self._digest
+            self._opened["data"] = None if is_same else self._captured
+        return self.source.position()
 
 
 @final
