@@ -147,7 +147,7 @@ class Agreement:
         For one process, nothing is gathered.
 
         Arguments:
-            partial: a record with the fields known to the caller: `digest`, `payload_bytes`, `has_failed`, `has_batch`,
+            partial: a record with the fields known to the caller: `digest`, `payload_bytes`, `has_batch`,
                 `length` and `samples`. The others are filled in here. Default: none is known.
             carried: at most as many bytes as there is room for.
 

@@ -159,7 +159,6 @@ class Record:
         stops: how many times this rank was asked to stop since it last synchronised, by signals.
         saves: how many times it was asked for a checkpoint.
         seconds: for how long this rank has trained, by its own clock.
-        has_failed: True if its task, such as copying its state, failed; the reason is in the store.
         saves_done: how many saves of the run are over, written or failed, as far as this rank knows.
         has_batch: False where the data of this rank has no further batch.
         length: the batches in the epoch of this rank's data; -1 where it is not known.
@@ -180,14 +179,13 @@ class Record:
     stops: int = 0
     saves: int = 0
     seconds: float = 0.0
-    has_failed: bool = False
     saves_done: int = 0
     has_batch: bool = True
     length: int = -1
     samples: int = 0
     asked: int = 0
 
-    _layout: ClassVar[struct.Struct] = struct.Struct("<QHIQ8sQHHd?I?qqQ")
+    _layout: ClassVar[struct.Struct] = struct.Struct("<QHIQ8sQHHdI?qqQ")
     size: ClassVar[int] = _layout.size
 
     def packed(self) -> bytes:

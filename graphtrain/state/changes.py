@@ -27,12 +27,12 @@ from graphtrain.state.reachable import (
     Entry,
     contents_of,
     has_stamp,
-    is_saveable,
     names_in,
     place_of,
     stamp_of,
 )
 from graphtrain.state.snapshot import States, StateSnapshot, hooks_of, is_hook_of_library, structure_of
+from graphtrain.storage.encoding import is_saveable
 
 Section = Mapping[str, Any]
 

@@ -36,10 +36,9 @@ from graphtrain.state.kinds import (
     is_users,
     is_value,
 )
-from graphtrain.state.modules import note_rates
+from graphtrain.state.optimizers import note_rates
 from graphtrain.state.weights import uncompiled
-from graphtrain.storage.encoding import LEAST_ADDRESS
-from graphtrain.storage.encoding import is_saveable as is_saveable_tensor
+from graphtrain.storage.encoding import LEAST_ADDRESS, is_saveable
 
 MOST_OBJECTS = 200_000
 # Larger containers are not examined; of data, whose samples training does not change, a few suffice.
@@ -345,13 +344,6 @@ def stamp_of(node: Entry) -> str:
             except (RuntimeError, NotImplementedError):  # of a class whose memory is not torch's
                 return f"{value.shape} {value._version}"
     return content_hash(value)
-
-
-def is_saveable(value: Any) -> bool:
-    """True for tensors, arrays and buffers whose values a checkpoint can hold."""
-    if isinstance(value, numpy.ndarray):
-        return type(value) in (numpy.ndarray, numpy.memmap) and not value.dtype.hasobject
-    return isinstance(value, bytearray) or is_saveable_tensor(value)
 
 
 def _position_of(file: Any) -> str:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, final
 
 from graphtrain.errors import UsageError
 from graphtrain.plain import json_value
-from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.named import existing_checkpoint
 from graphtrain.storage.regular import (
@@ -40,8 +40,7 @@ from graphtrain.storage.run_directory import (
     read_status,
     readable_failure,
 )
-from graphtrain.storage.state_files import StagedState
-from graphtrain.storage.store import FolderStore, Read
+from graphtrain.storage.store import FolderStore, NewCheckpoint, Read
 
 Lead = Callable[[Callable[[], Any]], Any]
 """Makes a call on rank 0, and returns its result on all ranks."""
@@ -421,19 +420,22 @@ class RunFiles:
         self.count()
         return replace(facts, metrics_bytes=self._metrics.length(), nodes_bytes=self._nodes.length(), run=self._run)
 
-    def save(
+    def new(
         self,
-        state: StagedState,
         facts: Manifest,
         retentions: Mapping[str, Retention],
         values: Mapping[str, float | None],
-        replaced: Path | None = None,
-        write: Callable[[Path, StagedState, Manifest], Manifest] = write_checkpoint,
-    ) -> Written:
-        """Write a checkpoint, as `FolderStore.save` does; may be called in any thread."""
+        replaced: Path | None,
+    ) -> NewCheckpoint:
+        """A checkpoint that will be written, as `FolderStore.new` names it; may be called in any thread."""
         for file in (self._metrics, self._nodes):
             file.flush()  # first, so that the checkpoint counts only rows that are on the disk
-        return Written(*self._store.save(state, facts, retentions, values, replaced, write))
+        return self._store.new(facts, retentions, values, replaced)
+
+    def keep(self, new: NewCheckpoint, manifest: Manifest, retentions: Mapping[str, Retention]) -> Written:
+        """Keep a checkpoint that is written, as `FolderStore.keep` does; may be called in any thread."""
+        self._store.keep(new, manifest, retentions)
+        return Written(new.path, manifest)
 
     def saved(self, written: Written) -> None:
         """Note that a checkpoint is on the disk."""

@@ -8,10 +8,10 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import final
+from typing import NamedTuple, final
 
 from graphtrain.errors import CheckpointError
-from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.manifest import (
     Manifest,
     checkpoint_number,
@@ -24,9 +24,21 @@ from graphtrain.storage.manifest import (
 from graphtrain.storage.named import newest_checkpoint
 from graphtrain.storage.regular import temporary_name
 from graphtrain.storage.run_directory import BEST_FILE, Ranking, Retention, write_rankings
-from graphtrain.storage.state_files import StagedState
 
 Read = Callable[[Path, Manifest | None], Checkpoint]
+
+
+class NewCheckpoint(NamedTuple):
+    """A checkpoint that is not written yet.
+
+    Attributes:
+        facts: its manifest without digest and checksums.
+        replaced: the checkpoint that it replaces, if it replaces one.
+    """
+
+    path: Path
+    facts: Manifest
+    replaced: Path | None
 
 
 @final
@@ -49,42 +61,36 @@ class FolderStore:
         self._given_up: set[Path] = set()
         self.rankings: dict[str, Ranking] = {}
 
-    def save(
+    def new(
         self,
-        state: StagedState,
         facts: Manifest,
         retentions: Mapping[str, Retention],
         values: Mapping[str, float | None],
-        replaced: Path | None = None,
-        write: Callable[[Path, StagedState, Manifest], Manifest] = write_checkpoint,
-    ) -> tuple[Path, Manifest]:
-        """Write a checkpoint, then remove those that need not be kept; returns its path and its manifest.
+        replaced: Path | None,
+    ) -> NewCheckpoint:
+        """The path of a checkpoint that will be written, and its facts with the values by which it is ranked.
 
         Arguments:
             facts: the manifest without digest and checksums.
             retentions: of each node that saves, by its path.
             values: of the metrics by which checkpoints are ranked, where they are known.
-            replaced: the checkpoint that this one replaces, whose values are used where there is none. Default: none.
-            write: writes the folder. Default: this process writes all of it.
-
-        Raises:
-            CheckpointError: it cannot be written, or was given up.
+            replaced: the checkpoint that this one replaces, whose values are used where there is none.
         """
         path = self.folder / f"{free_number(self.folder):06d}-step-{facts.step}"
         metrics = [rule.best for rule in retentions.values() if rule.best is not None]
         earlier = {metric: self._value(replaced, metric) for metric in metrics if replaced is not None}
         known = {metric: value for metric, value in values.items() if value is not None}
         facts = replace(facts, ranked={**dict.fromkeys(metrics), **earlier, **known})
-        if weight := state.weight_that_is_not_finite:
-            facts = replace(facts, not_finite=weight)
-            if replaced is not None and not self.facts_of(replaced).not_finite:
-                replaced, facts = None, replace(facts, replaces=0)
-        manifest = write(path, state, facts)
+        if facts.not_finite and replaced is not None and not self.facts_of(replaced).not_finite:
+            replaced, facts = None, replace(facts, replaces=0)
+        return NewCheckpoint(path, facts, replaced)
+
+    def keep(self, new: NewCheckpoint, manifest: Manifest, retentions: Mapping[str, Retention]) -> None:
+        """Note that a checkpoint is written, and remove those that need not be kept."""
         # Somebody may have removed the newest ones, so that their numbers are used again.
-        self._given_up.discard(path)
-        self._facts[path] = _retention_facts(manifest)
-        self._keep(retentions, replaced if replaced != path else None)
-        return path, manifest
+        self._given_up.discard(new.path)
+        self._facts[new.path] = _retention_facts(manifest)
+        self._rank(retentions, new.replaced if new.replaced != new.path else None)
 
     def resumed_from(self, path: Path | None, retentions: Mapping[str, Retention]) -> None:
         """Restore the rankings up to a checkpoint; those made after it were given up, and are not ranked.
@@ -97,7 +103,7 @@ class FolderStore:
         self._given_up = {other for other in paths if checkpoint_number(other) > number}
         self.rankings = self._ranked(paths, retentions)
 
-    def _keep(self, retentions: Mapping[str, Retention], replaced: Path | None = None) -> None:
+    def _rank(self, retentions: Mapping[str, Retention], replaced: Path | None) -> None:
         """Rank the checkpoints, and remove those that need not be kept."""
         paths = [path for path in self.own_paths() if path != replaced]
         readable = [path for path in paths if path not in self._unsound]

@@ -20,10 +20,9 @@ import safetensors
 import torch
 
 from graphtrain.storage.manifest import Manifest, is_file_name, read_manifest
-from graphtrain.storage.pieces import Piece
-from graphtrain.storage.rank_files import joined_state, own_pieces, read_files_of
+from graphtrain.storage.pieces import Piece, PieceFiles
+from graphtrain.storage.rank_files import read_state
 from graphtrain.storage.regular import parsed_json, replace_file
-from graphtrain.storage.resharded import joined
 from graphtrain.storage.state_files import Sections
 from graphtrain.storage.tensor_files import TENSOR_SUFFIX, header_of
 from graphtrain.storage.value_types import TYPES
@@ -59,18 +58,16 @@ def stored_weights(path: Path, manifest: Manifest) -> tuple[Sections, Callable[[
     Raises:
         CheckpointError: a file is missing, torn or altered, or does not hold the state.
     """
-    ranks = range(manifest.ranks if manifest.sharded else 1)
-    files = read_files_of(path, manifest, ranks, copied=None)
-    pieces = {name: files[name] for name in map(own_pieces, ranks) if name in files}
+    files = PieceFiles(path)
 
     def stored(value: Any) -> StoredTensor | None:
         if isinstance(value, Piece):
-            return StoredTensor(value.values.dtype, value.sharding.shape, lambda: joined(path, value, pieces))
+            return StoredTensor(value.like.dtype, value.sharding.shape, partial(files.part, value))
         if isinstance(value, torch.Tensor):
             return StoredTensor(value.dtype, tuple(value.shape), value.detach)
         return None
 
-    return joined_state(path, manifest.tensors, files, 0, None), stored
+    return read_state(path, manifest, [0], copied=None)[0], stored
 
 
 def weights_of_model(path: Path, model: str) -> dict[str, StoredTensor]:
