@@ -23,9 +23,8 @@ def iterate(data: Any) -> Iterator[Any]:
     """``iter(data)``, whose workers are started with the signals blocked that ask the run to stop.
 
     A terminal sends Ctrl-C to every process of the group, and a job queue its warning; workers killed by it would end
-    the run before it reaches a save point. Processes inherit the blocked signals of their parent, with every start
-    method. SIGTERM is not blocked, because it ends processes that a worker starts itself; see `WorkerStart`. A signal
-    that arrives meanwhile is delivered to the run afterwards.
+    the run before it reaches a save point. SIGTERM is not blocked, because it ends processes that a worker starts
+    itself; see `WorkerStart`. A signal that arrives meanwhile is delivered to the run afterwards.
     """
     if not getattr(data, "num_workers", 0) or not hasattr(signal, "pthread_sigmask"):
         return iter(data)
@@ -45,12 +44,8 @@ def iterate(data: Any) -> Iterator[Any]:
 def shut_down(iterator: Any, *, even_persistent: bool = False) -> bool:
     """End the worker processes of an iterator over a DataLoader now; True if it has any.
 
-    torch ends them when the iterator is deleted, which may be late: a traceback holds it, or a cycle that waits for the
-    garbage collector.
-
-    Arguments:
-        even_persistent: True ends those of a DataLoader with `persistent_workers` too, after which that DataLoader is
-            of no use. Default: they are left to torch.
+    torch ends them when the iterator is deleted, which may be late. Those of a DataLoader with `persistent_workers` are
+    left to it, unless `even_persistent`, after which that DataLoader is of no use.
     """
     end = getattr(iterator, "_shutdown_workers", None)
     if end is None or (getattr(iterator, "_persistent_workers", False) and not even_persistent):

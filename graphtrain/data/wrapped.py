@@ -19,11 +19,7 @@ from graphtrain.storage.state_files import state_digest
 
 
 class Wrapped(Source):
-    """A source around another one, which answers what is not asked of this one.
-
-    Arguments:
-        source: the other.
-    """
+    """A source around another one, which answers what is not asked of this one."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -47,13 +43,7 @@ class Wrapped(Source):
 
 @final
 class AsOpened(Wrapped):
-    """A source whose data is reopened as it was when the epoch was opened.
-
-    Arguments:
-        source: that of the data.
-        data: what is read, of which the state beside its position is captured.
-        state: of the data of the run.
-    """
+    """A source whose data is reopened as it was, beside its position, when the epoch was opened."""
 
     def __init__(self, source: Source, data: Any, state: DataState) -> None:
         super().__init__(source)
@@ -98,12 +88,7 @@ class AsOpened(Wrapped):
 
 @final
 class Limited(Wrapped):
-    """The first batches of each epoch.
-
-    Arguments:
-        source: that of the data.
-        limit: the most batches, in force from the next epoch on.
-    """
+    """The first batches of each epoch; a limit that is changed is in force from the next one on."""
 
     def __init__(self, source: Source, limit: BatchLimit) -> None:
         super().__init__(source)
@@ -124,22 +109,16 @@ class Limited(Wrapped):
 
 @final
 class Common(Wrapped):
-    """A source under random numbers that follow from the seed and the epoch, and are of no rank.
+    """A source under random numbers that follow from the seed of the run and the epoch, and are of no rank.
 
     Global generators differ between ranks, for dropout, and those that data holds may. An epoch that was begun so is
-    continued so, by one process too, which opens its epochs otherwise.
-
-    Arguments:
-        source: that of the data.
-        data: the data, which may hold generators.
-        seed: of the run.
-        is_shared: False in one process.
+    continued so, by one process too, which opens its epochs otherwise: there it is not shared.
     """
 
     def __init__(self, source: Source, data: Any, seed: int, *, is_shared: bool) -> None:
         super().__init__(source)
         self._data, self._seed, self._is_shared = data, seed, is_shared
-        self._states: list[Any] = []  # of the generators, for the next batch; empty in an epoch that is of one process
+        self._states: list[Any] = []  # of the generators, for the next batch; none in an epoch of one process
 
     def open(self, epoch: int, indices: Any = None) -> Opened:
         self._states = []
