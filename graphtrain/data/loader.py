@@ -7,6 +7,7 @@ may change.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import operator
@@ -19,7 +20,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from graphtrain.data.samplers import announce_epoch, generators_of, length_of, parts_within
-from graphtrain.data.workers import WorkerStart, iterate, shut_down
+from graphtrain.data.workers import iterate, shut_down, start_worker
 from graphtrain.errors import DataError
 from graphtrain.state.generators import HOST, AnyGenerator, generator_of
 from graphtrain.state.kinds import category_of, is_users
@@ -108,7 +109,7 @@ class Loader:
             "num_workers": num_workers,
             "pin_memory": pin_memory,
             "timeout": timeout,
-            "worker_init_fn": WorkerStart(worker_init_fn) if num_workers else worker_init_fn,
+            "worker_init_fn": functools.partial(start_worker, worker_init_fn) if num_workers else None,
             "multiprocessing_context": multiprocessing_context,
             "prefetch_factor": prefetch_factor,
             "persistent_workers": persistent_workers,

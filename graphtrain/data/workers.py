@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
 from types import FrameType
-from typing import Any, final
+from typing import Any
 
 _FOR_THE_RUN = {getattr(signal, name) for name in ("SIGINT", "SIGUSR1", "SIGHUP") if hasattr(signal, name)}
 
@@ -24,7 +24,7 @@ def iterate(data: Any) -> Iterator[Any]:
 
     A terminal sends Ctrl-C to every process of the group, and a job queue its warning; workers killed by it would end
     the run before it reaches a save point. SIGTERM is not blocked, because it ends processes that a worker starts
-    itself; see `WorkerStart`. A signal that arrives meanwhile is delivered to the run afterwards.
+    itself; see `start_worker`. A signal that arrives meanwhile is delivered to the run afterwards.
     """
     if not getattr(data, "num_workers", 0) or not hasattr(signal, "pthread_sigmask"):
         return iter(data)
@@ -54,21 +54,15 @@ def shut_down(iterator: Any, *, even_persistent: bool = False) -> bool:
     return True
 
 
-@final
-class WorkerStart:
+def start_worker(worker_init_fn: Callable[[int], Any] | None, worker_id: int) -> None:
     """The `worker_init_fn` of a `Loader`: SIGTERM is ignored while the parent lives; then the user's function runs.
 
     So a SIGTERM to the whole process group, as job queues send it, stops the run at its next save point. The workers of
     a plain DataLoader are killed by it, and the run with them: torch installs its own handler there.
     """
-
-    def __init__(self, worker_init_fn: Callable[[int], Any] | None) -> None:
-        self._worker_init_fn = worker_init_fn
-
-    def __call__(self, worker_id: int) -> None:
-        signal.signal(signal.SIGTERM, _ignore_while_parent_lives)
-        if self._worker_init_fn is not None:
-            self._worker_init_fn(worker_id)
+    signal.signal(signal.SIGTERM, _ignore_while_parent_lives)
+    if worker_init_fn is not None:
+        worker_init_fn(worker_id)
 
 
 def _ignore_while_parent_lives(signal_number: int, frame: FrameType | None) -> None:

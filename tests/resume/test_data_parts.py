@@ -272,8 +272,8 @@ def test_a_worker_ignores_its_end_while_the_run_lives(monkeypatch: pytest.Monkey
     called: list[int] = []
     monkeypatch.setattr(workers.signal, "signal", lambda *given: handlers.append(given))
     monkeypatch.setattr(workers.os, "kill", lambda *given: killed.append(given))
-    workers.WorkerStart(called.append)(3)
-    workers.WorkerStart(None)(4)
+    workers.start_worker(called.append, 3)
+    workers.start_worker(None, 4)
     (number, handler), _ = handlers
     assert called == [3] and number is signal.SIGTERM
     for parent, ends in (
