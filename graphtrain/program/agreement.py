@@ -34,7 +34,7 @@ from graphtrain.errors import (
 from graphtrain.program.requests import Requests
 from graphtrain.ranks import Failure, LostRankError, Ranks, Record
 from graphtrain.ranks.current import leave
-from graphtrain.state.random import RandomAside, global_generators, seed_everything
+from graphtrain.state.generators import RandomAside, global_generators, seed_everything
 from graphtrain.storage.encoding import Tensors, pack, unpack
 
 if TYPE_CHECKING:

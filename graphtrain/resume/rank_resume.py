@@ -28,8 +28,8 @@ from graphtrain.ranks import Ranks
 from graphtrain.report.recorder import added
 from graphtrain.resume.rank_saves import RankSaves
 from graphtrain.resume.restore import GraphChange, ResumeOptions
+from graphtrain.state.generators import RandomAside, capture_random, global_generators, seed_everything
 from graphtrain.state.objects import SavedObjects
-from graphtrain.state.random import RandomAside, capture_random, global_generators, seed_everything
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.named import existing_checkpoint
@@ -76,8 +76,7 @@ def choose(
     def decision() -> dict[str, Any]:
         nonlocal checkpoint
         if run_files is not None:
-            run_files.read = read
-            checkpoint = run_files.find(options.resume)
+            checkpoint = run_files.find(options.resume, read)
         elif options.is_named:
             checkpoint = read(existing_checkpoint(options.resume), None)
         return {"run": uuid.uuid4().hex[:12], "begins": checkpoint is None}

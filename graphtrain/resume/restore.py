@@ -20,8 +20,8 @@ from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
 from graphtrain.resume.hyper_parameters import Change
 from graphtrain.state.codec import MALFORMED
 from graphtrain.state.data_content import ComparedData, compared_data
+from graphtrain.state.generators import fitted_random
 from graphtrain.state.optimizers import NO_RESUME
-from graphtrain.state.random import fitted_random
 from graphtrain.state.reachable import is_within
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.manifest import Manifest

@@ -24,7 +24,7 @@ from graphtrain.storage.checkpoint import Checkpoint, new_folder, write_manifest
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.rank_files import Slim
-from graphtrain.storage.run_directory import Retention
+from graphtrain.storage.retention import Retention
 from graphtrain.storage.run_files import RunFiles, Written
 from graphtrain.storage.state_files import StagedState, split
 from graphtrain.storage.tensor_files import Layout, StagingBuffers
@@ -306,7 +306,7 @@ class CheckpointWriter(Saves):
             problem = error
         moment, newest, replaced = self._run.moment, self._newest, None
         if newest is not None and moment and moment == self._newest_moment:
-            replaced, facts = newest.path, replace(facts, replaces=newest.first_number)
+            replaced, facts = newest.path, replace(facts, replaces=newest.manifest.first_number(newest.path))
         compiled, before = self._run.compiled, dict(self.saved)
         if compiled.returning:
             former = replaced.name if replaced is not None else ""

@@ -6,13 +6,11 @@ In addition to each `state_dict`, a checkpoint has three sections: `modules`, `g
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from functools import partial
 from typing import Any, final
 
 import torch
 
 from graphtrain.names import plainly_named
-from graphtrain.state.generators import with_generators
 from graphtrain.state.kinds import is_users
 from graphtrain.state.modules import (
     ModuleForm,
@@ -32,7 +30,7 @@ from graphtrain.state.optimizers import (
     restore_optimizer,
 )
 from graphtrain.state.reachable import held_by_state, state_of
-from graphtrain.state.weights import load_weights, weights_of
+from graphtrain.state.weights import load_weights
 
 Section = Mapping[str, Any]
 
@@ -192,9 +190,8 @@ class SavedObjects:
         """
         value = self.stateful[path]
         if path in self.modules:
-            load_weights(value, with_generators(state, partial(weights_of, value)), strict=strict)
+            load_weights(value, state, strict=strict)
             return
-        state = with_generators(state, value.state_dict)
         if path in self.optimizers:
             load_optimizer(value, state)
             return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import operator
 import os
 import shutil
 from collections.abc import Collection, Iterator, Mapping
@@ -86,40 +85,6 @@ class SavedCheckpoint:
             for node, fields in checkpoint.sections["progress"].items()
         }
         return SavedCheckpoint(path, checkpoint.manifest, counts, _device(checkpoint.sections["resources"]) or "cpu")
-
-    @property
-    def ranks(self) -> int:
-        """The number of processes that wrote it."""
-        return self.manifest.ranks
-
-    @property
-    def returns(self) -> int:
-        """How often the run had returned to an earlier checkpoint."""
-        return self.manifest.returns
-
-    @property
-    def trained(self) -> tuple[int, float]:
-        """Steps and fractional epochs."""
-        return self.manifest.step, float(self.manifest.epoch)
-
-    def leads_to(self, newer: SavedCheckpoint) -> bool:
-        """False if the run was resumed from before this checkpoint, so that it never came from here to `newer`."""
-        if self.manifest.metrics_bytes > newer.manifest.metrics_bytes:
-            return False
-        if self._training != newer._training or None in (self._training, newer._training):
-            return self._outer_counts <= newer._outer_counts  # steps and epochs restart with a body
-        return all(map(operator.le, self.trained, newer.trained))
-
-    @property
-    def _outer_counts(self) -> list[float]:
-        return [*self.manifest.clocks.values()]
-
-    @property
-    def _training(self) -> tuple[str, list[float]] | None:
-        """Which training its steps and epochs count, identified by the outer clocks; None if that is unknown."""
-        path = self.manifest.clock_of
-        is_inside = self.manifest.position.startswith(f"{path}/") and self._outer_counts
-        return (path, self._outer_counts) if is_inside or not path else None
 
 
 def _device(value: Any) -> str:

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -22,7 +23,7 @@ import torch
 from graphtrain.storage.manifest import Manifest, is_file_name, read_manifest
 from graphtrain.storage.pieces import Piece, PieceFiles
 from graphtrain.storage.rank_files import read_state
-from graphtrain.storage.regular import parsed_json, replace_file
+from graphtrain.storage.regular import replace_file
 from graphtrain.storage.state_files import Sections
 from graphtrain.storage.tensor_files import TENSOR_SUFFIX, header_of
 from graphtrain.storage.value_types import TYPES
@@ -127,7 +128,7 @@ def open_weights(path: Path) -> dict[str, StoredTensor]:
 
 
 def _indexed(path: Path) -> list[str]:
-    index = parsed_json(path.read_bytes())
+    index = json.loads(path.read_bytes())
     places = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(places, dict) or not all(
         isinstance(name, str) and is_file_name(name) for name in places.values()

@@ -15,8 +15,8 @@ from graphtrain.program.requests import Return
 from graphtrain.resume.rank_resume import choose
 from graphtrain.resume.restore import Restored, ResumeOptions, repeated, restore
 from graphtrain.resume.setup_change import setup_changes, unexplained
+from graphtrain.state.generators import capture_random
 from graphtrain.state.objects import MISFITS
-from graphtrain.state.random import capture_random
 from graphtrain.state.weights import fitting
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.named import checkpoint_folder, existing_checkpoint

@@ -21,11 +21,11 @@ import torch
 from graphtrain import CheckpointError
 from graphtrain.storage import rank_files, tensor_files
 from graphtrain.storage.background import Background, largest_first
-from graphtrain.storage.checkpoint import SavedCheckpoint, new_folder, read_checkpoint, write_manifest
+from graphtrain.storage.checkpoint import new_folder, read_checkpoint, write_manifest
 from graphtrain.storage.encoding import Tensors, UnsaveableError
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.rank_files import Slim, manifest_of, write_file, write_files
-from graphtrain.storage.regular import checksum_of, parsed_json, replace_file, temporary_name, write_pieces
+from graphtrain.storage.regular import checksum_of, replace_file, temporary_name, write_pieces
 from graphtrain.storage.sharing import Common
 from graphtrain.storage.state_files import StagedState, local_of, state_digest
 from graphtrain.storage.tensor_files import Layout, StagingBuffers, read_tensors, stage
@@ -310,10 +310,6 @@ def test_a_file_without_a_header_is_refused(data: bytes, tmp_path: Path) -> None
 # ---- writing
 
 
-def test_numbers_that_json_does_not_have_are_texts() -> None:
-    assert parsed_json("[NaN, Infinity, -Infinity, 1.5, 2]") == ["nan", "inf", "-inf", 1.5, 2]
-
-
 @pytest.mark.parametrize("flush", [False, True])
 def test_a_file_is_replaced_as_a_whole(flush: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if a process of the same number has left its temporary file, and through no link."""
@@ -405,34 +401,3 @@ def test_what_few_checkpoints_need_is_written_only_there() -> None:
     assert not table.keys() & omitted.keys()
     for name, value in omitted.items():
         assert Manifest(**{name: value}).as_plain()[name] == value
-
-
-def saved(**facts: Any) -> SavedCheckpoint:
-    return SavedCheckpoint(Path("000001-step-1"), Manifest(**facts), {}, "cpu")
-
-
-INNER = {"clock_of": "stage", "position": "stage/step"}
-LEADS: list[tuple[dict[str, Any], dict[str, Any], bool]] = [
-    ({"step": 1, "epoch": 0.5}, {"step": 1, "epoch": 0.5}, True),
-    ({"step": 1, "epoch": 0.5}, {"step": 2, "epoch": 0.5}, True),
-    ({"step": 2, "epoch": 0.5}, {"step": 1, "epoch": 0.5}, False),
-    ({"step": 1, "epoch": 1}, {"step": 2, "epoch": 0.5}, False),
-    ({"metrics_bytes": 5}, {"metrics_bytes": 5}, True),
-    ({"metrics_bytes": 5}, {"metrics_bytes": 4, "step": 9}, False),
-    # In one stage, by its own steps; in another, by the clocks around it.
-    ({**INNER, "clocks": {"a": 1}, "step": 3}, {**INNER, "clocks": {"a": 1}, "step": 2}, False),
-    ({**INNER, "clocks": {"a": 1}, "step": 3}, {**INNER, "clocks": {"a": 1}, "step": 3}, True),
-    ({**INNER, "clocks": {"a": 1}, "step": 3}, {**INNER, "clocks": {"a": 2}, "step": 1}, True),
-    ({**INNER, "clocks": {"a": 2}, "step": 1}, {**INNER, "clocks": {"a": 1}, "step": 3}, False),
-    ({**INNER, "clocks": {"a": 1}, "step": 3}, {**INNER, "clocks": {"a": 1}, "step": 2, "position": "stage"}, True),
-    # Which training it is in is not known where no clock is around it.
-    ({**INNER, "clocks": {}, "step": 3}, {**INNER, "clocks": {}, "step": 2}, True),
-    ({"step": 3}, {**INNER, "clocks": {"a": 1}, "step": 2}, True),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("older", "newer", "leads"), LEADS)
-def test_whether_a_run_came_from_one_checkpoint_to_another(
-    older: dict[str, Any], newer: dict[str, Any], leads: bool
-) -> None:
-    assert saved(**older).leads_to(saved(**newer)) is leads
