@@ -418,6 +418,7 @@ class StatefulObjects:
         if self.snapshot is not None and "resources" in sections:
             encoded = {"reachable": state.reachable, "progress": state.progress, "slots": state.slots}
             self.reader = reader_of(self.snapshot, encoded)
+        self.data_state.saved = state.reachable
         self.objects.reshape(state.modules, state.resources, exempt.fresh)
         self.saved_optimizers = state.optimizers
         add_groups(self, state.optimizers)
