@@ -19,7 +19,7 @@ from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
 from graphtrain.resume.hyper_parameters import CLASS, Change
 from graphtrain.state.codec import MALFORMED
-from graphtrain.state.data_content import ComparedData, compared_data
+from graphtrain.state.data_content import compared_data
 from graphtrain.state.modules import NO_RESUME
 from graphtrain.state.random import fitted_random
 from graphtrain.state.reachable import is_within
@@ -224,14 +224,14 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
     run.watch.load(manifest.seconds)
     with _named_failure(checkpoint):
         not_restored = run.enter(state, place, Exemptions(as_set_up, change.replaced))
-        compared = _compared_data(run, manifest, state)
+        changed_data, sampled = _compared_data(run, manifest, state)
 
     # Before the hyper-parameters are applied: those taken from `setup` are not what was saved.
     left_out = [
         f"not_state: {'+' if path in compiled.state.left_out else '-'} {path}"
         for path in sorted({*manifest.not_state} ^ {*compiled.state.left_out})
     ]
-    lost = [*compiled.state.not_restored(), *compared.changed]
+    lost = [*compiled.state.not_restored(), *changed_data]
     lost = lost or ([] if left_out else compiled.state.differs_from(state.reachable))
     # What was not saved is lost, as the line of the resume says: another module, for instance.
     parts = (as_set_up, not_restored, left_out, manifest.unknown, change.renaming.names, change.difference.matters)
@@ -255,7 +255,7 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
         lost,
         change.aside(),
         is_as_saved=is_as_written and not (any(parts) or decisions.chosen or lost),
-        sampled=compared.sampled,
+        sampled=sampled,
     )
 
 
@@ -275,11 +275,11 @@ def _fitted(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> tup
     return checkpoint, resized
 
 
-def _compared_data(run: Session, manifest: Manifest, state: RunState) -> ComparedData:
+def _compared_data(run: Session, manifest: Manifest, state: RunState) -> tuple[list[str], str]:
     """How the data compares with that of the saved run."""
     snapshot = run.compiled.state.snapshot
     if snapshot is None:
-        return ComparedData()
+        return [], ""
     reported = run.environment.changed_data(manifest) if run.environment is not None else []
     return compared_data(manifest.data_content, snapshot, state.reachable, reported)
 

@@ -93,7 +93,7 @@ class Entry:
     covered: frozenset[str] = frozenset()  # attributes with the name of an entry in its `state_dict`
     is_entered: bool = True  # False for a container too large to be examined
     length: int = 0  # of a container
-    stamp: str = ""  # what tells whether it has changed, without contents: a hash, a position
+    stamp: Any = ""  # what tells whether it has changed beside its contents: a hash, a position, other modules
     keys: tuple[Any, ...] = ()  # its contents; of a very large container nothing
     parts: tuple[Any, ...] = ()
 
@@ -144,25 +144,25 @@ class Reachable:
         self._walk()
         optimizers = [held for held in self.stateful.values() if isinstance(held, torch.optim.Optimizer)]
         self.made_states = {id(part) for each in optimizers for state in each.state.values() for part in state.values()}
-        for node in filter(None, map(self.by_path.get, covered)):
-            if node.is_shared and keeps_state(node.value):
-                self.stateful[node.path] = node.value
-        for node in self.by_path.values():
-            self._note_bound(node)
+        for entry in filter(None, map(self.by_path.get, covered)):
+            if entry.is_shared and keeps_state(entry.value):
+                self.stateful[entry.path] = entry.value
+        for entry in self.by_path.values():
+            self._note_bound(entry)
         for module, namespace in sorted(self._globals.items()):
-            node = Entry(f"{module}:", namespace, "globals")
-            node.keys, node.parts = KINDS["globals"].contents(namespace)
-            self.by_path[node.path] = node
+            entry = Entry(f"{module}:", namespace, "globals")
+            entry.keys, entry.parts = KINDS["globals"].contents(namespace)
+            self.by_path[entry.path] = entry
 
     def _walk(self) -> None:
         optimizers: collections.deque[Entry] = collections.deque()  # last: most parameters belong to modules
         while self._waiting or optimizers:
-            node = (self._waiting or optimizers).popleft()
-            if node.category == "optimizer" and self._waiting:
-                optimizers.append(node)
+            entry = (self._waiting or optimizers).popleft()
+            if entry.category == "optimizer" and self._waiting:
+                optimizers.append(entry)
                 continue
-            for path, value, is_covered in self._children(node):
-                self._add(path, value, is_covered, is_data=node.is_data)
+            for path, value, is_covered in self._children(entry):
+                self._add(path, value, is_covered, is_data=entry.is_data)
 
     def find(self, value: Any) -> Entry | None:
         """The entry of this very object."""
@@ -192,69 +192,69 @@ class Reachable:
         code: Any = type(value)
         if category in ("function", "tensor"):
             code = value.__code__ if category == "function" else value.grad_fn
-        node = Entry(path, value, category, is_covered, is_data, code)
+        entry = Entry(path, value, category, is_covered, is_data, code)
         # Not a module on the device `meta`, such as one that gets its parameters from `functional_call`.
         is_empty = isinstance(value, torch.nn.Module) and any(tensor.is_meta for tensor in value.parameters())
         is_part = id(value) in self._of_data and category not in ("module", "optimizer")
         if not (is_covered or is_data or is_part or is_empty) and keeps_state(value):
             self.stateful[path] = value
-        self.by_id[id(value)] = self.by_path[path] = node
-        self._waiting.append(node)
+        self.by_id[id(value)] = self.by_path[path] = entry
+        self._waiting.append(entry)
 
-    def _note_bound(self, node: Entry) -> None:
+    def _note_bound(self, entry: Entry) -> None:
         """Note that changes in an object, or within its items, are not looked for."""
-        what, size = "", node.length
-        if node.is_data or node.is_covered:
+        what, size = "", entry.length
+        if entry.is_data or entry.is_covered:
             return
-        if node.category == "hidden":
-            what = f"is a {node.code.__module__}.{node.code.__qualname__}, {_NOT_LOOKED_FOR}"
+        if entry.category == "hidden":
+            what = f"is a {entry.code.__module__}.{entry.code.__qualname__}, {_NOT_LOOKED_FOR}"
         elif size > MOST_COMPARED:
             what = f"has {size:,} items, {_NOT_LOOKED_FOR}"
         # Constants cannot change in place, and objects listed elsewhere are compared there.
-        elif (not node.is_entered or node.category == "set") and not all(
-            is_constant(member) or id(member) in self.by_id for member in (*node.keys, *node.parts)
+        elif (not entry.is_entered or entry.category == "set") and not all(
+            is_constant(member) or id(member) in self.by_id for member in (*entry.keys, *entry.parts)
         ):
             what = f"has {size:,} items, {_NOT_LOOKED_FOR}"
-            if node.is_entered:
+            if entry.is_entered:
                 what = f"is a set of objects, in which changes are not looked for: use a list, or {REMEDY}"
         # Not within an object of a class with a `state_dict` of its own.
         owners = (path for path in self.stateful if what and self.by_path[path].category == "object")
-        if what and not is_within(node.path, list(owners)):
-            self.bounds.setdefault(node.path, what)
+        if what and not is_within(entry.path, list(owners)):
+            self.bounds.setdefault(entry.path, what)
 
     # ---- contents of an object
 
-    def _children(self, node: Entry) -> Iterator[Child]:
-        value, path, category = node.value, node.path, node.category
+    def _children(self, entry: Entry) -> Iterator[Child]:
+        value, path, category = entry.value, entry.path, entry.category
         if category in _CONTAINERS:
-            node.length = len(value)
-            node.is_entered = node.length <= (MOST_ITEMS_OF_DATA if node.is_data else MOST_ITEMS)
+            entry.length = len(value)
+            entry.is_entered = entry.length <= (MOST_ITEMS_OF_DATA if entry.is_data else MOST_ITEMS)
         if category in KINDS:
-            node.keys, node.parts = contents_of(node)
-        if has_stamp(node):
-            node.stamp = stamp_of(node)
+            entry.keys, entry.parts = contents_of(entry)
+        if has_stamp(entry):
+            entry.stamp = stamp_of(entry)
         match category:
             case "module":
                 # Objects made by the compiler hold its bookkeeping, and the module.
                 is_compiler = type(value).__module__.startswith("torch._dynamo")
-                node.ignored = frozenset(vars(value)) if is_compiler else _MODULE
+                entry.ignored = frozenset(vars(value)) if is_compiler else _MODULE
                 parts = {**value._modules, **value._parameters, **value._buffers}
                 yield from ((f"{path}.{name}", part, True) for name, part in parts.items())
                 yield from _in_hooks(value, path, HOOKS)
             case "optimizer":
-                node.ignored = _OPTIMIZER
+                entry.ignored = _OPTIMIZER
                 yield f"{path}.step", vars(value).get("step"), False  # if it was replaced
                 yield from _in_hooks(value, path, _HOOKS_OF_OPTIMIZERS)
                 yield f"{path}.param_groups", value.param_groups, True
             case "object":
-                node.ignored = frozenset(getattr(type(value), NOT_STATE, ()))
-                node.ignored |= _LOADER if isinstance(value, DataLoader) else frozenset()
+                entry.ignored = frozenset(getattr(type(value), NOT_STATE, ()))
+                entry.ignored |= _LOADER if isinstance(value, DataLoader) else frozenset()
                 if path in self.stateful:
                     state = state_of(value)
-                    node.covered = frozenset(map(str, state)) | held_by_state(value, state)
+                    entry.covered = frozenset(map(str, state)) | held_by_state(value, state)
             case "tensor":
                 if not torch.nn.parameter.is_lazy(value) and value.is_leaf and value.grad is not None:
-                    yield f"{path}.grad", value.grad, node.is_covered
+                    yield f"{path}.grad", value.grad, entry.is_covered
                 yield from [(f"{path}.__dict__", value.__dict__, False)] if value.__dict__ else ()
                 yield from _in_hooks(value, path, _HOOKS_OF_TENSORS)
             case "generator":
@@ -265,18 +265,18 @@ class Reachable:
             case "function":
                 yield from self._in_function(value, path)
             case "array":
-                node.keys = value.shape, value.dtype
+                entry.keys = value.shape, value.dtype
                 if not value.flags.writeable and isinstance(value.base, numpy.ndarray):
-                    yield f"{path}.base", value.base, node.is_covered
+                    yield f"{path}.base", value.base, entry.is_covered
             case "run":
                 held = getattr(value, OF_A_RUN)()[0]
                 yield from ((f"{path}.resources[{name!r}]", part, False) for name, part in held.items())
-        if node.is_entered:
-            yield from parts_of(node)
+        if entry.is_entered:
+            yield from parts_of(entry)
         if category == "class":
             yield from _in_class(value)
         elif category in _CONTAINERS and type(value) not in _PLAIN_CONTAINERS:
-            yield f"{path}.__dict__", getattr(value, "__dict__", None), node.is_covered
+            yield f"{path}.__dict__", getattr(value, "__dict__", None), entry.is_covered
         is_of_class = category in ("module", "optimizer", "object", *_CONTAINERS)
         if self._with_code and is_of_class and type(value) not in self._classes:
             self._classes.add(type(value))
@@ -316,25 +316,29 @@ class Reachable:
                 yield f"{module}:{name}", value, False
 
 
-def contents_of(node: Entry) -> Contents:
+def contents_of(entry: Entry) -> Contents:
     """The present contents of an object of a kind with contents; of a very large container nothing."""
-    if node.category in _CONTAINERS and len(node.value) > MOST_COMPARED:
+    if entry.category in _CONTAINERS and len(entry.value) > MOST_COMPARED:
         return (), ()
-    return KINDS[node.category].contents(node.value)
+    return KINDS[entry.category].contents(entry.value)
 
 
-def has_stamp(node: Entry) -> bool:
+def has_stamp(entry: Entry) -> bool:
     """True for an object of which a stamp tells whether it has changed: other tensors and arrays are always saved."""
-    if node.category in _MOST_BYTES and not node.is_covered:
-        is_read_only = node.category == "array" and not node.value.flags.writeable
-        return node.is_data or is_read_only or node.category == "buffer" or not is_saveable(node.value)
-    return node.category in ("file", "watched", "run")
+    if entry.category in _MOST_BYTES and not entry.is_covered:
+        is_read_only = entry.category == "array" and not entry.value.flags.writeable
+        return entry.is_data or is_read_only or entry.category == "buffer" or not is_saveable(entry.value)
+    return entry.category in ("module", "file", "watched", "run")
 
 
-def stamp_of(node: Entry) -> str:
+def stamp_of(entry: Entry) -> Any:
     """The present stamp of an object."""
-    value = node.value
-    match node.category:
+    value = entry.value
+    match entry.category:
+        case "module":  # of its tensors `ModuleForm` knows, but for data
+            tensors = (*value._parameters, None, *value._buffers) if entry.is_data else ()
+            hooks = [hook for hook in hooks_of(value) if getattr(hook, "__name__", "") != "_infer_parameters"]
+            return tuple(map(id, value._modules.values())), tuple(map(id, hooks)), tensors
         case "file":
             return _position_of(value)
         case "run":
@@ -403,6 +407,11 @@ def _in_hooks(value: Any, path: str, names: Collection[str]) -> Iterator[Child]:
             yield from ((f"{path}.{name}[{number}]", hook, False) for number, hook in enumerate(hooks.values()))
 
 
+def hooks_of(module: Any) -> list[Any]:
+    """The hooks of a module."""
+    return [hook for name in HOOKS for hook in getattr(module, name).values()]
+
+
 def _hooks_of_all() -> Iterator[tuple[str, Any]]:
     """The user's hooks that torch calls for all modules, or for all optimizers."""
     for module in map(sys.modules.__getitem__, _MODULES_WITH_HOOKS):
@@ -412,31 +421,31 @@ def _hooks_of_all() -> Iterator[tuple[str, Any]]:
                 yield from ((f"{module.__name__}.{name}[{number}]", hook) for number, hook in enumerate(hooks))
 
 
-def parts_of(node: Entry) -> Iterator[Child]:
+def parts_of(entry: Entry) -> Iterator[Child]:
     """A part of an object with contents, by attribute, number or key."""
-    path, is_covered = node.path, node.is_covered
-    match node.category:
+    path, is_covered = entry.path, entry.is_covered
+    match entry.category:
         case "module" | "optimizer" | "object" | "class" | "function" | "globals":
-            is_covered = is_covered and node.category != "module"
-            for name, part in zip(node.keys, node.parts, strict=True):
-                if name not in node.ignored:
-                    yield place_of(node, name), part, is_covered or name in node.covered
+            is_covered = is_covered and entry.category != "module"
+            for name, part in zip(entry.keys, entry.parts, strict=True):
+                if name not in entry.ignored:
+                    yield place_of(entry, name), part, is_covered or name in entry.covered
         case "list" | "tuple" | "deque":
-            yield from ((f"{path}[{number}]", part, is_covered) for number, part in enumerate(node.parts))
+            yield from ((f"{path}[{number}]", part, is_covered) for number, part in enumerate(entry.parts))
         case "mapping":
-            for number, (key, part) in enumerate(zip(node.keys, node.parts, strict=True)):
+            for number, (key, part) in enumerate(zip(entry.keys, entry.parts, strict=True)):
                 shown = f"#{number}" if type(key) is int and key >= LEAST_ADDRESS else _shown_key(key)
                 yield f"{path}[{shown}]", part, is_covered
                 if not is_constant(key):
                     yield f"{path}.keys()[{number}]", key, is_covered
-            yield f"{path}.default_factory", getattr(node.value, "default_factory", None), is_covered
+            yield f"{path}.default_factory", getattr(entry.value, "default_factory", None), is_covered
         case "cell":
-            yield from ((f"{path}.cell_contents", part, False) for part in node.parts)
+            yield from ((f"{path}.cell_contents", part, False) for part in entry.parts)
 
 
-def place_of(node: Entry, name: str) -> str:
+def place_of(entry: Entry, name: str) -> str:
     """The path of an attribute, or of a global."""
-    return f"{node.path}{'' if node.category == 'globals' else '.'}{name}"
+    return f"{entry.path}{'' if entry.category == 'globals' else '.'}{name}"
 
 
 def _shown_key(key: Any) -> str:
