@@ -164,6 +164,8 @@ class Node:
 
 if __name__ == "__main__":  # `python -m tests.rows ROW FOLDER SCRIPT`: a resume in an interpreter of its own
     __file__ = sys.argv[3]  # the script that began the run: another one would be a change of the code
+    if not __file__:
+        del __file__
     from tests import rows as named
     from tests.resume.setups import ROWS as EVERY
 

@@ -80,10 +80,6 @@ class Liveness:
         fetched = {path for node in self._program.nodes if is_fetching(node) for path in node.plan_node.own_writes}
         return bool(fetched & self.names(position, ended))
 
-    def comes_between_batches(self) -> bool:
-        """True if there is a position at which no batch is alive."""
-        return any(not node.bypassed and not self.has_batch(node.index) for node in self._program.nodes)
-
     def transient(self, position: int, ended: bool = False) -> list[str]:
         """Those that are declared transient; where there are any, it is not a save point."""
         return self._points.transient(self._program.nodes[position].path, ended=ended)

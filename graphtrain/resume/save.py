@@ -59,6 +59,8 @@ class _Newest:
 class CheckpointWriter(Saves):
     """Saves where everything alive can be saved; elsewhere it refuses, so that the next position is tried.
 
+    Several ranks save between two windows only, so that any number of ranks can resume.
+
     One checkpoint is written at a time, from one copy of the state; a further save waits for it. A save replaces the
     newest checkpoint if no clock has moved since, and the graph and the hyper-parameters are the same.
 
@@ -94,7 +96,6 @@ class CheckpointWriter(Saves):
         self._written_moment: Mapping[str, Fraction] = {}  # of the checkpoint that is being written
         self._policy = SavePolicy()
         self._attempts = 0
-        self._passed = 0  # positions inside a window or a batch, while something waited
         self.refusal = self.way_out = ""
         self.saved: dict[str, str] = {}
         self.returns = 0
@@ -125,19 +126,6 @@ class CheckpointWriter(Saves):
         """The paths of the nodes that requested a checkpoint that the run can go back to, or that is being written."""
         return self._askers.union(self.saved)
 
-    def comes_later(self) -> bool:
-        """True in the middle of a window or of a batch, after which any number of ranks can resume.
-
-        False after too long a wait, and if every position of the graph has a batch.
-        """
-        if self._ranks.are_one:
-            return False
-        compiled, loop = self._run.compiled, self._run.loop
-        is_open = any(node.fields[field.name] for node, field in counters_of(compiled.program))
-        is_inside = is_open or compiled.liveness.has_batch(loop.position, loop.ended)
-        self._passed = self._passed + 1 if is_inside else 0
-        return 0 < self._passed <= _PATIENCE and compiled.liveness.comes_between_batches()
-
     def save(self, policy: SavePolicy, values: Mapping[str, float | None], askers: frozenset[str]) -> bool:
         """Save at this position; False if it is not a save point. It is on disk once `take_written` is True.
 
@@ -154,6 +142,12 @@ class CheckpointWriter(Saves):
         compiled, loop = self._run.compiled, self._run.loop
         if transient := compiled.liveness.transient(loop.position, loop.ended):
             return self._refuse(transient, "declared transient")
+        if not self._ranks.are_one and (what := self._what_is_open()):
+            self.refusal = f"{what}, and several ranks save between two windows"
+            self._attempts += 1
+            if self._attempts == _PATIENCE:
+                self._notices.once(f"no save point in {_PATIENCE} transitions: {self.refusal}; training on to the next")
+            return False
         try:
             with self._run.watch.measure("save"):
                 self._wait()
@@ -173,6 +167,15 @@ class CheckpointWriter(Saves):
             return self._refuse([slot], reason)
         self._attempts = 0
         return True
+
+    def _what_is_open(self) -> str:
+        """What another number of ranks could not resume with at this position, in words; nothing at the end."""
+        compiled, loop = self._run.compiled, self._run.loop
+        if loop.ended:
+            return ""
+        if any(node.fields[field.name] for node, field in counters_of(compiled.program)):
+            return "a window of gradients is open"
+        return "a batch is in use" if compiled.liveness.has_batch(loop.position) else ""
 
     def settle(self) -> None:
         """Complete the save under way, if it has been written.

@@ -100,15 +100,14 @@ def _recorded(run: LiveRun) -> None:
 
 def _save_or_stop(run: LiveRun) -> Answer:
     requests = run.requests
-    is_early = run.writer.comes_later()  # several ranks save between two batches if they can
-    if "save" in requests and not is_early and _save(run):
+    if "save" in requests and _save(run):
         requests.saved()
     if "stop" not in requests:
         return None
     if run.life.state == "running":
         run.life.go("ask_to_stop")
     # What could not be saved for the other request cannot be saved for this one.
-    if is_early or "save" in requests or not run.save(requests.stop_policy):
+    if "save" in requests or not run.save(requests.stop_policy):
         return None
     requests.clear()
     return Outcome.STOPPED
@@ -124,8 +123,9 @@ def _save(run: LiveRun) -> bool:
 
 
 def _reached(run: LiveRun) -> Answer:
+    if not run.save(run.requests.stop_policy):
+        return None  # as a stop, it waits for the next save point
     run.requests.clear()
-    run.save(run.requests.stop_policy)
     return Outcome.REACHED
 
 

@@ -65,7 +65,6 @@ def test_what_is_no_save_point(tmp_path: Path) -> None:
     assert len({cut.transition for cut in cuts}) == len(cuts) < 11
 
 
-@pytest.mark.full
 def test_the_first_field_and_the_first_row_are_named(tmp_path: Path) -> None:
     whole = trained(tmp_path, "whole")
     trained(
@@ -82,7 +81,6 @@ def test_the_first_field_and_the_first_row_are_named(tmp_path: Path) -> None:
     assert any(line.endswith(" -> none") and line.startswith("metrics.jsonl, row ") for line in lines)
 
 
-@pytest.mark.full
 def test_rows_that_the_clock_decides_are_not_compared_nor_in_the_digest(tmp_path: Path) -> None:
     it = world(small_fit(log_every=["1 steps", "1 hours"]))
     whole = trained(tmp_path, "whole", it=it)

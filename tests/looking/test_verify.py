@@ -200,7 +200,6 @@ def test_a_graph_without_a_clock_with_a_kind_of_the_script(folder: Path, command
 
 
 @pytest.mark.second(1)
-@pytest.mark.full
 @pytest.mark.parametrize(
     "script", [COUNTING, GLOBAL_ITERATOR], ids=["an iterator in the data set", "an iterator in a global variable"]
 )
@@ -345,7 +344,6 @@ def test_how_a_run_began_must_be_known(tiny: Path, command: Command) -> None:
     assert "how the run started is not known" in command("verify", "tiny.py", "--run-dir", "r").err
 
 
-@pytest.mark.full
 def test_a_graph_that_was_rewired_between_two_checkpoints(tiny: Path, command: Command) -> None:
     graph = Graph.load("fit").set("checkpoint", every="4 batches", keep=99)
     trainer = trainer_of("tiny.py", graph)
@@ -359,7 +357,6 @@ def test_a_graph_that_was_rewired_between_two_checkpoints(tiny: Path, command: C
     assert [row[:2] for row in rows(result)][1] == names[:2]
 
 
-@pytest.mark.full
 def test_state_that_cannot_be_loaded_back_is_reported_for_its_span(folder: Path, command: Command) -> None:
     """A resource whose state is not loaded exactly: no replay from there can be begun."""
     forgetful = TINY.replace(

@@ -116,7 +116,8 @@ def test_a_row_that_is_cut_goes_on_as_if_it_had_not_been(name: str, tmp_path: Pa
 def in_a_fresh_interpreter(name: str, run_dir: Path) -> Any:
     """The outcome in a new interpreter, with other hashes of strings and other addresses."""
     environment = {**os.environ, "PYTHONHASHSEED": "12345", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "tests.rows", name, str(run_dir), str(sys.modules["__main__"].__file__)]
+    script = getattr(sys.modules["__main__"], "__file__", "")  # none where tests run side by side
+    command = [sys.executable, "-m", "tests.rows", name, str(run_dir), str(script)]
     return json.loads(subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=True).stdout)
 
 

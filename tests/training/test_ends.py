@@ -207,6 +207,7 @@ def judged(graph: Graph, values: Iterable[float] = (), **more: Any) -> World:
 @pytest.mark.parametrize(
     ("values", "parameters", "epochs"),
     [
+        ([5, math.nan, 5, 3, 3, 3, 3, 3], {"patience": 9}, 2),
         ([3, 2, 2, 2, 2, 1, 1, 1], {"patience": 3}, 5),
         ([3, 2, 2, 2, 1, 1, 1, 1], {"patience": 3}, 8),
         ([3, 2.9, 2.8, 2.7, 2.6, 2.5, 2.4, 2.3], {"patience": 2, "min_delta": 0.5}, 3),
@@ -214,7 +215,6 @@ def judged(graph: Graph, values: Iterable[float] = (), **more: Any) -> World:
         ([5, 4, 0.5, 3, 3, 3, 3, 3], {"stopping_threshold": 1, "patience": 9}, 3),
         ([5, 40, 5, 3, 3, 3, 3, 3], {"divergence_threshold": 10, "patience": 9}, 2),
         ([0.1, 0.9, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1], {"mode": "max", "stopping_threshold": 0.8, "patience": 9}, 2),
-        ([5, math.nan, 5, 3, 3, 3, 3, 3], {"patience": 9}, 2),
         ([5, math.nan, 5, 3, 3, 3, 3, 3], {"patience": 9, "check_finite": False}, 8),
         ([math.nan, math.nan, 1, 1, 1, 1, 1, 1], {"patience": 2, "check_finite": False}, 2),
         ([1, 2, 3, 4, 5, 6, 7, 8], {"patience": 1, "min_epochs": 4}, 4),

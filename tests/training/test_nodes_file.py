@@ -135,7 +135,6 @@ def test_going_on_in_another_graph_has_a_header_and_keeps_totals(tmp_path: Path)
     assert activity.at(-1)["runs"]["next_batch"] == trainer.progress["next_batch"]["runs"] == 21
 
 
-@pytest.mark.full
 def test_renamed_nodes_keep_their_counts(whole: Whole, tmp_path: Path) -> None:
     """In place, and in another process, which resumes from a checkpoint of the former names; bodies move along."""
     trainer = counted(tmp_path / "placed")
