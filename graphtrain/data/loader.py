@@ -21,10 +21,11 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 from graphtrain.data.samplers import announce_epoch, generators_of, length_of, parts_within
 from graphtrain.data.workers import WorkerStart, iterate, shut_down
 from graphtrain.errors import DataError
+from graphtrain.state.code_names import names_in
 from graphtrain.state.generators import HOST, AnyGenerator, any_generator, generator_of
 from graphtrain.state.kinds import category_of, is_users
 from graphtrain.state.random import RandomAside, seed_all
-from graphtrain.state.reachable import Reachable, names_in
+from graphtrain.state.reachable import Reachable
 
 # Objects in which a generator may appear while data is fetched: those nearest to the data set.
 _MOST_WATCHED = 16

@@ -36,10 +36,10 @@ from graphtrain.data.samplers import (
 from graphtrain.data.stream import Stream
 from graphtrain.data.workers import iterate, shut_down
 from graphtrain.errors import DataError
+from graphtrain.state.code_names import names_in
 from graphtrain.state.content import content_hash
 from graphtrain.state.generators import HOST, with_generators, without_generators
 from graphtrain.state.random import RandomAside, capture_random, restore_random
-from graphtrain.state.reachable import names_in
 
 Resume = Literal["auto", "replay", "state"]
 

@@ -16,24 +16,14 @@ from typing import Any, final
 import numpy
 from torch.nn.modules.lazy import LazyModuleMixin
 
+from graphtrain.state.code_names import names_in
 from graphtrain.state.codec import StateWriter, UnknownStateError, shown_path
 from graphtrain.state.content import are_equal, is_equal, is_identical
+from graphtrain.state.entries import Entry, contents_of, has_stamp, hooks_of, is_saveable, place_of, stamp_of
 from graphtrain.state.generators import any_generator
 from graphtrain.state.graphs import KEEPS_GRAPH, computed_again
 from graphtrain.state.kinds import KINDS, MOST_COMPARED, category_of, is_left_alone, is_reopened, is_users, is_value
-from graphtrain.state.reachable import (
-    OF_THE_COMPILER,
-    REMEDY,
-    Entry,
-    contents_of,
-    has_stamp,
-    hooks_of,
-    is_saveable,
-    is_within,
-    names_in,
-    place_of,
-    stamp_of,
-)
+from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY, is_within
 from graphtrain.state.snapshot import States, StateSnapshot
 
 Section = Mapping[str, Any]
@@ -109,6 +99,8 @@ class _Finder:
         value, category = entry.value, entry.category
         if category == "tensor":
             return entry.is_covered and not value.__dict__
+        if category == "array":
+            return entry.is_covered or not value.flags.writeable
         if category == "module":
             if stamp_of(entry) != entry.stamp:
                 return False
@@ -154,7 +146,7 @@ class _Finder:
             around = [vars(each.value) for each in listed if each.category == "module" and is_within(path, [each.path])]
             flags = [name for attributes in around for name, part in attributes.items() if part is True]
             if any("hook" in name for name in flags):
-                others = [each for each in others if each[0] != "hooks"]
+                others = [what for what in others if what != "hooks"]
         self.unknown += [f"{path} has other {what} than it was set up with" for what in others]
 
     def _changed_names(self, entry: Entry, now: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -199,7 +191,7 @@ class _Finder:
         names = [name for name in attributes if not name.startswith(OF_THE_COMPILER)]
         if names and self._snapshot.reachable.find(attributes) is None:  # one that had attributes is listed with them
             raise UnknownStateError(path, f"was given attributes: {', '.join(names)}; set them in `setup`")
-        if entry.is_covered or (entry.category == "array" and not value.flags.writeable):
+        if entry.is_covered:
             return None
         if not is_saveable(value):
             raise UnknownStateError(path, f"is a {type(value).__qualname__} that has changed, and cannot be saved")

@@ -7,20 +7,18 @@ the enclosing function, ``__main__:COUNT`` for a global of a module of the user.
 from __future__ import annotations
 
 import collections
-import dis
 import functools
-import io
 import sys
 import types
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy
 import torch
 from torch.utils.data import DataLoader
 
-from graphtrain.state.content import content_hash
+from graphtrain.state.code_names import names_in
+from graphtrain.state.entries import HOOKS, IN_CONTAINERS, Child, Entry, contents_of, has_stamp, parts_of, stamp_of
 from graphtrain.state.kinds import (
     CONTAINERS,
     KINDS,
@@ -28,8 +26,6 @@ from graphtrain.state.kinds import (
     NOT_STATE,
     OF_A_RUN,
     STANDS_FOR,
-    Category,
-    Contents,
     Namespace,
     category_of,
     is_constant,
@@ -38,18 +34,13 @@ from graphtrain.state.kinds import (
 )
 from graphtrain.state.modules import note_rates
 from graphtrain.state.weights import uncompiled
-from graphtrain.storage.encoding import LEAST_ADDRESS
-from graphtrain.storage.encoding import is_saveable as is_saveable_tensor
 
 MOST_OBJECTS = 200_000
 # Larger containers are not examined; of data, whose samples training does not change, a few suffice.
 MOST_ITEMS = 1_000
 MOST_ITEMS_OF_DATA = 64
-# Of larger tensors, arrays and buffers of data only a sample counts in a stamp; data is hashed whole after a save.
-_MOST_BYTES = {"tensor": 64 * 2**10, "array": 2 * 2**20, "buffer": 2 * 2**20}
 
 _MODULE = frozenset(vars(torch.nn.Module())) | {"_compiled_call_impl", "_version"}
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _HOOKS_OF_OPTIMIZERS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 _OPTIMIZER = frozenset(vars(torch.optim.SGD([torch.zeros(1)]))) | {
@@ -61,7 +52,6 @@ _OPTIMIZER = frozenset(vars(torch.optim.SGD([torch.zeros(1)]))) | {
     "_step_supports_amp_scaling",
 }
 _MODULES_WITH_HOOKS = (torch.nn.Module.__module__, torch.optim.Optimizer.__module__)  # for all objects of the class
-_CONTAINERS = frozenset({"list", "tuple", "deque", "set", "mapping"})
 _PLAIN_CONTAINERS = (*CONTAINERS, collections.defaultdict, collections.Counter)
 _LOADER = frozenset({"_iterator", "_IterableDataset_len_called", "_DataLoader__multiprocessing_context"})
 
@@ -70,32 +60,6 @@ OF_THE_COMPILER = ("_dynamo", "_torchdynamo")
 
 REMEDY = "give what holds it a `state_dict`"
 _NOT_LOOKED_FOR = f"in which changes are not looked for: {REMEDY}"
-
-Child = tuple[str, Any, bool]
-"""Path, object, and whether a `state_dict` covers it."""
-
-
-@dataclass(eq=False, slots=True)
-class Entry:
-    """An object, with its contents when it was listed.
-
-    What is covered is saved by something else, for a module by its `state_dict`: it is listed to be referred to.
-    """
-
-    path: str
-    value: Any
-    category: Category
-    is_covered: bool = False
-    is_data: bool = False  # of data, or of objects that belong to it
-    code: Any = None  # of a function; of a tensor the operation that made it; of anything else its class
-    is_shared: bool = False  # data that something else reaches too
-    ignored: frozenset[str] = frozenset()  # attributes that are not state
-    covered: frozenset[str] = frozenset()  # attributes with the name of an entry in its `state_dict`
-    is_entered: bool = True  # False for a container too large to be examined
-    length: int = 0  # of a container
-    stamp: Any = ""  # what tells whether it has changed beside its contents: a hash, a position, other modules
-    keys: tuple[Any, ...] = ()  # its contents; of a very large container nothing
-    parts: tuple[Any, ...] = ()
 
 
 @final
@@ -226,7 +190,7 @@ class Reachable:
 
     def _children(self, entry: Entry) -> Iterator[Child]:
         value, path, category = entry.value, entry.path, entry.category
-        if category in _CONTAINERS:
+        if category in IN_CONTAINERS:
             entry.length = len(value)
             entry.is_entered = entry.length <= (MOST_ITEMS_OF_DATA if entry.is_data else MOST_ITEMS)
         if category in KINDS:
@@ -275,9 +239,9 @@ class Reachable:
             yield from parts_of(entry)
         if category == "class":
             yield from _in_class(value)
-        elif category in _CONTAINERS and type(value) not in _PLAIN_CONTAINERS:
+        elif category in IN_CONTAINERS and type(value) not in _PLAIN_CONTAINERS:
             yield f"{path}.__dict__", getattr(value, "__dict__", None), entry.is_covered
-        is_of_class = category in ("module", "optimizer", "object", *_CONTAINERS)
+        is_of_class = category in ("module", "optimizer", "object", *IN_CONTAINERS)
         if self._with_code and is_of_class and type(value) not in self._classes:
             self._classes.add(type(value))
             yield from ((f"{base.__module__}:{base.__qualname__}", base, False) for base in type(value).__mro__)
@@ -314,59 +278,6 @@ class Reachable:
                     yield from self._in_namespace(vars(value), attributes, attributes, seen)
             elif not is_code or is_users(getattr(value, "__module__", None)):
                 yield f"{module}:{name}", value, False
-
-
-def contents_of(entry: Entry) -> Contents:
-    """The present contents of an object of a kind with contents; of a very large container nothing."""
-    if entry.category in _CONTAINERS and len(entry.value) > MOST_COMPARED:
-        return (), ()
-    return KINDS[entry.category].contents(entry.value)
-
-
-def has_stamp(entry: Entry) -> bool:
-    """True for an object of which a stamp tells whether it has changed: other tensors and arrays are always saved."""
-    if entry.category in _MOST_BYTES and not entry.is_covered:
-        is_read_only = entry.category == "array" and not entry.value.flags.writeable
-        return entry.is_data or is_read_only or entry.category == "buffer" or not is_saveable(entry.value)
-    return entry.category in ("module", "file", "watched", "run")
-
-
-def stamp_of(entry: Entry) -> Any:
-    """The present stamp of an object."""
-    value = entry.value
-    match entry.category:
-        case "module":  # of its tensors `ModuleForm` knows, but for data
-            tensors = (*value._parameters, None, *value._buffers) if entry.is_data else ()
-            hooks = [hook for hook in hooks_of(value) if getattr(hook, "__name__", "") != "_infer_parameters"]
-            return tuple(map(id, value._modules.values())), tuple(map(id, hooks)), tensors
-        case "file":
-            return _position_of(value)
-        case "run":
-            return str(getattr(value, OF_A_RUN)()[1])
-        case "tensor" | "array" | "buffer" as category:
-            try:
-                return content_hash(value, most_bytes=_MOST_BYTES[category])
-            except (RuntimeError, NotImplementedError):  # of a class whose memory is not torch's
-                return f"{value.shape} {value._version}"
-    return content_hash(value)
-
-
-def is_saveable(value: Any) -> bool:
-    """True for tensors, arrays and buffers whose values a checkpoint can hold."""
-    if isinstance(value, numpy.ndarray):
-        return type(value) in (numpy.ndarray, numpy.memmap) and not value.dtype.hasobject
-    return isinstance(value, bytearray) or is_saveable_tensor(value)
-
-
-def _position_of(file: Any) -> str:
-    """The position in an open file; empty if it does not matter, because reading does not continue."""
-    if file.closed or not file.readable():
-        return ""
-    try:
-        in_memory = f" {content_hash(file.getvalue())}" if isinstance(file, io.BytesIO | io.StringIO) else ""
-        return f"{file.tell()}{in_memory}"
-    except OSError:  # within a loop over the lines of a text; or no file on a disk
-        return "read"
 
 
 def is_within(path: str, places: Collection[str]) -> bool:
@@ -407,11 +318,6 @@ def _in_hooks(value: Any, path: str, names: Collection[str]) -> Iterator[Child]:
             yield from ((f"{path}.{name}[{number}]", hook, False) for number, hook in enumerate(hooks.values()))
 
 
-def hooks_of(module: Any) -> list[Any]:
-    """The hooks of a module."""
-    return [hook for name in HOOKS for hook in getattr(module, name).values()]
-
-
 def _hooks_of_all() -> Iterator[tuple[str, Any]]:
     """The user's hooks that torch calls for all modules, or for all optimizers."""
     for module in map(sys.modules.__getitem__, _MODULES_WITH_HOOKS):
@@ -419,39 +325,6 @@ def _hooks_of_all() -> Iterator[tuple[str, Any]]:
             if name.startswith("_global_") and isinstance(held, dict):
                 hooks = [hook for hook in held.values() if callable(hook) and hook is not note_rates]
                 yield from ((f"{module.__name__}.{name}[{number}]", hook) for number, hook in enumerate(hooks))
-
-
-def parts_of(entry: Entry) -> Iterator[Child]:
-    """A part of an object with contents, by attribute, number or key."""
-    path, is_covered = entry.path, entry.is_covered
-    match entry.category:
-        case "module" | "optimizer" | "object" | "class" | "function" | "globals":
-            is_covered = is_covered and entry.category != "module"
-            for name, part in zip(entry.keys, entry.parts, strict=True):
-                if name not in entry.ignored:
-                    yield place_of(entry, name), part, is_covered or name in entry.covered
-        case "list" | "tuple" | "deque":
-            yield from ((f"{path}[{number}]", part, is_covered) for number, part in enumerate(entry.parts))
-        case "mapping":
-            for number, (key, part) in enumerate(zip(entry.keys, entry.parts, strict=True)):
-                shown = f"#{number}" if type(key) is int and key >= LEAST_ADDRESS else _shown_key(key)
-                yield f"{path}[{shown}]", part, is_covered
-                if not is_constant(key):
-                    yield f"{path}.keys()[{number}]", key, is_covered
-            yield f"{path}.default_factory", getattr(entry.value, "default_factory", None), is_covered
-        case "cell":
-            yield from ((f"{path}.cell_contents", part, False) for part in entry.parts)
-
-
-def place_of(entry: Entry, name: str) -> str:
-    """The path of an attribute, or of a global."""
-    return f"{entry.path}{'' if entry.category == 'globals' else '.'}{name}"
-
-
-def _shown_key(key: Any) -> str:
-    if is_value(key):
-        return repr(key)
-    return f"({', '.join(map(_shown_key, key))})" if isinstance(key, tuple) else f"a {type(key).__name__}"
 
 
 def _in_class(kind: type) -> Iterator[Child]:
@@ -466,39 +339,6 @@ def _in_class(kind: type) -> Iterator[Child]:
                 yield f"{path}.{name}", part.func, False
             case types.FunctionType() if name.startswith("__"):  # others are among its contents
                 yield f"{path}.{name}", part, False
-
-
-class Names(NamedTuple):
-    """The names in code."""
-
-    variables: frozenset[str]  # globals
-    attributes: frozenset[str]  # some of which may be those of modules
-    imported: frozenset[str]  # modules
-    assigned: frozenset[str]  # the attributes that it sets
-    assigned_variables: frozenset[str]  # the globals that it sets
-
-
-@functools.cache
-def names_in(code: types.CodeType) -> Names:
-    """The names in code, including those in nested functions.
-
-    >>> sorted(names_in(compile("math.pi + f()", "", "eval")).attributes)
-    ['pi']
-    """
-    pairs = [(instruction.opname, instruction.argval) for instruction in dis.get_instructions(code)]
-
-    def named(*operations: str) -> set[str]:
-        return {name for operation, name in pairs if any(part in operation for part in operations)}
-
-    own = (
-        named("_GLOBAL", "LOAD_NAME", "STORE_NAME", "DELETE_NAME"),
-        named("_ATTR", "_METHOD", "IMPORT_FROM"),
-        named("IMPORT_NAME"),
-        named("STORE_ATTR"),
-        named("STORE_GLOBAL", "DELETE_GLOBAL"),
-    )
-    inner = [names_in(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
-    return Names(*(frozenset(names).union(*further) for names, *further in zip(own, *inner, strict=True)))
 
 
 def _imported(name: str, namespace: Mapping[str, Any]) -> types.ModuleType | None:

@@ -12,9 +12,9 @@ import torch
 from graphtrain.errors import CheckpointError
 from graphtrain.state.codec import MALFORMED, StateReader, StateWriter, shown_path
 from graphtrain.state.content import is_identical
+from graphtrain.state.entries import Entry, has_stamp, place_of, stamp_of
 from graphtrain.state.generators import any_generator
 from graphtrain.state.kinds import KINDS, is_left_alone
-from graphtrain.state.reachable import Entry, has_stamp, place_of, stamp_of
 from graphtrain.state.snapshot import States, StateSnapshot
 from graphtrain.storage.strides import without_repeats
 
