@@ -43,9 +43,7 @@ def sample_counter() -> Callable[[Any], int]:
 
 def batch_mover(device: torch.device) -> Callable[[Any], Any] | None:
     """A function that moves a batch to the device; None on the CPU, where `to` does nothing for 0.4 us a tensor."""
-    if device.type == "cpu":
-        return None
-    return lambda batch: move(batch, device)
+    return None if device.type == "cpu" else lambda batch: move(batch, device)
 
 
 def move(batch: Any, device: torch.device) -> Any:
@@ -121,24 +119,15 @@ def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
     >>> [tensor.item() for tensor in tensors_of({"inputs": [torch.tensor(1), "a"], "target": torch.tensor(2)})]
     [1, 2]
     """
-    for part in _leaves(batch):
-        if isinstance(part, torch.Tensor):
-            yield part
-
-
-def _leaves(batch: Any) -> Iterator[Any]:
-    parts: Iterable[Any]
-    if isinstance(batch, Mapping):
+    parts: Iterable[Any] = batch if isinstance(batch, tuple | list) else ()
+    if isinstance(batch, torch.Tensor):
+        yield batch
+    elif isinstance(batch, Mapping):
         parts = batch.values()
-    elif isinstance(batch, tuple | list):
-        parts = batch
     elif _is_dataclass(batch) and not _moves_itself(batch):
         parts = _parts_of(batch).values()
-    else:
-        yield batch
-        return
     for part in parts:
-        yield from _leaves(part)
+        yield from tensors_of(part)
 
 
 def tensors_held(batch: Any) -> Any:
@@ -164,14 +153,10 @@ def trace(held: Any) -> dict[str, Any]:
 
 
 def _traced(held: Any) -> Iterator[torch.Tensor]:
+    """The tensors with values on the host."""
     if isinstance(held, tuple):
         for part in held:
             yield from _traced(part)
-    elif isinstance(held, torch.Tensor) and _is_plain(held):
-        yield held
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    """True for a tensor with values on the host."""
-    is_dense = tensor.layout is torch.strided and not (tensor.is_quantized or tensor.is_nested)
-    return is_dense and tensor.device.type == "cpu" and not tensor.is_inference()
+    elif isinstance(held, torch.Tensor):
+        is_special = held.layout is not torch.strided or held.is_quantized or held.is_nested or held.is_inference()
+        yield from [] if is_special or held.device.type != "cpu" else [held]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, final
 
+from graphtrain.data.samplers import drawn_from
 from graphtrain.state.changes import changes
+from graphtrain.state.random import RandomAside
 from graphtrain.state.restore import restore
 from graphtrain.state.snapshot import StateSnapshot
 
@@ -18,17 +20,12 @@ class DataState:
 
     Attributes:
         snapshot: what was reachable when the run began; None before, and where nothing of it is known.
-        objects: the identities of objects that are saved by their `state_dict`, data among them that is not only data.
-        left: the names of data that was saved by a state of its own, and whose batches a resume draws again: it stays
-            as that leaves it, and is not followed before another epoch.
         unsaved: a line for everything about data that a save cannot hold, as far as it is known.
         comparisons: called once everything is restored; each returns what is not as it was, empty for nothing.
     """
 
     def __init__(self) -> None:
         self.snapshot: StateSnapshot | None = None
-        self.objects: frozenset[int] = frozenset()
-        self.left: set[str] = set()
         self.unsaved: dict[str, None] = {}
         self.comparisons: list[Callable[[], str]] = []
 
@@ -40,7 +37,7 @@ class DataState:
     def _followed(self, data: Any) -> tuple[StateSnapshot, str] | None:
         """What was reachable, and the name under which data is followed in it; None where its state is not followed."""
         name = self.snapshot.name_of_data(data) if self.snapshot is not None else None
-        return None if self.snapshot is None or name is None or name in self.left else (self.snapshot, name)
+        return None if self.snapshot is None or name is None else (self.snapshot, name)
 
     def is_known(self, data: Any) -> bool:
         """True for data whose state is followed: not for what came later, nor for what keeps its position itself."""
@@ -63,13 +60,16 @@ class DataState:
             restore(followed[0], copy.deepcopy(section), followed[1])  # which it will be restored to again
 
     @contextmanager
-    def kept(self, data: Any) -> Iterator[None]:
-        """A span after which data is in the state that it is in now."""
-        now = self.capture(data)
-        try:
-            yield
-        finally:
-            self.restore(data, now)
+    def aside(self, parts: Iterable[Any]) -> Iterator[None]:
+        """A span after which these data, and the random generators, are in the state that they are in now."""
+        parts = list(parts)
+        with RandomAside([generator for part in parts for generator in drawn_from(part)]):
+            now = [self.capture(part) for part in parts]
+            try:
+                yield
+            finally:
+                for part, captured in zip(parts, now, strict=True):
+                    self.restore(part, captured)
 
     def not_as_before(self) -> list[str]:
         """What the comparisons have found; each is made once."""

@@ -273,7 +273,7 @@ def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
 
 def _restore_reachable(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
     if run.snapshot is not None:
-        restore(run.snapshot, saved, left=run.data_state.left, reader=run.reader)
+        restore(run.snapshot, saved, reader=run.reader)
     run.reader = None
     run.objects.part_gradients(run.gradients)
     run.gradients = {}

@@ -35,7 +35,7 @@ from graphtrain.state.codec import StateReader, StateWriter, shown_path
 from graphtrain.state.kinds import CONSTANTS, is_users
 from graphtrain.state.objects import SavedObjects
 from graphtrain.state.places import parts_in
-from graphtrain.state.reachable import is_within, keeps_state
+from graphtrain.state.reachable import keeps_state
 from graphtrain.state.restore import reader_of
 from graphtrain.state.snapshot import StateSnapshot
 from graphtrain.state.weights import uncompiled
@@ -193,7 +193,6 @@ class StatefulObjects:
             is_left = snapshot.is_left_out(path) or snapshot.is_replaced(path)
             if id(value) not in known and not is_left:
                 objects.add(path, value)
-        self.data_state.objects = frozenset(map(id, objects.stateful.values()))
         objects.note_forms(former.objects if former is not None else None)
         if former is not None:
             self._track_further(snapshot, former)
@@ -401,8 +400,7 @@ class StatefulObjects:
     def differs_from(self, saved: Section) -> list[str]:
         """A line for restored state that differs from the saved one, because `setup` made something else before."""
         now = self.changes().section
-        paths = [path for path in sorted(now) if _text_of(now.get(path)) != _text_of(saved.get(path))]
-        paths = [path for path in paths if not is_within(path, self.data_state.left)]
+        paths = [path for path in sorted(now) if _text_of(now[path]) != _text_of(saved.get(path))]
         what = "is not what it was when it was saved: `setup` makes something else"
         return [f"{shown_path(path)} {what}" for path in paths]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,7 +28,6 @@ def restore(
     snapshot: StateSnapshot,
     section: Mapping[str, Any],
     data: str | None = None,
-    left: Collection[str] = (),
     reader: StateReader | None = None,
 ) -> None:
     """Restore what nothing else saves: what has changed as it was changed, all else as it was in the snapshot.
@@ -36,7 +35,6 @@ def restore(
     Arguments:
         section: that of `StateChanges`.
         data: the name to which the changes were restricted.
-        left: the names of data that stays as it is.
         reader: finds or makes the objects of the section. Default: a new one.
 
     Raises:
@@ -45,10 +43,8 @@ def restore(
     with _naming("the state outside the resources"):
         section, reader = dict(section), reader or reader_of(snapshot, section)
     states: States = {}
-    stays = snapshot.identities(left)
     for entry in snapshot.entries(data):
-        if id(entry.value) not in stays:
-            _put_contents(snapshot, entry, states)
+        _put_contents(snapshot, entry, states)
     for path, change in section.items():
         if snapshot.is_excluded(path):
             continue

@@ -86,13 +86,9 @@ class StateSnapshot:
         """By the name of data that does not save itself: the objects reachable from it, except those left out."""
         return {name: list(self.entries(name)) for name in self._of_data}
 
-    def identities(self, names: Collection[str]) -> set[int]:
-        """The identities of all that is reachable from data of these names."""
-        return {id(entry.value) for name in names for entry in self._of_data[name]}
-
     def note_redrawn(self, data: str) -> None:
         """Note that a resume draws all batches of an epoch of data again, with what data makes for it."""
-        self.redrawn |= self.identities([data])
+        self.redrawn |= {id(entry.value) for entry in self._of_data[data]}
 
     def places(self) -> Iterator[str]:
         """The paths of all reachable objects, including plain values."""

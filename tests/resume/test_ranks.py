@@ -425,7 +425,7 @@ def test_others_cannot_continue_in_it(world_size: int, tmp_path: Path) -> None:
     run_on_own("loader", 3, tmp_path, BETWEEN)
     with pytest.raises(DataError) as raised:
         run_on_own("loader", world_size, tmp_path)
-    assert raised.value.message.startswith("the data of the run is rank_local: each of 3 ranks has its own")
+    assert raised.value.message.startswith("the data that the run has read was rank_local, on 3 ranks, and is")
     assert "resume with 3 processes" in str(raised.value)
 
 
