@@ -33,7 +33,6 @@ class Entry:
     is_covered: bool = False  # something else saves it, such as a `state_dict`
     is_data: bool = False  # of data, or of objects that belong to it
     code: Any = None  # of a function; of a tensor the operation that made it; of anything else its class
-    is_shared: bool = False  # data that something else reaches too
     ignored: frozenset[str] = frozenset()  # attributes that are not state
     covered: frozenset[str] = frozenset()  # attributes with the name of an entry in its `state_dict`
     is_entered: bool = True  # False for a container too large to be examined

@@ -108,9 +108,6 @@ class Reachable:
         self._walk()
         optimizers = [held for held in self.stateful.values() if isinstance(held, torch.optim.Optimizer)]
         self.made_states = {id(part) for each in optimizers for state in each.state.values() for part in state.values()}
-        for entry in filter(None, map(self.by_path.get, covered)):
-            if entry.is_shared and keeps_state(entry.value):
-                self.stateful[entry.path] = entry.value
         for entry in self.by_path.values():
             self._note_bound(entry)
         for module, namespace in sorted(self._globals.items()):
@@ -140,11 +137,8 @@ class Reachable:
             self._add(path, module, is_covered, is_data=is_data)
             path, is_covered = f"{path}<compiled>", True
         category = category_of(type(value))
-        if (known := self.by_id.get(id(value))) is not None:
-            known.is_shared |= known.is_data and not is_data
-            return
         is_foreign = category == "class" and not (self._with_code and is_users(value.__module__))
-        if is_foreign or category in ("value", "skipped"):
+        if is_foreign or id(value) in self.by_id or category in ("value", "skipped"):
             return
         self._entered += not is_covered
         if self._entered > MOST_OBJECTS:
