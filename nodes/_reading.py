@@ -203,8 +203,8 @@ class Reading:
             )
             raise DataError(
                 f"the data that the run has read was {was}, and is {is_now}: its position is not defined there",
-                f"resume with {before or 'as many'} processes and data that is divided as it was; a graphtrain.Loader can "
-                "be resumed with any number of them",
+                f"resume with {before or 'as many'} processes and data that is divided as it was; a graphtrain.Loader "
+                "can be resumed with any number of them",
             )
         node.rank_local = now
 

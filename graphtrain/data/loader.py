@@ -22,9 +22,8 @@ from graphtrain.data.samplers import announce_epoch, generators_of, length_of, p
 from graphtrain.data.workers import WorkerStart, iterate, shut_down
 from graphtrain.errors import DataError
 from graphtrain.state.code_names import names_in
-from graphtrain.state.generators import HOST, AnyGenerator, generator_of
+from graphtrain.state.generators import HOST, AnyGenerator, RandomAside, generator_of, seed_all
 from graphtrain.state.kinds import category_of, is_users
-from graphtrain.state.random import RandomAside, seed_all
 from graphtrain.state.reachable import Reachable
 
 _MOST_WATCHED = 16  # objects in which a generator may appear while data is fetched: those nearest to the data set

@@ -18,8 +18,7 @@ from torch.utils.data import (
 
 from graphtrain.data.loaders import loaders_of, own_data
 from graphtrain.errors import DataError
-from graphtrain.state.generators import AnyGenerator, any_generator, generator_of
-from graphtrain.state.random import global_generators
+from graphtrain.state.generators import AnyGenerator, any_generator, generator_of, global_generators
 
 # Attributes under which data holds its parts; a Subset or a wrapper holds another dataset.
 _PARTS = ("batch_sampler", "sampler", "dataset", "transform", "target_transform", "collate_fn")

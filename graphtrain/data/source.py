@@ -37,8 +37,7 @@ from graphtrain.data.workers import iterate, shut_down
 from graphtrain.errors import DataError
 from graphtrain.state.code_names import names_in
 from graphtrain.state.content import content_hash
-from graphtrain.state.generators import HOST, with_generators, without_generators
-from graphtrain.state.random import RandomAside
+from graphtrain.state.generators import HOST, RandomAside
 
 Resume = Literal["auto", "replay", "state"]
 _hash_of = functools.partial(content_hash, most_bytes=64 * 2**10)
@@ -340,7 +339,7 @@ class Stateful(Source):
 
     def _load(self, position: Any) -> None:
         state = copy.deepcopy(position)  # what `position` reports must not change
-        self.data.load_state_dict(with_generators(state, self.data.state_dict))
+        self.data.load_state_dict(state)
 
     def _following(self, batches: Iterator[Any], epoch: int, drawn: int) -> Iterator[Any]:
         """The same batches, one of which is the sample."""
@@ -373,7 +372,7 @@ class Stateful(Source):
         # Before the first `iter()` the data is not asked: for its state, torchdata's loader would begin an epoch.
         if self._loaded or not self._begun:
             return dict(self._loaded)
-        state = without_generators(self.data.state_dict())
+        state = self.data.state_dict()
         return {"data": state, "sample": self._sample, "batches_before": self._batches_before}
 
     def load_position(self, position: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from typing import Any, final
 
 from graphtrain.data.samplers import drawn_from
 from graphtrain.state.changes import changes
-from graphtrain.state.random import RandomAside
+from graphtrain.state.generators import RandomAside
 from graphtrain.state.restore import restore
 from graphtrain.state.snapshot import StateSnapshot
 

@@ -13,8 +13,7 @@ from graphtrain.data.source import Opened, Source
 from graphtrain.data.state import DataState
 from graphtrain.errors import DataError
 from graphtrain.kind.batch_limit import BatchLimit
-from graphtrain.state.generators import HOST, AnyGenerator
-from graphtrain.state.random import RandomAside, seed_all
+from graphtrain.state.generators import HOST, AnyGenerator, RandomAside, seed_all
 
 
 class Wrapped(Source):

@@ -34,7 +34,7 @@ from graphtrain.errors import (
 from graphtrain.program.requests import Requests
 from graphtrain.ranks import Failure, LostRankError, Ranks, Record
 from graphtrain.ranks.current import leave
-from graphtrain.state.random import RandomAside, global_generators, seed_everything
+from graphtrain.state.generators import RandomAside, global_generators, seed_everything
 from graphtrain.storage.encoding import Tensors, pack, unpack
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class Agreement:
         For one process, nothing is gathered.
 
         Arguments:
-            partial: a record with the fields known to the caller: `digest`, `payload_bytes`, `has_failed`, `has_batch`,
+            partial: a record with the fields known to the caller: `digest`, `payload_bytes`, `has_batch`,
                 `length` and `samples`. The others are filled in here. Default: none is known.
             carried: at most as many bytes as there is room for.
 

@@ -34,7 +34,7 @@ from graphtrain.program.triggers import Triggers, refuse_fractions
 from graphtrain.program.visits import Aspect, Visits
 from graphtrain.program.whole_run import WholeRun
 from graphtrain.report.recorder import Recorder
-from graphtrain.storage.run_directory import Retention
+from graphtrain.storage.retention import Retention
 
 
 @final

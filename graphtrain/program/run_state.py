@@ -18,9 +18,9 @@ from graphtrain.names import plainly_named, quoted
 from graphtrain.program.bind import ProgramNode
 from graphtrain.program.rounds import is_fetching
 from graphtrain.state.changes import OTHER_SUBMODULES, changes
-from graphtrain.state.generators import AnyGenerator, any_generator, without_generators
+from graphtrain.state.generators import AnyGenerator, any_generator, named_generators
 from graphtrain.state.objects import MISFITS
-from graphtrain.state.random import named_generators
+from graphtrain.state.optimizers import kept_groups
 from graphtrain.state.restore import restore
 from graphtrain.state.weights import weights_of
 from graphtrain.storage.strides import DEVICES
@@ -62,7 +62,7 @@ class Handler:
 
 def _capture_resources(run: StatefulObjects, alive: set[int]) -> Section:
     run.states = {name: _state_of(run, name, resource) for name, resource in run.objects.stateful.items()}
-    return {name: without_generators(state) for name, state in run.states.items()}
+    return run.states
 
 
 def _state_of(run: StatefulObjects, name: str, resource: Any) -> Any:
@@ -86,31 +86,39 @@ def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions)
         name for name in set(saved) - set(run.objects.stateful) - set(exempt.fresh) if not run.is_left_out(name)
     ):
         raise CheckpointError(f"the checkpoint has the state of `{name}`, which was not supplied now")
-    for name, resource in run.objects.modules_first():
-        if name in exempt.fresh:
-            continue
-        if name not in saved and name in run.copies:
-            continue
-        if name not in saved and name in run.resources:
-            raise CheckpointError(f"the checkpoint has no state of `{name}`, which is new")
-        if name not in saved:  # it is new inside something that was supplied
-            yield f"{name} new, as set up"
-            continue
-        if name in run.objects.optimizers:
-            _expect_same_parameters(run, name)
-        try:
-            run.objects.load(name, saved[name])
-        except MISFITS as error:
-            reason = str(error).strip().replace("\n\t", "\n    ")
-            hint = "make it as in the saved run; or begin another run, with another --run-dir"
-            if name in run.objects.optimizers and len(saved[name].get("param_groups", ())) > len(resource.param_groups):
-                hint = "a group that was added during training is missing after `setup`: add it in `setup`"
-            raise CheckpointError(f"the state of `{name}` no longer fits: {reason}", hint) from None
+    with kept_groups(run.objects.optimizers.values()):
+        for name, resource in run.objects.modules_first():
+            if name in exempt.fresh or (name not in saved and name in run.copies):
+                continue
+            if name not in saved and name in run.resources:
+                raise CheckpointError(f"the checkpoint has no state of `{name}`, which is new")
+            if name not in saved:  # it is new inside something that was supplied
+                yield f"{name} new, as set up"
+                continue
+            _load(run, name, resource, saved[name])
     # A copy that no node made when the checkpoint was written: it is made of what was just loaded.
     for name, source in run.copies.items():
         if name in run.objects.stateful and name not in saved and name not in exempt.fresh:
             run.objects.load(name, _state_of(run, source, run.objects.stateful[source]))
             yield f"{name} new, a copy of {source}"
+
+
+def _load(run: StatefulObjects, name: str, resource: Any, state: Any) -> None:
+    """Load the state of one object.
+
+    Raises:
+        CheckpointError: it does not fit.
+    """
+    if name in run.objects.optimizers:
+        _expect_same_parameters(run, name)
+    try:
+        run.objects.load(name, state)
+    except MISFITS as error:
+        reason = str(error).strip().replace("\n\t", "\n    ")
+        hint = "make it as in the saved run; or begin another run, with another --run-dir"
+        if name in run.objects.optimizers and len(state.get("param_groups", ())) > len(resource.param_groups):
+            hint = "a group that was added during training is missing after `setup`: add it in `setup`"
+        raise CheckpointError(f"the state of `{name}` no longer fits: {reason}", hint) from None
 
 
 def _restore_gradients(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
@@ -275,7 +283,7 @@ def _restore_reachable(run: StatefulObjects, saved: Section, exempt: Exemptions)
     if run.snapshot is not None:
         restore(run.snapshot, saved, reader=run.reader)
     run.reader = None
-    run.objects.part_gradients(run.gradients)
+    run.objects.separate_gradients(run.gradients)
     run.gradients = {}
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -35,9 +35,9 @@ _MOVING = frozenset(
         *("last_epoch", "_step_count", "_last_lr", "_is_initial", "_get_lr_called_within_step", "base_lrs"),
         *("T_cur", "T_i"),  # warm restarts
         *("best", "num_bad_epochs", "cooldown_counter"),  # plateaus
+        *("scale", "_growth_tracker"),  # scalers
     }
 )
-_MOVING_IN_SCALERS = ("scale", "_growth_tracker")
 
 # The rate of a group, and what the constructors of schedules write into it.
 _RATES = frozenset({"lr", "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum"})
@@ -73,6 +73,11 @@ class Change:
     @property
     def field(self) -> str:
         return self.name.partition(".")[2]
+
+    @property
+    def chosen_by(self) -> str:
+        """The name with which `from_setup` takes it."""
+        return self.resource if self.field == CLASS else self.name
 
     @property
     def cannot_be_kept(self) -> bool:
@@ -141,7 +146,7 @@ class HyperParameters:
                 continue
             resource, state = self._resources.get(name), states.get(name)
             kept = {**before, **in_force.get(name, {})}
-            loaded = {**kept, **(_settings_in(_plain(state, resource)) if isinstance(state, Mapping) else {})}
+            loaded = {**kept, **(_settings_in(state) if isinstance(state, Mapping) and len(now) > 1 else {})}
             # Another version of PyTorch may have added a field; groups get other fields only from the user.
             usual = {*resource.defaults, *_RATES} if isinstance(resource, torch.optim.Optimizer) else {*before, *now}
             changes += [
@@ -152,7 +157,7 @@ class HyperParameters:
             ]
         return changes
 
-    def chosen(self, names: Iterable[str], changes: Iterable[Change]) -> set[str]:
+    def chosen(self, names: Collection[str], changes: Iterable[Change]) -> set[str]:
         """The fields that the user's names cover: ``"optimizer"`` all of them, ``"optimizer.lr"`` this one.
 
         The rates of an optimizer and the settings of its schedules are taken together: a schedule restarts with both.
@@ -161,28 +166,26 @@ class HyperParameters:
         Raises:
             UsageError: a name is not that of a hyper-parameter.
         """
-        known = {
-            name: {f"{name}.{field}" for field in fields if field != CLASS} for name, fields in self.set_up.items()
-        }
-        for change in changes:
-            known.setdefault(change.resource, set()).add(change.name)
-        taken: set[str] = set()
+        known = {f"{name}.{field}" for name, fields in self.set_up.items() for field in fields if field != CLASS}
+        known |= {change.name for change in changes}
+        covered = {name: set[str]() for name in ("", *self.set_up)}
+        for each in known:
+            resource, _, field = each.partition(".")
+            of_all = resource.partition("[")[0]
+            for name in (each, resource, of_all, f"{of_all}.{field}"):
+                covered.setdefault(name, set()).add(each)
         for name in names:
-            resource, dot, field = name.partition(".")
-            owners = [owner for owner in known if owner == resource or owner.startswith(f"{resource}[")]
-            fields = {each for owner in owners for each in known[owner] if not dot or each == f"{owner}.{field}"}
-            if not owners or (dot and not fields):
-                everything = [*known, *(each for owner in known for each in known[owner])]
-                raise UsageError(f"from_setup: there is no `{name}`", suggestion(name, everything))
-            taken |= fields
+            if name not in covered:
+                raise UsageError(f"from_setup: there is no `{name}`", suggestion(name, covered))
+        taken = set[str]().union(*(covered[name] for name in names))
         for name in self._resources:
             if schedules := self._schedules_of(name):
-                together = {each for schedule in schedules for each in known[schedule]}
-                together |= {each for each in known[name] if each.rpartition(".")[2] in _RATES}
+                together = {each for each in known if each.partition(".")[0] in schedules}
+                together |= {each for each in covered[name] if each.rpartition(".")[2] in _RATES}
                 taken |= together if taken & together else set()
         return taken
 
-    def apply(self, chosen: set[str], in_force: Values) -> list[str]:
+    def apply(self, chosen: set[str], in_force: Values) -> set[str]:
         """Replace loaded hyper-parameters by the chosen ones, as set up now; returns those that have changed by that.
 
         If the rate of an optimizer or one of its schedules was chosen, its schedules restart and are stepped as often
@@ -197,7 +200,7 @@ class HyperParameters:
             # Functions are always those of now: no checkpoint holds others.
             self.values[name] = set_up | {f: each for f, each in others.items() if f not in {CLASS, FUNCTIONS, *fields}}
         if not chosen:
-            return []
+            return set()
         loaded = self._present()
         for name, resource in self._resources.items():
             fields, initial = _fields_of(name, chosen) - {CLASS}, self._initial[name]
@@ -213,12 +216,12 @@ class HyperParameters:
             elif fields and not _restarts(resource):
                 state = resource.state_dict()
                 resource.load_state_dict({**state, **{field: initial[field] for field in fields & initial.keys()}})
-        return [
+        return {
             f"{name}.{field}"
             for name, fields in self._present().items()
             for field, value in fields.items()
             if not is_equal(value, loaded[name].get(field))
-        ]
+        }
 
     def _present(self) -> dict[str, dict[str, Any]]:
         """The settings in the present states, but for what schedules move."""
@@ -283,21 +286,13 @@ def _set(group: dict[str, Any], field: str, initial: Mapping[str, Any]) -> None:
 
 
 def _state_of(resource: Any) -> dict[str, Any]:
-    """A copy of what may be settings in the state of a resource."""
+    """A copy of the settings in the state of a resource of torch; no others are known to be settings."""
     try:
         if isinstance(resource, torch.optim.Optimizer):
             return {"param_groups": copy.deepcopy([{**group, "params": ()} for group in resource.param_groups])}
-        return copy.deepcopy(_plain(resource.state_dict(), resource))
+        return copy.deepcopy(dict(resource.state_dict())) if isinstance(resource, LRScheduler | GradScaler) else {}
     except Exception:  # a state that cannot be read is not compared; saving it reports why
         return {}
-
-
-def _plain(state: Mapping[str, Any], resource: Any) -> dict[str, Any]:
-    """What may be settings in a state: all of it in that of an optimizer or a schedule, else plain values."""
-    if isinstance(resource, torch.optim.Optimizer | LRScheduler):
-        return dict(state)
-    moving = _MOVING_IN_SCALERS if isinstance(resource, GradScaler) else ()
-    return {key: each for key, each in state.items() if key not in moving and is_scalar(each)}
 
 
 def _settings_in(state: Mapping[str, Any], resource: Any = None) -> dict[str, Any]:

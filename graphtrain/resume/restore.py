@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,11 +17,11 @@ from graphtrain.plan.preparation import made_resources
 from graphtrain.printable import one_line, shorten
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
-from graphtrain.resume.hyper_parameters import CLASS, Change
+from graphtrain.resume.hyper_parameters import Change
 from graphtrain.state.codec import MALFORMED
 from graphtrain.state.data_content import compared_data
-from graphtrain.state.modules import NO_RESUME
-from graphtrain.state.random import fitted_random
+from graphtrain.state.generators import fitted_random
+from graphtrain.state.optimizers import NO_RESUME
 from graphtrain.state.reachable import is_within
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.manifest import Manifest
@@ -211,11 +211,11 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
     state, place = placed(change, checkpoint.sections, manifest.position, former, compiled)
     random, of_devices = fitted_random(state.random)
     resized = [*resized, *([of_devices] if of_devices else [])]
-    decisions = _Decisions.of(run, checkpoint, options)
+    differences, chosen = _decided(run, checkpoint, options)
 
     copies = made_resources(change.former, compiled.program.resources).keys() & state.resources.keys()  # no node's now
     # The saved state of a resource of another class is not loaded either.
-    as_set_up = copies | {name.removesuffix(".class") for name in decisions.chosen if name.endswith(".class")}
+    as_set_up = copies | {name.removesuffix(".class") for name in chosen if name.endswith(".class")}
     changed = {path: part for path, part in state.reachable.items() if not is_within(path, copies)}
     state = replace(state, progress={**state.progress, **options.kept}, random=random, reachable=changed)
     # Those that few runs need are written only where they hold something.
@@ -224,21 +224,25 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
     run.watch.load(manifest.seconds)
     with _named_failure(checkpoint):
         not_restored = run.enter(state, place, Exemptions(as_set_up, change.replaced))
-        changed_data, sampled = _compared_data(run, manifest, state)
+        reported = run.environment.changed_data(manifest) if run.environment is not None else []
+        other_data, sampled = compared_data(manifest.data_content, compiled.state.snapshot, state.reachable, reported)
 
     # Before the hyper-parameters are applied: those taken from `setup` are not what was saved.
     left_out = [
         f"not_state: {'+' if path in compiled.state.left_out else '-'} {path}"
         for path in sorted({*manifest.not_state} ^ {*compiled.state.left_out})
     ]
-    lost = [*compiled.state.not_restored(), *changed_data]
+    lost = [*compiled.state.not_restored(), *other_data]
     lost = lost or ([] if left_out else compiled.state.differs_from(state.reachable))
     # What was not saved is lost, as the line of the resume says: another module, for instance.
     parts = (as_set_up, not_restored, left_out, manifest.unknown, change.renaming.names, change.difference.matters)
     is_as_written = not (resized or options.kept)
     if not any(parts):
-        _expect_digest(checkpoint, compiled, state, place.position, sections, is_as_written=is_as_written)
-    decided = decisions.words(run.hyper_parameters.apply(decisions.chosen, manifest.in_force or {}))
+        _expect_digest(checkpoint, run, state, sections, is_as_written=is_as_written)
+    applied = run.hyper_parameters.apply(chosen, manifest.in_force or {}) & chosen
+    applied -= {each.name for each in differences}
+    decided = [f"{each} ({'taken' if each.name in chosen else 'kept as saved'})" for each in differences]
+    decided += [f"{name} (taken)" for name in sorted(applied)]
     left = sorted(set(state.progress) - set(compiled.program.by_path))
     return Restored(
         bool(decided or change.renaming.names),
@@ -254,7 +258,7 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
         ],
         lost,
         change.aside(),
-        is_as_saved=is_as_written and not (any(parts) or decisions.chosen or lost),
+        is_as_saved=is_as_written and not (any(parts) or chosen or lost),
         sampled=sampled,
     )
 
@@ -270,79 +274,37 @@ def _fitted(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> tup
     if checkpoint.manifest.sharded or world.mesh:
         from graphtrain.resume.sharded import assembled  # which few runs need
 
-        checkpoint = assembled(checkpoint, run.compiled.state.objects.modules.values())
-        resized += [] if world.mesh else ["models that are not sharded now"]
+        checkpoint, reshaped = assembled(checkpoint, run.compiled.state.objects.modules.values(), world.rank)
+        resized += [reshaped] * bool(reshaped)
     return checkpoint, resized
 
 
-def _compared_data(run: Session, manifest: Manifest, state: RunState) -> tuple[list[str], str]:
-    """How the data compares with that of the saved run."""
-    snapshot = run.compiled.state.snapshot
-    if snapshot is None:
-        return [], ""
-    reported = run.environment.changed_data(manifest) if run.environment is not None else []
-    return compared_data(manifest.data_content, snapshot, state.reachable, reported)
+def _decided(run: Session, checkpoint: Checkpoint, options: ResumeOptions) -> tuple[list[Change], set[str]]:
+    """The hyper-parameters that differ, and the names of those that the user takes as they are set up now.
 
-
-def _difference_error(undecided: list[Change], *, are_saved: bool = True, ended: bool = False) -> UsageError:
-    """The error that asks the user to decide.
-
-    Arguments:
-        are_saved: False if a checkpoint does not hold all the saved values.
-        ended: True if the run is finished.
+    Raises:
+        UsageError: a difference is undecided, or a saved value cannot be used.
     """
-    lines = "".join(f"\n    {change}" for change in undecided)
-    names = ",".join(map(_chosen_by, undecided))
-    saved, in_python = (", --from-saved keeps the old ones", " or run(from_saved=True)") if are_saved else ("", "")
-    return UsageError(
-        f"{'the run is finished, and ' * ended}what is set up now differs from what the run was set up with:{lines}",
-        f'--from-setup {names} takes the new values{saved}; in Python: run(from_setup="{names}"){in_python}; '
-        "or begin another run, with another --run-dir",
-    )
-
-
-def _chosen_by(change: Change) -> str:
-    """The name with which `from_setup` takes a hyper-parameter."""
-    return change.resource if change.field == CLASS else change.name
-
-
-@dataclass(frozen=True)
-class _Decisions:
-    """Which hyper-parameters are taken as they are set up now, and which stay as they were saved.
-
-    Attributes:
-        differences: between the two.
-        chosen: the names of those that are taken.
-    """
-
-    differences: Sequence[Change]
-    chosen: set[str]
-
-    @classmethod
-    def of(cls, run: Session, checkpoint: Checkpoint, options: ResumeOptions) -> _Decisions:
-        """What the user has decided.
-
-        Raises:
-            UsageError: a difference is undecided, or a saved value cannot be used.
-        """
-        now, manifest = run.hyper_parameters, checkpoint.manifest
-        states = checkpoint.sections["resources"]
-        differences = now.differences(manifest.hyper_parameters, manifest.in_force or {}, states)
-        decisions = cls(differences, now.chosen(options.from_setup, differences))
-        undecided = [difference for difference in differences if difference.name not in decisions.chosen]
-        not_saved = [difference for difference in undecided if difference.cannot_be_kept]
-        if undecided and not options.from_saved:
-            raise _difference_error(undecided, are_saved=not not_saved, ended=manifest.ended)
-        if not_saved:
-            name = _chosen_by(not_saved[0])
-            raise UsageError(f"the saved state of `{name}` cannot be used: {not_saved[0]}", f"--from-setup {name}")
-        return decisions
-
-    def words(self, applied: Iterable[str]) -> list[str]:
-        """What was decided; `applied` are the names of the fields that have changed by it."""
-        names = {each.name for each in self.differences}
-        decided = [f"{each} ({'taken' if each.name in self.chosen else 'kept as saved'})" for each in self.differences]
-        return decided + [f"{name} (taken)" for name in applied if name not in names and name in self.chosen]
+    now, manifest = run.hyper_parameters, checkpoint.manifest
+    states = checkpoint.sections["resources"]
+    differences = now.differences(manifest.hyper_parameters, manifest.in_force or {}, states)
+    chosen = now.chosen(options.from_setup, differences)
+    undecided = [difference for difference in differences if difference.name not in chosen]
+    not_saved = [difference for difference in undecided if difference.cannot_be_kept]
+    if undecided and not options.from_saved:
+        lines = "".join(f"\n    {change}" for change in undecided)
+        names = ",".join(change.chosen_by for change in undecided)
+        saved, in_python = ("", "") if not_saved else (", --from-saved keeps the old ones", " or run(from_saved=True)")
+        ended = "the run is finished, and " if manifest.ended else ""
+        raise UsageError(
+            f"{ended}what is set up now differs from what the run was set up with:{lines}",
+            f'--from-setup {names} takes the new values{saved}; in Python: run(from_setup="{names}"){in_python}; '
+            "or begin another run, with another --run-dir",
+        )
+    for change in not_saved:
+        name = change.chosen_by
+        raise UsageError(f"the saved state of `{name}` cannot be used: {change}", f"--from-setup {name}")
+    return differences, chosen
 
 
 def placed(
@@ -408,20 +370,14 @@ def repeated(batches: int, status: Mapping[str, Any], nested: Mapping[str, Any] 
 
 
 def _expect_digest(
-    checkpoint: Checkpoint,
-    compiled: CompiledGraph,
-    state: RunState,
-    position: int,
-    sections: Collection[str],
-    *,
-    is_as_written: bool,
+    checkpoint: Checkpoint, run: Session, state: RunState, sections: Collection[str], *, is_as_written: bool
 ) -> None:
     """Raise unless the loaded state equals the saved one, bit for bit."""
+    objects = run.compiled.state
     # Values in transit are encoded with the names that slots and nodes had.
-    is_whole = is_as_written and checkpoint.manifest.graph_hash == compiled.saved_graph[1]
-    saved = checkpoint.digest if is_whole else state_digest(compiled.state.essential(state, in_transit=False))
-    alive = compiled.alive(position, checkpoint.manifest.ended)
-    digest = compiled.state.digest(alive, sections, state.reachable, in_transit=is_whole)
+    is_whole = is_as_written and checkpoint.manifest.graph_hash == run.compiled.saved_graph[1]
+    saved = checkpoint.digest if is_whole else state_digest(objects.essential(state, in_transit=False))
+    digest = objects.digest(run.alive, sections, state.reachable, in_transit=is_whole)
     if digest != saved:
         raise CheckpointError(
             f"{checkpoint.path}: the state loaded is not the state saved (digest {digest[:12]}, not {saved[:12]})",

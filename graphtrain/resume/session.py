@@ -31,7 +31,7 @@ from graphtrain.resume.equal_ranks import prepare_models, require_equal
 from graphtrain.resume.hyper_parameters import HyperParameters
 from graphtrain.resume.restore import GraphChange, Place, placed
 from graphtrain.resume.setup_change import setup_hashes
-from graphtrain.state.random import restore_random, seed_everything, seed_given, seed_the_rest
+from graphtrain.state.generators import restore_random, seed_everything, seed_given, seed_the_rest
 from graphtrain.storage.checkpoint import Checkpoint
 
 

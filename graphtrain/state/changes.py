@@ -19,12 +19,13 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from graphtrain.state.code_names import names_in
 from graphtrain.state.codec import StateWriter, UnknownStateError, shown_path
 from graphtrain.state.content import are_equal, is_equal, is_identical
-from graphtrain.state.entries import Entry, contents_of, has_stamp, hooks_of, is_saveable, place_of, stamp_of
+from graphtrain.state.entries import Entry, contents_of, has_stamp, hooks_of, place_of, stamp_of
 from graphtrain.state.generators import any_generator
 from graphtrain.state.graphs import KEEPS_GRAPH, computed_again
 from graphtrain.state.kinds import KINDS, MOST_COMPARED, category_of, is_left_alone, is_reopened, is_users, is_value
 from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY, is_within
 from graphtrain.state.snapshot import States, StateSnapshot
+from graphtrain.storage.encoding import is_saveable
 
 Section = Mapping[str, Any]
 

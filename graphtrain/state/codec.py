@@ -22,20 +22,14 @@ import numpy
 import torch
 
 from graphtrain.errors import CheckpointError
-from graphtrain.state.entries import Entry, is_saveable
+from graphtrain.state.entries import Entry
 from graphtrain.state.generators import any_generator, kind_of_generator, new_generator
 from graphtrain.state.graphs import keeps_graph
 from graphtrain.state.kinds import KINDS, Category, category_of, is_constant, is_users
 from graphtrain.state.memory import MemoryIndex, overlapping, owner_of, span_of, start_of_allocation, view_of, viewed
 from graphtrain.state.places import CONTAINERS, Place, places, shown_place
 from graphtrain.state.reachable import REMEDY, Reachable
-from graphtrain.storage.encoding import (
-    Decoder,
-    Encoded,
-    Encoder,
-    UnsaveableError,
-    tagged,
-)
+from graphtrain.storage.encoding import Decoder, Encoded, Encoder, UnsaveableError, is_saveable, tagged
 from graphtrain.storage.value_types import DTYPES, type_of
 
 MOST_BYTES = 256 * 2**20
@@ -146,10 +140,12 @@ class StateWriter(Encoder):
         Raises:
             UnknownStateError: it cannot be encoded.
         """
-        kind, category = type(value), category_of(type(value))
-        if (reference := self._reference(value, category, path)) is not None:
+        category = category_of(type(value))
+        if (reference := self._reference(value, category, path)) is not None or category == "value":
             return reference
-        return self._new_object(value, kind, category, path, name, depth)
+        if category in ("tensor", "array") and is_saveable(value):
+            return self._in_memory(value, path, name, depth)
+        return self._new_object(value, category, path, name, depth)
 
     def _reference(self, value: Any, category: Category, path: str) -> Any:
         """The reference to what a resumed process has; None for a new object."""
@@ -176,72 +172,52 @@ class StateWriter(Encoder):
     def _at_place(self, place: Place) -> Any:
         return tagged("in", *(self.encode(key, "") for key in place))
 
-    def _new_object(self, value: Any, kind: Any, category: Category, path: str, name: str, depth: int) -> Any:
+    def _new_object(self, value: Any, category: Category, path: str, name: str, depth: int) -> Any:
+        kind: Any = type(value)
         match category:
-            case "value":
-                return None
-            case "tensor":
-                return self._tensor_in_memory(value, path, name, depth)
-            case "array" if is_saveable(value):
-                return self._in_memory(value, path, name, depth)
             case "tuple" if kind.__mro__[1] is tuple and hasattr(kind, "_fields") and is_users(kind.__module__):
                 return tagged("named tuple", *name_of(kind, path), *self._each(value, path, name, depth))
             case "set" if not all(map(is_constant, value)):
-                what = "is a set of objects, whose order is that of their addresses: use a list"
-                raise UnknownStateError(path, what)
+                raise UnknownStateError(path, "is a set of objects, whose order is that of their addresses: use a list")
             case _ if type_of(kind) is not None or (kind is type and value.__module__ == "builtins"):
-                self.count(len(value) if category == "buffer" else 0, path)
                 return None
             case "generator" if (generator := kind_of_generator(value)) is not None:
+                state = self.encode(any_generator(value).get_state(), f"{path}.state", f"{name}/state", depth + 1)
                 self.add(value)
-                state = any_generator(value).get_state()
-                return tagged("generator", generator, self.encode(state, f"{path}.state", f"{name}/state", depth + 1))
+                return tagged("generator", generator, state)
             case "object" if kind is types.SimpleNamespace or is_plain_class(kind):
                 self.add(value)
-                keys, parts = KINDS["object"].contents(value)
                 attributes = {
                     key: self.encode(part, f"{path}.{key}", f"{name}/{key}", depth + 1)
-                    for key, part in zip(keys, parts, strict=True)
+                    for key, part in zip(*KINDS["object"].contents(value), strict=True)
                 }
-                names = () if kind is types.SimpleNamespace else name_of(kind, path)
-                return tagged("object", attributes, *names)
+                return tagged("object", attributes, *(name_of(kind, path) if is_users(kind.__module__) else ()))
             case "iterator":
                 what = f"is an iterator ({kind.__name__}), whose position is not saved: {REMEDY}"
                 raise UnknownStateError(path, what)
-            case "method":
-                what = f"is the method `{value.__func__.__name__}`, which is not saved: keep the object, or its name"
-                raise UnknownStateError(path, what)
-        if self.is_in_transit:
+        if self.is_in_transit and kind.__name__ != "DTensor":
             return None  # which the encoder refuses
-        if category == "tuple":
-            raise UnknownStateError(path, f"is a {kind.__qualname__}, a tuple of another class: {REMEDY}")
-        raise UnknownStateError(path, f"is a new {kind.__qualname__}, which cannot be saved: {REMEDY}")
-
-    def _tensor_in_memory(self, tensor: torch.Tensor, path: str, name: str, depth: int) -> Any:
-        if is_saveable(tensor):
-            # With its graph it could not be saved; code that keeps one, as old weight_norm does, computes it again.
-            self.note_graph(tensor, path)
-            return self._in_memory(tensor, path, name, depth)
-        if self.is_in_transit and type(tensor).__name__ != "DTensor":
-            return None  # which the encoder refuses
-        raise UnknownStateError(path, f"is a new {type(tensor).__qualname__} ({tensor.layout}), which is not saved")
+        layout = f" ({value.layout})" if category == "tensor" else ""
+        raise UnknownStateError(path, f"is a new {kind.__qualname__}{layout}, which cannot be saved: {REMEDY}")
 
     def _in_memory(self, value: Any, path: str, name: str, depth: int) -> Any:
         """The form of a tensor or an array that is not listed: its place, or a view; None for its values."""
+        is_tensor = isinstance(value, torch.Tensor)
+        if is_tensor:  # with its graph it could not be saved; code that keeps one computes it again
+            self.note_graph(value, path)
         near = self._known.sharing(value)
         if any(each is value for each in near) and (place := self._places.get(id(value))) is not None:
             return self._at_place(place)
-        is_tensor, allocation = isinstance(value, torch.Tensor), start_of_allocation(value)
+        allocation = start_of_allocation(value)
         first = self._first.get(allocation)
         owners = near if first is None or id(first) not in self._numbers else [*near, first]
         for owner in owners if not (is_tensor and value.is_leaf and value.requires_grad) else ():
-            if owner is value or any(owner is other for other in self._others.values()):
-                continue
-            is_new = self._reachable.find(owner) is None
-            if (view := view_of(value, owner, is_new=is_new)) is not None:
-                self.add(value)
-                kind = "tensor" if is_tensor else "array"
-                return tagged("view", kind, self.encode(owner, path, name, depth + 1), *view)
+            if owner is not value and not any(owner is other for other in self._others.values()):
+                view = view_of(value, owner, is_new=self._reachable.find(owner) is None)
+                if view is not None:
+                    reference = self.encode(owner, path, name, depth + 1)
+                    self.add(value)
+                    return tagged("view", is_tensor, reference, *view)
         self.count(value.numel() * value.element_size() if is_tensor else value.nbytes, path)
         self._first.setdefault(allocation, value)
         self._new.append((path, value, near[0] if near else None))
@@ -272,39 +248,29 @@ class StateWriter(Encoder):
 
     def lost_memory(self) -> list[str]:
         """A line for each new tensor and array whose sharing of memory a resume cannot restore."""
-        pairs = [(path, self._shown(near)) for path, _, near in self._new if near is not None]
+        new = self._new if self.is_in_transit else [*self._new, *self._states_in_memory()]
+        pairs = [(path, self._shown(near)) for path, _, near in new if near is not None]
         spans = {path: span for path, value, _ in self._new if (span := span_of(value)) is not None}
-        if not self.is_in_transit:
-            states, shared = self._states_made()
-            pairs += shared
-            spans |= states
         pairs += [(other, first) for first, *others in overlapping(spans) for other in others]
         return [f"{shown_path(path)} {_SHARES.format(shown_path(other))}" for path, other in dict(pairs).items()]
 
+    def _states_in_memory(self) -> Iterator[tuple[str, Any, Any]]:
+        """What optimizers have made in the memory of something else, in the form of `_new`."""
+        optimizers = {path: each for path, each in self._stateful.items() if isinstance(each, torch.optim.Optimizer)}
+        for place, part in places(optimizers):
+            is_made = place[1] == "state" and id(part) not in self._reachable.made_states
+            is_listed = self._reachable.find(part) is not None
+            if is_made and isinstance(part, torch.Tensor) and (is_listed or part._base is not None):
+                near = (each for each in self._known.sharing(part) if is_listed or each is not part)
+                yield shown_place(place), part, next(near, None)
+
     def _shown(self, value: Any) -> str:
         """The path of a known tensor or array, for messages."""
-        if (reached := self._reachable.find(value)) is not None:
-            return reached.path
+        if (entry := self._reachable.find(value)) is not None:
+            return entry.path
         paths = {id(other): path for path, other in self._others.items()}
         paths |= {id(held): shown_place(place) for place, held in places(self._stateful)}
         return paths[id(value)]
-
-    def _states_made(self) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-        """What optimizers have made in the memory of something else: its spans; and paths of pairs."""
-        optimizers = {path: each for path, each in self._stateful.items() if isinstance(each, torch.optim.Optimizer)}
-        spans, pairs, by_id = {}, [], self._reachable.by_id
-        made = [
-            (place, part)
-            for place, part in places(optimizers)
-            if place[1] == "state" and isinstance(part, torch.Tensor) and id(part) not in self._reachable.made_states
-        ]
-        has_views = any(part._base is not None for _, part in made)
-        for place, part in made:
-            if (reached := by_id.get(id(part)) or by_id.get(id(part._base))) is not None:
-                pairs.append((shown_place(place), reached.path))
-            elif has_views and (span := span_of(part)) is not None:
-                spans[shown_place(place)] = span
-        return spans, pairs
 
     def _leaves_out(self, reached: Entry) -> bool:
         return self._is_left_out is not None and self._is_left_out(reached.path)
@@ -378,19 +344,16 @@ class StateReader(Decoder):
                 if isinstance(kind, type) and kind.__mro__[1] is tuple and len(fields) == len(members):
                     return tuple.__new__(kind, map(self.decode, members))
             case "generator", [str(kind), state]:
-                generator = self.put(self.reserve(), new_generator(kind))
+                generator = new_generator(kind)
                 any_generator(generator).set_state(self.decode(state))
-                return generator
-            case "view", [str(kind), owner, str(dtype), *geometry]:
-                number = self.reserve()
-                return self.put(
-                    number, viewed(self.decode(owner), DTYPES[dtype] if kind == "tensor" else dtype, *geometry)
-                )
+                return self.add(generator)
+            case "view", [bool(is_tensor), owner, str(dtype), *geometry]:
+                return self.add(viewed(self.decode(owner), DTYPES[dtype] if is_tensor else dtype, *geometry))
             case "object", [{**attributes}, *names]:
                 kind = found_by_name(*names) if names else None
                 if kind is None or (isinstance(kind, type) and is_plain_class(kind)):
                     made = types.SimpleNamespace() if kind is None else object.__new__(kind)
-                    self.put(self.reserve(), made)
+                    self.add(made)
                     held = {key: self.decode(part) for key, part in attributes.items()}
                     KINDS["object"].put(made, held, ())
                     return made

@@ -43,7 +43,7 @@ def data_contents(snapshot: StateSnapshot, saved: Collection[str], *, pauses: bo
 
 
 def compared_data(
-    before: Mapping[str, Any], snapshot: StateSnapshot, saved: Collection[str], but: Collection[str]
+    before: Mapping[str, Any], snapshot: StateSnapshot | None, saved: Collection[str], but: Collection[str]
 ) -> tuple[list[str], str]:
     """A line for each data with other contents than when a checkpoint was made; and what was compared by sample.
 
@@ -52,7 +52,7 @@ def compared_data(
         saved: the paths that the checkpoint has saved.
         but: the names of data that is already reported.
     """
-    now = data_contents(snapshot, saved) if before else {}
+    now = data_contents(snapshot, saved) if before and snapshot is not None else {}
     known = [name for name in now if name in before]
     lines = [f"{name} {_OTHER}" for name in known if name not in but and before[name]["hash"] != now[name]["hash"]]
     sampled = [name for name in known if not (before[name]["is_whole"] and now[name]["is_whole"])]

@@ -7,12 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy
-
 from graphtrain.state.content import content_hash
 from graphtrain.state.kinds import KINDS, MOST_COMPARED, OF_A_RUN, Category, Contents, is_constant, is_value
-from graphtrain.storage.encoding import LEAST_ADDRESS
-from graphtrain.storage.encoding import is_saveable as is_saveable_tensor
+from graphtrain.storage.encoding import LEAST_ADDRESS, is_saveable
 
 # Of larger tensors, arrays and buffers of data only a sample counts in a stamp; data is hashed whole after a save.
 _MOST_BYTES = {"tensor": 64 * 2**10, "array": 2 * 2**20, "buffer": 2 * 2**20}
@@ -75,13 +72,6 @@ def stamp_of(entry: Entry) -> Any:
             except (RuntimeError, NotImplementedError):  # of a class whose memory is not torch's
                 return f"{value.shape} {value._version}"
     return content_hash(value)
-
-
-def is_saveable(value: Any) -> bool:
-    """True for tensors, arrays and buffers whose values a checkpoint can hold."""
-    if isinstance(value, numpy.ndarray):
-        return type(value) in (numpy.ndarray, numpy.memmap) and not value.dtype.hasobject
-    return isinstance(value, bytearray) or is_saveable_tensor(value)
 
 
 def _position_of(file: Any) -> str:

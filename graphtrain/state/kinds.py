@@ -412,13 +412,3 @@ def replaced(
         return value
     parts = [others.get(number, part) for number, part in enumerate(value)]
     return collections.deque(parts, value.maxlen) if isinstance(value, collections.deque) else kind(parts)
-
-
-def at(value: Any, keys: tuple[Any, ...]) -> Any:
-    """The part at a place of nested containers; None if there is no such place."""
-    for key in keys:
-        try:
-            value = value.get(key) if isinstance(value, dict) else value[key]  # a `defaultdict` must not grow
-        except (LookupError, TypeError):
-            return None
-    return value

@@ -32,7 +32,7 @@ from graphtrain.state.kinds import (
     is_users,
     is_value,
 )
-from graphtrain.state.modules import note_rates
+from graphtrain.state.optimizers import note_rates
 from graphtrain.state.weights import uncompiled
 
 MOST_OBJECTS = 200_000

@@ -15,6 +15,7 @@ from graphtrain.state.content import is_identical
 from graphtrain.state.entries import Entry, has_stamp, place_of, stamp_of
 from graphtrain.state.generators import any_generator
 from graphtrain.state.kinds import KINDS, is_left_alone
+from graphtrain.state.optimizers import put_gradient
 from graphtrain.state.snapshot import States, StateSnapshot
 from graphtrain.storage.strides import without_repeats
 
@@ -132,11 +133,7 @@ def _put_tensor(tensor: torch.Tensor, saved: torch.Tensor, change: Mapping[str, 
             tensor.copy_(saved)
     if "requires_grad" in change and tensor.is_leaf:
         tensor.requires_grad_(change["requires_grad"])
-    gradient = change.get("grad")
-    if gradient is not None and tensor.grad is not None and tensor.grad.shape == gradient.shape:
-        tensor.grad.copy_(gradient)  # which may be part of a buffer of all gradients
-    elif "requires_grad" in change:
-        tensor.grad = gradient
+        put_gradient(tensor, change.get("grad"))
 
 
 def _fill(target: torch.Tensor, values: torch.Tensor) -> None:

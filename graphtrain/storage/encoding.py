@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgpack
+import numpy
 import torch
 
 from graphtrain.errors import CheckpointError, GraphtrainError
@@ -30,7 +31,6 @@ RESERVED = "__metadata__"
 
 _TENSOR, _LARGE_NUMBER = 1, 2  # extension types of msgpack, part of the format
 _PLAIN = frozenset({type(None), bool, float, str, bytes})
-_TENSORS = (torch.Tensor, torch.nn.Parameter)
 _MOST_CHARACTERS = 200
 
 
@@ -89,20 +89,15 @@ class Tensors:
         if type(value) is int:
             size = value.bit_length() // 8 + 1
             return msgpack.ExtType(_LARGE_NUMBER, value.to_bytes(size, "big", signed=True))
-        name = self.add(value.name or "value", value.tensor)
+        readable = value.name.encode("utf-8", "backslashreplace").decode() or "value"
+        name, number = readable, 1
+        while name in self.named or name == RESERVED:
+            number += 1
+            name = f"{readable}#{number}"
+        self.named[name] = value.tensor
         if value.sharding is not None:
             self.pieces[name] = value.sharding
         return msgpack.ExtType(_TENSOR, name.encode())
-
-    def add(self, name: str, tensor: torch.Tensor) -> str:
-        """Add a tensor under `name`, or a similar name if that is taken; returns the name."""
-        readable = name if name.isascii() else name.encode("utf-8", "backslashreplace").decode()
-        unique, number = readable, 1
-        while unique in self.named or unique == RESERVED:
-            number += 1
-            unique = f"{readable}#{number}"
-        self.named[unique] = tensor
-        return unique
 
 
 def pack(value: Any, path: str, tensors: Tensors) -> bytes:
@@ -181,7 +176,7 @@ class Encoder:
         del self._kept[self._start :]
 
     def add(self, value: Any) -> None:
-        """Number an object, before what it holds: the decoder counts in the same order."""
+        """Number an object: after what it is made of, and before what is put into it, as the decoder counts."""
         self._numbers[id(value)] = self._part, len(self._kept) - self._start
         self._kept.append(value)
 
@@ -199,7 +194,7 @@ class Encoder:
         Raises:
             UnsaveableError: something in it cannot be encoded.
         """
-        kind: Any = type(value)
+        kind = type(value)
         if kind in _PLAIN or (kind is int and value < LEAST_ADDRESS):
             return value
         if (place := self._numbers.get(id(value))) is not None:
@@ -207,8 +202,9 @@ class Encoder:
         if (described := self.describe(value, path, name, depth)) is not None or kind is int:
             return value if described is None else described
         if isinstance(value, torch.Tensor):
+            encoded = self._tensor(value, path, name, depth)
             self.add(value)
-            return self._tensor(value, path, name, depth)
+            return encoded
         if kind is type and value in FACTORIES.values():
             return tagged("type", value.__name__)
         if kind is Encoded:
@@ -217,11 +213,11 @@ class Encoder:
             raise UnsaveableError(path, f"a {kind.__module__}.{kind.__qualname__} cannot be encoded", advice(value))
         if depth >= MOST_DEPTH:
             raise UnsaveableError(path, f"it is nested more than {MOST_DEPTH} deep")
-        if encoding.is_shared:
-            self.add(value)
         if kind is list:
+            self.add(value)
             return self._each(value, path, name, depth)
         if kind is dict and "" not in value and all(type(key) is str for key in value):
+            self.add(value)
             encode, inner = self.encode, f"{name}/" if name else ""
             return {key: encode(part, f"{path}[{key!r}]", f"{inner}{key}", depth + 1) for key, part in value.items()}
         return self._with_parts(value, encoding, path, name, depth)
@@ -234,6 +230,8 @@ class Encoder:
             parts = self._each(encoding.parts(value), path, name, depth)
         except ValueError as error:
             raise UnsaveableError(path, str(error)) from None
+        if encoding.is_shared:
+            self.add(value)
         if encoding.fill is not None:
             parts.insert(0, (self._pairs if isinstance(value, dict) else self._each)(value, path, name, depth))
         if isinstance(value, set | frozenset) and not (
@@ -301,8 +299,8 @@ class Encoder:
             local, sharding = part_of(tensor)
         except ValueError as error:
             raise UnsaveableError(path, str(error)) from None
-        parts = [[*sharding.shape], [*sharding.stride], sharding.dimension, [*sharding.mesh], tensor.requires_grad]
-        return tagged("piece", SavedTensor(local.detach(), name, sharding), *parts)
+        parts = [[*sharding.shape], [*sharding.stride], sharding.dimension, [*sharding.mesh], [*sharding.order]]
+        return tagged("piece", SavedTensor(local.detach(), name, sharding), *parts, tensor.requires_grad)
 
 
 class Decoder:
@@ -320,15 +318,15 @@ class Decoder:
         """The value."""
         kind = type(data)
         if kind is list:
-            items = self._add([])
+            items = self.add([])
             items.extend(self.decode(part) if type(part) in _WITH_PARTS else part for part in data)
             return items
         if kind is SavedTensor:
-            return self._add(data.tensor)
+            return self.add(data.tensor)
         if kind is not dict:
             return data
         if "" not in data:
-            entries = self._add({})
+            entries = self.add({})
             for key, part in data.items():
                 entries[key] = self.decode(part) if type(part) in _WITH_PARTS else part
             return entries
@@ -344,17 +342,16 @@ class Decoder:
             from graphtrain.storage.pieces import Piece  # which few checkpoints have
 
             saved, *others = parts
-            return self._add(Piece.of([saved.tensor, *others], (self._file, saved.name)))
+            return self.add(Piece.of([saved.tensor, *others], (self._file, saved.name)))
         if (encoding := BY_NAME.get(name)) is None:
             return self.made(name, parts)
-        if not encoding.is_shared:
-            return encoding.make(*map(self.decode, parts))
-        number = self.reserve()
         content = parts.pop(0) if encoding.fill is not None else ()
         if name == "tensor":
             *values, gradient = parts
-            return self.put(number, encoding.make(*values, self.decode(gradient)))
-        made = self.put(number, encoding.make(*map(self.decode, parts)))
+            return self.add(encoding.make(*values, self.decode(gradient)))
+        made = encoding.make(*map(self.decode, parts))
+        if encoding.is_shared:
+            self.add(made)
         if encoding.fill is not None:
             encoding.fill(made, map(self.decode, content))
         return made
@@ -367,17 +364,8 @@ class Decoder:
         """The object with a number in a part."""
         return self._met[part][number]
 
-    def reserve(self) -> int:
-        """The next number."""
-        self._add(None)
-        return len(self._met[self._part]) - 1
-
-    def put(self, number: int, value: Any) -> Any:
-        """Give a reserved number to an object; returns the object."""
-        self._met[self._part][number] = value
-        return value
-
-    def _add(self, value: Any) -> Any:
+    def add(self, value: Any) -> Any:
+        """Number an object; returns it."""
         self._met[self._part].append(value)
         return value
 
@@ -389,12 +377,13 @@ def advice(value: Any) -> str:
     return "save numbers, text, lists, dicts, tensors or arrays from which it can be recreated"
 
 
-def is_saveable(tensor: torch.Tensor) -> bool:
-    """True for tensors whose values a checkpoint can hold."""
+def is_saveable(value: Any) -> bool:
+    """True for tensors, arrays and buffers whose values a checkpoint can hold."""
+    if not isinstance(value, torch.Tensor):
+        return type_of(type(value)) is not None and not (isinstance(value, numpy.ndarray) and value.dtype.hasobject)
+    is_plain = type(value) in (torch.Tensor, torch.nn.Parameter) and not value.is_meta
     return (
-        type(tensor) in _TENSORS
-        and tensor.layout in (torch.strided, torch.sparse_coo)
-        and not (tensor.is_meta or tensor.is_quantized or tensor.is_nested)
+        is_plain and value.layout in (torch.strided, torch.sparse_coo) and not (value.is_quantized or value.is_nested)
     )
 
 

@@ -63,13 +63,15 @@ class Manifest:
         replaces: the lowest number of the checkpoints that it replaced; 0 for none.
         not_finite: the path of a weight that is not finite; empty if all are.
         ranked: the metrics by which checkpoints were ranked, and their values; None where it was not recorded.
+        ranked_by: node -> the metric by which it ranks checkpoints, and the mode.
+        follows: the number of the checkpoint before it; those in between were given up. 0 for none.
         hyper_parameters: as set up, by resource and field; None if unknown. `hyper_parameters_in_force` likewise.
         window_ranks: the number of ranks that began the open window of gradients.
         ranks: the number of processes that wrote it; if several, `digests` and `own` have an entry for each.
         tensors: file -> tensor -> the file that holds it, where that is another one.
         not_state: what the user declared not to be state.
         data_content: what data held, by name.
-        own_drift: True if the changes since `setup` differ between ranks.
+        differing: what is not the same on all ranks and another number of them takes from rank 0, in words.
         saved_by: node path -> the last checkpoint that it requested; an empty name is this checkpoint.
         returns: how often the run went back to a checkpoint.
         sharded: True if tensors are sharded over ranks.
@@ -97,6 +99,8 @@ class Manifest:
     replaces: int = _omitted(0)
     not_finite: str = _omitted("")
     ranked: Mapping[str, float | None] = _omitted({})
+    ranked_by: Mapping[str, Sequence[str]] = _omitted({})
+    follows: int = _omitted(0)
     hyper_parameters: Mapping[str, Mapping[str, Any]] | None = _omitted(None)
     hyper_parameters_in_force: Mapping[str, Mapping[str, Any]] | None = _omitted(None)
     window_ranks: int = _omitted(1)
@@ -106,7 +110,7 @@ class Manifest:
     tensors: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     not_state: Sequence[str] = field(default_factory=list)
     data_content: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    own_drift: bool = _omitted(False)
+    differing: str = _omitted("")
     saved_by: Mapping[str, str] = _omitted({})
     returns: int = _omitted(0)
     nodes_bytes: int = _omitted(0)
@@ -141,6 +145,10 @@ class Manifest:
         """The hyper-parameters in force; those that were set up if no others are known."""
         in_force = self.hyper_parameters_in_force
         return self.hyper_parameters if in_force is None else in_force
+
+    def value_of(self, metric: str) -> float | None:
+        """The value by which this checkpoint is ranked; if it was saved when others were ranked, the last recorded."""
+        return self.ranked[metric] if metric in self.ranked else self.metrics.get(metric)
 
     def first_number(self, path: Path) -> int:
         """The lowest number of the checkpoint at `path`, which has this manifest, and of those that it replaced."""
@@ -180,7 +188,7 @@ def read_files(path: Path, files: Mapping[str, Sequence[Any]], read: Callable[[P
     """Verify the checksums of files of a checkpoint folder, and read them, in parallel.
 
     Arguments:
-        files: name -> size and checksum, as in the manifest.
+        files: name -> size and checksum, as in the manifest; an empty checksum for a file that another rank verifies.
         read: called with the path of each sound file, in any thread; raises a ValueError for invalid content.
 
     Raises:
@@ -192,7 +200,7 @@ def read_files(path: Path, files: Mapping[str, Sequence[Any]], read: Callable[[P
         try:
             if (found := file.stat().st_size) != size:
                 raise ValueError(f"has {found} bytes instead of {size}")
-            if checksum_of_file(file) != expected:
+            if expected and checksum_of_file(file) != expected:
                 raise ValueError("does not match its checksum")
             return read(file)
         except OSError as error:
@@ -215,29 +223,9 @@ def check_files(path: Path, manifest: Manifest) -> None:
 
 
 def checkpoint_paths(folder: Path) -> list[Path]:
-    """The checkpoints in a folder, oldest first, sound or not."""
-    return [folder / name for _, name in _numbered(folder)]
-
-
-def own_checkpoint_paths(folder: Path) -> list[Path]:
-    """The same without folders of other programs, of which there may be thousands."""
-    return [folder / name for _, name in _numbered(folder) if holds_a_checkpoint(f"{folder}{os.sep}{name}")]
-
-
-def holds_a_checkpoint(path: str | Path) -> bool:
-    """True for a folder that has a manifest, sound or not; any other of such a name is of another program."""
-    return os.path.lexists(f"{path}{os.sep}{MANIFEST_FILE}") and not os.path.islink(path)
-
-
-def free_number(folder: Path) -> int:
-    """A number above those of all folders that are named like checkpoints."""
-    return max((number for number, _ in _numbered(folder)), default=0) + 1
-
-
-def _numbered(folder: Path) -> list[tuple[int, str]]:
-    """The entries that are named like checkpoints, sorted by number."""
-    matches = map(_NAME.fullmatch, os.listdir(folder) if folder.is_dir() else ())
-    return sorted((int(match.group(1)), match.string) for match in matches if match is not None)
+    """What is named like a checkpoint in a folder, oldest first, sound or not."""
+    names = filter(_NAME.fullmatch, os.listdir(folder) if folder.is_dir() else ())
+    return sorted((folder / name for name in names), key=checkpoint_number)
 
 
 def checkpoint_number(path: Path) -> int:

@@ -1,8 +1,8 @@
 """Resolve names and paths to checkpoints, and read the graphs saved there; without torch.
 
 A checkpoint is named by its path, or by ``RUN/best``, ``RUN/best:NODE`` (as that node ranks them), ``RUN/newest`` or
-``RUN/NAME``, where NAME is that of its folder; where a run directory is given, also without the run. A run directory
-alone stands for its newest sound checkpoint.
+``RUN/NAME``, where NAME is that of its folder; inside a run directory, the bare name is enough. A run directory alone
+stands for its newest sound checkpoint.
 """
 
 from __future__ import annotations
@@ -14,24 +14,17 @@ from typing import TypeVar
 
 from graphtrain.errors import CheckpointError, GraphtrainError, LaterFormatError, UsageError
 from graphtrain.graph import Graph
-from graphtrain.storage.manifest import (
-    MANIFEST_FILE,
-    Manifest,
-    check_files,
-    checkpoint_paths,
-    own_checkpoint_paths,
-    read_manifest,
-)
-from graphtrain.storage.run_directory import BEST, BEST_FILE, CHECKPOINTS_FOLDER, read_rankings
+from graphtrain.storage.manifest import MANIFEST_FILE, Manifest, check_files, checkpoint_paths, read_manifest
+from graphtrain.storage.retention import read_rankings
+from graphtrain.storage.run_directory import BEST, CHECKPOINTS_FOLDER
 
 T = TypeVar("T")
 
+NEWEST = "newest"
 _MOST_NAMES = 10
 
-NEWEST = "newest"
 
-
-def _ignore(line: str) -> None:
+def _ignore(*ignored: object) -> None:
     pass
 
 
@@ -77,19 +70,17 @@ def checkpoint_folder(name: str | Path, folder: Path | None = None, notify: Call
     best, _, node = name.partition(":")
     if best != BEST:
         return run / CHECKPOINTS_FOLDER / name
-    rankings = read_rankings(run / BEST_FILE)
+    rankings = read_rankings(run)
     if node and node not in rankings:
         known = ", ".join(f"{BEST}:{ranks}" for ranks in rankings)
         raise UsageError(f"`{path}`: no node `{node}` ranks checkpoints of the run", f"there are: {known}")
-    ranked = rankings[node].values if node else next((first.values for first in rankings.values()), {})
-    names = {checkpoint.name for checkpoint in own_checkpoint_paths(run / CHECKPOINTS_FOLDER)}
-    for checkpoint in ranked:
-        if checkpoint in names:
-            return run / CHECKPOINTS_FOLDER / checkpoint
-    raise UsageError(
-        f"`{path}`: the run in `{run}` has no best checkpoint, because none was ranked by a metric",
-        f"train with checkpoint.best='val/loss', or use `{run / NEWEST}`",
-    )
+    ranking = rankings[node] if node else next(iter(rankings.values()), None)
+    if ranking is None or ranking.name is None:
+        raise UsageError(
+            f"`{path}`: the run in `{run}` has no best checkpoint, because none was ranked by a metric",
+            f"train with checkpoint.best='val/loss', or use `{run / NEWEST}`",
+        )
+    return run / CHECKPOINTS_FOLDER / ranking.name
 
 
 def existing_checkpoint(name: str | Path, folder: Path | None = None, option: str = "", known: str = "") -> Path:
@@ -106,7 +97,7 @@ def existing_checkpoint(name: str | Path, folder: Path | None = None, option: st
     if path.is_dir():
         return path
     folder = Path(name).parent / CHECKPOINTS_FOLDER if len(Path(name).parts) > 1 else folder  # in RUN/NAME
-    names = [each.name for each in own_checkpoint_paths(folder)] if folder is not None else []
+    names = [each.name for each in checkpoint_paths(folder)] if folder is not None else []
     hint = f"there are: {', '.join(names[-_MOST_NAMES:])}" if names else known
     raise UsageError(f"{option}: " * bool(option) + f"there is no checkpoint `{name}`", hint)
 
@@ -137,7 +128,7 @@ def newest_checkpoint(
     *,
     finite_first: bool = False,
     why_incompatible: Callable[[Manifest], str] = lambda manifest: "",
-    damaged: Callable[[Path], None] = lambda path: None,
+    damaged: Callable[[Path], None] = _ignore,
 ) -> T | None:
     """Read the newest sound checkpoint in a folder; None if there is none.
 
@@ -156,8 +147,8 @@ def newest_checkpoint(
     for path in paths:  # those that are tried last are appended
         try:
             manifest = read_manifest(path)
-            reason, weight = why_incompatible(manifest), manifest.not_finite if finite_first else ""
-            if reason:
+            weight = manifest.not_finite if finite_first else ""
+            if reason := why_incompatible(manifest):
                 notify(f"skipped {path}: {reason}")
             elif weight and path not in not_finite:
                 not_finite[path] = f"`{weight}` is not finite; --resume {path.name} resumes from it anyway"
@@ -192,12 +183,7 @@ def holds_a_graph(path: Path) -> bool:
 
 
 def saved_graph(path: str | Path, notify: Callable[[str], None] = _ignore) -> Graph:
-    """The graph of a checkpoint, or of the newest sound one in a run directory; arguments as for `saved_manifest`."""
-    return graph_of(*saved_manifest(path, notify))
-
-
-def saved_manifest(path: str | Path, notify: Callable[[str], None] = _ignore) -> tuple[Path, Manifest]:
-    """A checkpoint, or the newest sound one in a run directory, and its manifest. Its files are verified.
+    """The graph of a checkpoint, or of the newest sound one in a run directory, whose files are verified.
 
     Arguments:
         notify: receives a line for every checkpoint that is skipped.
@@ -206,16 +192,13 @@ def saved_manifest(path: str | Path, notify: Callable[[str], None] = _ignore) ->
         UsageError: there is no checkpoint.
         CheckpointError: the named one is not sound.
     """
+
+    def read(checkpoint: Path, manifest: Manifest) -> Graph:
+        check_files(checkpoint, manifest)
+        return graph_of(checkpoint, manifest)
+
     path = checkpoint_folder(path, notify=notify)
-    if (path / MANIFEST_FILE).is_file():
-        manifest = read_manifest(path)
-        return _checked(path, manifest), manifest
-
-    def read(checkpoint: Path, manifest: Manifest) -> tuple[Path, Manifest]:
-        graph_of(checkpoint, manifest)
-        return _checked(checkpoint, manifest), manifest
-
-    return newest_in(path, read, notify)
+    return read(path, read_manifest(path)) if (path / MANIFEST_FILE).is_file() else newest_in(path, read, notify)
 
 
 def graph_of(path: Path, manifest: Manifest) -> Graph:

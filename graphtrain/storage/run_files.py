@@ -16,32 +16,21 @@ from typing import Any, NamedTuple, final
 
 from graphtrain.errors import UsageError
 from graphtrain.plain import json_value
-from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from graphtrain.storage.manifest import Manifest
-from graphtrain.storage.named import existing_checkpoint
-from graphtrain.storage.regular import (
-    remove_leftovers,
-    replace_file,
-    temporary_name,
-)
+from graphtrain.storage.checkpoint import Checkpoint
+from graphtrain.storage.manifest import Manifest, checkpoint_paths
+from graphtrain.storage.named import existing_checkpoint, newest_checkpoint
+from graphtrain.storage.regular import readable_failure, remove_leftovers, replace_file, temporary_name
+from graphtrain.storage.retention import CheckpointFolder, Retention, best_by_name
 from graphtrain.storage.run_directory import (
-    BEST_FILE,
-    CHECKPOINTS_FOLDER,
     METRICS_FILE,
     NODES_FILE,
     STARTS_FILE,
     STATUS_FILE,
-    MetricsFile,
-    Retention,
-    best_by_name,
+    RowsFile,
     has_begun,
-    is_foreign,
     read_starts,
     read_status,
-    readable_failure,
 )
-from graphtrain.storage.state_files import StagedState
-from graphtrain.storage.store import FolderStore, Read
 
 Lead = Callable[[Callable[[], Any]], Any]
 """Makes a call on rank 0, and returns its result on all ranks."""
@@ -51,16 +40,24 @@ def _call(act: Callable[[], Any]) -> Any:
     return act()
 
 
+class NewCheckpoint(NamedTuple):
+    """A checkpoint that is not written yet.
+
+    Attributes:
+        facts: its manifest without digest and checksums.
+        replaced: the checkpoint that it replaces, if it replaces one.
+    """
+
+    path: Path
+    facts: Manifest
+    replaced: Path | None
+
+
 class Written(NamedTuple):
     """A checkpoint on the disk."""
 
     path: Path
     manifest: Manifest
-
-    @property
-    def first_number(self) -> int:
-        """The lowest number of this checkpoint and those that it replaced."""
-        return self.manifest.first_number(self.path)
 
 
 try:
@@ -163,19 +160,14 @@ class RunFiles:
         writes: False on the other ranks. Default: True.
 
     Raises:
-        UsageError: the directory cannot be created or written, or is not the one that rank 0 writes.
+        UsageError: the directory cannot be created or written.
 
     Attributes:
         latest: the newest checkpoint, written or resumed from, and its digest.
         resumable: the newest of those whose weights are finite, or of all if there is none.
-        path: the run directory, as given.
-        writes: as given.
-        folder: the run directory, as an absolute path.
+        path: the run directory, as given; `folder` is its absolute path, and `checkpoints` that of its checkpoints.
         count: called when a checkpoint is taken, to append the counts so far. Default: there are none.
-        read: reads a checkpoint. Default: as one process does.
     """
-
-    read: Read = staticmethod(read_checkpoint)
 
     def __init__(
         self, run_dir: str | Path, notify: Callable[[str], None], *, lead: Lead = _call, writes: bool = True
@@ -183,9 +175,9 @@ class RunFiles:
         self.path = Path(run_dir)
         self._lead, self.writes = lead, writes
         self.folder = self.path.absolute()  # the current folder may change
-        self._store = FolderStore(self.folder / CHECKPOINTS_FOLDER, notify)
-        self._metrics = MetricsFile(self.folder / METRICS_FILE)
-        self._nodes = MetricsFile(self.folder / NODES_FILE)
+        self._folder = CheckpointFolder(self.folder)
+        self.checkpoints = self._folder.path
+        self._metrics, self._nodes = RowsFile(self.folder / METRICS_FILE), RowsFile(self.folder / NODES_FILE)
         self.count: Callable[[], None] = lambda: None
         self._lock = RunLock(self.folder, notify)
         self._notify = notify
@@ -202,11 +194,9 @@ class RunFiles:
         if str(self.folder).encode("utf-8", "replace") != os.fsencode(self.folder):  # safetensors could not read it
             raise UsageError(f"the path of `{self.path}` is not UTF-8", "choose a run directory whose path is")
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._store.folder.mkdir(exist_ok=True)
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
             probe = temporary_name(self.folder / "probe")
-            probe.unlink(missing_ok=True)
-            probe.open("xb").close()
+            probe.touch()
             probe.unlink()
         except OSError as error:
             raise UsageError(
@@ -225,13 +215,11 @@ class RunFiles:
             self._lead(self._acquire)
             yield
         finally:
-            self._metrics.close()
-            self._nodes.close()
             self._lock.release()
 
     def _acquire(self) -> None:
         self._lock.acquire()
-        if self._starts is not None and self._bytes_of_starts() != self._starts:
+        if self._starts not in (None, self._bytes_of_starts()):
             raise UsageError(
                 f"the run in `{self.path}` was resumed elsewhere since this trainer stopped",
                 "make a new Trainer, which resumes the run as it is now",
@@ -239,18 +227,25 @@ class RunFiles:
 
     # ---- starting
 
-    def find(self, resume: str | Path) -> Checkpoint | None:
+    def find(self, resume: str | Path, read: Callable[[Path, Manifest | None], Checkpoint]) -> Checkpoint | None:
         """The checkpoint to resume from; None to start from the beginning. Called on rank 0 only.
+
+        Arguments:
+            read: reads a checkpoint, given its manifest if that is known.
 
         Raises:
             UsageError: "never", and the directory holds a run.
             CheckpointError: the named checkpoint is not sound.
         """
-        remove_leftovers(self.folder, self._store.folder)
-        checkpoints = self._store.own_paths()
-        holds_a_run = bool(checkpoints) or has_begun(self.folder)
-        if not holds_a_run:
-            self._refuse_foreign()
+        remove_leftovers(self.folder)
+        remove_leftovers(self.checkpoints)
+        count = len(checkpoint_paths(self.checkpoints))
+        holds_a_run = bool(count) or has_begun(self.folder)
+        if not (holds_a_run or read_starts(self.folder)) and (self.folder / METRICS_FILE).exists():
+            raise UsageError(
+                f"`{METRICS_FILE}` in `{self.path}` was not written by a run",
+                "choose another run directory, or move that file",
+            )
         if resume == "never":
             if holds_a_run:
                 raise UsageError(
@@ -258,48 +253,36 @@ class RunFiles:
                 )
             return None
         if resume == "auto":
-            newest = self.newest()
-            if newest is None and checkpoints:
+            newest = newest_checkpoint(
+                self.checkpoints,
+                read,
+                self._notify,
+                finite_first=True,
+                why_incompatible=self._why_incompatible(),
+                damaged=self._folder.damaged.add,
+            )
+            if newest is None and count:
                 raise UsageError(
-                    f"`{self.path}` holds {len(checkpoints)} checkpoints, none of which can be resumed",
+                    f"`{self.path}` holds {count} checkpoints, none of which can be resumed",
                     "fix the problems reported above, fork from another run, or use another run directory",
                 )
             if newest is None and holds_a_run:
                 self._notify(f"`{self.path}` holds no sound checkpoint: the run starts from the beginning")
             return newest
-        named = self.read(existing_checkpoint(resume, self._store.folder), None)
+        named = read(existing_checkpoint(resume, self.checkpoints), None)
         if holds_a_run and not self.owns(named):
             raise UsageError(
                 f"`{self.path}` holds a run already, and `{resume}` is of another", "fork into a new directory"
             )
         return named
 
-    def newest(self) -> Checkpoint | None:
-        """The newest sound checkpoint of this run; those that are skipped are reported."""
-        return self._store.newest(self._why_incompatible(), self.read) if self._store.paths() else None
-
-    @property
-    def checkpoints(self) -> Path:
-        """The folder of the checkpoints."""
-        return self._store.folder
-
-    def _refuse_foreign(self) -> None:
-        """Raise a UsageError for a directory without a run that has files of other programs with the names of ours."""
-        names = [] if read_starts(self.folder) else [METRICS_FILE, NODES_FILE, BEST_FILE]
-        found = [name for name in names if (self.folder / name).exists()]
-        for name in [STATUS_FILE] * is_foreign(self.folder / STATUS_FILE) + found:
-            raise UsageError(
-                f"`{name}` in `{self.path}` was not written by a run",
-                "choose another run directory, or move that file",
-            )
-
     def owns(self, checkpoint: Checkpoint) -> bool:
         """True for a checkpoint of this run, not of one that it is forked from."""
-        return checkpoint.path.resolve().parent == self._store.folder.resolve()
+        return checkpoint.path.resolve().parent == self.checkpoints.resolve()
 
     def _why_incompatible(self) -> Callable[[Manifest], str]:
         """A function that returns the reason why a checkpoint must not be resumed from; empty if it may be."""
-        begun = {start["run"] for start in read_starts(self.folder) if isinstance(start.get("run"), str)}
+        begun = {start.get("run") for start in read_starts(self.folder)}
         recorded = self._metrics.length()
 
         def why_incompatible(manifest: Manifest) -> str:
@@ -315,9 +298,9 @@ class RunFiles:
         """True if an automatic resume would choose this one."""
 
         def is_newest() -> bool:
-            paths = self._store.own_paths()
-            paths = [path for path in paths if not self._store.facts_of(path).not_finite] or paths
-            return bool(paths) and paths[-1].resolve() == checkpoint.path.resolve()
+            paths = checkpoint_paths(self.checkpoints)
+            finite = [path for path in paths if (facts := self._folder.facts_of(path)) and not facts.not_finite]
+            return (finite or paths)[-1:] == [self.checkpoints / checkpoint.path.name] and self.owns(checkpoint)
 
         return bool(self._lead(is_newest))
 
@@ -328,12 +311,12 @@ class RunFiles:
             The rows that remain.
         """
         # A fork is another run, and begins without rows.
-        is_own = checkpoint is not None and self.owns(checkpoint)
-        manifest = checkpoint.manifest if checkpoint is not None and is_own else Manifest()
+        own = checkpoint if checkpoint is not None and self.owns(checkpoint) else None
+        manifest = own.manifest if own is not None else Manifest()
         rows: list[dict[str, float]] = []
 
         def cut_back() -> str:
-            self._store.resumed_from(checkpoint.path if checkpoint is not None and is_own else None, retentions)
+            self._folder.resumed_from(own.path if own is not None else None, retentions)
             rows.extend(self._metrics.numbers(manifest.metrics_bytes))  # first: what was changed is not cut
             self._metrics.cut(manifest.metrics_bytes)
             try:
@@ -358,40 +341,26 @@ class RunFiles:
         if not self.writes:
             return
         for name, text in texts.items():
-            target = self.folder / name
-            if not os.path.lexists(target):  # its name has a hash of the content
-                with readable_failure(target):
-                    replace_file(target, text.encode("utf-8", "backslashreplace"))
+            with readable_failure(self.folder / name):
+                replace_file(self.folder / name, text.encode("utf-8", "backslashreplace"))
         target = self.folder / STARTS_FILE
-
-        def without_links(path: str, flags: int) -> int:
-            return os.open(path, flags | os.O_NOFOLLOW, 0o666)
-
-        with readable_failure(target), open(target, "ab+", opener=without_links) as file:
-            if file.tell():
-                file.seek(-1, os.SEEK_END)
-                if file.read() != b"\n":  # a line that a kill has cut
-                    file.write(b"\n")
-            line = {"run": self._run, **start, **_process("started_at_unix_seconds")}
-            file.write(json.dumps(json_value(line), default=str).encode() + b"\n")
+        line = json.dumps(json_value({"run": self._run, **start, **_process("started_at_unix_seconds")}), default=str)
+        is_torn = target.exists() and not target.read_bytes().endswith(b"\n")  # by a kill
+        with readable_failure(target), target.open("ab") as file:
+            file.write(b"\n" * is_torn + line.encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())  # without it, rows that survive a loss of power would be those of another program
         self._starts = self._bytes_of_starts()
 
     def setup_of(self, checkpoint: Checkpoint) -> dict[str, str]:
         """The hashes of what was set up in the run of a checkpoint; empty if they are unknown."""
-        for start in reversed(read_starts(checkpoint.path.parent.parent)):
-            hashes = start.get("setup")
-            if isinstance(hashes, dict):
-                return {str(path): str(value) for path, value in hashes.items()}
-        return {}
+        starts = reversed(read_starts(checkpoint.path.parent.parent))
+        return dict(next((start["setup"] for start in starts if "setup" in start), {}))
 
     def _bytes_of_starts(self) -> int:
         """The size of the list of starts, which grows whenever a process begins or resumes the run."""
-        try:
-            return (self.folder / STARTS_FILE).lstat().st_size
-        except OSError:
-            return 0
+        file = self.folder / STARTS_FILE
+        return file.stat().st_size if file.exists() else 0
 
     def last_status(self) -> dict[str, Any]:
         """The status that the previous process left; empty if there is none, or it cannot be read."""
@@ -421,19 +390,33 @@ class RunFiles:
         self.count()
         return replace(facts, metrics_bytes=self._metrics.length(), nodes_bytes=self._nodes.length(), run=self._run)
 
-    def save(
+    def new(
         self,
-        state: StagedState,
         facts: Manifest,
         retentions: Mapping[str, Retention],
         values: Mapping[str, float | None],
-        replaced: Path | None = None,
-        write: Callable[[Path, StagedState, Manifest], Manifest] = write_checkpoint,
-    ) -> Written:
-        """Write a checkpoint, as `FolderStore.save` does; may be called in any thread."""
+        replaced: Path | None,
+    ) -> NewCheckpoint:
+        """A checkpoint that will be written; may be called in any thread.
+
+        Arguments:
+            facts: the manifest without digest and checksums.
+            retentions: of each node that saves, by its path.
+            values: of the metrics by which checkpoints are ranked, where they are known.
+            replaced: the checkpoint that this one replaces, whose values are used where there is none.
+        """
         for file in (self._metrics, self._nodes):
             file.flush()  # first, so that the checkpoint counts only rows that are on the disk
-        return Written(*self._store.save(state, facts, retentions, values, replaced, write))
+        path, facts = self._folder.place(facts, retentions, values, replaced)
+        before = self._folder.facts_of(replaced) if replaced is not None else None
+        if facts.not_finite and before is not None and not before.not_finite:
+            replaced, facts = None, replace(facts, replaces=0)
+        return NewCheckpoint(path, facts, replaced)
+
+    def keep(self, new: NewCheckpoint, manifest: Manifest, retentions: Mapping[str, Retention]) -> Written:
+        """Keep a checkpoint that is written, and remove those that need not be kept; may be called in any thread."""
+        self._folder.keep(new.path, manifest, retentions, new.replaced)
+        return Written(new.path, manifest)
 
     def saved(self, written: Written) -> None:
         """Note that a checkpoint is on the disk."""
@@ -452,7 +435,7 @@ class RunFiles:
 
     def has_ranked(self, node: str) -> bool:
         """True if a checkpoint has a value of the metric by which a node ranks them."""
-        return node in self._store.rankings and self._store.rankings[node].best is not None
+        return node in self._folder.rankings and self._folder.rankings[node].best is not None
 
     def write_status(self, status: Mapping[str, Any]) -> None:
         """Replace the status file, which other processes read, atomically."""
@@ -460,7 +443,7 @@ class RunFiles:
             return  # a process that was forked by the user's code is not the run
         path, digest = self.latest if self.latest is not None else (None, None)
         name = path.name if path is not None else None
-        checkpoint = {"checkpoint": name, "digest": digest, **best_by_name(self._store.rankings)}
+        checkpoint = {"checkpoint": name, "digest": digest, **best_by_name(self._folder.rankings)}
         _replace_status(self.folder, {**status, **checkpoint})
 
 
@@ -473,11 +456,9 @@ def write_start(run_dir: Path, status: Mapping[str, Any]) -> None:
     Raises:
         CheckpointError: the disk refuses.
     """
-    target = run_dir / STATUS_FILE
-    if has_begun(run_dir) or is_foreign(target):
-        return
-    with readable_failure(target):
-        run_dir.mkdir(parents=True, exist_ok=True)
+    if not has_begun(run_dir):
+        with readable_failure(run_dir):
+            run_dir.mkdir(parents=True, exist_ok=True)
         _replace_status(run_dir, {"position": "", **status})
 
 

@@ -10,7 +10,7 @@ import ctypes
 import json
 import math
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, final
@@ -139,20 +139,15 @@ class StagingBuffers:
             block = self._blocks[name] = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=pinned)
         return block[:size]
 
-    def keep_only(self, names: Callable[[str], bool]) -> None:
+    def keep_only(self, names: Collection[str]) -> None:
         """Release all other blocks."""
-        self._blocks = {name: block for name, block in self._blocks.items() if names(name)}
+        self._blocks = {name: block for name, block in self._blocks.items() if name in names}
 
 
 def stage(files: Sequence[Tensors], memory: StagingBuffers) -> dict[str, memoryview]:
-    """Copy every tensor file to memory that the run does not write to; returns them by name, without the suffix.
-
-    >>> files = [Tensors("model", {"weight": torch.ones(2, 3)})]
-    >>> {name: len(data) for name, data in stage(files, StagingBuffers()).items()}
-    {'model': 96}
-    """
+    """Copy every tensor file to memory that the run does not write to; returns them by name, without the suffix."""
     layouts = {tensors.file: Layout.of(tensors) for tensors in files}
-    memory.keep_only(layouts.__contains__)
+    memory.keep_only(layouts)
     staged, begun = {}, set[torch.device]()
     with torch.no_grad():
         for name, layout in layouts.items():
@@ -198,12 +193,7 @@ class StagedTensor(NamedTuple):
 
 
 def staged_tensors(data: memoryview) -> dict[str, StagedTensor]:
-    """The tensors in a file staged by `stage`, by name; they share its memory.
-
-    >>> staged = stage([Tensors("model", {"weight": torch.ones(2, 3)})], StagingBuffers())
-    >>> staged_tensors(staged["model"])["weight"].shape
-    [2, 3]
-    """
+    """The tensors in a file staged by `stage`, by name; they share its memory."""
     (length,) = struct.unpack("<Q", data[:8])
     header, first = json.loads(bytes(data[8 : 8 + length])), 8 + length
     return {
@@ -214,12 +204,7 @@ def staged_tensors(data: memoryview) -> dict[str, StagedTensor]:
 
 
 def file_of(tensors: Mapping[str, StagedTensor]) -> list[bytes | memoryview]:
-    """The bytes, in pieces, of a file of staged tensors, given by their names in it.
-
-    >>> staged = stage([Tensors("model", {"weight": torch.ones(2)})], StagingBuffers())
-    >>> len(b"".join(file_of({"of/rank": staged_tensors(staged["model"])["weight"]}))) % 8
-    0
-    """
+    """The bytes, in pieces, of a file of staged tensors, given by their names in it."""
     ordered = sorted(tensors.items(), key=lambda item: (-_BY_TYPE[item[1].dtype].itemsize, item[0]))
     header = header_of((name, tensor.dtype, tensor.shape, len(tensor.data)) for name, tensor in ordered)
     return [header, *(tensor.data for _, tensor in ordered)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import datetime
-import functools
 import operator
 import pathlib
 import uuid
@@ -173,8 +172,7 @@ BY_NAME: Mapping[str, ValueType] = {
 }
 
 
-@functools.cache
-def type_of(kind: Any) -> ValueType | None:
+def type_of(kind: type) -> ValueType | None:
     """How values of a type are encoded; None if they cannot be."""
     if issubclass(kind, numpy.generic):
         return _SCALAR

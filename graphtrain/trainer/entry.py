@@ -15,8 +15,8 @@ from graphtrain.program.requests import Return
 from graphtrain.resume.rank_resume import choose
 from graphtrain.resume.restore import Restored, ResumeOptions, repeated, restore
 from graphtrain.resume.setup_change import setup_changes, unexplained
+from graphtrain.state.generators import capture_random
 from graphtrain.state.objects import MISFITS
-from graphtrain.state.random import capture_random
 from graphtrain.state.weights import fitting
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.named import checkpoint_folder, existing_checkpoint
@@ -255,11 +255,11 @@ def load_weights(run: LiveRun, named: str | Path, sources: Mapping[str, str], on
     if folder is not None and (folder / path.name).is_dir():
         path = folder / path.name  # where this rank sees the run directory
     path = existing_checkpoint(path, folder)
-    checkpoint = read_checkpoint(path, rank=world.rank, world_size=world.world_size, mesh=world.mesh)
+    checkpoint = read_checkpoint(path, rank=world.rank, world_size=world.world_size)
     if checkpoint.manifest.sharded or world.mesh:
         from graphtrain.resume.sharded import assembled  # which few runs need
 
-        checkpoint = assembled(checkpoint, objects.modules.values())
+        checkpoint, _ = assembled(checkpoint, objects.modules.values(), world.rank)
     saved = {name: checkpoint.sections["resources"].get(name) for name in checkpoint.sections["modules"]}
     states = {}
     for name in sources:

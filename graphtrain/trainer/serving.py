@@ -19,7 +19,7 @@ from graphtrain.graph.registry import trains
 from graphtrain.outcome import Outcome
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import Request
-from graphtrain.state.modules import note_rates
+from graphtrain.state.optimizers import note_rates
 from graphtrain.trainer.debugging import users_frames
 from graphtrain.trainer.entry import go_back
 from graphtrain.trainer.live_run import LiveRun
@@ -100,7 +100,7 @@ def _recorded(run: LiveRun) -> None:
 
 def _save_or_stop(run: LiveRun) -> Answer:
     requests = run.requests
-    if "save" in requests and _save(run):
+    if "save" in requests and run.save(requests.policy, requests.values, requests.askers):
         requests.saved()
     if "stop" not in requests:
         return None
@@ -111,15 +111,6 @@ def _save_or_stop(run: LiveRun) -> Answer:
         return None
     requests.clear()
     return Outcome.STOPPED
-
-
-def _save(run: LiveRun) -> bool:
-    if run.files is not None:
-        return run.save(run.requests.policy, run.requests.values, run.requests.askers)
-    run.notices.once("there is no run directory, so no checkpoint is written")
-    if run.is_replay:  # the run that it replays has saved
-        run.writer.saved |= dict.fromkeys(run.requests.askers, "")
-    return True
 
 
 def _reached(run: LiveRun) -> Answer:

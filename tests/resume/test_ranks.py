@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 
 from graphtrain import CheckpointError, DataError, Graph, GraphtrainError, Loader, Outcome, Trainer, rank_local
 from graphtrain.program.bind import Program
-from graphtrain.ranks import Alone, Ranks, current_ranks, using_ranks
+from graphtrain.ranks import Ranks, current_ranks, using_ranks
 from graphtrain.resume import rank_resume, rank_saves
 from tests.fake_ranks import run_ranks
 from tests.ranks.processes import run_processes
@@ -147,7 +147,7 @@ def test_a_mutation_is_noticed(what: str, tmp_path: Path, monkeypatch: pytest.Mo
         one = property(lambda program: 1, lambda program, value: None)
         monkeypatch.setattr(Program, "window_ranks", one, raising=False)
     else:
-        monkeypatch.setattr(rank_resume._Resized, "_means", lambda resized: resized._states[0]["metrics"])
+        monkeypatch.setattr(rank_resume, "_means", lambda states, rank: states[0]["metrics"])
     with pytest.raises(AssertionError):
         assert_equal(run(1, tmp_path, is_plain=True), plain)
 
@@ -403,8 +403,8 @@ def run_on_own(kind: str, world_size: int, run_dir: Path | None, advance: int = 
 
     if world_size > 1:
         return run_ranks(world_size, program)
-    with using_ranks(Alone()):
-        return [program(Alone())]
+    with using_ranks(Ranks()):
+        return [program(Ranks())]
 
 
 @pytest.mark.second(2)
@@ -451,7 +451,7 @@ def cut_and_resumed(run_dir: Path) -> dict[str, Any]:
     first.advance(BETWEEN)
     first.save()
     if ranks.rank == 0:
-        with using_ranks(Alone()):
+        with using_ranks(Ranks()):
             second = trainer_of(run_dir / "elastic", is_plain=True)
             while second.progress["step"]["steps"] < 2 or second.progress["accumulate"]["count"]:
                 second.advance()

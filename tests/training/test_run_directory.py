@@ -252,16 +252,6 @@ def test_a_file_in_the_place_of_what_is_written(tmp_path: Path) -> None:
 
 # ---- what somebody else has put there
 
-THEIRS = {"metrics.jsonl": '{"loss": 1}\n', "status.json": '{"state": "up"}', "best.json": '{"mine": 1}'}
-
-
-@pytest.mark.parametrize("file", THEIRS)
-def test_a_file_of_another_program_is_refused(file: str, tmp_path: Path) -> None:
-    (tmp_path / file).write_text(THEIRS[file])
-    with pytest.raises(UsageError, match=rf"`{file}` in .* was not written by a run"):
-        tiny(ROWS, tmp_path).run()
-    assert (tmp_path / file).read_text() == THEIRS[file]
-
 
 def test_a_fork_refuses_the_rows_of_another_program(part: Path, tmp_path: Path) -> None:
     fork = tmp_path / "fork"
