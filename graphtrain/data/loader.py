@@ -22,9 +22,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 from graphtrain.data.samplers import announce_epoch, generators_of, length_of, parts_within
 from graphtrain.data.workers import iterate, shut_down, start_worker
 from graphtrain.errors import DataError
+from graphtrain.state.code_names import names_in
 from graphtrain.state.generators import HOST, AnyGenerator, RandomAside, generator_of, seed_all
 from graphtrain.state.kinds import category_of, is_users
-from graphtrain.state.reachable import Reachable, names_in
+from graphtrain.state.reachable import Reachable
 
 _MOST_WATCHED = 16  # objects in which a generator may appear while data is fetched: those nearest to the data set
 _MOST_WITHOUT_LENGTH = 1_000_000  # samples, or ten times the dataset, are surely enough for an epoch

@@ -35,9 +35,9 @@ from graphtrain.data.samplers import (
 from graphtrain.data.stream import Stream
 from graphtrain.data.workers import iterate, shut_down
 from graphtrain.errors import DataError
+from graphtrain.state.code_names import names_in
 from graphtrain.state.content import content_hash
 from graphtrain.state.generators import HOST, RandomAside
-from graphtrain.state.reachable import names_in
 
 Resume = Literal["auto", "replay", "state"]
 _hash_of = functools.partial(content_hash, most_bytes=64 * 2**10)

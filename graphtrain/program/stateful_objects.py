@@ -400,7 +400,7 @@ class StatefulObjects:
     def differs_from(self, saved: Section) -> list[str]:
         """A line for restored state that differs from the saved one, because `setup` made something else before."""
         now = self.changes().section
-        paths = [path for path in sorted(now) if _text_of(now.get(path)) != _text_of(saved.get(path))]
+        paths = [path for path in sorted(now) if _text_of(now[path]) != _text_of(saved.get(path))]
         what = "is not what it was when it was saved: `setup` makes something else"
         return [f"{shown_path(path)} {what}" for path in paths]
 
