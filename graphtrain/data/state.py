@@ -71,7 +71,7 @@ class DataState:
         if section is None and not self.saved:  # nothing is loaded: another node goes on with the epoch
             section = self.opened[self.name(data)]
         if section is None:
-            section = {node.path: self.saved[node.path] for node in snapshot.nodes(name) if node.path in self.saved}
+            section = {one.path: self.saved[one.path] for one in snapshot.entries(name) if one.path in self.saved}
             restore(snapshot, copy.deepcopy(section), name, reader_of(snapshot, self.saved))
         else:
             restore(snapshot, copy.deepcopy(section), name)  # which it will be restored to again
