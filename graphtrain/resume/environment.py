@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy
 import torch
@@ -34,19 +34,19 @@ class RunEnvironment:
     """Code, data, versions and threads of this process, as plain data; every string can be encoded as UTF-8.
 
     Attributes:
-        origin: the code, as in `Provenance`.
+        files: name -> content, of files that belong to the origin.
+        origin: the code, as `provenance` returns it.
         data: name -> fingerprint.
         environment: library versions, machine, threads, numeric flags and the seed.
         about: plain data about the start of the run: the `command`, the `arguments` of its `setup` and which of them
             were `given`, ...
-        files: name -> content, of files that belong to the origin.
     """
 
+    files: Mapping[str, str]
     origin: Mapping[str, Any]
     data: Mapping[str, Any]
     environment: Mapping[str, Any]
     about: Mapping[str, Any]
-    files: Mapping[str, str]
 
     def with_resources(self, former: Mapping[str, Any], resources: Mapping[str, Any]) -> RunEnvironment:
         """The same, with the fingerprints of data that differs from the former resources."""
@@ -128,9 +128,9 @@ def run_environment(
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "torch.compile": quoted(compiled, 3) if compiled else "nothing",
     }
-    code = provenance(Path(script) if script else None)
-    origin, data, versions, start = map(_all_utf8, (code.origin, _fingerprints(resources), environment, about))
-    return RunEnvironment(origin, data, versions, start, code.files)
+    origin, files = provenance(Path(script) if script else None)
+    plain = map(_all_utf8, (origin, _fingerprints(resources), environment, about))
+    return RunEnvironment(files, *plain)
 
 
 def _fingerprints(resources: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,24 +166,16 @@ def argument_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[s
 # ---- the code
 
 
-class Provenance(NamedTuple):
-    """The user's code in this process.
-
-    Attributes:
-        origin: plain data: ``code``, file relative to the folder of the script -> the beginning of its hash (SHA-256);
-            ``script``, the file that is the program; ``revision``, the git commit; ``difference``, the name of a file.
-        files: the name and the content of that file: uncommitted changes, as `git diff HEAD` shows them.
-    """
-
-    origin: Mapping[str, Any]
-    files: Mapping[str, str]
-
-
-def provenance(script: Path | None = None) -> Provenance:
+def provenance(script: Path | None = None) -> tuple[dict[str, Any], dict[str, str]]:
     """The provenance of the loaded modules that belong to a script's project: its repository, or its folder.
 
     Arguments:
         script: the program. Default: the file that Python was started with; in a notebook, the current folder.
+
+    Returns:
+        ``code``, file relative to the folder of the script -> the beginning of its hash; ``script``, the file that is
+        the program; ``revision``, the git commit; ``difference``, the name of a file. And that file with its content:
+        uncommitted changes, as `git diff HEAD` shows them.
     """
     program = script
     if script is None and (file := getattr(sys.modules.get("__main__"), "__file__", None)):
@@ -191,7 +183,7 @@ def provenance(script: Path | None = None) -> Provenance:
     try:
         folder = program.resolve().parent if program is not None else Path.cwd().resolve()
     except FileNotFoundError:  # the current folder is gone, so relative paths are unknown
-        return Provenance({}, {})
+        return {}, {}
     top = _git(folder, "rev-parse", "--show-toplevel").rstrip("\n")
     # Relative to the script, so that a copy of the project has the same names, in a repository or not.
     files = _loaded_files(Path(top) if top else folder, program)
@@ -201,7 +193,7 @@ def provenance(script: Path | None = None) -> Provenance:
     target = f"source-{_digest(difference.encode('utf-8', 'backslashreplace'))}.diff" if difference else ""
     revision = _git(folder, "rev-parse", "HEAD").strip() if top else ""
     origin = {"code": code, "script": name if name in code else "", "revision": revision, "difference": target}
-    return Provenance(origin, {target: difference} if difference else {})
+    return origin, {target: difference} if difference else {}
 
 
 def code_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str] | None:
