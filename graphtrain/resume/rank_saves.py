@@ -101,7 +101,7 @@ class RankSave:
         key: the prefix of the keys of this save in the store.
         required: what has to be equal on all ranks.
         folder: of the checkpoints, as this rank sees it.
-        slim: how the files are divided; that of rank 0 applies to all. Default: tensors by their resource.
+        slim: how the files of rank 0 are divided. Default: tensors by their resource.
 
     Attributes:
         leads: True on rank 0.
@@ -198,11 +198,10 @@ class RankSave:
 
     def _write_files(self, name: str, facts: Manifest) -> tuple[Common, list[Digests], dict[str, Any]]:
         """Write this rank's files, once all ranks know what they have in common, to the folder that rank 0 names."""
-        state, slim = self._staged, self._slim.as_plain() if self._slim is not None else None
-        own = {"digests": state.summary.as_plain(), "folder": name, "slim": slim}
-        self._publish(_DIGESTS, own)
+        state = self._staged
+        self._publish(_DIGESTS, {"digests": state.summary.as_plain(), "folder": name})
         of_ranks = [self._read(_DIGESTS, rank) for rank in range(self._ranks.world_size)]
-        folder, slim = self._folder / of_ranks[0]["folder"], of_ranks[0]["slim"]
+        folder = self._folder / of_ranks[0]["folder"]
         if not folder.is_dir():
             raise CheckpointError(
                 f"rank 0 writes to {folder}, which this rank does not see",
@@ -212,7 +211,7 @@ class RankSave:
         if difference := first_difference(self._required, state, summaries):
             raise RanksDivergedError(difference, "it must be the same on all ranks: do not change it on one rank only")
         common = Common.of(state, summaries)
-        written = write_files(folder, self._ranks.rank, state, common, Slim(**slim) if slim is not None else None)
+        written = write_files(folder, self._ranks.rank, state, common, self._slim)
         report: dict[str, Any] = {"files": written, "own": {name: getattr(facts, name) for name in OWN_FACTS}}
         if state.pieces:
             report["not_finite"] = state.weight_that_is_not_finite

@@ -19,10 +19,10 @@ import hashlib
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import msgpack
 import torch
@@ -37,6 +37,7 @@ from graphtrain.storage.sharing import Common
 from graphtrain.storage.state_files import LOCAL, STATE_FILE, Bytes, Digests, StagedState, joined
 from graphtrain.storage.tensor_files import TENSOR_SUFFIX, StagedTensor, file_of, read_tensors
 
+_OWN_TENSORS, _OWN_PARTS = "rank.{:05d}.safetensors", "rank.{:05d}.msgpack"
 _OF_A_RANK = re.compile(r"rank\.\d{5,}\.(msgpack|safetensors|sharded\.safetensors)")
 DRIFT = "reachable"  # the section of what has changed since `setup`
 # Sections that a resume reads from other ranks too: they are summed, or given to the rank of the same number.
@@ -58,37 +59,18 @@ class Slim:
     frozen: Mapping[str, Collection[str]] = field(default_factory=dict)
     previous: str = ""
 
-    def as_plain(self) -> dict[str, Any]:
-        return asdict(self)
 
-
-@final
-class EarlierFiles:
-    """The files of the previous checkpoint; none if it cannot be read."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        try:
-            self._files: Mapping[str, Sequence[Any]] = read_manifest(folder).files
-        except CheckpointError:
-            self._files = {}
-
-    def link(self, path: Path, pieces: Sequence[Bytes]) -> list[Any] | None:
-        """Hard-link a file to the earlier one of its name, if that holds the same bytes.
-
-        Returns:
-            Its size and checksum; None if it has to be written.
-        """
-        size, checksum = self._files.get(path.name, (None, ""))
+def _linked(path: Path, pieces: Sequence[Bytes], previous: Path) -> list[Any] | None:
+    """Hard-link a file to that of the previous checkpoint; its size and checksum, None if it has to be written."""
+    try:
+        size, checksum = read_manifest(previous).files[path.name]
         if size != sum(map(len, pieces)) or checksum != checksum_of(pieces):
             return None
-        try:
-            # One that is damaged on the disk is written again.
-            read_files(self._folder, {path.name: (size, checksum)}, lambda file: None)
-            os.link(self._folder / path.name, path, follow_symlinks=False)
-        except (OSError, CheckpointError):  # a file system without links, or the checkpoint is gone
-            return None
-        return [size, checksum]
+        read_files(previous, {path.name: (size, checksum)}, lambda file: None)  # one that is damaged is written again
+        os.link(previous / path.name, path, follow_symlinks=False)
+    except (KeyError, OSError, CheckpointError):  # a file system without links, or the checkpoint is gone
+        return None
+    return [size, checksum]
 
 
 def write_files(folder: Path, rank: int, state: StagedState, common: Common, slim: Slim | None = None) -> Written:
@@ -109,7 +91,7 @@ def write_files(folder: Path, rank: int, state: StagedState, common: Common, sli
                 if rank < shardings[name].count:  # of others, it is the same
                     tensors.setdefault(file_of_pieces(rank), {})[f"{file}/{name}"] = tensor
             elif name not in common.tensors.get(file, ()):
-                tensors.setdefault(_own_tensors(rank), {})[f"{file}/{name}"] = tensor
+                tensors.setdefault(_OWN_TENSORS.format(rank), {})[f"{file}/{name}"] = tensor
             elif rank == 0:
                 tensors.setdefault(_file_with(file, name, slim), {})[name] = tensor
         if len(tensors.get(file + TENSOR_SUFFIX, ())) == len(named):
@@ -122,11 +104,11 @@ def write_files(folder: Path, rank: int, state: StagedState, common: Common, sli
         if rank == 0:
             contents[STATE_FILE] = [msgpack.packb(_parts(state, common.parts, are_common=True))]
         if own := _parts(state, common.parts, are_common=False):
-            contents[_own_parts(rank)] = [msgpack.packb(own)]
-    earlier = EarlierFiles(folder.parent / slim.previous) if slim is not None and slim.previous else None
+            contents[_OWN_PARTS.format(rank)] = [msgpack.packb(own)]
+    previous = folder.parent / slim.previous if slim is not None and slim.previous else None
     written: Written = {}
     for name, pieces in contents.items():
-        linked = earlier.link(folder / name, pieces) if earlier is not None and name.endswith(TENSOR_SUFFIX) else None
+        linked = _linked(folder / name, pieces, previous) if previous and name.endswith(TENSOR_SUFFIX) else None
         written[name] = linked or write_file(folder / name, pieces)
     return written
 
@@ -197,14 +179,6 @@ def _file_with(file: str, name: str, slim: Slim | None) -> str:
     return (f"{file}.frozen" if slim is not None and name in slim.frozen.get(file, ()) else file) + TENSOR_SUFFIX
 
 
-def _own_tensors(rank: int) -> str:
-    return f"rank.{rank:05d}{TENSOR_SUFFIX}"
-
-
-def _own_parts(rank: int) -> str:
-    return f"rank.{rank:05d}.msgpack"
-
-
 def write_file(path: Path, pieces: Sequence[Bytes]) -> list[Any]:
     """Write and flush a file; returns its size, and its checksum, which is computed in parallel."""
 
@@ -237,7 +211,7 @@ def read_state(
         CheckpointError: a file is missing, torn or altered, or does not hold the state of these ranks.
     """
     listed, places, (number, count) = manifest.files, manifest.tensors, share
-    named = [file_name(rank) for rank in ranks for file_name in (_own_tensors, _own_parts)] + [file_of_pieces(0)]
+    named = [name.format(rank) for rank in ranks for name in (_OWN_TENSORS, _OWN_PARTS)] + [file_of_pieces(0)]
     wanted = {name for name in listed if name in named or not _OF_A_RANK.fullmatch(name)}
     if missing := sorted({STATE_FILE, *(place for each in places.values() for place in each.values())} - wanted):
         raise CheckpointError(f"{path}: the manifest lists no file `{missing[0]}`")
@@ -265,13 +239,7 @@ def _joined(
     rank: int,
     sections: Collection[str] | None,
 ) -> dict[str, dict[str, Any]]:
-    """The state of a rank, from the contents of the files.
-
-    Arguments:
-        places: file -> tensor -> the file that holds it, where that is another one.
-        files: name -> its tensors, or its bytes.
-        sections: those that are wanted. None: all.
-    """
+    """The state of a rank, in some sections or all, from the tensors or the bytes of files, by their names."""
     elsewhere = {place for listed in places.values() for place in listed.values()}
     tensors: dict[str, dict[str, torch.Tensor]] = {}
     for physical, file in files.items():
@@ -280,13 +248,13 @@ def _joined(
     for name, listed in places.items():
         found = {each: files[physical][each] for each, physical in listed.items() if each in files[physical]}
         tensors.setdefault(name, {}).update(found)
-    for physical in (_own_tensors(rank), file_of_pieces(0)):
+    for physical in (_OWN_TENSORS.format(rank), file_of_pieces(0)):
         for key, tensor in files.get(physical, {}).items():
             name, _, inner = key.partition("/")
             tensors.setdefault(name, {})[inner] = tensor
     try:
         common = msgpack.unpackb(files[STATE_FILE])
-        own = msgpack.unpackb(files.get(_own_parts(rank), msgpack.packb({})))
+        own = msgpack.unpackb(files.get(_OWN_PARTS.format(rank), msgpack.packb({})))
         # Sections are in the order of the format, names in the order of `split`.
         parts = {
             section: dict(sorted({**common.get(section, {}), **own.get(section, {})}.items()))
