@@ -320,13 +320,14 @@ class RunFiles:
         manifests, ranked_by = manifests_in(self.checkpoints), _ranked_by(retentions)
         before = manifests.get(replaced) if replaced is not None else None
         if facts.not_finite and before is not None and not before.not_finite:
-            replaced, facts = None, replace(facts, replaces=0)
+            replaced = before = None
         earlier = before.value_of if before is not None else lambda metric: None
         ranked = {
             metric: earlier(metric) if values.get(metric) is None else values[metric]
             for metric, _ in ranked_by.values()
         }
-        facts = replace(facts, ranked=ranked, ranked_by=ranked_by, follows=self._newest)
+        follows = before.follows if before is not None else self._newest
+        facts = replace(facts, ranked=ranked, ranked_by=ranked_by, follows=follows)
         number = max(map(checkpoint_number, checkpoint_paths(self.checkpoints)), default=0) + 1
         return NewCheckpoint(self.checkpoints / f"{number:06d}-step-{facts.step}", facts, replaced)
 
