@@ -264,7 +264,7 @@ def test_what_is_local_is_saved_and_is_not_in_the_digest(tmp_path: Path) -> None
     staged = StagedState(essential, local_of(sections, essential), StagingBuffers())
     assert staged.digest({}) == staged.summary.digest == state_digest(essential) != state_digest(sections)
     path = tmp_path / "000001-step-1"
-    common = Common.of_one(staged)
+    common = Common()
     with new_folder(path, Event()) as folder:
         report = {"files": write_files(folder, 0, staged, common)}
         manifest = manifest_of(Manifest(**FACTS), staged, common, [], [report])
