@@ -66,7 +66,7 @@ def checkpoint_folder(name: str | Path, folder: Path | None = None, notify: Call
     if not _is_named(run, name):
         return path
     if name == NEWEST:
-        return newest_in(run, _checked, notify, f"`{path}`: ")
+        return newest_in(run, _checked, notify, option=f"`{path}`: ")
     best, _, node = name.partition(":")
     if best != BEST:
         return run / CHECKPOINTS_FOLDER / name
@@ -106,41 +106,27 @@ def newest_in(
     run: Path,
     read: Callable[[Path, Manifest], T],
     notify: Callable[[str], None],
-    option: str = "",
-) -> T:
-    """Read the newest sound checkpoint of a run, as `newest_checkpoint` does.
-
-    Raises:
-        UsageError: there is none; the message begins with the `option`.
-    """
-    newest = newest_checkpoint(run / CHECKPOINTS_FOLDER, read, notify)
-    if newest is None:
-        raise UsageError(f"{option}there is no checkpoint in `{run}`", "name the directory of a run that has saved")
-    return newest
-
-
-def newest_checkpoint(
-    folder: Path,
-    read: Callable[[Path, Manifest], T],
-    notify: Callable[[str], None],
     why_not: Callable[[Manifest], str] = lambda manifest: "",
     damaged: Callable[[Path], None] = _ignore,
-) -> T | None:
-    """Read the newest sound checkpoint in a folder; None if there is none.
-
-    One with weights that are not finite is used only if no other can be read.
+    *,
+    option: str = "",
+) -> T:
+    """Read the newest sound checkpoint of a run. One with weights that are not finite only if no other can be read.
 
     Arguments:
         read: reads a checkpoint, given its manifest; a CheckpointError that it raises skips it.
         notify: receives a line for every checkpoint that is skipped.
         why_not: given a manifest, the reason to skip it; empty if there is none. Default: none is skipped.
         damaged: called with each that is permanently damaged. Default: nothing is called.
+        option: the beginning of the message if there is none.
 
     Raises:
+        UsageError: there is none.
         LaterFormatError: a checkpoint that would be read was written by a later version.
     """
     not_finite: dict[Path, str] = {}
-    paths = checkpoint_paths(folder)[::-1]
+    paths = checkpoint_paths(run / CHECKPOINTS_FOLDER)[::-1]
+    count = len(paths)
     for path in paths:  # those that are tried last are appended
         try:
             manifest = read_manifest(path)
@@ -160,7 +146,12 @@ def newest_checkpoint(
             if not isinstance(error.__cause__, OSError | MemoryError):  # which may be temporary
                 damaged(path)
             notify(f"skipped a damaged checkpoint: {error.message}")
-    return None
+    if count:
+        raise UsageError(
+            f"{option}`{run}` holds {count} checkpoints, none of which can be resumed",
+            "fix the problems reported above, fork from another run, or use another run directory",
+        )
+    raise UsageError(f"{option}there is no checkpoint in `{run}`", "name the directory of a run that has saved")
 
 
 def _checked(path: Path, manifest: Manifest) -> Path:

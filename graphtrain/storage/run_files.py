@@ -20,7 +20,7 @@ from graphtrain.storage import retention
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.lock import locked
 from graphtrain.storage.manifest import Manifest, checkpoint_number, checkpoint_paths
-from graphtrain.storage.named import existing_checkpoint, newest_checkpoint
+from graphtrain.storage.named import existing_checkpoint, newest_in
 from graphtrain.storage.regular import readable_failure, remove_leftovers, replace_file, temporary_name
 from graphtrain.storage.retention import Ranking, Retention, kept_of, manifests_in, rankings_of
 from graphtrain.storage.run_directory import (
@@ -154,8 +154,7 @@ class RunFiles:
         """
         remove_leftovers(self.folder)
         remove_leftovers(self.checkpoints)
-        count = len(checkpoint_paths(self.checkpoints))
-        holds_a_run = bool(count) or has_begun(self.folder)
+        holds_a_run = bool(checkpoint_paths(self.checkpoints)) or has_begun(self.folder)
         if not (holds_a_run or read_starts(self.folder)) and (self.folder / METRICS_FILE).exists():
             raise UsageError(
                 f"`{METRICS_FILE}` in `{self.path}` was not written by a run",
@@ -168,15 +167,11 @@ class RunFiles:
                 )
             return None
         if resume == "auto":
-            newest = newest_checkpoint(self.checkpoints, read, self._notify, self._why_not, self._damaged.add)
-            if newest is None and count:
-                raise UsageError(
-                    f"`{self.path}` holds {count} checkpoints, none of which can be resumed",
-                    "fix the problems reported above, fork from another run, or use another run directory",
-                )
-            if newest is None and holds_a_run:
+            if checkpoint_paths(self.checkpoints):
+                return newest_in(self.folder, read, self._notify, self._why_not, self._damaged.add)
+            if holds_a_run:
                 self._notify(f"`{self.path}` holds no sound checkpoint: the run starts from the beginning")
-            return newest
+            return None
         named = read(existing_checkpoint(resume, self.checkpoints), None)
         if holds_a_run and not self.owns(named):
             raise UsageError(
