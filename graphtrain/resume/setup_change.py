@@ -30,6 +30,10 @@ def setup_hashes(snapshot: StateSnapshot, *, now: bool = False) -> dict[str, str
         kind = KINDS.get(entry.category)
         keys, parts = contents_of(entry) if now and kind is not None else (entry.keys, entry.parts)
         content = [entry.value if entry.category in ("function", "class") else entry.code, entry.length]
+        if entry.category == "partial":
+            content.append(_comparable(entry.value.func, snapshot))
+        elif entry.category == "function" and entry.value.__name__ == "<lambda>":  # all lambdas have one name
+            content.append(entry.value.__code__.co_code)
         if kind is not None and kind.is_named:
             for name, part in zip(keys, parts, strict=True):
                 place = place_of(entry, name)

@@ -6,6 +6,7 @@ Graphs are in `test_changed_graph.py`, hyper-parameters in `test_hyper_parameter
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import os
@@ -284,11 +285,13 @@ DIFFERENT: dict[str, tuple[Prepare, str]] = {
     "a value": part(float),
     "a list": part(lambda process: [1.0, float(process)]),
     "a function, by another name": part(lambda process: (torch.relu, torch.tanh)[process - 1]),
+    "a lambda": part(lambda process: (lambda x: x, lambda x: x + x)[process - 1]),
     "a module of another class": part(lambda process: (nn.ReLU, nn.Tanh)[process - 1]()),
     "a sparse tensor": part(lambda process: torch.full((2, 2), float(process)).to_sparse_csr()),
     "a read-only array": part(lambda process: numpy.frombuffer(bytes([process]), numpy.uint8)),
     "a long list": part(lambda process: [float(process)] * 2_000),
     "tuples in a set": part(lambda process: {(1, process)}),
+    "a function in a partial": part(lambda process: functools.partial((max, min)[process - 1], 1)),
 }  # fmt: skip
 
 
