@@ -111,7 +111,7 @@ class Listed:
         path = self._folder / "000001-step-1"
         shutil.rmtree(path, ignore_errors=True)
         staged = StagedState({"resources": {"memory": {"list": self._tensors}}}, {}, self._buffers)
-        common = Common.of_one(staged)
+        common = Common()
         with new_folder(path, staged.given_up) as folder:
             report = {"files": write_files(folder, 0, staged, common)}
             write_manifest(folder, manifest_of(Manifest(), staged, common, [], [report]))

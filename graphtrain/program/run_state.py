@@ -18,7 +18,7 @@ from graphtrain.names import plainly_named, quoted
 from graphtrain.program.bind import ProgramNode
 from graphtrain.program.rounds import is_fetching
 from graphtrain.state.changes import OTHER_SUBMODULES, changes
-from graphtrain.state.generators import AnyGenerator, any_generator, named_generators
+from graphtrain.state.generators import AnyGenerator, any_generator, named_generators, without_generators
 from graphtrain.state.objects import MISFITS
 from graphtrain.state.optimizers import kept_groups
 from graphtrain.state.restore import restore
@@ -62,7 +62,7 @@ class Handler:
 
 def _capture_resources(run: StatefulObjects, alive: set[int]) -> Section:
     run.states = {name: _state_of(run, name, resource) for name, resource in run.objects.stateful.items()}
-    return run.states
+    return {name: without_generators(state) for name, state in run.states.items()}
 
 
 def _state_of(run: StatefulObjects, name: str, resource: Any) -> Any:
@@ -87,7 +87,8 @@ def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions)
     ):
         raise CheckpointError(f"the checkpoint has the state of `{name}`, which was not supplied now")
     with kept_groups(run.objects.optimizers.values()):
-        for name, resource in run.objects.modules_first():
+        # Modules first: an optimizer casts what it loads to the dtype and the device of its parameters.
+        for name, resource in sorted(run.objects.stateful.items(), key=lambda item: item[0] not in run.objects.modules):
             if name in exempt.fresh or (name not in saved and name in run.copies):
                 continue
             if name not in saved and name in run.resources:

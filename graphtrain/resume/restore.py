@@ -19,7 +19,7 @@ from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
 from graphtrain.resume.hyper_parameters import Change
 from graphtrain.state.codec import MALFORMED
-from graphtrain.state.data_content import ComparedData, compared_data
+from graphtrain.state.data_content import compared_data
 from graphtrain.state.generators import fitted_random
 from graphtrain.state.optimizers import NO_RESUME
 from graphtrain.state.reachable import is_within
@@ -55,6 +55,10 @@ class GraphChange:
 
     If it is *identical*, nothing is reported; differences that are *cosmetic* are reported as such (`aside`). Another
     graph is *compatible* if it has the position, and what is read from there on was saved. Any other is refused.
+
+    Nodes take the progress saved under their names, present or former; if the fields of the kind differ, those that
+    fit. A new trigger, or one with another unit, counts from here; any other counts from its last firing, so that a
+    shorter interval that has already passed is due at once.
 
     Attributes:
         former: the saved graph.
@@ -192,32 +196,20 @@ class Restored:
 def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Restored:
     """Restore the state of a checkpoint: the mirror of `capture`.
 
-    In a graph that is not the saved one, nodes take the progress saved under their names, or under their old names in
-    `options.rename`; if the fields of the kind differ, those that fit. A new node begins with its own progress. A new
-    trigger, or one with another unit, counts from here; any other counts from its last firing, so that a shorter
-    interval that has already passed is due at once.
-
     Raises:
         UsageError: the graph does not have the position, or hyper-parameters differ and the user has not decided.
         CheckpointError: a resource does not fit, or what was loaded is not what was saved.
     """
     compiled, manifest = run.compiled, checkpoint.manifest
     # Everything that can be refused is refused before any object is changed.
-    for line in compiled.program.begun_with(manifest.window_ranks):
-        run.notices.once(line)
-    checkpoint, resized = _fitted(checkpoint, run, options)
-    change = GraphChange.of(checkpoint, compiled.graph, options.rename)
-    former = Place(-1, manifest.ended, manifest.clock_of)
-    state, place = placed(change, checkpoint.sections, manifest.position, former, compiled)
-    random, of_devices = fitted_random(state.random)
-    resized = [*resized, *([of_devices] if of_devices else [])]
+    checkpoint, change, state, place, resized = _fitted(checkpoint, run, options)
     differences, chosen = _decided(run, checkpoint, options)
 
     copies = made_resources(change.former, compiled.program.resources).keys() & state.resources.keys()  # no node's now
     # The saved state of a resource of another class is not loaded either.
     as_set_up = copies | {name.removesuffix(".class") for name in chosen if name.endswith(".class")}
     changed = {path: part for path, part in state.reachable.items() if not is_within(path, copies)}
-    state = replace(state, progress={**state.progress, **options.kept}, random=random, reachable=changed)
+    state = replace(state, reachable=changed)
     # Those that few runs need are written only where they hold something.
     sections = [name for name in SECTIONS if name in checkpoint.sections]
     # Nodes that measure time read the watch when they are set up, so it is restored before them.
@@ -225,16 +217,14 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
     with _named_failure(checkpoint):
         not_restored = run.enter(state, place, Exemptions(as_set_up, change.replaced))
         reported = run.environment.changed_data(manifest) if run.environment is not None else []
-        compared, snapshot = ComparedData(), compiled.state.snapshot
-        if snapshot is not None:
-            compared = compared_data(manifest.data_content, snapshot, state.reachable, reported)
+        other_data, sampled = compared_data(manifest.data_content, compiled.state.snapshot, state.reachable, reported)
 
     # Before the hyper-parameters are applied: those taken from `setup` are not what was saved.
     left_out = [
         f"not_state: {'+' if path in compiled.state.left_out else '-'} {path}"
         for path in sorted({*manifest.not_state} ^ {*compiled.state.left_out})
     ]
-    lost = [*compiled.state.not_restored(), *compared.changed]
+    lost = [*compiled.state.not_restored(), *other_data]
     lost = lost or ([] if left_out else compiled.state.differs_from(state.reachable))
     # What was not saved is lost, as the line of the resume says: another module, for instance.
     parts = (as_set_up, not_restored, left_out, manifest.unknown, change.renaming.names, change.difference.matters)
@@ -261,24 +251,33 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
         lost,
         change.aside(),
         is_as_saved=is_as_written and not (any(parts) or chosen or lost),
-        sampled=compared.sampled,
+        sampled=sampled,
     )
 
 
-def _fitted(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> tuple[Checkpoint, list[str]]:
-    """The checkpoint for this number of ranks, and what that changes, in words."""
-    resized, world = [], run.world
+def _fitted(
+    checkpoint: Checkpoint, run: Session, options: ResumeOptions
+) -> tuple[Checkpoint, GraphChange, RunState, Place, list[str]]:
+    """The checkpoint for this number of ranks, and its state for this graph and these devices; what that changes."""
+    compiled, manifest, world, words = run.compiled, checkpoint.manifest, run.world, []
+    for line in compiled.program.begun_with(manifest.window_ranks):
+        run.notices.once(line)
     if checkpoint.ranks != world.world_size:
-        from graphtrain.resume.rank_resume import resized as for_ranks  # which few runs need
+        from graphtrain.resume.rank_resume import resized  # which few runs need
 
-        checkpoint, words = for_ranks(checkpoint, run.compiled, world.ranks, run.seed, options.rename)
-        resized.append(words)
-    if checkpoint.manifest.sharded or world.mesh:
+        checkpoint, resizing = resized(checkpoint, compiled, world.ranks, run.seed, options.rename)
+        words.append(resizing)
+    if manifest.sharded or world.mesh:
         from graphtrain.resume.sharded import assembled  # which few runs need
 
-        checkpoint, reshaped = assembled(checkpoint, run.compiled.state.objects.modules.values(), world.rank)
-        resized += [reshaped] * bool(reshaped)
-    return checkpoint, resized
+        checkpoint, reshaped = assembled(checkpoint, compiled.state.objects.modules.values(), world.rank)
+        words.append(reshaped)
+    change = GraphChange.of(checkpoint, compiled.graph, options.rename)
+    former = Place(-1, manifest.ended, manifest.clock_of)
+    state, place = placed(change, checkpoint.sections, manifest.position, former, compiled)
+    random, of_devices = fitted_random(state.random)
+    state = replace(state, progress={**state.progress, **options.kept}, random=random)
+    return checkpoint, change, state, place, [*filter(None, [*words, of_devices])]
 
 
 def _decided(run: Session, checkpoint: Checkpoint, options: ResumeOptions) -> tuple[list[Change], set[str]]:

@@ -22,12 +22,13 @@ import numpy
 import torch
 
 from graphtrain.errors import CheckpointError
+from graphtrain.state.entries import Entry
 from graphtrain.state.generators import any_generator, kind_of_generator, new_generator
 from graphtrain.state.graphs import keeps_graph
 from graphtrain.state.kinds import KINDS, Category, category_of, is_constant, is_users
 from graphtrain.state.memory import MemoryIndex, overlapping, owner_of, span_of, start_of_allocation, view_of, viewed
 from graphtrain.state.places import CONTAINERS, Place, places, shown_place
-from graphtrain.state.reachable import REMEDY, Entry, Reachable
+from graphtrain.state.reachable import REMEDY, Reachable
 from graphtrain.storage.encoding import Decoder, Encoded, Encoder, UnsaveableError, is_saveable, tagged
 from graphtrain.storage.value_types import DTYPES, type_of
 

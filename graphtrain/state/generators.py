@@ -13,8 +13,13 @@ import numpy
 import torch
 
 from graphtrain.errors import CheckpointError
+from graphtrain.state.kinds import CONSTANTS, replaced
 from graphtrain.storage.strides import DEVICES
 
+# The key of a generator's kind in a saved `state_dict`, next to "state".
+_KIND = "graphtrain.generator"
+# The most frequent types in a `state_dict`.
+_NO_GENERATORS = CONSTANTS | {torch.Tensor, torch.nn.Parameter}
 # struct { uint32_t key[624]; int pos; }, at the address that NumPy documents for use from C.
 _TWISTER_NUMBERS = 624
 _TWISTER_BYTES = _TWISTER_NUMBERS * 4 + 4
@@ -87,6 +92,8 @@ def _of_bits(bits: Any) -> AnyGenerator:
 
     def seed(seed: int) -> None:
         bits.state = type(bits)(seed).state
+        if seeds is not None:
+            seeds.seed(seed)
 
     return AnyGenerator(get_state, set_state, seed, lambda: int(bits.random_raw()) % 2**62)
 
@@ -199,6 +206,33 @@ def new_generator(kind: str) -> Any:
     if not isinstance(kind, str) or kind not in _NEW:
         raise CheckpointError(f"a generator of the kind {str(kind)[:100]} cannot be made")
     return _NEW[kind]()
+
+
+def without_generators(state: Any) -> Any:
+    """A `state_dict` in which every generator is described as plain data; the same object if it holds none.
+
+    >>> with_generators(without_generators([random.Random(4)]))[0].random() == random.Random(4).random()
+    True
+    """
+
+    def describe(value: Any, keys: tuple[Any, ...]) -> Any:
+        kind = kind_of_generator(value)
+        return value if kind is None else {_KIND: kind, "state": any_generator(value).get_state()}
+
+    return replaced(state, describe, kept=_NO_GENERATORS)
+
+
+def with_generators(state: Any) -> Any:
+    """The same with new generators, in the states described."""
+
+    def rebuild(value: Any, keys: tuple[Any, ...]) -> Any:
+        if type(value) is not dict or value.keys() != {_KIND, "state"}:
+            return value
+        generator = new_generator(value[_KIND])
+        any_generator(generator).set_state(value["state"])
+        return generator
+
+    return replaced(state, rebuild, kept=_NO_GENERATORS)
 
 
 def same_state(state: Any, other: Any) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, final
 import torch
 
 from graphtrain.names import plainly_named
+from graphtrain.state.generators import with_generators
 from graphtrain.state.kinds import is_users
 from graphtrain.state.modules import (
     ModuleForm,
@@ -172,10 +173,6 @@ class SavedObjects:
 
     # ---- loading
 
-    def modules_first(self) -> list[tuple[str, Any]]:
-        """In the order of loading: an optimizer casts what it loads to the dtype and the device of its parameters."""
-        return sorted(self.stateful.items(), key=lambda item: item[0] not in self.modules)
-
     def reshape(self, modules: Section, states: Section, but: Collection[str] = ()) -> None:
         """Give modules their saved form; loading fills them."""
         for name, module in self.modules.items():
@@ -188,7 +185,7 @@ class SavedObjects:
         Raises:
             one of `MISFITS`: it does not fit.
         """
-        value = self.stateful[path]
+        value, state = self.stateful[path], with_generators(state)
         if path in self.modules:
             load_weights(value, state, strict=strict)
             return

@@ -11,6 +11,7 @@ from typing import Any, final
 import torch
 
 from graphtrain.state.content import is_identical
+from graphtrain.state.generators import any_generator, generator_of
 from graphtrain.storage.background import uncollected
 
 NO_RESUME = "a resume with this `setup` is refused, or not exact"
@@ -169,6 +170,9 @@ def copied_into(present: Any, loaded: Any) -> Any:
             return present.copy_(loaded)
     if present is loaded or type(present) is not type(loaded):
         return loaded
+    if (generator := generator_of(present)) is not None:
+        generator.set_state(any_generator(loaded).get_state())
+        return present
     match present:
         case dict():
             parts = {key: copied_into(present.get(key), part) for key, part in loaded.items()}

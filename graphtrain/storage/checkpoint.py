@@ -17,13 +17,12 @@ import msgpack
 import torch
 
 from graphtrain.errors import CheckpointError, GraphtrainError
-from graphtrain.names import quoted
 from graphtrain.storage.background import uncollected
 from graphtrain.storage.manifest import MANIFEST_FILE, OWN_FACTS, Manifest
 from graphtrain.storage.manifest import read_manifest as read_manifest
 from graphtrain.storage.rank_files import read_state, write_file
 from graphtrain.storage.regular import temporary_name
-from graphtrain.storage.state_files import STATE_FILE, Sections
+from graphtrain.storage.state_files import Sections
 
 _NUMBERS = itertools.count(1)
 
@@ -168,9 +167,6 @@ def read_checkpoint(
     else:
         ranks = sorted({0, min(rank, saved - 1)})
     states = read_state(path, manifest, ranks, copied, (rank, world_size) if together and world_size else (0, 1))
-    for state in states.values():
-        if strange := [name for name, nodes in state.get("progress", {}).items() if not isinstance(nodes, dict)]:
-            raise CheckpointError(f"{path}: {STATE_FILE}: the progress of {quoted(strange)} is not a table")
     first = ranks[0]
     if manifest.own:
         manifest = replace(
