@@ -158,13 +158,13 @@ class StateWriter(Encoder):
             return tagged("id", self._reachable.by_id[value].path)
         if category == "value" or (category in ("tuple", "set") and is_constant(value)):
             return None  # equal ones may be one object, or two
-        reached = self._reachable.find(value)
+        entry = self._reachable.find(value)
         # By its place first: loading may fill another object than the one that training has bound there.
-        has_place = reached.is_covered if reached is not None else self.is_in_transit and category in CONTAINERS
+        has_place = entry.is_covered if entry is not None else self.is_in_transit and category in CONTAINERS
         if has_place and (place := self._places.get(id(value))) is not None:
             return self._at_place(place)
-        if reached is not None and not (self.is_in_transit and self._leaves_out(reached)):
-            return tagged("at", reached.path)
+        if entry is not None and not (self.is_in_transit and self._leaves_out(entry)):
+            return tagged("at", entry.path)
         if category in ("function", "class") and is_users(value.__module__):
             return tagged("named", *name_of(value, path))
         return None
@@ -267,11 +267,11 @@ class StateWriter(Encoder):
         if (entry := self._reachable.find(value)) is not None:
             return entry.path
         paths = {id(other): path for path, other in self._others.items()}
-        paths |= {id(held): shown_place(place) for place, held in places(self._stateful)}
+        paths |= {id(saved): shown_place(place) for place, saved in places(self._stateful)}
         return paths[id(value)]
 
-    def _leaves_out(self, reached: Entry) -> bool:
-        return self._is_left_out is not None and self._is_left_out(reached.path)
+    def _leaves_out(self, entry: Entry) -> bool:
+        return self._is_left_out is not None and self._is_left_out(entry.path)
 
 
 @final
@@ -299,24 +299,24 @@ class StateReader(Decoder):
             raise CheckpointError(f"a value described as {str(encoded)[:100]} cannot be made")
         part = encoded.part
         if part not in self._values:
-            before, self._part, self._met[part] = self._part, part, []
+            before, self._part, self._shared[part] = self._part, part, []
             try:
                 self._values[part] = self.decode(encoded.data)
             finally:
                 self._part = before
         return self._values[part]
 
-    def met(self, part: str, number: int) -> Any:
+    def shared(self, part: str, number: int) -> Any:
         """The object with a number in a part, which is decoded first."""
-        if part not in self._met and part in self._encoded:
+        if part not in self._shared and part in self._encoded:
             self.unpack(self._encoded[part])
-        return super().met(part, number)
+        return super().shared(part, number)
 
     @functools.cached_property
     def _places(self) -> dict[Place, Any]:
         return dict(places(self._stateful))
 
-    def made(self, name: str, parts: list[Any]) -> Any:
+    def resolve(self, name: str, parts: list[Any]) -> Any:
         """The object that is referred to, or a new one: empty first, for what it holds may refer to it."""
         match name, parts:
             case "at" | "id", [str(path)]:
@@ -350,11 +350,11 @@ class StateReader(Decoder):
             case "object", [{**attributes}, *names]:
                 kind = found_by_name(*names) if names else None
                 if kind is None or (isinstance(kind, type) and is_plain_class(kind)):
-                    made = types.SimpleNamespace() if kind is None else object.__new__(kind)
-                    self.add(made)
-                    held = {key: self.decode(part) for key, part in attributes.items()}
-                    KINDS["object"].put(made, held, ())
-                    return made
+                    value = types.SimpleNamespace() if kind is None else object.__new__(kind)
+                    self.add(value)
+                    contents = {key: self.decode(part) for key, part in attributes.items()}
+                    KINDS["object"].put(value, contents, ())
+                    return value
         raise CheckpointError(f"a value described as {str([name, *parts])[:100]} cannot be made")
 
 

@@ -36,8 +36,8 @@ def places(stateful: Mapping[str, Any]) -> Iterator[tuple[Place, Any]]:
             yield from _parts_by_name((path, "attribute"), dict(zip(*KINDS["object"].contents(value), strict=True)))
 
 
-def _parts_by_name(place: Place, held: Mapping[Any, Any]) -> Iterator[tuple[Place, Any]]:
-    for name, part in held.items():
+def _parts_by_name(place: Place, named: Mapping[Any, Any]) -> Iterator[tuple[Place, Any]]:
+    for name, part in named.items():
         if isinstance(part, torch.Tensor):  # of which there may be 100,000
             yield (*place, name), part
         elif type(part) not in CONSTANTS:  # such as the list of an L-BFGS

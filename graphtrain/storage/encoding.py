@@ -312,7 +312,7 @@ class Decoder:
 
     def __init__(self, file: str = "") -> None:
         self._file, self._part = file, ""
-        self._met: dict[str, list[Any]] = {"": []}
+        self._shared: dict[str, list[Any]] = {"": []}
 
     def decode(self, data: Any) -> Any:
         """The value."""
@@ -335,7 +335,7 @@ class Decoder:
 
     def _tagged(self, name: str, parts: list[Any]) -> Any:
         if name == "same":
-            return self.met(*parts)
+            return self.shared(*parts)
         if name == "part":
             return Encoded(*parts)
         if name == "piece":
@@ -344,29 +344,29 @@ class Decoder:
             saved, *others = parts
             return self.add(Piece.of([saved.tensor, *others], (self._file, saved.name)))
         if (encoding := BY_NAME.get(name)) is None:
-            return self.made(name, parts)
+            return self.resolve(name, parts)
         content = parts.pop(0) if encoding.fill is not None else ()
         if name == "tensor":
             *values, gradient = parts
             return self.add(encoding.make(*values, self.decode(gradient)))
-        made = encoding.make(*map(self.decode, parts))
+        value = encoding.make(*map(self.decode, parts))
         if encoding.is_shared:
-            self.add(made)
+            self.add(value)
         if encoding.fill is not None:
-            encoding.fill(made, map(self.decode, content))
-        return made
+            encoding.fill(value, map(self.decode, content))
+        return value
 
-    def made(self, name: str, parts: list[Any]) -> Any:
+    def resolve(self, name: str, parts: list[Any]) -> Any:
         """A value that is more than plain data."""
         raise ValueError(f"unknown type {name}")
 
-    def met(self, part: str, number: int) -> Any:
+    def shared(self, part: str, number: int) -> Any:
         """The object with a number in a part."""
-        return self._met[part][number]
+        return self._shared[part][number]
 
     def add(self, value: Any) -> Any:
         """Number an object; returns it."""
-        self._met[self._part].append(value)
+        self._shared[self._part].append(value)
         return value
 
 
