@@ -29,24 +29,14 @@ Count = Callable[[Any], int]
 
 
 class Round(NamedTuple):
-    """One round of all ranks.
+    """One round of all ranks."""
 
-    Attributes:
-        batch: of this rank; `NOTHING` where it has none.
-        counts: the samples of every micro-batch, in the order of ranks; empty where the data has ended.
-        number: which of the batches of the source this rank was given, from 0.
-        is_last: the epoch has no further round. None: nobody has looked.
-        length: the micro-batches of the epoch, where that is known only now. Default: as it was.
-        stand_in: the first batch of the round, for a rank without one that takes part in the passes of a sharded
-            model. Default: `NOTHING`.
-    """
-
-    batch: Any
-    counts: Sequence[int]
-    number: int
-    is_last: bool | None
-    length: int | None = None
-    stand_in: Any = NOTHING
+    batch: Any  # of this rank; `NOTHING` where it has none
+    counts: Sequence[int]  # the samples of every micro-batch, in the order of ranks; empty where the data has ended
+    number: int  # which of the batches of the source this rank was given, from 0
+    is_last: bool | None  # the epoch has no further round; None where nobody has looked
+    length: int | None = None  # the micro-batches of the epoch, where that is known only now
+    stand_in: Any = NOTHING  # the first batch, for a rank without one that takes part in the passes of a sharded model
 
 
 class Division(ABC):
@@ -66,12 +56,7 @@ class Division(ABC):
 
     @abstractmethod
     def draw(self, opens: bool, count: Count) -> Round:
-        """The next round.
-
-        Arguments:
-            opens: True in the first round of an epoch.
-            count: the samples in a batch.
-        """
+        """The next round; it `opens` an epoch where it is the first, and `count` counts the samples in a batch."""
 
     def _size(self, first: int, end: int | None) -> int:
         """The micro-batches of a round in which ranks take turns in one order: rank r takes the r-th."""
@@ -85,11 +70,7 @@ class Division(ABC):
         return round_size(first, end, self._ranks.world_size, run.windows())
 
     def _agree(self, content: Sequence[Any], length: int | None, samples: int) -> list[Record]:
-        """Compare what the ranks have drawn, which is the same data on all of them, and tell how many samples it has.
-
-        Raises:
-            RanksDivergedError: it is not.
-        """
+        """Compare what the ranks have drawn, which is the same data on all of them, and tell its samples."""
         digest, name = bytes.fromhex(content_hash(content)[:16]), self._reading.name
         records = self._ranks.with_batch(
             Record(digest=digest, length=-1 if length is None else length, samples=samples)
@@ -187,11 +168,7 @@ class _EachItsOwn(Division):
 
 
 def division_of(reading: Reading, data: Any, source: Source, ranks: Agreement) -> Division:
-    """The division among ranks of data that a node reads.
-
-    Raises:
-        DataError: a sampler divides the data already, or a share is to be taken of data whose length differs.
-    """
+    """The division among ranks of data that a node reads."""
     run, limit = reading.run, reading.limit
     if isinstance(data, RankLocal):
         if limit.is_share:

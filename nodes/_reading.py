@@ -25,7 +25,6 @@ from graphtrain.kind.declaration import WrittenBatches
 from graphtrain.lazy import lazy_import
 from graphtrain.state.generators import same_state
 from graphtrain.storage.encoding import Tensors, UnsaveableError, pack
-from graphtrain.storage.state_files import state_digest
 
 if TYPE_CHECKING:
     from graphtrain.data import together
@@ -371,12 +370,9 @@ class Reading:
         now = trace(tensors_held(redrawn))
         if now["versions"] == saved["versions"] and now["hash"] != saved["hash"]:
             line = f"{self.name} differs: batch {number + 1} of epoch {self.node.epoch + 1} is not what it was"
-            drawn_again = self._digest()
+            state, drawn_again = self.run.state, self.run.state.digest(self.data)
             # Of data that changes while it is trained on, a batch cannot be drawn again, and need not be.
-            self.run.state.comparisons.append(lambda: line if self._digest() == drawn_again else "")
-
-    def _digest(self) -> str:
-        return state_digest({"data": self.run.state.capture(self.data)})
+            state.comparisons.append(lambda: line if state.digest(self.data) == drawn_again else "")
 
 
 def _transferred(transfer: Callable[[Any, Any], Any], device: Any, batch: Any) -> Any:

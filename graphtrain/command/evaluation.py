@@ -32,7 +32,7 @@ from graphtrain.storage.checkpoint import SavedCheckpoint
 from graphtrain.storage.manifest import read_manifest
 from graphtrain.storage.named import NEWEST, checkpoint_folder, existing_checkpoint, graph_of
 from graphtrain.storage.regular import readable_failure, replace_file
-from graphtrain.storage.retention import read_rankings
+from graphtrain.storage.retention import manifests_in, rankings_of
 from graphtrain.storage.run_directory import BEST, CHECKPOINTS_FOLDER
 from graphtrain.trainer.trainer import Trainer
 from graphtrain.trainer.watchers import display_for
@@ -72,7 +72,7 @@ class Weights:
         if not folder.is_dir():
             raise UsageError(f"there is no run in `{self.run_dir}`", "name the directory of a run with --run-dir")
         if self.name is None:
-            first = next(iter(read_rankings(self.run_dir).values()), None)
+            first = next(iter(rankings_of(manifests_in(folder)).values()), None)
             return checkpoint_folder(BEST if first is not None and first.values else NEWEST, folder)
         return existing_checkpoint(self.name, folder, "--weights", "best or newest")
 

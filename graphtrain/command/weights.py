@@ -41,9 +41,7 @@ def export_weights(run: Path, path: Path, model: str | None, notify: Callable[[s
     if not folder.is_dir():
         raise UsageError(f"there is no run `{folder}`", "name a run directory, or a checkpoint in one")
     is_run = (folder / CHECKPOINTS_FOLDER).is_dir()
-    checkpoint, sections, stored = (
-        newest_in(folder, _read, notify, finite_first=True) if is_run else _read(folder, read_manifest(folder))
-    )
+    checkpoint, sections, stored = newest_in(folder, _read, notify) if is_run else _read(folder, read_manifest(folder))
     tensors = _named_weights(checkpoint, sections, stored, model)
     other = next((name for name, tensor in tensors.items() if tensor.dtype not in TYPES), None)
     if other is not None:

@@ -47,56 +47,38 @@ def batch_mover(device: torch.device) -> Callable[[Any], Any] | None:
 
 
 def move(batch: Any, device: torch.device) -> Any:
-    """The batch with every tensor, and everything else that has a method `to`, on the device.
+    """A nest of mappings, tuples, lists and dataclasses with every tensor on the device.
 
-    >>> [tensor.device.type for tensor in move([torch.zeros(2), {"mask": torch.ones(2)}], torch.device("meta"))[:1]]
-    ['meta']
-    """
-
-    def moved(leaf: Any) -> Any:
-        if isinstance(leaf, torch.Tensor):
-            return leaf.to(device, non_blocking=True)
-        return leaf.to(device) if _moves_itself(leaf) else leaf
-
-    return mapped(batch, moved)
-
-
-def mapped(batch: Any, function: Callable[[Any], Any]) -> Any:
-    """A nest of mappings, tuples, lists and dataclasses with what a function makes of each of its leaves.
-
-    What has a method `to` is a leaf, such as a tensor or a `PackedSequence`, but for mappings.
+    What else has a method `to`, such as a `PackedSequence`, moves itself; but for mappings.
 
     Raises:
         UsageError: a type of mapping does not take a dict.
 
-    >>> mapped({"inputs": (1, 2), "length": [3]}, lambda leaf: leaf + 1)
-    {'inputs': (2, 3), 'length': [4]}
+    >>> [tensor.device.type for tensor in move([torch.zeros(2), {"mask": torch.ones(2)}], torch.device("meta"))[:1]]
+    ['meta']
     """
     if isinstance(batch, torch.Tensor):
-        return function(batch)
+        return batch.to(device, non_blocking=True)
     if isinstance(batch, Mapping):
-        parts = {key: mapped(part, function) for key, part in batch.items()}
-        if type(batch) is dict:
-            return parts
+        parts = {key: move(part, device) for key, part in batch.items()}
         try:
-            return type(batch)(parts)  # type: ignore[call-arg]
+            return parts if type(batch) is dict else type(batch)(parts)  # type: ignore[call-arg]
         except TypeError:
             raise UsageError(
                 f"a batch of type {type(batch).__name__} cannot be made again: the type takes no dict",
                 "return plain dicts, tuples, lists and tensors from the loader",
             ) from None
     if _moves_itself(batch):
-        return function(batch)
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(mapped(part, function) for part in batch))
+        return batch.to(device)
     if isinstance(batch, tuple | list):
-        return type(batch)(mapped(part, function) for part in batch)
+        moved = [move(part, device) for part in batch]
+        return type(batch)(*moved) if hasattr(batch, "_fields") else type(batch)(moved)
     if _is_dataclass(batch):
         rebuilt = copy.copy(batch)
         for name, part in _parts_of(batch).items():
-            object.__setattr__(rebuilt, name, mapped(part, function))  # a frozen one too
+            object.__setattr__(rebuilt, name, move(part, device))  # a frozen one too
         return rebuilt
-    return function(batch)
+    return batch
 
 
 def _moves_itself(value: Any) -> bool:

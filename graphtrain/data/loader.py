@@ -7,6 +7,7 @@ may change.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import operator
@@ -19,11 +20,12 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from graphtrain.data.samplers import announce_epoch, generators_of, length_of, parts_within
-from graphtrain.data.workers import WorkerStart, iterate, shut_down
+from graphtrain.data.workers import iterate, shut_down, start_worker
 from graphtrain.errors import DataError
+from graphtrain.state.code_names import names_in
 from graphtrain.state.generators import HOST, AnyGenerator, RandomAside, generator_of, seed_all
 from graphtrain.state.kinds import category_of, is_users
-from graphtrain.state.reachable import Reachable, names_in
+from graphtrain.state.reachable import Reachable
 
 _MOST_WATCHED = 16  # objects in which a generator may appear while data is fetched: those nearest to the data set
 _MOST_WITHOUT_LENGTH = 1_000_000  # samples, or ten times the dataset, are surely enough for an epoch
@@ -52,9 +54,6 @@ class Loader:
         seed: of order and batches. Default: the run's.
         pin_memory, timeout, worker_init_fn, multiprocessing_context, prefetch_factor, persistent_workers, in_order: as
             in `DataLoader`.
-
-    Raises:
-        DataError: the dataset has no length or no random access, or the keywords are mutually exclusive.
 
     >>> loader = Loader(range(10), batch_size=4, shuffle=True, seed=1)
     >>> all_batches = list(loader.batches(epoch=2)); rest = list(loader.batches(epoch=2, start=1))
@@ -90,18 +89,17 @@ class Loader:
                 f"Loader takes a dataset with __getitem__ and __len__; got {type(dataset).__name__}",
                 "pass the iterable itself, or a DataLoader over it, as train_data",
             )
-        if sampler is not None and shuffle:
-            raise DataError("Loader: `sampler` and `shuffle` are mutually exclusive")
-        if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
-            raise DataError("Loader: `batch_sampler` excludes batch_size, shuffle, sampler and drop_last")
-        if batch_size is None and drop_last:
-            raise DataError("Loader: drop_last has no effect without a batch_size")
-        if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
-            raise DataError(f"Loader: batch_size must be a whole number > 0, or None; got {batch_size!r}")
-        if not in_order:
-            raise DataError(
-                "Loader: in_order=False gives batches in the order workers finish, which is not reproducible"
-            )
+        is_listed, excluded = batch_sampler is not None, batch_size != 1 or shuffle or sampler is not None or drop_last
+        is_size = batch_size is None or (isinstance(batch_size, int) and batch_size > 0)
+        refusals = {
+            "`sampler` and `shuffle` are mutually exclusive": sampler is not None and shuffle,
+            "`batch_sampler` excludes batch_size, shuffle, sampler and drop_last": is_listed and excluded,
+            "drop_last has no effect without a batch_size": batch_size is None and drop_last,
+            f"batch_size must be a whole number > 0, or None; got {batch_size!r}": not is_size,
+            "in_order=False gives batches in the order workers finish, which is not reproducible": not in_order,
+        }
+        for refusal in [text for text, applies in refusals.items() if applies]:
+            raise DataError(f"Loader: {refusal}")
         self.dataset, self.batch_size, self.shuffle, self.drop_last = dataset, batch_size, shuffle, drop_last
         self.sampler, self.batch_sampler, self.num_workers, self.seed = sampler, batch_sampler, num_workers, seed
         self._collate = collate_fn or (default_collate if batch_size is not None or batch_sampler is not None else None)
@@ -111,7 +109,7 @@ class Loader:
             "num_workers": num_workers,
             "pin_memory": pin_memory,
             "timeout": timeout,
-            "worker_init_fn": WorkerStart(worker_init_fn) if num_workers else worker_init_fn,
+            "worker_init_fn": functools.partial(start_worker, worker_init_fn) if num_workers else None,
             "multiprocessing_context": multiprocessing_context,
             "prefetch_factor": prefetch_factor,
             "persistent_workers": persistent_workers,
@@ -215,15 +213,10 @@ class NumberedEpoch:
 
     Persistent workers hold it as long as they live. It must not lead back to their loader: only the garbage collector
     ends what is in a cycle, after the queues by which workers are told to end, and waits ten seconds for each of them.
-
-    Arguments:
-        order: the indices of samples; of all batches where it `is_in_batches`.
-        size: the samples in a batch; None for single ones.
-        seed, epoch: under which batches are loaded.
     """
 
-    order: Any
-    size: int | None
+    order: Any  # the indices of samples; of all batches where it `is_in_batches`
+    size: int | None  # the samples in a batch; None for single ones
     drop_last: bool
     seed: int
     epoch: int

@@ -109,13 +109,7 @@ def of_torchdata(kind: type) -> bool:
 
 
 class EpochLength(NamedTuple):
-    """What one epoch of data holds.
-
-    Attributes:
-        batches: how many.
-        samples: in each of them; None where that is not known.
-        last: samples in the last one.
-    """
+    """What one epoch of data holds: batches, samples in each of them as far as that is known, and in the last one."""
 
     batches: int
     samples: int | None = None
@@ -159,15 +153,10 @@ def length_of(data: Any) -> int | None:
 
 
 def selection_of(indices: Any, length: int, what: str) -> torch.Tensor:
-    """The numbers in `indices` as a tensor of their own.
-
-    Arguments:
-        indices: whole numbers: a list, a tuple, a range, or a tensor or an array with one dimension.
-        length: of what they are numbers in.
-        what: it is called, for messages.
+    """The numbers in a list, a tuple, a range, or a tensor or an array with one dimension, as a tensor of their own.
 
     Raises:
-        DataError: they are no such numbers, there are none, or one is out of range.
+        DataError: they are no numbers of `what`, of which there are `length`, or there are none.
 
     >>> selection_of(range(2, 8, 3), 8, "samples")
     tensor([2, 5])

@@ -50,14 +50,9 @@ def round_size(first: int, end: int | None, world_size: int, left: Sequence[int]
 
 @final
 class Share:
-    """The batches of one epoch for one rank.
+    """The batches of one epoch for one rank; `end` is how many it has for all of them.
 
     Workers load ahead what the rank takes while every round has a batch for each; after another round they start again.
-
-    Arguments:
-        loader, epoch: what is loaded.
-        end: how many micro-batches the epoch has for all ranks.
-        world_size: the number of ranks.
     """
 
     def __init__(self, loader: Loader, epoch: NumberedEpoch, end: int, world_size: int) -> None:
@@ -82,12 +77,7 @@ class Share:
 
 @final
 class Shared(Wrapped):
-    """A `Loader` of which every rank loads its own batches: what is opened is a `Share`.
-
-    Arguments:
-        source: that of all batches.
-        limit: the most batches in an epoch.
-    """
+    """A `Loader` of which every rank loads its own batches: what is opened is a `Share`."""
 
     source: Numbered
 
@@ -98,18 +88,15 @@ class Shared(Wrapped):
 
     def open(self, epoch: int, indices: Any = None) -> Opened:
         state = self.source.begin(epoch, indices)
-        share = self._shared()
+        share = self.reopen(epoch, 0, state)
         return Opened(share, share.end, state)
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Share:
         self.source.continued(epoch, state)
-        return self._shared()
-
-    def _shared(self) -> Share:
-        epoch = self.source.epoch
-        most = self._limit.of(len(epoch))
-        end = len(epoch) if most is None else min(len(epoch), most)
-        self._share = Share(self.source.data, epoch, end, self._world_size)
+        order = self.source.epoch
+        most = self._limit.of(len(order))
+        end = len(order) if most is None else min(len(order), most)
+        self._share = Share(self.source.data, order, end, self._world_size)
         return self._share
 
     def release(self) -> bool:

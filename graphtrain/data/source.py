@@ -35,9 +35,9 @@ from graphtrain.data.samplers import (
 from graphtrain.data.stream import Stream
 from graphtrain.data.workers import iterate, shut_down
 from graphtrain.errors import DataError
+from graphtrain.state.code_names import names_in
 from graphtrain.state.content import content_hash
 from graphtrain.state.generators import HOST, RandomAside
-from graphtrain.state.reachable import names_in
 
 Resume = Literal["auto", "replay", "state"]
 _hash_of = functools.partial(content_hash, most_bytes=64 * 2**10)
@@ -71,13 +71,9 @@ class Source(ABC):
 
     @abstractmethod
     def open(self, epoch: int, indices: Any = None) -> Opened:
-        """Begin an epoch. The length is read after the data was told the epoch, and before `iter()`.
+        """Begin an epoch, of all data or of what has the numbers `indices`.
 
-        Arguments:
-            indices: the numbers of what the epoch has. Default: all.
-
-        Raises:
-            DataError: they are no such numbers, or this data has none.
+        The length is read after the data was told the epoch, and before `iter()`.
         """
 
     @abstractmethod
@@ -118,9 +114,6 @@ def source_of(
         doubt: called with what shows, while an epoch is reopened, that its batches are not those that they were.
         resume: for data with a `state_dict`: "state" uses it, "replay" does not. Default: the state where it is exact.
         limit: the most batches in an epoch. Default: all.
-
-    Raises:
-        DataError: the data cannot be iterated over, or only once, or cannot be resumed as `resume` asks.
     """
     kind = type(data).__name__
     if isinstance(data, Loader | list | tuple):

@@ -10,8 +10,9 @@ from typing import Any, final
 from graphtrain.data.samplers import drawn_from
 from graphtrain.state.changes import changes
 from graphtrain.state.generators import RandomAside
-from graphtrain.state.restore import restore
+from graphtrain.state.restore import reader_of, restore
 from graphtrain.state.snapshot import StateSnapshot
+from graphtrain.storage.state_files import state_digest
 
 
 @final
@@ -20,12 +21,16 @@ class DataState:
 
     Attributes:
         snapshot: what was reachable when the run began; None before, and where nothing of it is known.
+        saved: what a checkpoint has of all that is reachable, while nodes are set up from it.
+        opened: what was captured of data when its epoch was opened, by name.
         unsaved: a line for everything about data that a save cannot hold, as far as it is known.
         comparisons: called once everything is restored; each returns what is not as it was, empty for nothing.
     """
 
     def __init__(self) -> None:
         self.snapshot: StateSnapshot | None = None
+        self.saved: Mapping[str, Any] = {}
+        self.opened: dict[str, Mapping[str, Any]] = {}
         self.unsaved: dict[str, None] = {}
         self.comparisons: list[Callable[[], str]] = []
 
@@ -54,10 +59,22 @@ class DataState:
             return {}
         return copy.deepcopy(changes(*followed).section)
 
-    def restore(self, data: Any, section: Mapping[str, Any]) -> None:
-        """Put data in the state that was captured."""
-        if (followed := self._followed(data)) is not None:
-            restore(followed[0], copy.deepcopy(section), followed[1])  # which it will be restored to again
+    def digest(self, data: Any) -> str:
+        """A digest of what `capture` would return."""
+        return state_digest({"data": changes(*followed).section if (followed := self._followed(data)) else {}})
+
+    def restore(self, data: Any, section: Mapping[str, Any] | None) -> None:
+        """Put data in the state that was captured; None: in that of the checkpoint, or as it was opened last."""
+        if (followed := self._followed(data)) is None:
+            return
+        snapshot, name = followed
+        if section is None and not self.saved:  # nothing is loaded: another node goes on with the epoch
+            section = self.opened[self.name(data)]
+        if section is None:
+            section = {one.path: self.saved[one.path] for one in snapshot.entries(name) if one.path in self.saved}
+            restore(snapshot, copy.deepcopy(section), name, reader_of(snapshot, self.saved))
+        else:
+            restore(snapshot, copy.deepcopy(section), name)  # which it will be restored to again
 
     @contextmanager
     def aside(self, parts: Iterable[Any]) -> Iterator[None]:
@@ -73,5 +90,5 @@ class DataState:
 
     def not_as_before(self) -> list[str]:
         """What the comparisons have found; each is made once."""
-        comparisons, self.comparisons = self.comparisons, []
+        comparisons, self.comparisons, self.saved = self.comparisons, [], {}
         return [line for compare in comparisons if (line := compare())]

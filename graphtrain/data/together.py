@@ -121,6 +121,8 @@ class Together(Source):
         return any(released)
 
     def position(self) -> dict[str, Any]:
+        for source in self._sources.values():
+            source.position()  # which may note what it needs in the state of the epoch
         return {"passes": dict(self._passes)}
 
     def load_position(self, position: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, final
 
 from graphtrain.data import NOTHING
@@ -14,14 +14,11 @@ from graphtrain.data.state import DataState
 from graphtrain.errors import DataError
 from graphtrain.kind.batch_limit import BatchLimit
 from graphtrain.state.generators import HOST, AnyGenerator, RandomAside, seed_all
+from graphtrain.storage.state_files import state_digest
 
 
 class Wrapped(Source):
-    """A source around another one, which answers what is not asked of this one.
-
-    Arguments:
-        source: the other.
-    """
+    """A source around another one, which answers what is not asked of this one."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -45,25 +42,25 @@ class Wrapped(Source):
 
 @final
 class AsOpened(Wrapped):
-    """A source whose data is reopened as it was when the epoch was opened.
-
-    Arguments:
-        source: that of the data.
-        data: what is read, of which the state beside its position is captured.
-        state: of the data of the run.
-    """
+    """A source whose data is reopened as it was, beside its position, when the epoch was opened."""
 
     def __init__(self, source: Source, data: Any, state: DataState) -> None:
         super().__init__(source)
         self._data, self._state = data, state
+        self._captured: Mapping[str, Any] = {}  # when the epoch was opened
+        self._digest = ""
+        self._opened: dict[str, Any] = {}  # the state of the epoch
 
     def open(self, epoch: int, indices: Any = None) -> Opened:
-        captured = self._state.capture(self._data)  # before the data is told the epoch
+        self._capture()  # before the data is told the epoch
         opened = self.source.open(epoch, indices)
         opened.state["batch_size"] = samples_per_batch(self._data)
-        if captured:
-            opened.state["data"] = captured
+        self._opened = opened.state
         return opened
+
+    def _capture(self) -> None:
+        self._captured = self._state.opened[self._state.name(self._data)] = self._state.capture(self._data)
+        self._digest = state_digest({"data": self._captured}) if self._captured else ""
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Any:
         before, now = state.get("batch_size"), samples_per_batch(self._data)
@@ -73,18 +70,24 @@ class AsOpened(Wrapped):
                 f"begun with {before}",
                 f"end this epoch with batches of {before}; or resume from a checkpoint between two epochs",
             )
-        self._state.restore(self._data, state.get("data", {}))
+        if state is self._opened:
+            self._state.restore(self._data, self._captured)
+        else:
+            self._state.restore(self._data, state.get("data", {}))
+            self._capture()
+        self._opened = state
         return self.source.reopen(epoch, drawn, state)
+
+    def position(self) -> dict[str, Any]:
+        if self._captured:  # what has not changed since, such as a cache that is full, is saved once
+            is_same = self._state.digest(self._data) == self._digest
+            self._opened["data"] = None if is_same else self._captured
+        return self.source.position()
 
 
 @final
 class Limited(Wrapped):
-    """The first batches of each epoch.
-
-    Arguments:
-        source: that of the data.
-        limit: the most batches, in force from the next epoch on.
-    """
+    """The first batches of each epoch; a limit that is changed is in force from the next one on."""
 
     def __init__(self, source: Source, limit: BatchLimit) -> None:
         super().__init__(source)
@@ -105,22 +108,16 @@ class Limited(Wrapped):
 
 @final
 class Common(Wrapped):
-    """A source under random numbers that follow from the seed and the epoch, and are of no rank.
+    """A source under random numbers that follow from the seed of the run and the epoch, and are of no rank.
 
     Global generators differ between ranks, for dropout, and those that data holds may. An epoch that was begun so is
-    continued so, by one process too, which opens its epochs otherwise.
-
-    Arguments:
-        source: that of the data.
-        data: the data, which may hold generators.
-        seed: of the run.
-        is_shared: False in one process.
+    continued so, by one process too, which opens its epochs otherwise: there it is not shared.
     """
 
     def __init__(self, source: Source, data: Any, seed: int, *, is_shared: bool) -> None:
         super().__init__(source)
         self._data, self._seed, self._is_shared = data, seed, is_shared
-        self._states: list[Any] = []  # of the generators, for the next batch; empty in an epoch that is of one process
+        self._states: list[Any] = []  # of the generators, for the next batch; none in an epoch of one process
 
     def open(self, epoch: int, indices: Any = None) -> Opened:
         self._states = []

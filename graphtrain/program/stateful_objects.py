@@ -400,7 +400,7 @@ class StatefulObjects:
     def differs_from(self, saved: Section) -> list[str]:
         """A line for restored state that differs from the saved one, because `setup` made something else before."""
         now = self.changes().section
-        paths = [path for path in sorted(now) if _text_of(now.get(path)) != _text_of(saved.get(path))]
+        paths = [path for path in sorted(now) if _text_of(now[path]) != _text_of(saved.get(path))]
         what = "is not what it was when it was saved: `setup` makes something else"
         return [f"{shown_path(path)} {what}" for path in paths]
 
@@ -418,6 +418,7 @@ class StatefulObjects:
         if self.snapshot is not None and "resources" in sections:
             encoded = {"reachable": state.reachable, "progress": state.progress, "slots": state.slots}
             self.reader = reader_of(self.snapshot, encoded)
+        self.data_state.saved = state.reachable
         self.objects.reshape(state.modules, state.resources, exempt.fresh)
         self.saved_optimizers = state.optimizers
         add_groups(self, state.optimizers)

@@ -88,7 +88,7 @@ class RunHistory:
             return segments
         oldest = lineage[0]
         # The first checkpoints were deleted, not replaced.
-        if oldest.manifest.first_number(oldest.path) != 1:
+        if oldest.manifest.follows:
             return segments
         if reason := self.why_not_from_the_beginning(oldest):
             self._notify(f"skipped the span before {oldest.path.name}: {reason}")

@@ -149,9 +149,8 @@ def _refuse_what_is_open(
     """Raise if there is a part of the gradients of a window, or a batch, as one process may save it."""
     sections, counters = checkpoint.sections, counters_of(compiled.program)
     counted = [sections["progress"].get(former(node), {}).get(field.name) for node, field in counters]
-    held = [gradient for of_module in sections["gradients"].values() for gradient in of_module.values()]
-    is_open = any(counted) if counted else any(gradient is not None for gradient in held)
-    if is_open or has_batch:
+    gradients = [gradient for of_module in sections["gradients"].values() for gradient in of_module.values()]
+    if has_batch or (any(counted) if counted else any(gradient is not None for gradient in gradients)):
         raise CheckpointError(
             f"{checkpoint.path} was made in the middle of a window or a batch by {processes(checkpoint.ranks)}, "
             f"and there {'is' if world_size == 1 else 'are'} {processes(world_size)} now",

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -81,11 +81,7 @@ class RankSaves:
         return copied
 
     def save(
-        self,
-        staged: StagedState,
-        required: Callable[[], MustBeEqual],
-        folder: Path,
-        slim: Slim | None,
+        self, staged: StagedState, required: Callable[[], MustBeEqual], folder: Path, slim: Slim | None
     ) -> RankSave:
         """Begin the save that all ranks have copied their state for."""
         self.begun += 1
@@ -94,33 +90,30 @@ class RankSaves:
 
 
 @final
+@dataclass
 class RankSave:
     """The part of one rank in one checkpoint; for one process, all of it.
 
-    Arguments:
+    Attributes:
         key: the prefix of the keys of this save in the store.
         required: what has to be equal on all ranks.
         folder: of the checkpoints, as this rank sees it.
-        slim: how the files of rank 0 are divided. Default: tensors by their resource.
-
-    Attributes:
-        leads: True on rank 0.
+        slim: how the files of rank 0 are divided. None: tensors by their resource.
     """
 
-    def __init__(
-        self,
-        ranks: Ranks,
-        key: str,
-        staged: StagedState,
-        required: MustBeEqual,
-        folder: Path,
-        slim: Slim | None = None,
-    ) -> None:
-        self._ranks, self._key, self._staged = ranks, key, staged
-        self._required, self._folder, self._slim = required, folder, slim
-        self.leads = not ranks.rank
-        self._end = math.inf
-        self._published: set[str] = set()
+    ranks: Ranks
+    key: str
+    staged: StagedState
+    required: MustBeEqual
+    folder: Path
+    slim: Slim | None
+    _end: float = math.inf
+    _published: set[str] = field(default_factory=set)
+
+    @property
+    def leads(self) -> bool:
+        """True on rank 0."""
+        return not self.ranks.rank
 
     def hurry(self) -> None:
         """Wait no longer for ranks that may be dead."""
@@ -151,13 +144,11 @@ class RankSave:
         """Write the files of rank 0 to a new folder, and wait for those of the others; returns the manifest.
 
         Raises:
-            OSError, CheckpointError: they cannot be written.
-            RanksDivergedError: what must be equal on all ranks is not.
-            RankFailedError: a rank has ended.
+            OSError: they cannot be written; and as for `follow`.
         """
-        state, slim, others = self._staged, self._slim, range(1, self._ranks.world_size)
+        state, slim, others = self.staged, self.slim, range(1, self.ranks.world_size)
         if not others:
-            common = Common.of_one(state)
+            common = Common()
             report = {"files": write_files(folder, 0, state, common, slim)}
             return manifest_of(facts, state, common, [], [report], slim)
         try:
@@ -190,28 +181,28 @@ class RankSave:
         self._forget()
         if "kind" in outcome:
             raise _ERRORS[outcome["kind"]](outcome["message"], outcome["hint"])
-        return Written(self._folder / outcome["name"], replace(facts, **outcome["facts"]))
+        return Written(self.folder / outcome["name"], replace(facts, **outcome["facts"]))
 
     def has_outcome(self, timeout_seconds: float) -> bool:
         """True if rank 0 has published the outcome, within this time."""
-        return self._ranks.read(self._of(_OUTCOME, 0), timeout_seconds) is not None
+        return self.ranks.read(self._of(_OUTCOME, 0), timeout_seconds) is not None
 
     def _write_files(self, name: str, facts: Manifest) -> tuple[Common, list[Digests], dict[str, Any]]:
         """Write this rank's files, once all ranks know what they have in common, to the folder that rank 0 names."""
-        state = self._staged
+        state = self.staged
         self._publish(_DIGESTS, {"digests": state.summary.as_plain(), "folder": name})
-        of_ranks = [self._read(_DIGESTS, rank) for rank in range(self._ranks.world_size)]
-        folder = self._folder / of_ranks[0]["folder"]
+        of_ranks = [self._read(_DIGESTS, rank) for rank in range(self.ranks.world_size)]
+        folder = self.folder / of_ranks[0]["folder"]
         if not folder.is_dir():
             raise CheckpointError(
                 f"rank 0 writes to {folder}, which this rank does not see",
                 "put the run directory on a file system that all ranks share",
             )
         summaries = [Digests(**each["digests"]) for each in of_ranks]
-        if difference := first_difference(self._required, state, summaries):
+        if difference := first_difference(self.required, state, summaries):
             raise RanksDivergedError(difference, "it must be the same on all ranks: do not change it on one rank only")
         common = Common.of(state, summaries)
-        written = write_files(folder, self._ranks.rank, state, common, self._slim)
+        written = write_files(folder, self.ranks.rank, state, common, self.slim)
         report: dict[str, Any] = {"files": written, "own": {name: getattr(facts, name) for name in OWN_FACTS}}
         if state.pieces:
             report["not_finite"] = state.weight_that_is_not_finite
@@ -221,11 +212,11 @@ class RankSave:
     # ---- messages between ranks
 
     def _of(self, topic: str, rank: int) -> str:
-        return f"{self._key}/{topic}/{rank}"
+        return f"{self.key}/{topic}/{rank}"
 
     def _publish(self, topic: str, value: Any) -> None:
         self._published.add(topic)
-        self._ranks.publish(self._of(topic, self._ranks.rank), msgpack.packb(value))
+        self.ranks.publish(self._of(topic, self.ranks.rank), msgpack.packb(value))
 
     def _give_up(self, reason: str) -> None:
         """Publish a failure wherever the others may wait for this rank."""
@@ -240,15 +231,15 @@ class RankSave:
                 self._publish(topic, {"failed": "the checkpoint is over"})
 
     def _read(self, topic: str, rank: int) -> Any:
-        end, has_ended = time.monotonic() + self._ranks.timeout_seconds, False
-        while (data := self._ranks.read(self._of(topic, rank), _SLICE_SECONDS)) is None:
-            if self._staged.given_up.is_set():
+        end, has_ended = time.monotonic() + self.ranks.timeout_seconds, False
+        while (data := self.ranks.read(self._of(topic, rank), _SLICE_SECONDS)) is None:
+            if self.staged.given_up.is_set():
                 raise CheckpointError("the checkpoint was given up")
             if has_ended:
                 raise RankFailedError(f"rank {rank} ended while a checkpoint was written")
             if time.monotonic() > min(end, self._end):
                 raise CheckpointError(f"cannot write the checkpoint: rank {rank} has not written its part of it")
-            has_ended = rank in self._ranks.ended()  # read once more: it may have published before it ended
+            has_ended = rank in self.ranks.ended()  # read once more: it may have published before it ended
         message = msgpack.unpackb(data)
         if "failed" in message:
             raise CheckpointError(f"rank {rank} cannot write its part of the checkpoint: {message['failed']}")

@@ -217,14 +217,14 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
     with _named_failure(checkpoint):
         not_restored = run.enter(state, place, Exemptions(as_set_up, change.replaced))
         reported = run.environment.changed_data(manifest) if run.environment is not None else []
-        compared = compared_data(manifest.data_content, compiled.state.snapshot, state.reachable, reported)
+        other_data, sampled = compared_data(manifest.data_content, compiled.state.snapshot, state.reachable, reported)
 
     # Before the hyper-parameters are applied: those taken from `setup` are not what was saved.
     left_out = [
         f"not_state: {'+' if path in compiled.state.left_out else '-'} {path}"
         for path in sorted({*manifest.not_state} ^ {*compiled.state.left_out})
     ]
-    lost = [*compiled.state.not_restored(), *compared.changed]
+    lost = [*compiled.state.not_restored(), *other_data]
     lost = lost or ([] if left_out else compiled.state.differs_from(state.reachable))
     # What was not saved is lost, as the line of the resume says: another module, for instance.
     parts = (as_set_up, not_restored, left_out, manifest.unknown, change.renaming.names, change.difference.matters)
@@ -251,7 +251,7 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
         lost,
         is_as_written and not (any(parts) or chosen or lost),
         change.aside(),
-        compared.sampled,
+        sampled,
     )
 
 

@@ -306,7 +306,7 @@ class CheckpointWriter(Saves):
             problem = error
         moment, newest, replaced = self._run.moment, self._newest, None
         if newest is not None and moment and moment == self._newest_moment:
-            replaced, facts = newest.path, replace(facts, replaces=newest.manifest.first_number(newest.path))
+            replaced = newest.path
         compiled, before = self._run.compiled, dict(self.saved)
         if compiled.returning:
             former = replaced.name if replaced is not None else ""

@@ -9,8 +9,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from graphtrain.state.content import content_hash
+from graphtrain.state.entries import contents_of, place_of
 from graphtrain.state.kinds import KINDS, is_value
-from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY, contents_of, is_within, place_of
+from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY, is_within
 from graphtrain.state.snapshot import StateSnapshot
 
 _MOST = 3
@@ -23,22 +24,22 @@ def setup_hashes(snapshot: StateSnapshot, *, now: bool = False) -> dict[str, str
         now: True for what the same objects hold now.
     """
     hashes: dict[str, str] = {}
-    for node in snapshot.nodes():
-        if node.is_covered and node.category != "module":
+    for entry in snapshot.entries():
+        if entry.is_covered and entry.category != "module":
             continue
-        kind = KINDS.get(node.category)
-        keys, parts = contents_of(node) if now and kind is not None else (node.keys, node.parts)
-        content = [node.value if node.category in ("function", "class") else node.code, node.length]
+        kind = KINDS.get(entry.category)
+        keys, parts = contents_of(entry) if now and kind is not None else (entry.keys, entry.parts)
+        content = [entry.value if entry.category in ("function", "class") else entry.code, entry.length]
         if kind is not None and kind.is_named:
             for name, part in zip(keys, parts, strict=True):
-                place = place_of(node, name)
-                is_saved = name in node.ignored | node.covered or name.startswith(OF_THE_COMPILER)
+                place = place_of(entry, name)
+                is_saved = name in entry.ignored | entry.covered or name.startswith(OF_THE_COMPILER)
                 if not (is_saved or snapshot.is_left_out(place)):
                     hashes[place] = content_hash(_comparable(part, snapshot))[:8]
-        elif not node.is_data:
+        elif not entry.is_data:
             held = [[_comparable(part, snapshot) for part in each] for each in (keys, parts)]
-            content += [node.stamp, *(map(set, held) if node.category == "set" else held)]
-        hashes[node.path] = content_hash(content)[:8]
+            content += [entry.stamp, *(map(set, held) if entry.category == "set" else held)]
+        hashes[entry.path] = content_hash(content)[:8]
     return hashes
 
 

@@ -16,22 +16,15 @@ from typing import Any, final
 import numpy
 from torch.nn.modules.lazy import LazyModuleMixin
 
+from graphtrain.state.code_names import names_in
 from graphtrain.state.codec import StateWriter, UnknownStateError, shown_path
 from graphtrain.state.content import are_equal, is_equal, is_identical
+from graphtrain.state.entries import Entry, contents_of, has_stamp, hooks_of, place_of, stamp_of
 from graphtrain.state.generators import any_generator
 from graphtrain.state.graphs import KEEPS_GRAPH, computed_again
 from graphtrain.state.kinds import KINDS, MOST_COMPARED, category_of, is_left_alone, is_reopened, is_users, is_value
-from graphtrain.state.reachable import (
-    OF_THE_COMPILER,
-    REMEDY,
-    Entry,
-    contents_of,
-    has_stamp,
-    names_in,
-    place_of,
-    stamp_of,
-)
-from graphtrain.state.snapshot import States, StateSnapshot, hooks_of, is_hook_of_library, structure_of
+from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY, is_within
+from graphtrain.state.snapshot import States, StateSnapshot
 from graphtrain.storage.encoding import is_saveable
 
 Section = Mapping[str, Any]
@@ -78,12 +71,12 @@ def changes(snapshot: StateSnapshot, data: str | None = None, states: Mapping[st
     known = {path: state for path, state in (states or {}).items() if isinstance(state, Mapping)}
     finder = _Finder(snapshot, known)
     section: dict[str, Any] = {}
-    for node in snapshot.nodes(data):
-        if id(node.value) in snapshot.elsewhere or finder.is_unchanged(node):
+    for entry in snapshot.entries(data):
+        if id(entry.value) in snapshot.elsewhere or finder.is_unchanged(entry):
             continue
         with finder.writer.attempt(finder.unknown):
-            if (change := finder.change(node)) is not None:
-                section[node.path] = change
+            if (change := finder.change(entry)) is not None:
+                section[entry.path] = change
     unknown = [*finder.unknown, *finder.writer.lost_memory()]
     unknown += [f"{shown_path(path)} {KEEPS_GRAPH}" for path in finder.writer.graphs]
     if data is None and snapshot.imported is not None:
@@ -102,69 +95,72 @@ class _Finder:
         self.writer = StateWriter(snapshot.reachable, snapshot.stateful, snapshot.is_excluded if excludes else None)
         self.unknown: list[str] = []
 
-    def is_unchanged(self, node: Entry) -> bool:
+    def is_unchanged(self, entry: Entry) -> bool:
         """A quick check for the common case: the object holds the very same objects as before."""
-        value, category = node.value, node.category
+        value, category = entry.value, entry.category
         if category == "tensor":
-            return node.is_covered and not value.__dict__
+            return entry.is_covered and not value.__dict__
+        if category == "array":
+            return entry.is_covered or not value.flags.writeable
         if category == "module":
-            structure = self._snapshot.structures[node.path]
-            if node.is_data or structure["hooks"] or hooks_of(value):
+            if stamp_of(entry) != entry.stamp:
                 return False
-            if tuple(map(id, value._modules.values())) != structure["submodules"]:
-                return False
-        elif category not in ("object", "optimizer", "cell", "list", "mapping", "globals") or not node.is_entered:
+        elif category not in ("object", "optimizer", "cell", "list", "mapping", "globals") or not entry.is_entered:
             return False
         keys, parts = KINDS[category].contents(value)
-        is_same = is_identical(parts, node.parts) and is_identical(keys, node.keys)
-        return is_same and (category == "globals" or type(value) is node.code)
+        is_same = is_identical(parts, entry.parts) and is_identical(keys, entry.keys)
+        return is_same and (category == "globals" or type(value) is entry.code)
 
-    def change(self, node: Entry) -> dict[str, Any] | None:
+    def change(self, entry: Entry) -> dict[str, Any] | None:
         """The change of an object; None if there is none."""
-        value, path, category = node.value, node.path, node.category
-        if has_stamp(node) and stamp_of(node) == node.stamp:
+        value, path, category = entry.value, entry.path, entry.category
+        if category == "module":
+            self._report_structure(entry)
+        elif has_stamp(entry) and stamp_of(entry) == entry.stamp:
             return None
         if category in _UNKNOWN:
             raise UnknownStateError(path, _UNKNOWN[category].format(type(value)))
         if category == "generator":
             return {"state": any_generator(value).get_state()}
         if category in ("tensor", "array", "buffer"):
-            return self._changed_value(node)
-        if category == "module":
-            self._report_structure(node)
+            return self._changed_value(entry)
         code = value.__code__ if category == "function" else type(value)
-        is_lazy = category == "module" and issubclass(node.code, LazyModuleMixin)  # until its first batch
-        if code is not node.code and not is_lazy and category != "globals":
+        is_lazy = category == "module" and issubclass(entry.code, LazyModuleMixin)  # until its first batch
+        if code is not entry.code and not is_lazy and category != "globals":
             self.unknown.append(f"{shown_path(path)} was given another class or other code, which is not saved")
         kind = KINDS.get(category)
-        if kind is None or category == "tuple" or (node.is_covered and category != "module"):
+        if kind is None or category == "tuple" or (entry.is_covered and category != "module"):
             return None
-        keys, parts = contents_of(node)
-        is_same = node.is_entered or len(value) == node.length
-        if is_same and are_equal(keys, node.keys) and are_equal(parts, node.parts):
+        keys, parts = contents_of(entry)
+        is_same = entry.is_entered or len(value) == entry.length
+        if is_same and are_equal(keys, entry.keys) and are_equal(parts, entry.parts):
             return None
-        return self._changed_names(node, dict(zip(keys, parts, strict=True))) if kind.is_named else self._items(node)
+        return self._changed_names(entry, dict(zip(keys, parts, strict=True))) if kind.is_named else self._items(entry)
 
-    def _report_structure(self, node: Entry) -> None:
-        before, now = self._snapshot.structures[node.path], structure_of(node)
-        others = [what for what in before if before[what] != now[what]]
-        late = [hook for hook in hooks_of(node.value) if id(hook) not in before["hooks"]]
-        # A library that registers hooks at the first forward pass does so in another process too.
-        if late and all(map(is_hook_of_library, late)) and self._snapshot.has_flag_of_hooks(node.path):
-            others.remove("hooks")
-        self.unknown += [f"{node.path} has other {what} than it was set up with" for what in others]
+    def _report_structure(self, module: Entry) -> None:
+        """Report other parts of a module; not hooks that a library registers in another process too, with a flag."""
+        path, late = module.path, [hook for hook in hooks_of(module.value) if id(hook) not in module.stamp[1]]
+        parts = zip(("submodules", "hooks", "parameters or buffers"), module.stamp, stamp_of(module), strict=True)
+        others = [what for what, before, now in parts if before != now]
+        if late and not any(is_users(getattr(getattr(hook, "func", hook), "__module__", None)) for hook in late):
+            listed = self._snapshot.reachable.by_path.values()
+            around = [vars(each.value) for each in listed if each.category == "module" and is_within(path, [each.path])]
+            flags = [name for attributes in around for name, part in attributes.items() if part is True]
+            if any("hook" in name for name in flags):
+                others = [what for what in others if what != "hooks"]
+        self.unknown += [f"{path} has other {what} than it was set up with" for what in others]
 
-    def _changed_names(self, node: Entry, now: Mapping[str, Any]) -> dict[str, Any] | None:
-        before, ignored = dict(zip(node.keys, node.parts, strict=True)), self._snapshot.ignored(node, self._states)
+    def _changed_names(self, entry: Entry, now: Mapping[str, Any]) -> dict[str, Any] | None:
+        before, ignored = dict(zip(entry.keys, entry.parts, strict=True)), self._snapshot.ignored(entry, self._states)
         encoded = {}
-        computed = computed_again(node.value) if node.category == "module" else ()
-        unknown = [] if id(node.value) in self._snapshot.redrawn else self.unknown
+        computed = computed_again(entry.value) if entry.category == "module" else ()
+        unknown = [] if id(entry.value) in self._snapshot.redrawn else self.unknown
         for name in sorted(set(now) - ignored):
-            path, part = place_of(node, name), now[name]
+            path, part = place_of(entry, name), now[name]
             is_same = name in before and is_equal(before[name], part)
             if is_same or self._snapshot.is_excluded(path) or is_left_alone(part):
                 continue
-            if node.is_data and is_value(before.get(name)) and is_reopened(part):
+            if entry.is_data and is_value(before.get(name)) and is_reopened(part):
                 continue
             with self.writer.attempt(unknown):
                 # Without a graph that is used again.
@@ -172,44 +168,44 @@ class _Finder:
         removed = sorted(set(before) - set(now) - ignored)
         return {"set": encoded} | ({"removed": removed} if removed else {}) if encoded or removed else None
 
-    def _items(self, node: Entry) -> dict[str, Any]:
-        value, path, kind = node.value, node.path, KINDS[node.category]
+    def _items(self, entry: Entry) -> dict[str, Any]:
+        value, path, kind = entry.value, entry.path, KINDS[entry.category]
         keys, parts = kind.contents(value)
         if len(parts) > MOST_COMPARED:
             raise UnknownStateError(path, f"has {len(parts):,} items and has changed: too many to be saved")
         kept: Any = list(parts)
-        if node.category == "mapping":
+        if entry.category == "mapping":
             pairs = zip(keys, parts, strict=True)
-            kept = [pair for pair in pairs if not (node.is_data and is_reopened(pair[1]))]
-        elif node.category == "set":
+            kept = [pair for pair in pairs if not (entry.is_data and is_reopened(pair[1]))]
+        elif entry.category == "set":
             kept = set(parts)
             if all(type(part) is int for part in parts):  # put back as a resume does: do they come in this order?
-                kind.put(trial := set(node.parts), parts, ())
+                kind.put(trial := set(entry.parts), parts, ())
                 if tuple(trial) != parts:
                     self.unknown.append(f"{shown_path(path)} is a set in an order that is not saved: use a list")
         return {"items": self.writer.pack(kept, path, f"{path}[:]")}
 
-    def _changed_value(self, node: Entry) -> dict[str, Any] | None:
+    def _changed_value(self, entry: Entry) -> dict[str, Any] | None:
         """The change of a tensor, an array or a bytearray."""
-        value, path = node.value, node.path
-        attributes = value.__dict__ if node.category == "tensor" else {}
+        value, path = entry.value, entry.path
+        attributes = value.__dict__ if entry.category == "tensor" else {}
         names = [name for name in attributes if not name.startswith(OF_THE_COMPILER)]
         if names and self._snapshot.reachable.find(attributes) is None:  # one that had attributes is listed with them
             raise UnknownStateError(path, f"was given attributes: {', '.join(names)}; set them in `setup`")
-        if node.is_covered or (node.category == "array" and not value.flags.writeable):
+        if entry.is_covered:
             return None
         if not is_saveable(value):
             raise UnknownStateError(path, f"is a {type(value).__qualname__} that has changed, and cannot be saved")
-        if node.category == "buffer":
+        if entry.category == "buffer":
             self.writer.count(len(value), path)
             return {"bytes": bytes(value)}
-        if node.category == "array":
+        if entry.category == "array":
             self.writer.count(value.nbytes, path)
-            if (value.shape, value.dtype) != node.keys:
+            if (value.shape, value.dtype) != entry.keys:
                 raise UnknownStateError(path, "has another shape or type than it had: bind a new array instead")
             return {"array": numpy.asarray(value)}
         self.writer.count(value.numel() * value.element_size(), path)
-        if value.grad_fn is not node.code:  # else `setup` makes it again
+        if value.grad_fn is not entry.code:  # else `setup` makes it again
             self.writer.note_graph(value, path)
         change: dict[str, Any] = {"tensor": value.detach()}
         if value.is_leaf:

@@ -22,12 +22,13 @@ import numpy
 import torch
 
 from graphtrain.errors import CheckpointError
+from graphtrain.state.entries import Entry
 from graphtrain.state.generators import any_generator, kind_of_generator, new_generator
 from graphtrain.state.graphs import keeps_graph
 from graphtrain.state.kinds import KINDS, Category, category_of, is_constant, is_users
 from graphtrain.state.memory import MemoryIndex, overlapping, owner_of, span_of, start_of_allocation, view_of, viewed
 from graphtrain.state.places import CONTAINERS, Place, places, shown_place
-from graphtrain.state.reachable import REMEDY, Entry, Reachable
+from graphtrain.state.reachable import REMEDY, Reachable
 from graphtrain.storage.encoding import Decoder, Encoded, Encoder, UnsaveableError, is_saveable, tagged
 from graphtrain.storage.value_types import DTYPES, type_of
 
@@ -236,14 +237,12 @@ class StateWriter(Encoder):
     def _known(self) -> MemoryIndex:
         """The tensors and arrays that are listed, or that objects with a `state_dict` have."""
         listed = [each for each in self._reachable.by_path.values() if not self._leaves_out(each)]
-        tensors = [each.value for each in listed if each.category == "tensor"]
-        arrays = [each.value for each in listed if each.category == "array"]
         saved = [value for place, value in places(self._stateful) if self.is_in_transit or place[1] != "attribute"]
         saved = [value for value in (*saved, *self._others.values()) if id(value) not in self._reachable.by_id]
-        tensors += [value for value in saved if isinstance(value, torch.Tensor)]
-        arrays += [value for value in saved if isinstance(value, numpy.ndarray)]
+        values = [each.value for each in listed if each.category in ("tensor", "array")] + saved
         # Read-only memory may be shared.
-        return MemoryIndex(tensors, [each for each in arrays if owner_of(each).flags.writeable])
+        arrays = [value for value in values if isinstance(value, numpy.ndarray) and owner_of(value).flags.writeable]
+        return MemoryIndex([*(value for value in values if isinstance(value, torch.Tensor)), *arrays])
 
     def lost_memory(self) -> list[str]:
         """A line for each new tensor and array whose sharing of memory a resume cannot restore."""

@@ -7,9 +7,7 @@ import contextvars
 import enum
 import itertools
 import operator
-import os
 import sqlite3
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +20,6 @@ import xxhash
 
 from graphtrain.state.generators import any_generator
 from graphtrain.state.kinds import CONSTANTS, KINDS, category_of, is_constant
-from graphtrain.storage.strides import is_usual
 
 MOST_BYTES = 2**30
 MOST_ITEMS = 1_000_000
@@ -100,10 +97,9 @@ class ContentHash:
 
     def _text(self, *parts: object) -> None:
         try:
-            text = repr(parts)
+            self._hash.update(repr(parts).encode())
         except ValueError:  # an integer of more digits than Python writes
-            text = str(list(map(_shown, parts)))
-        self._hash.update(text.encode())
+            self._hash.update(repr(_in_hexadecimal(parts)).encode())
 
     def _add(self, value: Any) -> None:
         kind = type(value)
@@ -179,38 +175,22 @@ class ContentHash:
         if torch.nn.parameter.is_lazy(tensor) or tensor.is_meta:
             return
         self._text(str(tensor.dtype), str(tensor.layout), tuple(tensor.shape) if not tensor.is_nested else ())
-        is_plain = type(tensor) is torch.Tensor and not (tensor.requires_grad or tensor.is_quantized)
-        size = tensor.numel() * tensor.element_size()
-        is_usual_dtype = tensor.dtype is not torch.bfloat16
-        if is_plain and is_usual_dtype and is_usual(tensor) and self.bytes + size <= self._most_bytes:
-            # Data with very many tensors has almost only this form: 3 us instead of 12.
-            self.bytes += size
-            self._hash.update(tensor.numpy().data)
-            return
         for part in _strided_parts(tensor.detach()):
-            self._add_strided(part)
-
-    def _add_strided(self, tensor: torch.Tensor) -> None:
-        size = tensor.numel() * tensor.element_size()
-        self.bytes += size
-        if self.bytes > self._most_bytes:
-            self.is_whole = False
-            step = max(1, tensor.numel() // _SAMPLES)
-            tensor = torch.take(tensor, torch.arange(0, tensor.numel(), step, device=tensor.device))
-        if tensor.numel():
-            host = tensor.resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
-            # A single element may have any strides, which a view as bytes does not accept.
-            host = host.as_strided((host.numel(),), (1,))
-            self._hash.update(host.view(torch.uint8).numpy().data)
+            self.bytes += part.numel() * part.element_size()
+            if self.bytes > self._most_bytes:
+                self.is_whole = False
+                step = max(1, part.numel() // _SAMPLES)
+                part = torch.take(part, torch.arange(0, part.numel(), step, device=part.device))
+            if part.numel():
+                host = part.resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+                # A single element may have any strides, which a view as bytes does not accept.
+                host = host.as_strided((host.numel(),), (1,))
+                self._hash.update(host.view(torch.uint8).numpy().data)
 
     def _add_array(self, array: Any) -> None:
         self._text(str(array.dtype), array.shape)
         if array.dtype.hasobject:
             self._add_parts(tuple(array.reshape(-1).tolist()) if array.dtype == object else (repr(array),))
-            return
-        if (name := _file_of(array)) is not None:
-            status = os.stat(name)
-            self._text(os.path.basename(name), status.st_size, status.st_mtime_ns, array.strides)
             return
         self.bytes += array.nbytes
         if self.bytes > self._most_bytes:
@@ -300,6 +280,14 @@ def _is_plain(parts: tuple[Any, ...]) -> bool:
     return types <= CONSTANTS
 
 
+def _in_hexadecimal(value: Any) -> Any:
+    if isinstance(value, dict):
+        return _in_hexadecimal(tuple(value.items()))
+    if isinstance(value, tuple | list):
+        return tuple(map(_in_hexadecimal, value))
+    return hex(value) if isinstance(value, int) else value
+
+
 def _strided_parts(tensor: torch.Tensor) -> Iterable[torch.Tensor]:
     """Plain tensors with the content of this one."""
     if tensor.is_quantized or tensor.is_nested:
@@ -308,20 +296,3 @@ def _strided_parts(tensor: torch.Tensor) -> Iterable[torch.Tensor]:
         return (tensor.as_subclass(torch.Tensor),)
     entries = tensor if tensor.layout is torch.sparse_coo else tensor.to_sparse(layout=torch.sparse_coo)
     return entries._indices(), entries._values()
-
-
-def _file_of(array: Any) -> str | None:
-    """The file from which the memory of an array is mapped; None for other memory, and for a temporary file."""
-    while isinstance(array, numpy.ndarray):
-        if isinstance(array, numpy.memmap) and array.filename is not None:
-            name = os.path.abspath(array.filename)
-            return name if os.path.exists(name) and not name.startswith(tempfile.gettempdir()) else None
-        array = array.base
-    return None
-
-
-def _shown(value: Any) -> Any:
-    """A value with long integers in hexadecimal."""
-    if isinstance(value, tuple):
-        return tuple(map(_shown, value))
-    return hex(value) if isinstance(value, int) else value

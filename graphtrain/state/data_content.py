@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from graphtrain.state.content import ContentHash
@@ -18,19 +17,6 @@ _OTHER = (
 )
 
 
-@dataclass(frozen=True)
-class ComparedData:
-    """The result of comparing data.
-
-    Attributes:
-        changed: a line for each data with other contents.
-        sampled: those that were compared by sample, in words; empty for none.
-    """
-
-    changed: list[str] = field(default_factory=list)
-    sampled: str = ""
-
-
 def data_contents(snapshot: StateSnapshot, saved: Collection[str], *, pauses: bool = False) -> Contents:
     """The present contents of data: of all that may change in place and is not saved.
 
@@ -40,14 +26,14 @@ def data_contents(snapshot: StateSnapshot, saved: Collection[str], *, pauses: bo
     """
     by_id, contents = snapshot.reachable.by_id, Contents()
     content = ContentHash(lambda value: by_id[id(value)].path if id(value) in by_id else None, pauses=pauses)
-    for name, nodes in snapshot.data().items():
+    for name, entries in snapshot.data().items():
         content.begin()
         before = content.bytes
-        large = [node for node in nodes if node.category in ("tensor", "array", "buffer") or not node.is_entered]
+        large = [entry for entry in entries if entry.category in ("tensor", "array", "buffer") or not entry.is_entered]
         try:
-            for node in large:
-                if node.is_data and not node.is_covered and node.path not in saved:
-                    content.add_at(node.path, node.value)
+            for entry in large:
+                if entry.is_data and not entry.is_covered and entry.path not in saved:
+                    content.add_at(entry.path, entry.value)
             digest = content.hexdigest()
         except RuntimeError:  # training changes a dictionary meanwhile: no resume finds the same
             digest = ""
@@ -58,8 +44,8 @@ def data_contents(snapshot: StateSnapshot, saved: Collection[str], *, pauses: bo
 
 def compared_data(
     before: Mapping[str, Any], snapshot: StateSnapshot | None, saved: Collection[str], but: Collection[str]
-) -> ComparedData:
-    """The present contents of data, compared with those when a checkpoint was made.
+) -> tuple[list[str], str]:
+    """A line for each data with other contents than when a checkpoint was made; and what was compared by sample.
 
     Arguments:
         before: the contents then; empty if they are not known.
@@ -71,4 +57,4 @@ def compared_data(
     lines = [f"{name} {_OTHER}" for name in known if name not in but and before[name]["hash"] != now[name]["hash"]]
     sampled = [name for name in known if not (before[name]["is_whole"] and now[name]["is_whole"])]
     sizes = ", ".join(f"{name} ({now[name]['bytes'] / 1e6:,.0f} MB)" for name in sampled)
-    return ComparedData(lines, f"{sizes} compared by sample" if sampled else "")
+    return lines, f"{sizes} compared by sample" if sampled else ""

@@ -92,6 +92,8 @@ def _of_bits(bits: Any) -> AnyGenerator:
 
     def seed(seed: int) -> None:
         bits.state = type(bits)(seed).state
+        if seeds is not None:
+            seeds.seed(seed)
 
     return AnyGenerator(get_state, set_state, seed, lambda: int(bits.random_raw()) % 2**62)
 

@@ -298,32 +298,15 @@ def _items(value: Any) -> Contents:
     return (), tuple(_base_of(type(value)).__iter__(value))
 
 
-def _put_items(value: Any, parts: Any, removed: Any) -> None:
+def _put_all(value: Any, parts: Any, removed: Any) -> None:
     base = _base_of(type(value))
     base.clear(value)
-    base.extend(value, parts)
-
-
-def _put_members(value: Any, parts: Any, removed: Any) -> None:
-    """Remove and add only what differs, which keeps the order of the members if it is not that of hashes."""
-    members, base = tuple(parts), _base_of(type(value))
-    base.difference_update(value, set(value).difference(members))
-    for member in members:
-        base.add(value, member)
-    if _items(value)[1] != members:
-        base.clear(value)
-        base.update(value, members)
+    (base.extend if hasattr(base, "extend") else base.update)(value, parts)
 
 
 def _pairs(value: Any) -> Contents:
     base = _base_of(type(value))
     return tuple(base.__iter__(value)), tuple(base.values(value))
-
-
-def _put_pairs(value: Any, parts: Any, removed: Any) -> None:
-    base = _base_of(type(value))
-    base.clear(value)
-    base.update(value, parts)
 
 
 def _of_cell(value: types.CellType) -> Contents:
@@ -373,7 +356,7 @@ def _put_globals(value: Namespace, parts: Mapping[str, Any], removed: Sequence[s
 
 
 _BY_ATTRIBUTES = ObjectKind(_attributes, _put_attributes, is_named=True)
-_IN_ORDER = ObjectKind(_items, _put_items)
+_IN_ORDER = ObjectKind(_items, _put_all)
 
 KINDS: Mapping[Category, ObjectKind] = {
     "module": _BY_ATTRIBUTES,
@@ -382,8 +365,8 @@ KINDS: Mapping[Category, ObjectKind] = {
     "list": _IN_ORDER,
     "deque": _IN_ORDER,
     "tuple": _IN_ORDER,
-    "set": ObjectKind(_items, _put_members),
-    "mapping": ObjectKind(_pairs, _put_pairs),
+    "set": _IN_ORDER,
+    "mapping": ObjectKind(_pairs, _put_all),
     "cell": ObjectKind(_of_cell, _put_in_cell),
     "function": ObjectKind(
         lambda value: (_OF_FUNCTIONS, tuple(getattr(value, name) for name in _OF_FUNCTIONS)),

@@ -31,15 +31,9 @@ _NOWHERE = Span(0, 0, "")
 class MemoryIndex:
     """Tensors and arrays, found by the memory that they are in."""
 
-    def __init__(self, tensors: Sequence[torch.Tensor], arrays: Sequence[Any]) -> None:
-        self._values = [*tensors, *arrays]
-        try:
-            # A third of the time of one by one: 0.2 us for each.
-            starts = numpy.fromiter(map(torch.Tensor.data_ptr, tensors), numpy.int64, len(tensors))
-        except (TypeError, RuntimeError, ValueError):  # one without memory
-            starts = _starts_of(tensors)
-        starts = numpy.concatenate([starts, _starts_of(arrays)])
-        self._order = numpy.argsort(starts, kind="stable")
+    def __init__(self, values: Sequence[Any]) -> None:
+        starts = numpy.fromiter(map(_start_of, values), numpy.int64, len(values))
+        self._values, self._order = values, numpy.argsort(starts, kind="stable")
         self._starts = starts[self._order]
 
     @functools.cached_property
@@ -63,8 +57,12 @@ class MemoryIndex:
         return [each for each in near if (other := span_of(each)) is not None and other.overlaps(span)]
 
 
-def _starts_of(values: Sequence[Any]) -> Any:
-    return numpy.array([(span_of(value) or _NOWHERE).start for value in values], dtype=numpy.int64)
+def _start_of(value: Any) -> int:
+    """The address of the first byte, of 100,000 tensors in a tenth of the time of their spans; 0 without memory."""
+    try:
+        return value.data_ptr() if isinstance(value, torch.Tensor) else (span_of(value) or _NOWHERE).start
+    except (TypeError, RuntimeError, ValueError):
+        return 0
 
 
 def overlapping(spans: Mapping[T, Span]) -> list[list[T]]:
@@ -157,10 +155,9 @@ def owner_of(array: Any) -> Any:
 
 
 def start_of_allocation(value: Any) -> int:
-    """The address of all the memory that a tensor or an array lies in; 0 for one without plain memory."""
-    if span_of(value) is None:
-        return 0
-    return int(value.untyped_storage().data_ptr()) if isinstance(value, torch.Tensor) else _address_of(owner_of(value))
+    """The address of all the memory that a tensor or an array lies in; 0 if it cannot be written to as bytes."""
+    allocation = _allocation_of(value) if span_of(value) is not None else None
+    return 0 if allocation is None else allocation.data_ptr()
 
 
 def _address_of(array: Any) -> int:

@@ -7,20 +7,18 @@ the enclosing function, ``__main__:COUNT`` for a global of a module of the user.
 from __future__ import annotations
 
 import collections
-import dis
 import functools
-import io
 import sys
 import types
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy
 import torch
 from torch.utils.data import DataLoader
 
-from graphtrain.state.content import content_hash
+from graphtrain.state.code_names import names_in
+from graphtrain.state.entries import HOOKS, IN_CONTAINERS, Child, Entry, contents_of, has_stamp, parts_of, stamp_of
 from graphtrain.state.kinds import (
     CONTAINERS,
     KINDS,
@@ -28,8 +26,6 @@ from graphtrain.state.kinds import (
     NOT_STATE,
     OF_A_RUN,
     STANDS_FOR,
-    Category,
-    Contents,
     Namespace,
     category_of,
     is_constant,
@@ -38,17 +34,13 @@ from graphtrain.state.kinds import (
 )
 from graphtrain.state.optimizers import note_rates
 from graphtrain.state.weights import uncompiled
-from graphtrain.storage.encoding import LEAST_ADDRESS, is_saveable
 
 MOST_OBJECTS = 200_000
 # Larger containers are not examined; of data, whose samples training does not change, a few suffice.
 MOST_ITEMS = 1_000
 MOST_ITEMS_OF_DATA = 64
-# Of larger tensors, arrays and buffers of data only a sample counts in a stamp; data is hashed whole after a save.
-_MOST_BYTES = {"tensor": 64 * 2**10, "array": 2 * 2**20, "buffer": 2 * 2**20}
 
 _MODULE = frozenset(vars(torch.nn.Module())) | {"_compiled_call_impl", "_version"}
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _HOOKS_OF_OPTIMIZERS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 _OPTIMIZER = frozenset(vars(torch.optim.SGD([torch.zeros(1)]))) | {
@@ -60,7 +52,6 @@ _OPTIMIZER = frozenset(vars(torch.optim.SGD([torch.zeros(1)]))) | {
     "_step_supports_amp_scaling",
 }
 _MODULES_WITH_HOOKS = (torch.nn.Module.__module__, torch.optim.Optimizer.__module__)  # for all objects of the class
-_CONTAINERS = frozenset({"list", "tuple", "deque", "set", "mapping"})
 _PLAIN_CONTAINERS = (*CONTAINERS, collections.defaultdict, collections.Counter)
 _LOADER = frozenset({"_iterator", "_IterableDataset_len_called", "_DataLoader__multiprocessing_context"})
 
@@ -69,32 +60,6 @@ OF_THE_COMPILER = ("_dynamo", "_torchdynamo")
 
 REMEDY = "give what holds it a `state_dict`"
 _NOT_LOOKED_FOR = f"in which changes are not looked for: {REMEDY}"
-
-Child = tuple[str, Any, bool]
-"""Path, object, and whether a `state_dict` covers it."""
-
-
-@dataclass(eq=False, slots=True)
-class Entry:
-    """An object, with its contents when it was listed.
-
-    What is covered is saved by something else, for a module by its `state_dict`: it is listed to be referred to.
-    """
-
-    path: str
-    value: Any
-    category: Category
-    is_covered: bool = False
-    is_data: bool = False  # of data, or of objects that belong to it
-    code: Any = None  # of a function; of a tensor the operation that made it; of anything else its class
-    is_shared: bool = False  # data that something else reaches too
-    ignored: frozenset[str] = frozenset()  # attributes that are not state
-    covered: frozenset[str] = frozenset()  # attributes with the name of an entry in its `state_dict`
-    is_entered: bool = True  # False for a container too large to be examined
-    length: int = 0  # of a container
-    stamp: str = ""  # what tells whether it has changed, without contents: a hash, a position
-    keys: tuple[Any, ...] = ()  # its contents; of a very large container nothing
-    parts: tuple[Any, ...] = ()
 
 
 @final
@@ -143,25 +108,22 @@ class Reachable:
         self._walk()
         optimizers = [held for held in self.stateful.values() if isinstance(held, torch.optim.Optimizer)]
         self.made_states = {id(part) for each in optimizers for state in each.state.values() for part in state.values()}
-        for node in filter(None, map(self.by_path.get, covered)):
-            if node.is_shared and keeps_state(node.value):
-                self.stateful[node.path] = node.value
-        for node in self.by_path.values():
-            self._note_bound(node)
+        for entry in self.by_path.values():
+            self._note_bound(entry)
         for module, namespace in sorted(self._globals.items()):
-            node = Entry(f"{module}:", namespace, "globals")
-            node.keys, node.parts = KINDS["globals"].contents(namespace)
-            self.by_path[node.path] = node
+            entry = Entry(f"{module}:", namespace, "globals")
+            entry.keys, entry.parts = KINDS["globals"].contents(namespace)
+            self.by_path[entry.path] = entry
 
     def _walk(self) -> None:
         optimizers: collections.deque[Entry] = collections.deque()  # last: most parameters belong to modules
         while self._waiting or optimizers:
-            node = (self._waiting or optimizers).popleft()
-            if node.category == "optimizer" and self._waiting:
-                optimizers.append(node)
+            entry = (self._waiting or optimizers).popleft()
+            if entry.category == "optimizer" and self._waiting:
+                optimizers.append(entry)
                 continue
-            for path, value, is_covered in self._children(node):
-                self._add(path, value, is_covered, is_data=node.is_data)
+            for path, value, is_covered in self._children(entry):
+                self._add(path, value, is_covered, is_data=entry.is_data)
 
     def find(self, value: Any) -> Entry | None:
         """The entry of this very object."""
@@ -175,11 +137,8 @@ class Reachable:
             self._add(path, module, is_covered, is_data=is_data)
             path, is_covered = f"{path}<compiled>", True
         category = category_of(type(value))
-        if (known := self.by_id.get(id(value))) is not None:
-            known.is_shared |= known.is_data and not is_data
-            return
         is_foreign = category == "class" and not (self._with_code and is_users(value.__module__))
-        if is_foreign or category in ("value", "skipped"):
+        if is_foreign or id(value) in self.by_id or category in ("value", "skipped"):
             return
         self._entered += not is_covered
         if self._entered > MOST_OBJECTS:
@@ -191,69 +150,69 @@ class Reachable:
         code: Any = type(value)
         if category in ("function", "tensor"):
             code = value.__code__ if category == "function" else value.grad_fn
-        node = Entry(path, value, category, is_covered, is_data, code)
+        entry = Entry(path, value, category, is_covered, is_data, code)
         # Not a module on the device `meta`, such as one that gets its parameters from `functional_call`.
         is_empty = isinstance(value, torch.nn.Module) and any(tensor.is_meta for tensor in value.parameters())
         is_part = id(value) in self._of_data and category not in ("module", "optimizer")
         if not (is_covered or is_data or is_part or is_empty) and keeps_state(value):
             self.stateful[path] = value
-        self.by_id[id(value)] = self.by_path[path] = node
-        self._waiting.append(node)
+        self.by_id[id(value)] = self.by_path[path] = entry
+        self._waiting.append(entry)
 
-    def _note_bound(self, node: Entry) -> None:
+    def _note_bound(self, entry: Entry) -> None:
         """Note that changes in an object, or within its items, are not looked for."""
-        what, size = "", node.length
-        if node.is_data or node.is_covered:
+        what, size = "", entry.length
+        if entry.is_data or entry.is_covered:
             return
-        if node.category == "hidden":
-            what = f"is a {node.code.__module__}.{node.code.__qualname__}, {_NOT_LOOKED_FOR}"
+        if entry.category == "hidden":
+            what = f"is a {entry.code.__module__}.{entry.code.__qualname__}, {_NOT_LOOKED_FOR}"
         elif size > MOST_COMPARED:
             what = f"has {size:,} items, {_NOT_LOOKED_FOR}"
         # Constants cannot change in place, and objects listed elsewhere are compared there.
-        elif (not node.is_entered or node.category == "set") and not all(
-            is_constant(member) or id(member) in self.by_id for member in (*node.keys, *node.parts)
+        elif (not entry.is_entered or entry.category == "set") and not all(
+            is_constant(member) or id(member) in self.by_id for member in (*entry.keys, *entry.parts)
         ):
             what = f"has {size:,} items, {_NOT_LOOKED_FOR}"
-            if node.is_entered:
+            if entry.is_entered:
                 what = f"is a set of objects, in which changes are not looked for: use a list, or {REMEDY}"
         # Not within an object of a class with a `state_dict` of its own.
         owners = (path for path in self.stateful if what and self.by_path[path].category == "object")
-        if what and not is_within(node.path, list(owners)):
-            self.bounds.setdefault(node.path, what)
+        if what and not is_within(entry.path, list(owners)):
+            self.bounds.setdefault(entry.path, what)
 
     # ---- contents of an object
 
-    def _children(self, node: Entry) -> Iterator[Child]:
-        value, path, category = node.value, node.path, node.category
-        if category in _CONTAINERS:
-            node.length = len(value)
-            node.is_entered = node.length <= (MOST_ITEMS_OF_DATA if node.is_data else MOST_ITEMS)
+    def _children(self, entry: Entry) -> Iterator[Child]:
+        value, path, category = entry.value, entry.path, entry.category
+        if category in IN_CONTAINERS:
+            entry.length = len(value)
+            entry.is_entered = entry.length <= (MOST_ITEMS_OF_DATA if entry.is_data else MOST_ITEMS)
         if category in KINDS:
-            node.keys, node.parts = contents_of(node)
-        if has_stamp(node):
-            node.stamp = stamp_of(node)
+            entry.keys, entry.parts = contents_of(entry)
+        if has_stamp(entry):
+            entry.stamp = stamp_of(entry)
         match category:
             case "module":
                 # Objects made by the compiler hold its bookkeeping, and the module.
                 is_compiler = type(value).__module__.startswith("torch._dynamo")
-                node.ignored = frozenset(vars(value)) if is_compiler else _MODULE
+                entry.ignored = frozenset(vars(value)) if is_compiler else _MODULE
                 parts = {**value._modules, **value._parameters, **value._buffers}
                 yield from ((f"{path}.{name}", part, True) for name, part in parts.items())
                 yield from _in_hooks(value, path, HOOKS)
             case "optimizer":
-                node.ignored = _OPTIMIZER
+                entry.ignored = _OPTIMIZER
                 yield f"{path}.step", vars(value).get("step"), False  # if it was replaced
                 yield from _in_hooks(value, path, _HOOKS_OF_OPTIMIZERS)
                 yield f"{path}.param_groups", value.param_groups, True
             case "object":
-                node.ignored = frozenset(getattr(type(value), NOT_STATE, ()))
-                node.ignored |= _LOADER if isinstance(value, DataLoader) else frozenset()
+                entry.ignored = frozenset(getattr(type(value), NOT_STATE, ()))
+                entry.ignored |= _LOADER if isinstance(value, DataLoader) else frozenset()
                 if path in self.stateful:
                     state = state_of(value)
-                    node.covered = frozenset(map(str, state)) | held_by_state(value, state)
+                    entry.covered = frozenset(map(str, state)) | held_by_state(value, state)
             case "tensor":
                 if not torch.nn.parameter.is_lazy(value) and value.is_leaf and value.grad is not None:
-                    yield f"{path}.grad", value.grad, node.is_covered
+                    yield f"{path}.grad", value.grad, entry.is_covered
                 yield from [(f"{path}.__dict__", value.__dict__, False)] if value.__dict__ else ()
                 yield from _in_hooks(value, path, _HOOKS_OF_TENSORS)
             case "generator":
@@ -264,19 +223,19 @@ class Reachable:
             case "function":
                 yield from self._in_function(value, path)
             case "array":
-                node.keys = value.shape, value.dtype
+                entry.keys = value.shape, value.dtype
                 if not value.flags.writeable and isinstance(value.base, numpy.ndarray):
-                    yield f"{path}.base", value.base, node.is_covered
+                    yield f"{path}.base", value.base, entry.is_covered
             case "run":
                 held = getattr(value, OF_A_RUN)()[0]
                 yield from ((f"{path}.resources[{name!r}]", part, False) for name, part in held.items())
-        if node.is_entered:
-            yield from parts_of(node)
+        if entry.is_entered:
+            yield from parts_of(entry)
         if category == "class":
             yield from _in_class(value)
-        elif category in _CONTAINERS and type(value) not in _PLAIN_CONTAINERS:
-            yield f"{path}.__dict__", getattr(value, "__dict__", None), node.is_covered
-        is_of_class = category in ("module", "optimizer", "object", *_CONTAINERS)
+        elif category in IN_CONTAINERS and type(value) not in _PLAIN_CONTAINERS:
+            yield f"{path}.__dict__", getattr(value, "__dict__", None), entry.is_covered
+        is_of_class = category in ("module", "optimizer", "object", *IN_CONTAINERS)
         if self._with_code and is_of_class and type(value) not in self._classes:
             self._classes.add(type(value))
             yield from ((f"{base.__module__}:{base.__qualname__}", base, False) for base in type(value).__mro__)
@@ -313,48 +272,6 @@ class Reachable:
                     yield from self._in_namespace(vars(value), attributes, attributes, seen)
             elif not is_code or is_users(getattr(value, "__module__", None)):
                 yield f"{module}:{name}", value, False
-
-
-def contents_of(node: Entry) -> Contents:
-    """The present contents of an object of a kind with contents; of a very large container nothing."""
-    if node.category in _CONTAINERS and len(node.value) > MOST_COMPARED:
-        return (), ()
-    return KINDS[node.category].contents(node.value)
-
-
-def has_stamp(node: Entry) -> bool:
-    """True for an object of which a stamp tells whether it has changed: other tensors and arrays are always saved."""
-    if node.category in _MOST_BYTES and not node.is_covered:
-        is_read_only = node.category == "array" and not node.value.flags.writeable
-        return node.is_data or is_read_only or node.category == "buffer" or not is_saveable(node.value)
-    return node.category in ("file", "watched", "run")
-
-
-def stamp_of(node: Entry) -> str:
-    """The present stamp of an object."""
-    value = node.value
-    match node.category:
-        case "file":
-            return _position_of(value)
-        case "run":
-            return str(getattr(value, OF_A_RUN)()[1])
-        case "tensor" | "array" | "buffer" as category:
-            try:
-                return content_hash(value, most_bytes=_MOST_BYTES[category])
-            except (RuntimeError, NotImplementedError):  # of a class whose memory is not torch's
-                return f"{value.shape} {value._version}"
-    return content_hash(value)
-
-
-def _position_of(file: Any) -> str:
-    """The position in an open file; empty if it does not matter, because reading does not continue."""
-    if file.closed or not file.readable():
-        return ""
-    try:
-        in_memory = f" {content_hash(file.getvalue())}" if isinstance(file, io.BytesIO | io.StringIO) else ""
-        return f"{file.tell()}{in_memory}"
-    except OSError:  # within a loop over the lines of a text; or no file on a disk
-        return "read"
 
 
 def is_within(path: str, places: Collection[str]) -> bool:
@@ -404,39 +321,6 @@ def _hooks_of_all() -> Iterator[tuple[str, Any]]:
                 yield from ((f"{module.__name__}.{name}[{number}]", hook) for number, hook in enumerate(hooks))
 
 
-def parts_of(node: Entry) -> Iterator[Child]:
-    """A part of an object with contents, by attribute, number or key."""
-    path, is_covered = node.path, node.is_covered
-    match node.category:
-        case "module" | "optimizer" | "object" | "class" | "function" | "globals":
-            is_covered = is_covered and node.category != "module"
-            for name, part in zip(node.keys, node.parts, strict=True):
-                if name not in node.ignored:
-                    yield place_of(node, name), part, is_covered or name in node.covered
-        case "list" | "tuple" | "deque":
-            yield from ((f"{path}[{number}]", part, is_covered) for number, part in enumerate(node.parts))
-        case "mapping":
-            for number, (key, part) in enumerate(zip(node.keys, node.parts, strict=True)):
-                shown = f"#{number}" if type(key) is int and key >= LEAST_ADDRESS else _shown_key(key)
-                yield f"{path}[{shown}]", part, is_covered
-                if not is_constant(key):
-                    yield f"{path}.keys()[{number}]", key, is_covered
-            yield f"{path}.default_factory", getattr(node.value, "default_factory", None), is_covered
-        case "cell":
-            yield from ((f"{path}.cell_contents", part, False) for part in node.parts)
-
-
-def place_of(node: Entry, name: str) -> str:
-    """The path of an attribute, or of a global."""
-    return f"{node.path}{'' if node.category == 'globals' else '.'}{name}"
-
-
-def _shown_key(key: Any) -> str:
-    if is_value(key):
-        return repr(key)
-    return f"({', '.join(map(_shown_key, key))})" if isinstance(key, tuple) else f"a {type(key).__name__}"
-
-
 def _in_class(kind: type) -> Iterator[Child]:
     """The functions of a class of the user, including those behind properties."""
     path = f"{kind.__module__}:{kind.__qualname__}"
@@ -449,39 +333,6 @@ def _in_class(kind: type) -> Iterator[Child]:
                 yield f"{path}.{name}", part.func, False
             case types.FunctionType() if name.startswith("__"):  # others are among its contents
                 yield f"{path}.{name}", part, False
-
-
-class Names(NamedTuple):
-    """The names in code."""
-
-    variables: frozenset[str]  # globals
-    attributes: frozenset[str]  # some of which may be those of modules
-    imported: frozenset[str]  # modules
-    assigned: frozenset[str]  # the attributes that it sets
-    assigned_variables: frozenset[str]  # the globals that it sets
-
-
-@functools.cache
-def names_in(code: types.CodeType) -> Names:
-    """The names in code, including those in nested functions.
-
-    >>> sorted(names_in(compile("math.pi + f()", "", "eval")).attributes)
-    ['pi']
-    """
-    pairs = [(instruction.opname, instruction.argval) for instruction in dis.get_instructions(code)]
-
-    def named(*operations: str) -> set[str]:
-        return {name for operation, name in pairs if any(part in operation for part in operations)}
-
-    own = (
-        named("_GLOBAL", "LOAD_NAME", "STORE_NAME", "DELETE_NAME"),
-        named("_ATTR", "_METHOD", "IMPORT_FROM"),
-        named("IMPORT_NAME"),
-        named("STORE_ATTR"),
-        named("STORE_GLOBAL", "DELETE_GLOBAL"),
-    )
-    inner = [names_in(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
-    return Names(*(frozenset(names).union(*further) for names, *further in zip(own, *inner, strict=True)))
 
 
 def _imported(name: str, namespace: Mapping[str, Any]) -> types.ModuleType | None:

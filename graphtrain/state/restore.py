@@ -12,10 +12,10 @@ import torch
 from graphtrain.errors import CheckpointError
 from graphtrain.state.codec import MALFORMED, StateReader, StateWriter, shown_path
 from graphtrain.state.content import is_identical
+from graphtrain.state.entries import Entry, has_stamp, place_of, stamp_of
 from graphtrain.state.generators import any_generator
 from graphtrain.state.kinds import KINDS, is_left_alone
 from graphtrain.state.optimizers import put_gradient
-from graphtrain.state.reachable import Entry, has_stamp, place_of, stamp_of
 from graphtrain.state.snapshot import States, StateSnapshot
 from graphtrain.storage.strides import without_repeats
 
@@ -44,8 +44,8 @@ def restore(
     with _naming("the state outside the resources"):
         section, reader = dict(section), reader or reader_of(snapshot, section)
     states: States = {}
-    for node in snapshot.nodes(data):
-        _put_contents(snapshot, node, states)
+    for entry in snapshot.entries(data):
+        _put_contents(snapshot, entry, states)
     for path, change in section.items():
         if snapshot.is_excluded(path):
             continue
@@ -55,33 +55,33 @@ def restore(
                 raise CheckpointError("it does not exist now", hint)
             _apply(snapshot, snapshot.reachable.by_path[path], change, reader)
     if data is None:  # loading may have written into memory that data views
-        for node in filter(has_stamp, snapshot.nodes()):
-            if node.path not in section:
-                node.stamp = stamp_of(node)
+        for entry in snapshot.entries():
+            if entry.is_data and entry.path not in section and has_stamp(entry):
+                entry.stamp = stamp_of(entry)
 
 
-def _put_contents(snapshot: StateSnapshot, node: Entry, states: States) -> None:
+def _put_contents(snapshot: StateSnapshot, entry: Entry, states: States) -> None:
     """Put back what an object held: the very same objects.
 
     Attributes of data that cannot be encoded, such as an iterator over itself, stay where drawing has left them.
     """
-    kind = KINDS.get(node.category)
-    is_constant = isinstance(node.value, tuple | frozenset) and node.category != "globals"
-    if kind is None or is_constant or not node.is_entered or (node.is_covered and node.category != "module"):
+    kind = KINDS.get(entry.category)
+    is_constant = isinstance(entry.value, tuple | frozenset) and entry.category != "globals"
+    if kind is None or is_constant or not entry.is_entered or (entry.is_covered and entry.category != "module"):
         return
-    keys, parts = kind.contents(node.value)
-    if is_identical(keys, node.keys) and is_identical(parts, node.parts):
+    keys, parts = kind.contents(entry.value)
+    if is_identical(keys, entry.keys) and is_identical(parts, entry.parts):
         return
-    before = dict(zip(node.keys, node.parts, strict=True)) if node.keys else {}
+    before = dict(zip(entry.keys, entry.parts, strict=True)) if entry.keys else {}
     if not kind.is_named:
-        kind.put(node.value, before if node.category == "mapping" else node.parts, ())
+        kind.put(entry.value, before if entry.category == "mapping" else entry.parts, ())
         return
-    now, ignored = dict(zip(keys, parts, strict=True)), snapshot.ignored(node, states)
-    if node.is_data:
+    now, ignored = dict(zip(keys, parts, strict=True)), snapshot.ignored(entry, states)
+    if entry.is_data:
         ignored |= {name for name, part in now.items() if not _is_encodable(snapshot, part)}
     changed = {name: part for name, part in before.items() if name not in ignored and now.get(name, kind) is not part}
     removed = [name for name in sorted(now.keys() - before.keys() - ignored) if not is_left_alone(now[name])]
-    kind.put(node.value, changed, removed)
+    kind.put(entry.value, changed, removed)
 
 
 def _is_encodable(snapshot: StateSnapshot, value: Any) -> bool:
@@ -91,9 +91,9 @@ def _is_encodable(snapshot: StateSnapshot, value: Any) -> bool:
     return not unknown
 
 
-def _apply(snapshot: StateSnapshot, node: Entry, change: Mapping[str, Any], reader: StateReader) -> None:
+def _apply(snapshot: StateSnapshot, entry: Entry, change: Mapping[str, Any], reader: StateReader) -> None:
     """Apply one change to an object."""
-    value, category = node.value, node.category
+    value, category = entry.value, entry.category
     kind = KINDS.get(category)
     match change:
         case {"state": state} if category == "generator":
@@ -108,9 +108,9 @@ def _apply(snapshot: StateSnapshot, node: Entry, change: Mapping[str, Any], read
             value[:] = content
         case {"set": {**encoded}} if kind is not None and kind.is_named:
             removed = change.get("removed", ())
-            names = {name for name in (*encoded, *removed) if not snapshot.is_excluded(place_of(node, name))}
+            names = {name for name in (*encoded, *removed) if not snapshot.is_excluded(place_of(entry, name))}
             for name in names:
-                if not isinstance(name, str) or name in node.ignored | {"__class__", "__dict__"}:
+                if not isinstance(name, str) or name in entry.ignored | {"__class__", "__dict__"}:
                     raise CheckpointError(f"`{name}` is not part of its state")
             parts = {name: reader.unpack(part) for name, part in encoded.items() if name in names}
             kind.put(value, parts, [name for name in removed if name in names])

@@ -15,7 +15,7 @@ from typing import TypeVar
 from graphtrain.errors import CheckpointError, GraphtrainError, LaterFormatError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.storage.manifest import MANIFEST_FILE, Manifest, check_files, checkpoint_paths, read_manifest
-from graphtrain.storage.retention import read_rankings
+from graphtrain.storage.retention import manifests_in, rankings_of
 from graphtrain.storage.run_directory import BEST, CHECKPOINTS_FOLDER
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ def checkpoint_folder(name: str | Path, folder: Path | None = None, notify: Call
     best, _, node = name.partition(":")
     if best != BEST:
         return run / CHECKPOINTS_FOLDER / name
-    rankings = read_rankings(run)
+    rankings = rankings_of(manifests_in(run / CHECKPOINTS_FOLDER))
     if node and node not in rankings:
         known = ", ".join(f"{BEST}:{ranks}" for ranks in rankings)
         raise UsageError(f"`{path}`: no node `{node}` ranks checkpoints of the run", f"there are: {known}")
@@ -107,15 +107,13 @@ def newest_in(
     read: Callable[[Path, Manifest], T],
     notify: Callable[[str], None],
     option: str = "",
-    *,
-    finite_first: bool = False,
 ) -> T:
     """Read the newest sound checkpoint of a run, as `newest_checkpoint` does.
 
     Raises:
         UsageError: there is none; the message begins with the `option`.
     """
-    newest = newest_checkpoint(run / CHECKPOINTS_FOLDER, read, notify, finite_first=finite_first)
+    newest = newest_checkpoint(run / CHECKPOINTS_FOLDER, read, notify)
     if newest is None:
         raise UsageError(f"{option}there is no checkpoint in `{run}`", "name the directory of a run that has saved")
     return newest
@@ -125,18 +123,17 @@ def newest_checkpoint(
     folder: Path,
     read: Callable[[Path, Manifest], T],
     notify: Callable[[str], None],
-    *,
-    finite_first: bool = False,
-    why_incompatible: Callable[[Manifest], str] = lambda manifest: "",
+    why_not: Callable[[Manifest], str] = lambda manifest: "",
     damaged: Callable[[Path], None] = _ignore,
 ) -> T | None:
     """Read the newest sound checkpoint in a folder; None if there is none.
 
+    One with weights that are not finite is used only if no other can be read.
+
     Arguments:
         read: reads a checkpoint, given its manifest; a CheckpointError that it raises skips it.
         notify: receives a line for every checkpoint that is skipped.
-        finite_first: True to use one with weights that are not finite only if no other can be read. Default: False.
-        why_incompatible: given a manifest, the reason to skip it; empty if there is none. Default: none is skipped.
+        why_not: given a manifest, the reason to skip it; empty if there is none. Default: none is skipped.
         damaged: called with each that is permanently damaged. Default: nothing is called.
 
     Raises:
@@ -147,15 +144,14 @@ def newest_checkpoint(
     for path in paths:  # those that are tried last are appended
         try:
             manifest = read_manifest(path)
-            weight = manifest.not_finite if finite_first else ""
-            if reason := why_incompatible(manifest):
+            if reason := why_not(manifest):
                 notify(f"skipped {path}: {reason}")
-            elif weight and path not in not_finite:
-                not_finite[path] = f"`{weight}` is not finite; --resume {path.name} resumes from it anyway"
+            elif manifest.not_finite and path not in not_finite:
+                not_finite[path] = f"`{manifest.not_finite}` is not finite; --resume {path.name} resumes from it anyway"
                 paths.append(path)
             else:
                 checkpoint = read(path, manifest)
-                for passed, why in not_finite.items() if not weight else ():
+                for passed, why in not_finite.items() if path not in not_finite else ():
                     notify(f"passed over {passed}: {why}")
                 return checkpoint
         except LaterFormatError:

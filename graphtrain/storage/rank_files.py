@@ -2,8 +2,7 @@
 
 | file | what is in it |
 | --- | --- |
-| `model.safetensors` | tensors of `model` that are the same on all ranks: those that rank 0 writes |
-| `model.00001.safetensors` | those that rank 1 writes |
+| `model.safetensors` | tensors of `model` that are the same on all ranks |
 | `model.frozen.safetensors` | those that are not trained, if `checkpoint.slim` |
 | `state.msgpack` | everything but tensors that is the same on all ranks |
 | `rank.00001.safetensors`, `rank.00001.msgpack` | what is rank 1's own: its tensors as `file/name`, and the rest |
@@ -85,18 +84,19 @@ def write_files(folder: Path, rank: int, state: StagedState, common: Common, sli
     tensors: dict[str, dict[str, StagedTensor]] = {}
     contents: dict[str, Sequence[Bytes]] = {}
     for file, data in state.tensor_files.items():
-        named, shardings = state.tensors(file), state.pieces.get(file, {})
-        for name, tensor in named.items():
+        shardings, frozen = state.pieces.get(file, {}), slim.frozen.get(file) if slim is not None else None
+        if common.tensors is None and not (shardings or frozen):
+            contents[file + TENSOR_SUFFIX] = [data]  # as it is
+            continue
+        for name, tensor in state.tensors(file).items():
             if name in shardings:
                 if rank < shardings[name].count:  # of others, it is the same
                     tensors.setdefault(file_of_pieces(rank), {})[f"{file}/{name}"] = tensor
-            elif name not in common.tensors.get(file, ()):
+            elif not common.has(file, name):
                 tensors.setdefault(_OWN_TENSORS.format(rank), {})[f"{file}/{name}"] = tensor
             elif rank == 0:
-                tensors.setdefault(_file_with(file, name, slim), {})[name] = tensor
-        if len(tensors.get(file + TENSOR_SUFFIX, ())) == len(named):
-            del tensors[file + TENSOR_SUFFIX]
-            contents[file + TENSOR_SUFFIX] = [data]  # as it is
+                place = _frozen(file) if name in (frozen or ()) else file + TENSOR_SUFFIX
+                tensors.setdefault(place, {})[name] = tensor
     contents |= {physical: file_of(named) for physical, named in tensors.items()}
     if common.parts is None:
         contents[STATE_FILE] = [state.packed]
@@ -142,10 +142,10 @@ def manifest_of(
         slim: how tensors are divided into files.
     """
     elsewhere: dict[str, dict[str, str]] = {}
-    for file, names in common.tensors.items():
-        for name in sorted(names):
-            if (physical := _file_with(file, name, slim)) != file + TENSOR_SUFFIX:
-                elsewhere.setdefault(file, {})[name] = physical
+    for file, names in slim.frozen.items() if slim is not None else ():
+        for name in sorted(state.tensors(file).keys() & names):
+            if common.has(file, name) and name not in state.pieces.get(file, {}):
+                elsewhere.setdefault(file, {})[name] = _frozen(file)
     files = {name: entry for report in reports for name, entry in report["files"].items()}
     digests = [summary.digest for summary in summaries] or [state.digest(files)]
     if summaries:
@@ -161,7 +161,7 @@ def _differing(state: StagedState, common: Common) -> str:
     """What is not the same on all ranks and that another number of them takes from rank 0, in words."""
 
     def own(file: str) -> set[str]:
-        return state.tensors(file).keys() - common.tensors.get(file, ()) - state.pieces.get(file, {}).keys()
+        return {name for name in state.tensors(file).keys() - state.pieces.get(file, {}) if not common.has(file, name)}
 
     names = sorted(f"{file}.{name}" for file in state.parts.get("resources", ()) for name in own(file))
     has_drifted = own(DRIFT) or state.parts.get(DRIFT, {}).keys() - (common.parts or {}).get(DRIFT, ())
@@ -174,9 +174,9 @@ def digest_of_ranks(digests: Sequence[str]) -> str:
     return digests[0] if len(digests) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest()
 
 
-def _file_with(file: str, name: str, slim: Slim | None) -> str:
-    """The file of a tensor that is the same on all ranks."""
-    return (f"{file}.frozen" if slim is not None and name in slim.frozen.get(file, ()) else file) + TENSOR_SUFFIX
+def _frozen(file: str) -> str:
+    """The file of the tensors of another one that are not trained."""
+    return f"{file}.frozen{TENSOR_SUFFIX}"
 
 
 def write_file(path: Path, pieces: Sequence[Bytes]) -> list[Any]:
@@ -252,6 +252,7 @@ def _joined(
         for key, tensor in files.get(physical, {}).items():
             name, _, inner = key.partition("/")
             tensors.setdefault(name, {})[inner] = tensor
+    tensors = {name: named for name, named in tensors.items() if sections is None or name in sections}
     try:
         common = msgpack.unpackb(files[STATE_FILE])
         own = msgpack.unpackb(files.get(_OWN_PARTS.format(rank), msgpack.packb({})))
@@ -262,9 +263,5 @@ def _joined(
             if sections is None or section in sections
         }
         return joined(parts, tensors)
-    except (msgpack.UnpackException, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path}: {STATE_FILE}: not the state of a checkpoint ({type(error).__name__})") from None
-    except MemoryError as error:
-        raise CheckpointError(f"{path}: {STATE_FILE} is too large for the memory") from OSError(str(error))
-    except ValueError as error:
-        raise CheckpointError(f"{path}: {STATE_FILE}: {error}") from None
+    except (msgpack.UnpackException, TypeError, AttributeError, ValueError) as error:
+        raise CheckpointError(f"{path}: {STATE_FILE}: {error or type(error).__name__}") from None

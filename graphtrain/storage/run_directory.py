@@ -50,7 +50,7 @@ def read_status(path: str | Path) -> dict[str, Any]:
         UsageError: there is no run, or its status is damaged.
     """
     try:
-        return dict(json.loads((Path(path) / STATUS_FILE).read_bytes()))
+        return {**json.loads((Path(path) / STATUS_FILE).read_bytes())}
     except (FileNotFoundError, NotADirectoryError):
         raise UsageError(f"there is no run in `{path}`", f"a run directory holds a file {STATUS_FILE}") from None
     except (OSError, ValueError, TypeError) as error:

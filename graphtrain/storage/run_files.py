@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
+import shutil
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from graphtrain.errors import UsageError
 from graphtrain.plain import json_value
+from graphtrain.storage import retention
 from graphtrain.storage.checkpoint import Checkpoint
-from graphtrain.storage.manifest import Manifest, checkpoint_paths
+from graphtrain.storage.lock import locked
+from graphtrain.storage.manifest import Manifest, checkpoint_number, checkpoint_paths
 from graphtrain.storage.named import existing_checkpoint, newest_checkpoint
 from graphtrain.storage.regular import readable_failure, remove_leftovers, replace_file, temporary_name
-from graphtrain.storage.retention import CheckpointFolder, Retention, best_by_name
+from graphtrain.storage.retention import Ranking, Retention, kept_of, manifests_in, rankings_of
 from graphtrain.storage.run_directory import (
+    BEST_FILE,
+    CHECKPOINTS_FOLDER,
     METRICS_FILE,
     NODES_FILE,
     STARTS_FILE,
@@ -60,93 +64,6 @@ class Written(NamedTuple):
     manifest: Manifest
 
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
-# ---- the lock
-
-LOCK_FILE = ".lock"
-_TAKEN = (errno.EACCES, errno.EAGAIN)
-_LOCK_HINT = "wait for it, stop it, or choose another run directory"
-
-# The locks that this process holds. A forked process, such as a loader worker, shares them, and would keep them locked
-# for as long as it outlives the run, so it closes them immediately.
-_HELD: set[int] = set()
-
-
-@final
-class RunLock:
-    """A lock on a run directory, released when its process ends, however it ends.
-
-    Arguments:
-        folder: the run directory.
-        notify: receives a line where the file system has no locks.
-    """
-
-    def __init__(self, folder: Path, notify: Callable[[str], None]) -> None:
-        self._folder = folder
-        self._notify = notify
-        self._descriptor: int | None = None
-
-    def acquire(self) -> None:
-        """Take the lock.
-
-        Raises:
-            UsageError: another run has it, or the file cannot be written.
-        """
-        if fcntl is None:
-            return
-        file = self._folder / LOCK_FILE
-        try:
-            descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError as error:
-            raise UsageError(f"`{file}` cannot be written: {error.strerror}") from None
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(descriptor)
-            if error.errno in _TAKEN:
-                who = file.read_text() or "another process"
-                raise UsageError(f"`{self._folder}` is being trained by {who}", _LOCK_HINT) from None
-            self._notify(
-                f"the file system of `{self._folder}` has no locks ({error.strerror}): "
-                "make sure that no second process trains there"
-            )
-            return
-        self._descriptor = descriptor
-        _HELD.add(descriptor)
-        who = f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}"
-        try:
-            os.ftruncate(descriptor, 0)
-            os.write(descriptor, who.encode())
-        except OSError:  # a full disk: the lock holds without a name
-            return
-
-    def release(self) -> None:
-        """Release the lock, if it is held."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor in _HELD:  # false in a forked process
-            _HELD.discard(descriptor)
-            # Closing is not enough while a worker that has just been forked still has the same open file.
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-            os.close(descriptor)
-
-
-def _close_all() -> None:
-    for descriptor in _HELD:
-        os.close(descriptor)
-    _HELD.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_all)
-
-
-# ---- the files
-
-
 @final
 class RunFiles:
     """The run directory of one trainer.
@@ -164,7 +81,6 @@ class RunFiles:
 
     Attributes:
         latest: the newest checkpoint, written or resumed from, and its digest.
-        resumable: the newest of those whose weights are finite, or of all if there is none.
         path: the run directory, as given; `folder` is its absolute path, and `checkpoints` that of its checkpoints.
         count: called when a checkpoint is taken, to append the counts so far. Default: there are none.
     """
@@ -175,18 +91,18 @@ class RunFiles:
         self.path = Path(run_dir)
         self._lead, self.writes = lead, writes
         self.folder = self.path.absolute()  # the current folder may change
-        self._folder = CheckpointFolder(self.folder)
-        self.checkpoints = self._folder.path
+        self.checkpoints = self.folder / CHECKPOINTS_FOLDER
         self._metrics, self._nodes = RowsFile(self.folder / METRICS_FILE), RowsFile(self.folder / NODES_FILE)
         self.count: Callable[[], None] = lambda: None
-        self._lock = RunLock(self.folder, notify)
         self._notify = notify
         self._run = ""
         self._process = os.getpid()
         self._starts: int | None = None
         self._is_not_finite = False  # weights in the newest checkpoint
+        self._rankings: dict[str, Ranking] = {}
+        self._damaged: set[Path] = set()  # checkpoints, which are not counted as kept
+        self._newest = 0  # the number of the checkpoint that the run has come from
         self.latest: tuple[Path, str] | None = None
-        self.resumable: Path | None = None
         lead(self._prepare)
 
     def _prepare(self) -> None:
@@ -211,19 +127,18 @@ class RunFiles:
         Raises:
             UsageError: another one does, or has done since this trainer last held it.
         """
-        try:
-            self._lead(self._acquire)
-            yield
-        finally:
-            self._lock.release()
+        with ExitStack() as stack:
 
-    def _acquire(self) -> None:
-        self._lock.acquire()
-        if self._starts not in (None, self._bytes_of_starts()):
-            raise UsageError(
-                f"the run in `{self.path}` was resumed elsewhere since this trainer stopped",
-                "make a new Trainer, which resumes the run as it is now",
-            )
+            def lock() -> None:
+                stack.enter_context(locked(self.folder, self._notify))
+                if self._starts not in (None, self._bytes_of_starts()):
+                    raise UsageError(
+                        f"the run in `{self.path}` was resumed elsewhere since this trainer stopped",
+                        "make a new Trainer, which resumes the run as it is now",
+                    )
+
+            self._lead(lock)
+            yield
 
     # ---- starting
 
@@ -253,14 +168,7 @@ class RunFiles:
                 )
             return None
         if resume == "auto":
-            newest = newest_checkpoint(
-                self.checkpoints,
-                read,
-                self._notify,
-                finite_first=True,
-                why_incompatible=self._why_incompatible(),
-                damaged=self._folder.damaged.add,
-            )
+            newest = newest_checkpoint(self.checkpoints, read, self._notify, self._why_not, self._damaged.add)
             if newest is None and count:
                 raise UsageError(
                     f"`{self.path}` holds {count} checkpoints, none of which can be resumed",
@@ -280,27 +188,28 @@ class RunFiles:
         """True for a checkpoint of this run, not of one that it is forked from."""
         return checkpoint.path.resolve().parent == self.checkpoints.resolve()
 
-    def _why_incompatible(self) -> Callable[[Manifest], str]:
-        """A function that returns the reason why a checkpoint must not be resumed from; empty if it may be."""
+    def _why_not(self, manifest: Manifest) -> str:
+        """Why a checkpoint must not be resumed from automatically; empty if it may be."""
         begun = {start.get("run") for start in read_starts(self.folder)}
-        recorded = self._metrics.length()
+        if begun and manifest.run and manifest.run not in begun:
+            return "it is of another run"
+        if manifest.metrics_bytes > self._metrics.length():  # truncated to an earlier checkpoint
+            return "the run was resumed from an earlier checkpoint"
+        return ""
 
-        def why_incompatible(manifest: Manifest) -> str:
-            if begun and manifest.run and manifest.run not in begun:
-                return "it is of another run"
-            if manifest.metrics_bytes > recorded:  # the metrics were truncated to an earlier checkpoint
-                return "the run was resumed from an earlier checkpoint"
-            return ""
-
-        return why_incompatible
+    @property
+    def resumable(self) -> Path | None:
+        """The newest checkpoint whose weights are finite, or of all if there is none."""
+        manifests = manifests_in(self.checkpoints)
+        finite = [path for path in manifests if not manifests[path].not_finite]
+        return next(iter((finite or [*manifests])[-1:]), None)
 
     def is_newest(self, checkpoint: Checkpoint) -> bool:
         """True if an automatic resume would choose this one."""
 
         def is_newest() -> bool:
-            paths = checkpoint_paths(self.checkpoints)
-            finite = [path for path in paths if (facts := self._folder.facts_of(path)) and not facts.not_finite]
-            return (finite or paths)[-1:] == [self.checkpoints / checkpoint.path.name] and self.owns(checkpoint)
+            newest = self.resumable
+            return newest is not None and newest.resolve() == checkpoint.path.resolve()
 
         return bool(self._lead(is_newest))
 
@@ -316,7 +225,8 @@ class RunFiles:
         rows: list[dict[str, float]] = []
 
         def cut_back() -> str:
-            self._folder.resumed_from(own.path if own is not None else None, retentions)
+            self._newest = checkpoint_number(own.path) if own is not None else 0
+            self._rankings = rankings_of(manifests_in(self.checkpoints), _ranked_by(retentions), self._newest)
             rows.extend(self._metrics.numbers(manifest.metrics_bytes))  # first: what was changed is not cut
             self._metrics.cut(manifest.metrics_bytes)
             try:
@@ -328,7 +238,7 @@ class RunFiles:
 
         self._run = self._lead(cut_back)
         if checkpoint is not None:
-            self._note_latest(checkpoint.path, checkpoint.manifest)
+            self.latest = (checkpoint.path, checkpoint.manifest.digest)
         return rows if self.writes else self._metrics.numbers(manifest.metrics_bytes)
 
     def started(self, start: Mapping[str, Any], texts: Mapping[str, str]) -> None:
@@ -407,35 +317,46 @@ class RunFiles:
         """
         for file in (self._metrics, self._nodes):
             file.flush()  # first, so that the checkpoint counts only rows that are on the disk
-        path, facts = self._folder.place(facts, retentions, values, replaced)
-        before = self._folder.facts_of(replaced) if replaced is not None else None
+        manifests, ranked_by = manifests_in(self.checkpoints), _ranked_by(retentions)
+        before = manifests.get(replaced) if replaced is not None else None
         if facts.not_finite and before is not None and not before.not_finite:
-            replaced, facts = None, replace(facts, replaces=0)
-        return NewCheckpoint(path, facts, replaced)
+            replaced = before = None
+        earlier = before.value_of if before is not None else lambda metric: None
+        ranked = {
+            metric: earlier(metric) if values.get(metric) is None else values[metric]
+            for metric, _ in ranked_by.values()
+        }
+        follows = before.follows if before is not None else self._newest
+        facts = replace(facts, ranked=ranked, ranked_by=ranked_by, follows=follows)
+        number = max(map(checkpoint_number, checkpoint_paths(self.checkpoints)), default=0) + 1
+        return NewCheckpoint(self.checkpoints / f"{number:06d}-step-{facts.step}", facts, replaced)
 
     def keep(self, new: NewCheckpoint, manifest: Manifest, retentions: Mapping[str, Retention]) -> Written:
         """Keep a checkpoint that is written, and remove those that need not be kept; may be called in any thread."""
-        self._folder.keep(new.path, manifest, retentions, new.replaced)
+        self._newest = checkpoint_number(new.path)
+        self._damaged.discard(new.path)  # somebody has removed the newest, so that numbers are used again
+        replaced = [new.replaced] if new.replaced not in (None, new.path) else []
+        others = {*self._damaged, *replaced}
+        manifests = {path: known for path, known in manifests_in(self.checkpoints).items() if path not in others}
+        self._rankings = rankings_of(manifests)
+        retention.write_rankings(self.folder / BEST_FILE, self._rankings)
+        kept = kept_of(manifests, retentions, self._rankings)
+        # Only now that it is on the disk; one by one, so that everything that should be kept exists at any moment.
+        for path in [*replaced, *(path for path in [*self._damaged, *manifests] if path.name not in kept)]:
+            _remove(path)
         return Written(new.path, manifest)
 
     def saved(self, written: Written) -> None:
         """Note that a checkpoint is on the disk."""
-        weight = self._note_latest(written.path, written.manifest)
-        if weight and not self._is_not_finite:
+        self.latest = (written.path, written.manifest.digest)
+        if (weight := written.manifest.not_finite) and not self._is_not_finite:
             kept = "checkpoints with finite weights are kept, whatever `keep` is, and a resume uses the newest of them"
             self._notify(f"{written.path.name}: `{weight}` is not finite; {kept}")
         self._is_not_finite = bool(weight)
 
-    def _note_latest(self, path: Path, manifest: Manifest) -> str:
-        """Note the newest checkpoint; returns the path of a weight in it that is not finite, empty if there is none."""
-        self.latest = (path, manifest.digest)
-        if not manifest.not_finite or self.resumable is None:
-            self.resumable = path
-        return manifest.not_finite
-
     def has_ranked(self, node: str) -> bool:
         """True if a checkpoint has a value of the metric by which a node ranks them."""
-        return node in self._folder.rankings and self._folder.rankings[node].best is not None
+        return node in self._rankings and self._rankings[node].best is not None
 
     def write_status(self, status: Mapping[str, Any]) -> None:
         """Replace the status file, which other processes read, atomically."""
@@ -443,8 +364,21 @@ class RunFiles:
             return  # a process that was forked by the user's code is not the run
         path, digest = self.latest if self.latest is not None else (None, None)
         name = path.name if path is not None else None
-        checkpoint = {"checkpoint": name, "digest": digest, **best_by_name(self._folder.rankings)}
+        checkpoint = {"checkpoint": name, "digest": digest, **retention.best_by_name(self._rankings)}
         _replace_status(self.folder, {**status, **checkpoint})
+
+
+def _ranked_by(retentions: Mapping[str, Retention]) -> dict[str, Sequence[str]]:
+    """Node -> the metric by which it ranks checkpoints, and the mode."""
+    return {node: [rule.best, rule.best_mode] for node, rule in retentions.items() if rule.best is not None}
+
+
+def _remove(path: Path) -> None:
+    # Renamed first: an interrupted removal must not leave half a checkpoint under a valid name.
+    expired = temporary_name(path.with_name(f"{path.name}.removed"))
+    with suppress(OSError):
+        path.rename(expired)
+        shutil.rmtree(expired)
 
 
 def write_start(run_dir: Path, status: Mapping[str, Any]) -> None:

@@ -40,20 +40,19 @@ _WORDS = {"tensors": "the tensor `{1}` of `{0}`", "parts": "`{1}`", "progress": 
 
 @dataclass(frozen=True)
 class Common:
-    """What the ranks have in common.
+    """What the ranks have in common; by default everything, as in one process.
 
     Attributes:
         tensors: file -> the names of tensors that are the same, but for parts of sharded ones.
-        parts: section -> the names whose packed bytes are the same. None: everything.
+        parts: section -> the names whose packed bytes are the same.
     """
 
-    tensors: Mapping[str, Collection[str]]
+    tensors: Mapping[str, Collection[str]] | None = None
     parts: Mapping[str, Collection[str]] | None = None
 
-    @classmethod
-    def of_one(cls, state: StagedState) -> Common:
-        """That of one process: everything."""
-        return cls({file: state.tensors(file).keys() - state.pieces.get(file, {}) for file in state.tensor_files})
+    def has(self, file: str, name: str) -> bool:
+        """True for a tensor that is the same on all ranks."""
+        return self.tensors is None or name in self.tensors.get(file, ())
 
     @classmethod
     def of(cls, state: StagedState, summaries: Sequence[Digests]) -> Common:

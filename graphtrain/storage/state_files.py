@@ -67,7 +67,7 @@ def split(sections: Sections) -> tuple[dict[str, dict[str, bytes]], list[Tensors
 
 
 def _file_of(section: str, name: str, sections: Collection[str]) -> str:
-    return name if section == "resources" and name not in sections else section
+    return name if section == "resources" and name not in {*sections, LOCAL} else section
 
 
 def joined(parts: Parts, files: Mapping[str, Mapping[str, torch.Tensor]]) -> dict[str, dict[str, Any]]:
@@ -110,13 +110,12 @@ def local_of(sections: Sections, essential: Sections) -> dict[str, Any]:
     return {
         f"{section}/{name}": rest
         for section, values in sections.items()
-        for name, value in values.items()
-        if (rest := _rest(value, essential[section].get(name, {})))
+        for name, rest in _rest(values, essential[section]).items()
     }
 
 
 def _rest(value: Any, essential: Any) -> Any:
-    """The entries of nested mappings that are not among the essential ones; empty if all are."""
+    """The entries of nested mappings that are not among the essential ones."""
     if value is essential or not (isinstance(value, Mapping) and isinstance(essential, Mapping)):
         return {}
     pairs = {key: _rest(part, essential[key]) if key in essential else part for key, part in value.items()}

@@ -57,14 +57,15 @@ def placed(values: torch.Tensor, shape: Sequence[int], stride: Sequence[int], of
 
 
 def is_usual(tensor: torch.Tensor) -> bool:
-    """True for a contiguous tensor of which `placement_of` is None; False means that it has to be examined further.
+    """True for a contiguous tensor in host memory, of which `placement_of` is None; False: it may be one all the same.
 
     >>> is_usual(torch.zeros(2, 5)), is_usual(torch.zeros(2, 5)[:, :-1]), is_usual(torch.zeros(5)[1:])
     (True, False, False)
     """
     return (
-        tensor.layout is torch.strided
-        and not (tensor.is_nested or tensor.is_quantized or tensor.is_meta)
+        tensor.is_cpu
+        and tensor.layout is torch.strided
+        and not tensor.is_nested
         and tensor.is_contiguous()
         and not tensor.storage_offset()
         and not tensor.is_conj()

@@ -385,19 +385,3 @@ def test_a_job_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KeyError):
         job.result()
     assert job.is_over and told.wait(60)
-
-
-# ---- manifests
-
-
-def test_what_few_checkpoints_need_is_written_only_there() -> None:
-    table = Manifest().as_plain()
-    assert table["format"] == 1 and table["epoch"] == 0 and table["tensors"] == {}
-    omitted = {
-        "clock_of": "a", "clocks": {"a": 1.0}, "replaces": 2, "not_finite": "a", "ranked": {"a": None},
-        "hyper_parameters": {}, "hyper_parameters_in_force": {}, "window_ranks": 2, "ranks": 2, "digests": ["a"],
-        "own": [{}], "differing": "a", "saved_by": {"a": ""}, "returns": 1,
-    }  # fmt: skip
-    assert not table.keys() & omitted.keys()
-    for name, value in omitted.items():
-        assert Manifest(**{name: value}).as_plain()[name] == value

@@ -18,7 +18,7 @@ import torch
 
 from graphtrain import Loader, UsageError
 from graphtrain.data import workers
-from graphtrain.data.batch import mapped, move, sample_counter, tensors_held, tensors_of, trace
+from graphtrain.data.batch import move, sample_counter, tensors_held, tensors_of, trace
 from graphtrain.data.shares import Share, Shared, round_size
 from graphtrain.data.source import Numbered, source_of
 from graphtrain.kind.batch_limit import BatchLimit
@@ -157,7 +157,7 @@ def test_what_moves_itself_does_and_what_cannot_be_made_again_is_refused() -> No
     assert type(moving) is Moving and moving.was_moved and moving.inputs.device.type == "meta" and name == "a"
     assert sequence.data.device.type == "meta" and sequence.batch_sizes.device.type == "cpu"
     with pytest.raises(UsageError, match="a batch of type OfOwnWords cannot be made again: the type takes no dict"):
-        mapped(OfOwnWords(inputs=1), lambda leaf: leaf)
+        move(OfOwnWords(inputs=1), torch.device("meta"))
 
 
 @pytest.mark.parametrize(
@@ -272,8 +272,8 @@ def test_a_worker_ignores_its_end_while_the_run_lives(monkeypatch: pytest.Monkey
     called: list[int] = []
     monkeypatch.setattr(workers.signal, "signal", lambda *given: handlers.append(given))
     monkeypatch.setattr(workers.os, "kill", lambda *given: killed.append(given))
-    workers.WorkerStart(called.append)(3)
-    workers.WorkerStart(None)(4)
+    workers.start_worker(called.append, 3)
+    workers.start_worker(None, 4)
     (number, handler), _ = handlers
     assert called == [3] and number is signal.SIGTERM
     for parent, ends in (
