@@ -209,8 +209,7 @@ class HyperParameters:
                 fields |= _RATES if schedules else {"initial_lr"} if "lr" in fields else set()
                 # Groups that were added during training are not among those that were set up.
                 for group, former in zip(resource.param_groups, initial.get("param_groups", ()), strict=False):
-                    moved = {"momentum", "betas"} & former.keys() if schedules and "max_momentum" in former else set()
-                    for field in fields | moved:
+                    for field in fields:
                         _set(group, field, former)
                 self._restart(schedules)
             elif fields and not _restarts(resource):

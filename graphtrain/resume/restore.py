@@ -179,17 +179,17 @@ class Restored:
         is_other_graph: True if the graph differs from the saved one in a way that matters.
         changes: of the graph, and of hyper-parameters with the decisions; in words.
         lost: state that differs from what was saved, in words.
-        aside: the differences of the graph that change nothing, in words; empty for none.
         is_as_saved: True if the state is that of the checkpoint, bit for bit, so that it can be saved again.
-        sampled: the data of which a sample was compared, in words; empty where all of it was.
+        aside: the differences of the graph that change nothing, in words; empty for none. `sampled` likewise: the data
+            of which a sample was compared.
     """
 
     decided: bool
     is_other_graph: bool
     changes: list[str]
     lost: list[str]
-    aside: str
     is_as_saved: bool
+    aside: str
     sampled: str
 
 
@@ -249,9 +249,9 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
             *resized,
         ],
         lost,
+        is_as_written and not (any(parts) or chosen or lost),
         change.aside(),
-        is_as_saved=is_as_written and not (any(parts) or chosen or lost),
-        sampled=sampled,
+        sampled,
     )
 
 

@@ -266,6 +266,9 @@ def seed_all(seed: int, generators: Iterable[AnyGenerator] = ()) -> None:
         generator.seed(seed)
 
 
+_AT_IMPORT = {"torch": torch.initial_seed(), **{name: HOST[name].get_state() for name in ("python", "numpy")}}
+
+
 def seed_given() -> int | None:
     """The seed of torch; None if it was not seeded, so that the seed is from the operating system."""
     seed = torch.initial_seed()
@@ -276,23 +279,9 @@ def seed_the_rest(seed: int) -> None:
     """Seed those generators of Python, NumPy and torch that were not seeded or used since graphtrain was imported."""
     if seed_given() is None:
         torch.manual_seed(seed)
-    beginning = _beginning()
     for name in ("python", "numpy"):
-        if beginning[name] == _AT_IMPORT[name]:
+        if same_state(HOST[name].get_state(), _AT_IMPORT[name]):
             HOST[name].seed(seed)
-
-
-def _beginning() -> dict[str, Any]:
-    """Values that show whether a generator was seeded: for torch its seed, which the others do not expose."""
-    state = numpy.random.get_state(legacy=False)["state"]
-    return {
-        "python": random.getstate(),
-        "numpy": {**state, "key": bytes(state.get("key", b""))},
-        "torch": torch.initial_seed(),
-    }
-
-
-_AT_IMPORT = _beginning()
 
 
 def _of_devices() -> dict[str, AnyGenerator]:
