@@ -25,7 +25,7 @@ from graphtrain import Graph, Trainer
 from graphtrain.storage.checkpoint import new_folder, write_manifest
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.rank_files import manifest_of, write_files
-from graphtrain.storage.sharing import Common
+from graphtrain.storage.sharing import EqualParts
 from graphtrain.storage.state_files import StagedState
 from graphtrain.storage.tensor_files import StagingBuffers
 
@@ -111,7 +111,7 @@ class Listed:
         path = self._folder / "000001-step-1"
         shutil.rmtree(path, ignore_errors=True)
         staged = StagedState({"resources": {"memory": {"list": self._tensors}}}, {}, self._buffers)
-        common = Common()
+        common = EqualParts()
         with new_folder(path, staged.given_up) as folder:
             report = {"files": write_files(folder, 0, staged, common)}
             write_manifest(folder, manifest_of(Manifest(), staged, common, [], [report]))

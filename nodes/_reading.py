@@ -37,7 +37,7 @@ else:
     divisions = lazy_import("graphtrain.nodes._division")
 
 
-class Run(NamedTuple):
+class DataOfRun(NamedTuple):
     """What a node that fetches batches is set up with, beside its data; `ranks` is None for one process."""
 
     seed: int
@@ -69,7 +69,7 @@ class Reading:
         held_number: among several ranks, which of the batches of the source that was.
     """
 
-    run: Run
+    run: DataOfRun
     limit: BatchLimit
     division: Division
     move: Callable[[Any], Any] | None
@@ -88,28 +88,23 @@ class Reading:
 
     # ---- what is read
 
-    def set_up(self, data: Any, run: Run, device: torch.device, transfer: Callable[[Any, Any], Any] | None) -> None:
+    def set_up(
+        self, data: Any, run: DataOfRun, device: torch.device, transfer: Callable[[Any, Any], Any] | None
+    ) -> None:
         """Take what the node was given."""
         node, self.run = self.node, run
         self.move = batch_mover(device) if transfer is None else functools.partial(_transferred, transfer, device)
         limit = BatchLimit(min((most for most in (node.limit, node.overfit) if most is not None), default=None))
+        self._combine: Any = node.combine or ("cycle" if run.graph_trains else "in_turn")
         if data is not self._supplied or limit.amount != self.limit.amount:
             self._supplied, self._sources, self.limit = data, {}, limit
             self._written = data if isinstance(data, WrittenBatches) else None
             loaders, is_divided = loaders_of(own_data(data)), isinstance(data, RankLocal)
-            self.loaders = {"": data} if is_divided or self._combine() != "in_turn" or not loaders else loaders
-            lengths = [self._length(loader) for loader in self.loaders.values()]
+            self.loaders = {"": data} if is_divided or self._combine != "in_turn" or not loaders else loaders
+            lengths = [_length_of(loader, limit) for loader in self.loaders.values()]
             self.length_in_turn = sum(lengths) if self.is_in_turn and -1 not in lengths else 0
         if self._written is None and node.pass_over:
             self._take(*next(iter(self.loaders.items())))
-
-    def _combine(self) -> Any:
-        return self.node.combine or ("cycle" if self.run.graph_trains else "in_turn")
-
-    def _length(self, loader: Any) -> int:
-        """The batches of a loader that are read; -1 where that is not known."""
-        length = None if isinstance(loader, RankLocal) else length_of(loader)
-        return -1 if length is None else min(length, self.limit.of(length) or length)
 
     @property
     def is_in_turn(self) -> bool:
@@ -130,10 +125,6 @@ class Reading:
     def has_length(self) -> bool:
         """False if the length of an epoch is not known."""
         return self.data is NOTHING or all(length_of(part) is not None for part in self.parts)
-
-    def is_last(self, loader: str) -> bool:
-        """True if no other follows a loader."""
-        return loader == [*self.loaders][-1]
 
     def _take(self, name: str, data: Any) -> None:
         """Read this loader now."""
@@ -166,7 +157,7 @@ class Reading:
                     f"the loader `{keeping[0]}` keeps its own position, which an epoch that ends before it undefines",
                     'set next_batch.resume = "replay", if its `__iter__` starts over; or pass a graphtrain.Loader',
                 )
-            source = together.Together(sources, self._combine(), run.notify)
+            source = together.Together(sources, self._combine, run.notify)
         else:
             source = self._source_of(data)
         if run.ranks is not None:
@@ -217,9 +208,6 @@ class Reading:
         """How many batches the data has given, those ahead included."""
         return self.consumed() // (self.node.rank_local or 1) + len(self.ahead)
 
-    def _epoch(self) -> int:
-        return 0 if self.node.overfit else self.node.passes - 1
-
     # ---- opening and closing
 
     def open(self, indices: Any, *, begins: bool) -> None:
@@ -241,7 +229,7 @@ class Reading:
                     f"`indices` selects samples of one data set, and there are the loaders {', '.join(names)}",
                     "select the samples of each in its loader, as by a Subset",
                 )
-            opened = self.source.open(self._epoch(), indices)
+            opened = self.source.open(0 if node.overfit else node.passes - 1, indices)
         except DataError as error:
             if indices is None:
                 raise
@@ -269,7 +257,7 @@ class Reading:
             self.batches = self._released(self._drawn())
 
     def _released(self, drawn: int) -> Iterator[Any]:
-        self.batches = self._reopened(drawn, self._last_batch())
+        self._reopen(drawn, self._last_batch())
         for line in self.run.state.not_as_before():
             self.run.notify(line)
         yield from itertools.islice(self.batches, 1)  # what follows is asked of the iterator itself
@@ -339,17 +327,17 @@ class Reading:
             )
         self._take(node.loader, loaders[node.loader])
         self.ahead = position.get("ahead", [])  # into which a resume puts what the batch shares
-        self.batches = self._reopened(self._drawn(), node.last_batch)
+        self._reopen(self._drawn(), node.last_batch)
 
-    def _reopened(self, drawn: int, last: Mapping[str, Any]) -> Any:
-        """The rest of the epoch, after this many batches; the last one is compared where it is drawn again."""
+    def _reopen(self, drawn: int, last: Mapping[str, Any]) -> None:
+        """Open the rest of the epoch, after this many batches; the last one is compared where it is drawn again."""
         node, state, source = self.node, self.run.state, self.source
         number: int = last.get("number", drawn)
         is_known = all(state.is_known(part) or keeps_position(part) for part in self.parts)
         is_redrawn = is_known and (source.redraws or source.replays) and number >= node.source_state.get("redrawn", 0)
         number = number if is_redrawn else drawn
         with state.aside(self.parts):
-            batches = source.reopen(self._epoch(), number, node.source_state)
+            batches = source.reopen(0 if node.overfit else node.passes - 1, number, node.source_state)
             if number < drawn:
                 before = [generator.get_state() for generator in drawn_from(self.data)]
                 redrawn = batches.batch(number) if isinstance(batches, Share) else next(batches, NOTHING)
@@ -363,7 +351,7 @@ class Reading:
                 for _ in range(number + 1, drawn):  # of other ranks, and those that were saved ahead
                     next(batches, NOTHING)
                 self.ahead += itertools.islice(batches, node.fetched_ahead - len(self.ahead))
-        return batches
+        self.batches = batches
 
     def _compare(self, saved: Mapping[str, Any], redrawn: Any, number: int) -> None:
         """Compare what was drawn again with what the run was saved with, unless training has changed that since."""
@@ -373,6 +361,12 @@ class Reading:
             state, drawn_again = self.run.state, self.run.state.digest(self.data)
             # Of data that changes while it is trained on, a batch cannot be drawn again, and need not be.
             state.comparisons.append(lambda: line if state.digest(self.data) == drawn_again else "")
+
+
+def _length_of(loader: Any, limit: BatchLimit) -> int:
+    """The batches of a loader that are read; -1 where that is not known."""
+    length = None if isinstance(loader, RankLocal) else length_of(loader)
+    return -1 if length is None else min(length, limit.of(length) or length)
 
 
 def _transferred(transfer: Callable[[Any, Any], Any], device: Any, batch: Any) -> Any:

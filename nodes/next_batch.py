@@ -192,7 +192,7 @@ class NextBatch:
             self.passes = 0
         self._reading = reading = self._reading or readings.Reading(self)
         state, filled = data_state or states.DataState(), windows or shares.Windows()
-        run = readings.Run(seed, saving, notify, ranks, state, filled, graph_trains, batch_size is not None)
+        run = readings.DataOfRun(seed, saving, notify, ranks, state, filled, graph_trains, batch_size is not None)
         reading.set_up(train_data, run, device, transfer)
         self._count = sample_counter() if batch_size is None else _whole(batch_size)
         self._clock = running_seconds or time.monotonic
@@ -303,7 +303,7 @@ class NextBatch:
         reading = self._reading
         assert reading is not None, "something is open"
         reading.close()
-        self.last = self.ended or reading.is_last(self.loader)
+        self.last = self.ended or self.loader == [*reading.loaders][-1]
         self.pass_over, self.empty = True, self.epoch_batches == 0
         if self.empty:
             epoch = f" in epoch {self.epoch + 1}" if self.epoch else ""

@@ -53,7 +53,7 @@ _ABSENT = {CLASS: "absent"}
 
 
 @dataclass(frozen=True)
-class Change:
+class SettingChange:
     """A hyper-parameter that differs from the saved one.
 
     Attributes:
@@ -123,7 +123,7 @@ class HyperParameters:
             self.set_up[name] = {CLASS: type(resource).__name__, **_settings_in(self._initial[name], resource)}
             self.values[name] = self.set_up[name]
 
-    def differences(self, saved: Values | None, in_force: Values, states: Mapping[str, Any]) -> list[Change]:
+    def differences(self, saved: Values | None, in_force: Values, states: Mapping[str, Any]) -> list[SettingChange]:
         """The hyper-parameters that equal none of those of the saved run, by name.
 
         Arguments:
@@ -136,13 +136,13 @@ class HyperParameters:
         >>> [str(change) for change in having(0.1).differences(having(0.5).values, {}, {})]
         ['optimizer.lr: 0.5 -> 0.1']
         """
-        changes: list[Change] = []
+        changes: list[SettingChange] = []
         if saved is None:
             return changes
         for name in sorted({*saved, *self.set_up}):
             before, now = saved.get(name, _ABSENT), self.set_up.get(name, _ABSENT)
             if before.get(CLASS) != now.get(CLASS):  # then the other fields cannot be compared
-                changes.append(Change(f"{name}.{CLASS}", before.get(CLASS, "there"), now.get(CLASS, "there")))
+                changes.append(SettingChange(f"{name}.{CLASS}", before.get(CLASS, "there"), now.get(CLASS, "there")))
                 continue
             resource, state = self._resources.get(name), states.get(name)
             kept = {**before, **in_force.get(name, {})}
@@ -150,14 +150,14 @@ class HyperParameters:
             # Another version of PyTorch may have added a field; groups get other fields only from the user.
             usual = {*resource.defaults, *_RATES} if isinstance(resource, torch.optim.Optimizer) else {*before, *now}
             changes += [
-                Change(f"{name}.{field}", kept.get(field), now.get(field))
+                SettingChange(f"{name}.{field}", kept.get(field), now.get(field))
                 for field in dict.fromkeys([*before, *now])
                 if not any(is_equal(each.get(field), now.get(field)) for each in (before, kept, loaded))
                 if (field in before and field in now) or field not in usual or field.endswith(f".{CLASS}")
             ]
         return changes
 
-    def chosen(self, names: Collection[str], changes: Iterable[Change]) -> set[str]:
+    def chosen(self, names: Collection[str], changes: Iterable[SettingChange]) -> set[str]:
         """The fields that the user's names cover: ``"optimizer"`` all of them, ``"optimizer.lr"`` this one.
 
         The rates of an optimizer and the settings of its schedules are taken together: a schedule restarts with both.

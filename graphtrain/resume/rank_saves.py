@@ -26,7 +26,7 @@ from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.manifest import OWN_FACTS, Manifest
 from graphtrain.storage.rank_files import Slim, manifest_of, write_files
 from graphtrain.storage.run_files import Written
-from graphtrain.storage.sharing import Common, MustBeEqual, first_difference
+from graphtrain.storage.sharing import EqualParts, MustBeEqual, first_difference
 from graphtrain.storage.state_files import Digests, StagedState
 
 _SLICE_SECONDS = 0.5
@@ -148,7 +148,7 @@ class RankSave:
         """
         state, slim, others = self.staged, self.slim, range(1, self.ranks.world_size)
         if not others:
-            common = Common()
+            common = EqualParts()
             report = {"files": write_files(folder, 0, state, common, slim)}
             return manifest_of(facts, state, common, [], [report], slim)
         try:
@@ -187,7 +187,7 @@ class RankSave:
         """True if rank 0 has published the outcome, within this time."""
         return self.ranks.read(self._of(_OUTCOME, 0), timeout_seconds) is not None
 
-    def _write_files(self, name: str, facts: Manifest) -> tuple[Common, list[Digests], dict[str, Any]]:
+    def _write_files(self, name: str, facts: Manifest) -> tuple[EqualParts, list[Digests], dict[str, Any]]:
         """Write this rank's files, once all ranks know what they have in common, to the folder that rank 0 names."""
         state = self.staged
         self._publish(_DIGESTS, {"digests": state.summary.as_plain(), "folder": name})
@@ -201,7 +201,7 @@ class RankSave:
         summaries = [Digests(**each["digests"]) for each in of_ranks]
         if difference := first_difference(self.required, state, summaries):
             raise RanksDivergedError(difference, "it must be the same on all ranks: do not change it on one rank only")
-        common = Common.of(state, summaries)
+        common = EqualParts.of(state, summaries)
         written = write_files(folder, self.ranks.rank, state, common, self.slim)
         report: dict[str, Any] = {"files": written, "own": {name: getattr(facts, name) for name in OWN_FACTS}}
         if state.pieces:

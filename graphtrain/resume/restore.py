@@ -17,7 +17,7 @@ from graphtrain.plan.preparation import made_resources
 from graphtrain.printable import one_line, shorten
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
-from graphtrain.resume.hyper_parameters import Change
+from graphtrain.resume.hyper_parameters import SettingChange
 from graphtrain.state.codec import MALFORMED
 from graphtrain.state.data_content import compared_data
 from graphtrain.state.generators import fitted_random
@@ -35,7 +35,7 @@ _MOST_CHARACTERS = 200
 _MOST_IN_A_LINE = 8  # differences of the graph
 
 
-class Place(NamedTuple):
+class RunPosition(NamedTuple):
     """Where a run is.
 
     Attributes:
@@ -257,7 +257,7 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
 
 def _fitted(
     checkpoint: Checkpoint, run: Session, options: ResumeOptions
-) -> tuple[Checkpoint, GraphChange, RunState, Place, list[str]]:
+) -> tuple[Checkpoint, GraphChange, RunState, RunPosition, list[str]]:
     """The checkpoint for this number of ranks, and its state for this graph and these devices; what that changes."""
     compiled, manifest, world, words = run.compiled, checkpoint.manifest, run.world, []
     for line in compiled.program.begun_with(manifest.window_ranks):
@@ -273,14 +273,14 @@ def _fitted(
         checkpoint, reshaped = assembled(checkpoint, compiled.state.objects.modules.values(), world.rank)
         words.append(reshaped)
     change = GraphChange.of(checkpoint, compiled.graph, options.rename)
-    former = Place(-1, manifest.ended, manifest.clock_of)
+    former = RunPosition(-1, manifest.ended, manifest.clock_of)
     state, place = placed(change, checkpoint.sections, manifest.position, former, compiled)
     random, of_devices = fitted_random(state.random)
     state = replace(state, progress={**state.progress, **options.kept}, random=random)
     return checkpoint, change, state, place, [*filter(None, [*words, of_devices])]
 
 
-def _decided(run: Session, checkpoint: Checkpoint, options: ResumeOptions) -> tuple[list[Change], set[str]]:
+def _decided(run: Session, checkpoint: Checkpoint, options: ResumeOptions) -> tuple[list[SettingChange], set[str]]:
     """The hyper-parameters that differ, and the names of those that the user takes as they are set up now.
 
     Raises:
@@ -309,8 +309,8 @@ def _decided(run: Session, checkpoint: Checkpoint, options: ResumeOptions) -> tu
 
 
 def placed(
-    change: GraphChange, sections: Mapping[str, Section], path: str, former: Place, compiled: CompiledGraph
-) -> tuple[RunState, Place]:
+    change: GraphChange, sections: Mapping[str, Section], path: str, former: RunPosition, compiled: CompiledGraph
+) -> tuple[RunState, RunPosition]:
     """The state of a run with the names of another graph, and its place there.
 
     Arguments:
@@ -323,7 +323,7 @@ def placed(
     """
     state, path = RunState.of(change.renaming.sections(sections)), change.renaming.path(path)
     position = compiled.locate(path, state.slots, former.ended, lost_position_hint(path))
-    return state, Place(position, former.ended, change.renaming.path(former.clock_of))
+    return state, RunPosition(position, former.ended, change.renaming.path(former.clock_of))
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from graphtrain.report.recorder import Recorder
 from graphtrain.resume.environment import RunEnvironment, run_environment
 from graphtrain.resume.equal_ranks import prepare_models, require_equal
 from graphtrain.resume.hyper_parameters import HyperParameters
-from graphtrain.resume.restore import GraphChange, Place, placed
+from graphtrain.resume.restore import GraphChange, RunPosition, placed
 from graphtrain.resume.setup_change import setup_hashes
 from graphtrain.state.generators import restore_random, seed_everything, seed_given, seed_the_rest
 from graphtrain.storage.checkpoint import Checkpoint
@@ -223,7 +223,7 @@ class Session(RunOfRank):
     def enter(
         self,
         state: RunState,
-        place: Place,
+        place: RunPosition,
         exempt: Exemptions = EVERYTHING,
         sections: Collection[str] = tuple(SECTIONS),
     ) -> list[str]:
@@ -269,7 +269,7 @@ class Session(RunOfRank):
         former, policy, environment, loop = self.compiled, self.requests.policy, self.environment, self.loop
         # The state of nodes moves to the other graph in memory; resources are the same objects.
         state = former.state.capture(former.written(), OF_NODES if moves else ("random",))
-        before = Place(loop.position, loop.ended, former.program.clocked.prefix.rstrip("/"))
+        before = RunPosition(loop.position, loop.ended, former.program.clocked.prefix.rstrip("/"))
         try:
             prepared = prepare_further(self._prepared, all_resources, resources, self.device)
             if environment is not None:  # before the data is opened: inspecting it may draw from its generator

@@ -118,19 +118,23 @@ def load_optimizer(optimizer: Any, state: Mapping[str, Any]) -> None:
         return
     numbers = [number for group in groups for number in group["params"]]
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    known: dict[int, Any] = {}
     for number, parameter in zip(numbers, parameters, strict=True):
         for key, saved in states.get(number, {}).items():
             loaded = optimizer.state[parameter]
-            loaded[key] = _as_saved(saved, loaded.get(key))
+            loaded[key] = _as_saved(saved, loaded.get(key), known)
 
 
-def _as_saved(saved: Any, loaded: Any) -> Any:
-    """The saved value, with tensors on the device where loading put them."""
-    if isinstance(saved, torch.Tensor) and isinstance(loaded, torch.Tensor):
-        return saved.to(loaded.device)
-    if isinstance(saved, list) and isinstance(loaded, list | tuple) and len(saved) == len(loaded):
-        return list(map(_as_saved, saved, loaded))
-    return saved
+def _as_saved(saved: Any, loaded: Any, known: dict[int, Any]) -> Any:
+    """The saved value, with tensors on the device where loading put them; what was one object is one again."""
+    if id(saved) not in known:
+        if isinstance(saved, torch.Tensor) and isinstance(loaded, torch.Tensor):
+            known[id(saved)] = saved.to(loaded.device)
+        elif isinstance(saved, list) and isinstance(loaded, list | tuple) and len(saved) == len(loaded):
+            known[id(saved)] = [_as_saved(*parts, known) for parts in zip(saved, loaded, strict=True)]
+        else:
+            known[id(saved)] = saved
+    return known[id(saved)]
 
 
 @contextmanager

@@ -56,7 +56,7 @@ _PLAIN_CONTAINERS = (*CONTAINERS, collections.defaultdict, collections.Counter)
 _LOADER = frozenset({"_iterator", "_IterableDataset_len_called", "_DataLoader__multiprocessing_context"})
 
 # Attributes that the compiler gives to tensors and functions.
-OF_THE_COMPILER = ("_dynamo", "_torchdynamo")
+OF_THE_COMPILER = ("_dynamo", "_torchdynamo", "_has_dynamo")
 
 REMEDY = "give what holds it a `state_dict`"
 _NOT_LOOKED_FOR = f"in which changes are not looked for: {REMEDY}"

@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from graphtrain.errors import UsageError
-from graphtrain.storage.regular import readable_failure
 
 try:
     import fcntl
@@ -33,12 +32,13 @@ def locked(folder: Path, notify: Callable[[str], None]) -> Iterator[None]:
         notify: receives a line where the file system has no locks.
 
     Raises:
-        UsageError: another run has it.
-        CheckpointError: the file cannot be written.
+        UsageError: another run has it, or the file cannot be written.
     """
     file = folder / LOCK_FILE
-    with readable_failure(file):
+    try:
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise UsageError(f"cannot write {file}: {error.strerror}", "make it writable, then try again") from error
     try:
         if fcntl is not None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -32,7 +32,7 @@ from graphtrain.storage.background import Background
 from graphtrain.storage.manifest import Manifest, read_files, read_manifest
 from graphtrain.storage.pieces import file_of_pieces
 from graphtrain.storage.regular import checksum_of, write_pieces
-from graphtrain.storage.sharing import Common
+from graphtrain.storage.sharing import EqualParts
 from graphtrain.storage.state_files import LOCAL, STATE_FILE, Bytes, Digests, StagedState, joined
 from graphtrain.storage.tensor_files import TENSOR_SUFFIX, StagedTensor, file_of, read_tensors
 
@@ -72,7 +72,7 @@ def _linked(path: Path, pieces: Sequence[Bytes], previous: Path) -> list[Any] | 
     return [size, checksum]
 
 
-def write_files(folder: Path, rank: int, state: StagedState, common: Common, slim: Slim | None = None) -> Written:
+def write_files(folder: Path, rank: int, state: StagedState, common: EqualParts, slim: Slim | None = None) -> Written:
     """Write and flush the files of one rank.
 
     Arguments:
@@ -127,7 +127,7 @@ def _parts(
 def manifest_of(
     facts: Manifest,
     state: StagedState,
-    common: Common,
+    common: EqualParts,
     summaries: Sequence[Digests],
     reports: Sequence[Mapping[str, Any]],
     slim: Slim | None = None,
@@ -157,7 +157,7 @@ def manifest_of(
     return replace(facts, digest=digest_of_ranks(digests), tensors=elsewhere, files=files)
 
 
-def _differing(state: StagedState, common: Common) -> str:
+def _differing(state: StagedState, common: EqualParts) -> str:
     """What is not the same on all ranks and that another number of them takes from rank 0, in words."""
 
     def own(file: str) -> set[str]:

@@ -373,7 +373,7 @@ def _remove(path: Path) -> None:
     expired = temporary_name(path.with_name(f"{path.name}.removed"))
     with suppress(OSError):
         path.rename(expired)
-        shutil.rmtree(expired)
+        shutil.rmtree(expired) if expired.is_dir() else expired.unlink()
 
 
 def write_start(run_dir: Path, status: Mapping[str, Any]) -> None:

@@ -39,7 +39,7 @@ _WORDS = {"tensors": "the tensor `{1}` of `{0}`", "parts": "`{1}`", "progress": 
 
 
 @dataclass(frozen=True)
-class Common:
+class EqualParts:
     """What the ranks have in common; by default everything, as in one process.
 
     Attributes:
@@ -55,7 +55,7 @@ class Common:
         return self.tensors is None or name in self.tensors.get(file, ())
 
     @classmethod
-    def of(cls, state: StagedState, summaries: Sequence[Digests]) -> Common:
+    def of(cls, state: StagedState, summaries: Sequence[Digests]) -> EqualParts:
         """That which follows from the digests of all ranks, the same on each of them."""
         tensors, parts = (
             {

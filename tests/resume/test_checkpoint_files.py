@@ -26,7 +26,7 @@ from graphtrain.storage.encoding import Tensors, UnsaveableError
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.rank_files import Slim, manifest_of, write_file, write_files
 from graphtrain.storage.regular import checksum_of, replace_file, temporary_name, write_pieces
-from graphtrain.storage.sharing import Common
+from graphtrain.storage.sharing import EqualParts
 from graphtrain.storage.state_files import StagedState, local_of, state_digest
 from graphtrain.storage.tensor_files import Layout, StagingBuffers, read_tensors, stage
 from tests.world import assert_same
@@ -58,7 +58,7 @@ def save(path: Path, count: int = 3, slim: Slim | None = None) -> Manifest:
     """Write a checkpoint as so many ranks do; the facts of each have its number."""
     states = [StagedState(state_of(rank), {}, StagingBuffers()) for rank in range(count)]
     summaries = [state.summary for state in states]
-    common = Common.of(states[0], summaries)
+    common = EqualParts.of(states[0], summaries)
 
     with new_folder(path, Event()) as folder:
         reports = [
@@ -264,7 +264,7 @@ def test_what_is_local_is_saved_and_is_not_in_the_digest(tmp_path: Path) -> None
     staged = StagedState(essential, local_of(sections, essential), StagingBuffers())
     assert staged.digest({}) == staged.summary.digest == state_digest(essential) != state_digest(sections)
     path = tmp_path / "000001-step-1"
-    common = Common()
+    common = EqualParts()
     with new_folder(path, Event()) as folder:
         report = {"files": write_files(folder, 0, staged, common)}
         manifest = manifest_of(Manifest(**FACTS), staged, common, [], [report])

@@ -240,7 +240,7 @@ def _steps(trainer: Trainer) -> int:
 @contextmanager
 def _noted_saves(file: Path) -> Iterator[Callable[[int], None]]:
     """A span in which the steps of the run are noted wherever it has a checkpoint, as its function notes them."""
-    descriptor, save = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND), RunFiles.save
+    descriptor, save = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND), RunFiles.keep
 
     def note(steps: int) -> None:
         _write(descriptor, f"{steps}\n".encode())
@@ -250,11 +250,11 @@ def _noted_saves(file: Path) -> Iterator[Callable[[int], None]]:
         note(written.manifest.step)
         return written
 
-    RunFiles.save = noted  # type: ignore[method-assign]
+    RunFiles.keep = noted  # type: ignore[method-assign]
     try:
         yield note
     finally:
-        RunFiles.save = save  # type: ignore[method-assign]
+        RunFiles.keep = save  # type: ignore[method-assign]
         os.close(descriptor)
 
 

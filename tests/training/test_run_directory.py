@@ -285,12 +285,12 @@ def killed(run_dir: Path) -> None:
     shutil.rmtree(run_dir / "checkpoints")
 
 
-FOLDERS = ["000000-step-5", "000003-step-2", "999999-step-7", ".000009-step-9.tmp", ".editor.tmp", "notes"]
+FOLDERS = [".000009-step-9.tmp", ".editor.tmp", "notes"]
 FILES = [".editor.tmp", "status.old.tmp", "best.tmp", ".mine.71.tmp", "notes.txt", "metrics.jsonl.bak"]
 
 
 def shared(run_dir: Path) -> None:
-    """It has files of others, with names like those of checkpoints and of temporary files."""
+    """It has files of others, with names like those of temporary files."""
     for name in FOLDERS:
         (run_dir / "checkpoints" / name).mkdir(parents=True)
         (run_dir / "checkpoints" / name / "mine").write_text("theirs\n")
