@@ -17,7 +17,7 @@ from graphtrain.errors import CheckpointError
 
 _PIECE = 1 << 20  # bytes in a read, hashed while they are in the cache, and in a write: of 4 MB, 1.1 to 5 times as long
 # What interrupted processes leave behind, with their process ids.
-_TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
+_TEMPORARY = re.compile(r"\.(probe|\d+-step-.+|.+\.(jsonl?|diff|txt|toml))\.\d+(\.\d+)?\.tmp")
 
 
 @contextmanager
