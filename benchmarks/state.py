@@ -18,7 +18,8 @@ from measure import Target, arguments, comparison, rounds, seconds, show
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from graphtrain.state.baseline import Baseline
+from graphtrain.state.changes import changes
+from graphtrain.state.snapshot import StateSnapshot
 
 MODULES = 335
 BEGIN, SAVE = 10.0, 2.0  # milliseconds, the targets
@@ -88,17 +89,17 @@ def step_function(**held: Any) -> Callable[[Any, Any], Any]:
 
 def begin(roots: Mapping[str, Any]) -> Callable[[], float]:
     """A case: milliseconds until everything is listed."""
-    return lambda: 1000 * seconds(lambda: Baseline(roots, roots.keys() & {"train_data"}))
+    return lambda: 1000 * seconds(lambda: StateSnapshot(roots, roots.keys() & {"train_data"}))
 
 
 def save(roots: Mapping[str, Any], change: Callable[[], None] = lambda: None) -> Callable[[], float]:
     """A case: milliseconds until it is known what has changed."""
-    baseline = Baseline(roots, roots.keys() & {"train_data"})
-    states = {path: value.state_dict() for path, value in baseline.stateful.items()}  # which a save has taken before
+    snapshot = StateSnapshot(roots, roots.keys() & {"train_data"})
+    states = {path: value.state_dict() for path, value in snapshot.stateful.items()}  # which a save has taken before
 
     def case() -> float:
         change()
-        return 1000 * seconds(lambda: baseline.drift(states=states))
+        return 1000 * seconds(lambda: changes(snapshot, states=states))
 
     return case
 

@@ -22,8 +22,10 @@ from measure import Target, arguments, comparison, rounds, seconds, show, spread
 from torch import nn
 
 from graphtrain import Graph, Trainer
-from graphtrain.storage.checkpoint import write_checkpoint
+from graphtrain.storage.checkpoint import new_folder, write_manifest
 from graphtrain.storage.manifest import Manifest
+from graphtrain.storage.rank_files import manifest_of, write_files
+from graphtrain.storage.sharing import EqualParts
 from graphtrain.storage.state_files import StagedState
 from graphtrain.storage.tensor_files import StagingBuffers
 
@@ -108,9 +110,11 @@ class Listed:
     def _save(self) -> None:
         path = self._folder / "000001-step-1"
         shutil.rmtree(path, ignore_errors=True)
-        write_checkpoint(
-            path, StagedState({"resources": {"memory": {"list": self._tensors}}}, {}, self._buffers), Manifest()
-        )
+        staged = StagedState({"resources": {"memory": {"list": self._tensors}}}, {}, self._buffers)
+        common = EqualParts()
+        with new_folder(path, staged.given_up) as folder:
+            report = {"files": write_files(folder, 0, staged, common)}
+            write_manifest(folder, manifest_of(Manifest(), staged, common, [], [report]))
 
 
 def main() -> None:

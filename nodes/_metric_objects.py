@@ -19,13 +19,12 @@ if TYPE_CHECKING:
     from graphtrain.program import resources
     from graphtrain.program.agreement import Agreement
     from graphtrain.report.recorder import Means, Recorder
-    from graphtrain.storage import decoding, encoding
+    from graphtrain.storage import encoding
 else:
     torch = lazy_import("torch")
     safetensors = lazy_import("safetensors.torch")
     resources = lazy_import("graphtrain.program.resources")
     encoding = lazy_import("graphtrain.storage.encoding")
-    decoding = lazy_import("graphtrain.storage.decoding")
 
 LOG, EPOCH = "log", "epoch"  # when those of the training are recorded
 _KEPT = "loss"  # of what is returned: the loss of the batch too, where an object takes it
@@ -244,7 +243,7 @@ def _gathered(states: Any, ranks: Agreement) -> list[Any]:
     data = encoding.pack(states, "metric_objects", tensors)
     named = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.named.items()}
     of_ranks = ranks.gather([data, safetensors.save(named)])
-    return [decoding.unpack(each, {_FILE: safetensors.load(saved)}) for each, saved in of_ranks]
+    return [encoding.unpack(each, safetensors.load(saved)) for each, saved in of_ranks]
 
 
 def _reduce(metrics: Mapping[str, Any], of_ranks: Iterable[Mapping[str, Any]]) -> None:

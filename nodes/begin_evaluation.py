@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from graphtrain.nodes import _metric_objects as objects_of
     from graphtrain.program.agreement import Agreement
     from graphtrain.report.recorder import Recorder
-    from graphtrain.state import random
+    from graphtrain.state import generators as random
 else:
     torch = lazy_import("torch")
     loaders = lazy_import("graphtrain.data.loaders")
     samplers = lazy_import("graphtrain.data.samplers")
     source = lazy_import("graphtrain.data.source")
-    random = lazy_import("graphtrain.state.random")
+    random = lazy_import("graphtrain.state.generators")
     objects_of = lazy_import("graphtrain.nodes._metric_objects")
 
 

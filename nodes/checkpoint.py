@@ -10,7 +10,7 @@ from graphtrain.kind import node, progress
 from graphtrain.kind.parameter import Above, Metric, Mode, known_mode
 from graphtrain.kind.trigger import Trigger
 from graphtrain.program.requests import SavePolicy
-from graphtrain.storage.run_directory import Retention
+from graphtrain.storage.retention import Retention
 
 if TYPE_CHECKING:
     from graphtrain.program.requests import Requests

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from graphtrain.nodes import _metric_objects as objects_of
     from graphtrain.program.agreement import Agreement
     from graphtrain.report.recorder import Recorder
-    from graphtrain.state import random
+    from graphtrain.state import generators as random
 else:
     samplers = lazy_import("graphtrain.data.samplers")
-    random = lazy_import("graphtrain.state.random")
+    random = lazy_import("graphtrain.state.generators")
     objects_of = lazy_import("graphtrain.nodes._metric_objects")
 
 # What stands between the name of a loader and that of its metric, among the means; names that people give have none.

@@ -1,4 +1,4 @@
-"""The end of prediction: the file is completed, and the state of the model is restored."""
+"""The end of prediction: the predictions get their name, and the state of the model is restored."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def end_prediction(
     written: int | None = None,
     ranks: Agreement | None = None,
 ) -> None:
-    """Complete the file of predictions, and restore the state saved by `begin_evaluation`.
+    """Give the predictions their final name, and restore the state saved by `begin_evaluation`.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("predict")
@@ -36,10 +36,5 @@ def end_prediction(
     put_back(model, training_state)
     if written is None:
         return
-    file = predictions.PredictionsFile(predictions_file)
-
-    def finish() -> None:
-        file.open(written)
-        file.finish(written)
-
+    finish = predictions.Predictions(predictions_file).finish
     finish() if ranks is None else ranks.lead(finish)

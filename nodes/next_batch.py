@@ -23,20 +23,15 @@ if TYPE_CHECKING:
     from graphtrain.data.shares import Windows
     from graphtrain.data.state import DataState
     from graphtrain.nodes import _division as divisions
-    from graphtrain.nodes import _opened as openings
-    from graphtrain.nodes import _supply as supplies
-    from graphtrain.nodes._opened import OpenBatches
-    from graphtrain.nodes._supply import Supply
+    from graphtrain.nodes import _reading as readings
+    from graphtrain.nodes._reading import Reading
     from graphtrain.plan.plan import PlanNode
     from graphtrain.program.agreement import Agreement
-    from graphtrain.state import generators
 else:
     shares = lazy_import("graphtrain.data.shares")
     states = lazy_import("graphtrain.data.state")
     divisions = lazy_import("graphtrain.nodes._division")
-    generators = lazy_import("graphtrain.state.generators")
-    openings = lazy_import("graphtrain.nodes._opened")
-    supplies = lazy_import("graphtrain.nodes._supply")
+    readings = lazy_import("graphtrain.nodes._reading")
 
 _NEVER = 2**62
 _SKIPPED = "the data gave None instead of a batch, as a `collate_fn` may: such batches count, and are not trained on"
@@ -154,13 +149,11 @@ class NextBatch:
     # What is open is the data, or one of the loaders, of which an epoch has several.
     pass_over: bool = progress(True)  # nothing is open: the next visit opens the data, or another loader
     pass_first: int = progress(0)  # the batches of the epoch before what is open
-    pass_before: int = progress(0)  # the batches of the last pass through the data that has ended
     passes: int = progress(0, stays=True)
     source_state: dict[str, Any] = progress({})
     last_batch: dict[str, Any] = progress({}, in_digest=False)
 
-    _supply: Supply
-    _opened: OpenBatches | None  # None before the node is set up
+    _reading: Reading | None  # None before the node is set up
     _turns: int
     _certain: int  # before this batch of the epoch there is surely another, and nothing is looked ahead for
     _clock: Callable[[], float]
@@ -176,7 +169,7 @@ class NextBatch:
         BatchLimit(node.parameters["limit"])
 
     def __init__(self) -> None:
-        self._ranks = self._opened = None
+        self._ranks = self._reading = None
         self._position = {}
 
     def setup(
@@ -194,110 +187,91 @@ class NextBatch:
         windows: Windows | None = None,
         graph_trains: bool = True,
     ) -> None:
-        position, self._position = self._position, {}
-        inside = not self.pass_over  # this is a resume
         self._ranks, self._notify, self._turns = ranks, notify, 0
-        if self._opened is None:
-            self._supply = supplies.Supply(self)
+        if self.repeat and not self.opened:
+            self.passes = 0
+        self._reading = reading = self._reading or readings.Reading(self)
         state, filled = data_state or states.DataState(), windows or shares.Windows()
-        run = supplies.Surroundings(seed, saving, notify, ranks, state, filled, graph_trains, batch_size is not None)
-        self._supply.set_up(train_data, position, run, inside=inside)
+        run = readings.DataOfRun(seed, saving, notify, ranks, state, filled, graph_trains, batch_size is not None)
+        reading.set_up(train_data, run, device, transfer)
         self._count = sample_counter() if batch_size is None else _whole(batch_size)
         self._clock = running_seconds or time.monotonic
         self._mark = self._clock()
-        if not inside and "data" in position and id(self._supply.data) in state.objects:
-            # It was restored when the run was resumed, and may have changed since.
-            position = {**position, "data": generators.without_generators(self._supply.data.state_dict())}
-        if inside and "data" in position and self._supply.source.replays and state.is_known(self._supply.data):
-            state.left.add(self._supply.name)
-        self._supply.source.load_position(dict(position), inside=inside)
-        self._opened = openings.OpenBatches(self, self._supply, device, transfer)
-        if inside:
-            self._opened.resume(position)
-            if self.ended:
-                self._opened.end()
-        self._certain = self._opened.first_uncertain()
+        position, self._position = self._position, {}
+        reading.load(position)
+        if self.ended and not self.pass_over:
+            reading.end()
+        self._certain = self.pass_first + self.length if self.length else 0
 
     def follow_windows(self, windows: Windows) -> None:
         """Fill these from now on: the graph around the node has changed, and the node has not."""
-        self._supply.run.windows.counters = windows.counters
+        if self._reading is not None:
+            self._reading.run = self._reading.run._replace(windows=windows)
 
     def __call__(self, indices: Any = None) -> tuple[Any, int]:
         if self._ranks is not None:
             return self._take_part(self._ranks, indices)
+        reading: Any = self._reading
         now = self._clock()
         self.seconds += now - self._mark
         self._mark = now
-        if self.pass_over:
-            self._open(indices)
-        opened: Any = self._opened
-        batch = opened.next()
-        if batch is None:
-            batch = self._after_none(opened)
-        opened.held = tensors_held(batch) if type(batch) in NESTS else batch  # 0.05 us for a tensor, 0.4 for a pair
-        if batch is NOTHING:
-            self.exhausted = True
-            if not self.pass_over:
+        while True:
+            if self.pass_over:
+                self._open(indices)
+            batch = reading.next()
+            if batch is not NOTHING:
+                reading.held = tensors_held(batch) if type(batch) in NESTS else batch  # 0.05 us for a tensor
+                self.epoch_batches += 1
+                self.batches += 1
+                if self.epoch_batches >= self._certain and not reading.has_another():
+                    self._close()
+                if batch is not None:
+                    count = self._count(batch)
+                    self.samples += count
+                    return (batch if reading.move is None else reading.move(batch)), count
+                self._notify(_SKIPPED)
+            else:
                 self._close()
-            return (None, 0) if self.last else self(indices)
-        self.epoch_batches += 1
-        self.batches += 1
-        if self.epoch_batches >= self._certain:
-            self._look_ahead(opened)
-        count = self._count(batch)
-        self.samples += count
-        return (batch if opened.move is None else opened.move(batch)), count
-
-    def _after_none(self, opened: OpenBatches) -> Any:
-        """Count a batch that is None, and those after it that are; the next one, or `NOTHING` at the end."""
-        self._notify(_SKIPPED)
-        batch: Any = None
-        while batch is None:
-            self.epoch_batches += 1
-            self.batches += 1
-            if self.epoch_batches >= self._certain:
-                self._look_ahead(opened)
-            batch = NOTHING if self.pass_over else opened.next()
-        return batch
+            if self.pass_over:
+                self.exhausted = True
+            if self.last:
+                return None, 0
 
     def _take_part(self, ranks: Agreement, indices: Any) -> tuple[Any, int]:
         """Take the batch of this rank in the next round of all of them."""
-        opened: Any = self._opened
-        opens = self.pass_over
-        if opens:
-            self._open(indices)
-        if opens and self.rank_local:
-            self.length = None  # until all ranks have said theirs
-        if not (opens or self._supply.division.synchronises):
-            ranks.before_batch()
-        if self.ended:
-            drawn = divisions.Round(NOTHING, 0, (), 0, True)
-        else:
-            drawn = self._supply.division.draw(opened, opens, lambda batch: 0 if batch is None else self._count(batch))
-        now = self._clock()
-        self.seconds += now - self._mark
-        self._mark = now
-        self.round_batches = len(drawn.counts)
-        self.epoch_batches += len(drawn.counts)
-        self.batches += len(drawn.counts)
-        self.samples += sum(drawn.counts)
-        if drawn.length is not None:
-            self.length = drawn.length
-        self.exhausted = not drawn.counts
-        if drawn.is_last or not drawn.counts:
-            self._close()
-        elif drawn.is_last is None and self.epoch_batches >= self._certain:
-            self._look_ahead(opened)
-        if not (drawn.counts or self.last):
-            return self._take_part(ranks, indices)
+        reading: Any = self._reading
+        while True:
+            if opens := self.pass_over:
+                self._open(indices)
+                self.length = None if self.rank_local else self.length  # until all ranks have said theirs
+            elif not reading.division.synchronises:
+                ranks.before_batch()
+            drawn = divisions.Round(NOTHING, (), 0, True)
+            if not self.ended:
+                drawn = reading.division.draw(opens, lambda batch: 0 if batch is None else self._count(batch))
+            now = self._clock()
+            self.seconds += now - self._mark
+            self._mark = now
+            self.round_batches = len(drawn.counts)
+            self.epoch_batches += len(drawn.counts)
+            self.batches += len(drawn.counts)
+            self.samples += sum(drawn.counts)
+            self.length = self.length if drawn.length is None else drawn.length
+            self.exhausted = not drawn.counts
+            looks = drawn.is_last is None and self.epoch_batches >= self._certain
+            if drawn.is_last or not drawn.counts or (looks and not reading.has_another()):
+                self._close()
+            if drawn.counts or self.last:
+                break
         self.idle = drawn.batch is None
         if self.idle:
             self._notify(_SKIPPED)
         if drawn.batch is NOTHING or self.idle:
             stand_in = None if drawn.stand_in is NOTHING else drawn.stand_in
-            return (stand_in if opened.move is None or stand_in is None else opened.move(stand_in)), 0
-        opened.held, opened.held_number = tensors_held(drawn.batch), drawn.number
-        return (drawn.batch if opened.move is None else opened.move(drawn.batch)), drawn.samples
+            return (stand_in if reading.move is None or stand_in is None else reading.move(stand_in)), 0
+        reading.held, reading.held_number = tensors_held(drawn.batch), drawn.number
+        count = drawn.counts[ranks.rank]
+        return (drawn.batch if reading.move is None else reading.move(drawn.batch)), count
 
     def end_epoch(self) -> None:
         """End the epoch before its next batch, where it has one: a step function has asked for it."""
@@ -306,57 +280,48 @@ class NextBatch:
         self.ended = True
         if self.pass_over:  # it was the last batch of a loader
             self._close()
-        elif self._opened is not None:
-            self._opened.end()
-
-    def _look_ahead(self, opened: OpenBatches) -> None:
-        """See whether the epoch has another batch after this one."""
-        if not opened.has_another():
-            self._close()
+        elif self._reading is not None:
+            self._reading.end()
 
     def _open(self, indices: Any) -> None:
         """Begin an epoch, or the next loader of this one."""
-        assert self._opened is not None, "the node is set up"
+        assert self._reading is not None, "the node is set up"
         begins = self.last or not self.opened
-        selected = self._supply.take_next(indices)
         if begins:
             self.epoch += self.opened
             self.epoch_batches = 0
+            self.passes += 1
+        self.pass_first = self.epoch_batches
+        self._reading.open(indices, begins=begins)
         self.opened, self.pass_over = True, False
         self.last = self.exhausted = self.empty = self.ended = False
-        self.passes += begins
-        self.pass_first = self.epoch_batches
-        self._opened.open(selected)
-        self._certain = self._opened.first_uncertain()
+        self._certain = self.pass_first + self.length if self.length else 0
         self._turns += 1
 
     def _close(self) -> None:
         """End what is open, and the epoch unless it reads another loader."""
-        opened, in_turn = self._opened, self._supply.in_turn
-        assert opened is not None, "something is open"
-        given = opened.consumed()
-        self.last = in_turn is None or in_turn.ends_with(self.loader, given) or self.ended
+        reading = self._reading
+        assert reading is not None, "something is open"
+        reading.close()
+        self.last = self.ended or self.loader == [*reading.loaders][-1]
         self.pass_over, self.empty = True, self.epoch_batches == 0
-        self.pass_before = 0 if self.ended or in_turn is not None else given
         if self.empty:
             epoch = f" in epoch {self.epoch + 1}" if self.epoch else ""
             self._notify(
                 f"the data gave no batch{epoch}: it is empty, or was iterated over before and does not start over"
             )
-        opened.end()  # other ranks have none to go with what is ahead
-        self.source_state = {}
         self._turns += 1
 
     def release(self) -> None:
         """End the worker processes of the data; if another batch is fetched, the epoch is reopened where it was."""
-        if self._opened is not None:
-            self._opened.release()
+        if self._reading is not None:
+            self._reading.release()
 
     def state_dict(self) -> dict[str, Any]:
         """The position that the data keeps itself, and the batch ahead; asked for when the run is captured."""
-        if self._position or self._opened is None:
+        if self._position or self._reading is None:
             return dict(self._position)
-        return self._supply.position(inside=not self.pass_over) | self._opened.position()
+        return self._reading.position()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Keep them until the node is set up, which may be in a later validation."""
@@ -377,17 +342,14 @@ class NextBatch:
     @property
     def loader_index(self) -> int:
         """The number of the loader that is read, from 0, in the order of the mapping; 0 where there is one."""
-        in_turn = self._supply.in_turn
-        return [*in_turn.loaders].index(self.loader) if in_turn is not None and self.loader else 0
+        return [*self._reading.loaders].index(self.loader) if self._reading is not None and self.loader else 0
 
     @property
     def epoch_length(self) -> int:
         """Batches that the current epoch will have; 0 where that is not known."""
-        if self._opened is None:
-            return self.length or 0
-        if self._supply.in_turn is not None:
-            return self._supply.length_in_turn
-        return self._opened.length() or 0
+        if self._reading is not None and self._reading.is_in_turn:
+            return self._reading.length_in_turn
+        return self.length or 0
 
     @derived_clock.of(counter="epoch_batches", restarts="_turns", reach="_epoch_batches_at", fractions="_has_length")
     def epochs(self) -> Fraction:
@@ -406,9 +368,9 @@ class NextBatch:
         return batches if batches < length else _NEVER
 
     def _has_length(self) -> bool:
-        if self._supply.in_turn is not None:
+        if self._reading is not None and self._reading.is_in_turn:
             return bool(self.epoch_length)
-        return self._supply.has_length and not self.rank_local
+        return self._reading is not None and self._reading.has_length and not self.rank_local
 
 
 def _whole(batch_size: Callable[[Any], Any]) -> Callable[[Any], int]:

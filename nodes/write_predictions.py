@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     import torch
 
     from graphtrain.program.agreement import Agreement
-    from graphtrain.storage import encoding
     from graphtrain.storage import predictions as files
-    from graphtrain.storage.predictions import PredictionsFile
+    from graphtrain.storage import value_types
+    from graphtrain.storage.predictions import Predictions
 else:
     numpy = lazy_import("numpy")
     tensor_files = lazy_import("safetensors.torch")
     torch = lazy_import("torch")
     files = lazy_import("graphtrain.storage.predictions")
-    encoding = lazy_import("graphtrain.storage.encoding")
+    value_types = lazy_import("graphtrain.storage.value_types")
 
 Form = dict[str, list[Any]]
 """Name -> type and shape of a sample; lines have none."""
@@ -38,26 +38,27 @@ _SAME = "return the same form for every batch; predictions of any form can be wr
 
 @node(writes="written", synchronises=True, family="saving")
 class WritePredictions:
-    """Append the predictions of a batch to the file, in order and each sample exactly once.
+    """Write the predictions of a batch, in order and each sample exactly once.
 
-    While they are being written, they are in a folder with the suffix ``.parts``; the file has its final name once it
-    is complete. A resumed run goes on from the samples of its checkpoint. With several ranks, rank 0 writes for all.
+    While they are being written, the file or folder has the suffix ``.part``; it has its final name once it is
+    complete. A resumed run goes on from the samples of its checkpoint. With several ranks, rank 0 writes for all.
 
     Reads:
         predictions: one for each sample of the batch, as the kind `predict_batch` returns them.
         samples: number of samples in the batch.
-        predictions_file: a path. ``.safetensors`` holds tensors by name, `predictions` if there is only one, with the
-            samples as their first dimension; ``.jsonl`` has a line of JSON for each sample.
+        predictions_file: a path. One that ends in ``.jsonl`` is a file with a line of JSON for each sample; any other a
+            folder with a file of tensors for each batch, such as ``000000000032.safetensors``, the number of samples
+            before it: by name, `predictions` if there is only one, with the samples as their first dimension.
 
     Writes:
-        written: the number of samples in the file, for `end_prediction`.
+        written: the number of samples so far, for `end_prediction`.
 
     Guard fields:
         samples: written so far.
 
     Raises:
-        UsageError: the file exists, has another suffix, or was changed in the meantime; or the predictions are not one
-            for each sample, have a different form than before, or cannot be stored in the file.
+        UsageError: the path exists, has another suffix, or was changed in the meantime; or the predictions are not one
+            for each sample, have a different form than before, or cannot be stored.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("predict").set("checkpoint", every="1000 batches")
@@ -66,17 +67,18 @@ class WritePredictions:
     """
 
     samples: int = progress(0)
+    size: int = progress(0)  # of the lines, in bytes
     form: Form = progress({})
 
-    _file: PredictionsFile
+    _file: Predictions
     _ranks: Agreement | None
     _is_open: bool
 
     def setup(self, predictions_file: str | Path, ranks: Agreement | None = None) -> None:
-        self._file, self._ranks, self._is_open = files.PredictionsFile(predictions_file), ranks, False
+        self._file, self._ranks, self._is_open = files.Predictions(predictions_file), ranks, False
 
     def __call__(self, predictions: Any, samples: int) -> int:
-        encode = _as_tensors if self._file.holds_tensors else _as_lines
+        encode = _as_lines if self._file.are_lines else _as_tensors
         # None: this is a rank without a batch in this round.
         batch = [samples, *encode(predictions, samples)] if predictions is not None else None
         batches = self._ranks.gather(batch) if self._ranks is not None else [batch]
@@ -86,14 +88,14 @@ class WritePredictions:
             self.form = form
             if self._ranks is None or self._ranks.rank == 0:
                 self._file.append(self.samples, content)
-            self.samples += count
+            self.samples, self.size = self.samples + count, self.size + len(content)
         return self.samples
 
     def _open(self) -> None:
         if not self._is_open:
 
             def cut_back() -> None:
-                self._file.open(self.samples)
+                self._file.open(self.samples, self.size)
 
             cut_back() if self._ranks is None else self._ranks.lead(cut_back)
             self._is_open = True
@@ -130,15 +132,15 @@ def _as_tensors(predictions: Any, samples: int) -> tuple[Form, bytes]:
     for name, value in _named(predictions).items():
         if isinstance(value, numpy.ndarray):
             value = torch.from_numpy(value)
-        if not isinstance(value, torch.Tensor) or value.dtype not in encoding.TYPES:
+        if not isinstance(value, torch.Tensor) or value.dtype not in value_types.TYPES:
             what = f"a tensor of {value.dtype}" if isinstance(value, torch.Tensor) else described(value)
             raise UsageError(
-                f"a prediction called `{name}` is {what}, which a file of safetensors cannot hold",
-                "write it to a file that ends in .jsonl",
+                f"a prediction called `{name}` is {what}, which a file of tensors cannot hold",
+                "write predictions to a file that ends in .jsonl",
             )
         _expect(name, value.shape[0] if value.ndim else None, value, samples)
         tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
-    form = {name: [encoding.TYPES[tensor.dtype], list(tensor.shape[1:])] for name, tensor in tensors.items()}
+    form = {name: [value_types.TYPES[tensor.dtype], list(tensor.shape[1:])] for name, tensor in tensors.items()}
     return form, tensor_files.save(tensors)
 
 

@@ -19,7 +19,7 @@ import torch
 
 from graphtrain.program.agreement import _PURPOSES
 from graphtrain.ranks import LostRankError, Ranks, Record, buckets, using_ranks
-from graphtrain.state.random import RandomAside, capture_random, restore_random
+from graphtrain.state.generators import RandomAside, capture_random, restore_random
 from tests.world import World as Training
 from tests.world import rows_of, said_at_resume, says_exact
 

@@ -11,14 +11,11 @@ import hashlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphtrain import Graph
 from graphtrain.checks import checked_graph
 from graphtrain.kind import DECLARED, Kind
-
-if TYPE_CHECKING:
-    from graphtrain.resume.provenance import Provenance
 
 SOUND: set[str] = set()  # hashes of graphs that were checked, with what they were checked for
 KNOWN: dict[str, Kind] = {}  # kinds that are not shipped, and are the same as long as the process lives
@@ -61,7 +58,7 @@ def _checked_once(source: Graph | str | Path, **about: Any) -> Graph:
 
 
 @functools.cache
-def of_tests(look_up: Callable[[], Provenance]) -> Provenance:
+def of_tests(look_up: Callable[[], Any]) -> Any:
     """The provenance of this process, looked up once."""
     return look_up()
 

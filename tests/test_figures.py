@@ -11,25 +11,25 @@ from tests import figures
 # What each room has reached, in lines: lowered in the commit that reaches less, never raised. The whole, and each room,
 # may lie a few lines above, so that a contribution is possible.
 ROOMS = {
-    "ranks": 1_277,
+    "ranks": 1_181,
     "language": 463,
-    "kind": 1_612,
+    "kind": 1_605,
     "graph": 3_266,
     "plan": 5_613,
-    "storage": 4_465,
-    "state": 4_538,
-    "data": 2_550,
+    "storage": 3_526,
+    "state": 3_612,
+    "data": 2_033,
     "report": 3_142,
     "program": 5_995,
-    "nodes": 4_317,
+    "nodes": 4_130,
     "graphs": 2_160,
-    "resume": 2_738,
-    "trainer": 2_320,
-    "proof": 1_269,
+    "resume": 2_423,
+    "trainer": 2_314,
+    "proof": 1_262,
     "viz": 1_301,
     "page": 607,
     "adapters": 2_082,
-    "command": 4_134,
+    "command": 4_131,
     "ground": 698,
 }
 FOR_A_CONTRIBUTION = 200
@@ -37,8 +37,8 @@ FOR_A_CONTRIBUTION = 200
 # Where another figure is not what it should be yet, what it is: to be lowered with it, never raised.
 NOT_YET = {
     "lines of source": sum(ROOMS.values()) + FOR_A_CONTRIBUTION,
-    "functions that the smallest run enters": 1_559,
-    "classes that it enters": 144,
+    "functions that the smallest run enters": 1_523,
+    "classes that it enters": 136,
     "helpers of tests on other helpers": 13,
 }
 

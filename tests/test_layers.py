@@ -234,7 +234,7 @@ def test_imports_point_one_way() -> None:
 @pytest.mark.full
 def test_the_files_of_a_run_are_read_through_run() -> None:
     """What writes them is in `storage`; a resume takes the notices of the process before along."""
-    parsers = {"read_status", "read_starts", "noted", "tables_in", "MetricsFile"}
+    parsers = {"read_status", "read_starts", "noted", "tables_in", "RowsFile"}
     found = {
         module
         for module, tree in MODULES.items()

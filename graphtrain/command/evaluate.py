@@ -63,7 +63,7 @@ def test(
 )
 @_shared_options
 @click.option("--graph", default="predict", help="Another graph, a TOML file.")
-@click.option("--output", "-o", type=Path, help="A new file, .safetensors or .jsonl. Default: one in RUN_DIR/predict.")
+@click.option("--output", "-o", type=Path, help="A new folder, or a .jsonl file. Default: a folder in RUN_DIR/predict.")
 def predict(
     script: str,
     settings: Sequence[str],

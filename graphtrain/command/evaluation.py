@@ -31,20 +31,15 @@ from graphtrain.report.values import ROW_POSITION
 from graphtrain.storage.checkpoint import SavedCheckpoint
 from graphtrain.storage.manifest import read_manifest
 from graphtrain.storage.named import NEWEST, checkpoint_folder, existing_checkpoint, graph_of
-from graphtrain.storage.regular import parsed_json, replace_file
-from graphtrain.storage.run_directory import (
-    BEST,
-    BEST_FILE,
-    CHECKPOINTS_FOLDER,
-    read_rankings,
-    readable_failure,
-)
+from graphtrain.storage.regular import readable_failure, replace_file
+from graphtrain.storage.retention import manifests_in, rankings_of
+from graphtrain.storage.run_directory import BEST, CHECKPOINTS_FOLDER
 from graphtrain.trainer.trainer import Trainer
 from graphtrain.trainer.watchers import display_for
 
 TESTS_FILE = "test.jsonl"
 PREDICTIONS_FOLDER = "predict"
-_PREDICTIONS_FILE = "predictions.safetensors"
+_PREDICTIONS_FILE = "predictions"
 
 
 @dataclass(frozen=True)
@@ -77,7 +72,7 @@ class Weights:
         if not folder.is_dir():
             raise UsageError(f"there is no run in `{self.run_dir}`", "name the directory of a run with --run-dir")
         if self.name is None:
-            first = next(iter(read_rankings(self.run_dir / BEST_FILE).values()), None)
+            first = next(iter(rankings_of(manifests_in(folder)).values()), None)
             return checkpoint_folder(BEST if first is not None and first.values else NEWEST, folder)
         return existing_checkpoint(self.name, folder, "--weights", "best or newest")
 
@@ -136,7 +131,7 @@ def _recorded(file: Path) -> list[dict[str, Any]]:
         UsageError: the file was not written by `graphtrain test`.
     """
     try:
-        rows = [parsed_json(line) for line in file.read_bytes().splitlines()]
+        rows = [json.loads(line) for line in file.read_bytes().splitlines()]
         if all(isinstance(row, dict) and isinstance(row.get("checkpoint"), str) for row in rows):
             return rows
     except FileNotFoundError:

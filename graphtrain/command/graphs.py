@@ -126,7 +126,7 @@ def _counts(run_dir: Path, graph: Graph, source: str) -> tuple[dict[str, int], s
     """How often each node has run, and the position unless the run is done. Another graph is reported."""
     from graphtrain.storage.checkpoint import read_checkpoint  # imports torch
 
-    checkpoint = newest_in(run_dir, read_checkpoint, notify, finite_first=True)
+    checkpoint = newest_in(run_dir, read_checkpoint, notify)
     difference = graph_of(checkpoint.path, checkpoint.manifest).diff(graph)
     if difference.matters:
         notify(

@@ -97,7 +97,7 @@ class TrainerFactory:
                 resources, about, deterministic=deterministic, seed=seed, device=resolve_device(device)
             )
             ranks = current_ranks().world_size
-            resized = [f"{processes(ranks)} instead of {manifest.ranks}"] if ranks != manifest.ranks else []
+            resized = [processes(ranks, manifest.ranks)] if ranks != manifest.ranks else []
             now = environment_now.compared(manifest, resized)
             self.changes = now.partition("what changed: ")[2]
             self._notify(now or "what changed since the run is not known")

@@ -64,7 +64,7 @@ def _verdicts(
         raise UsageError(
             f"there is nothing to compare: `{history.path}` holds {_why_nothing(history, segments)}",
             "replay it with as many processes as have trained it"
-            if any(segment.goal.ranks != current_ranks().world_size for segment in segments)
+            if any(segment.goal.manifest.ranks != current_ranks().world_size for segment in segments)
             else "keep more checkpoints, as in graphtrain run ... checkpoint.keep=100",
         )
 
@@ -243,7 +243,7 @@ def _count(checkpoint: SavedCheckpoint, term: Term) -> float:
     unit = term.base.unit
     owner, _, field = graph_of(checkpoint.path, checkpoint.manifest).units.get(unit, f"{unit}.").rpartition(".")
     counts = checkpoint.counts.get(owner, {})
-    return counts.get(field, checkpoint.trained[1] if unit == "epochs" else math.inf)
+    return counts.get(field, checkpoint.manifest.epoch if unit == "epochs" else math.inf)
 
 
 # ---- the tables of a replay

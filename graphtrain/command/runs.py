@@ -20,7 +20,7 @@ from graphtrain.lazy import imported
 from graphtrain.printable import one_line
 from graphtrain.report.run import Run
 from graphtrain.report.snapshot import Snapshot
-from graphtrain.storage.manifest import own_checkpoint_paths
+from graphtrain.storage.manifest import checkpoint_paths
 from graphtrain.storage.run_directory import ACTIVE, CHECKPOINTS_FOLDER, STATUS_FILE, best_in
 
 _EXIT_CODES = {"finished": 0, "stopped": STOPPED}
@@ -83,7 +83,7 @@ def status(run_dir: Path, *, as_json: bool = False, exit_code: bool = False) -> 
         print_runs(inner, run_dir, as_json=as_json)
         return 0
     present = Run(run_dir).status
-    paths = own_checkpoint_paths(run_dir / CHECKPOINTS_FOLDER) if present.get("state") == "interrupted" else []
+    paths = checkpoint_paths(run_dir / CHECKPOINTS_FOLDER) if present.get("state") == "interrupted" else []
     if paths and paths[-1].name != present.get("checkpoint"):  # saved after the status was written
         present |= {"checkpoint": paths[-1].name, "digest": None}
     text = json.dumps(present, indent=2, allow_nan=False) if as_json else "\n".join(_lines(run_dir, present))

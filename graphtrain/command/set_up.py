@@ -18,9 +18,9 @@ from graphtrain.names import plain_name, suggestion
 from graphtrain.program.resources import SHARDED
 from graphtrain.program.whole_run import PlannedRun
 from graphtrain.ranks import current_ranks
-from graphtrain.state.random import seed_everything
+from graphtrain.state.generators import seed_everything
 from graphtrain.state.weights import fitting, load_weights, uncompiled
-from graphtrain.storage.manifest import holds_a_checkpoint
+from graphtrain.storage.manifest import MANIFEST_FILE
 from graphtrain.storage.named import checkpoint_folder
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
 
@@ -138,7 +138,7 @@ def _load(resources: Mapping[str, Any], name: str, path: Path, only: Sequence[st
 
     module, what = uncompiled(modules[name]), f"--init: `{path}` does not match `{name}`:"
     try:
-        stored = weights_of_model(path, name) if holds_a_checkpoint(path) else open_weights(path)
+        stored = weights_of_model(path, name) if (path / MANIFEST_FILE).is_file() else open_weights(path)
         stored = {plain_name(key): tensor for key, tensor in stored.items()}
         count, names = len(stored), fitting(module, {key: each.like() for key, each in stored.items()}, only, what)
         stored = {key: stored[key] for key in names}

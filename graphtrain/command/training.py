@@ -411,4 +411,4 @@ def forked_checkpoint(source: Path, run_dir: Path | None, resume: str, notify: C
         return resume
     if not (source / CHECKPOINTS_FOLDER).is_dir():
         return str(existing_checkpoint(source, None, "--fork", "name the directory of a run, or a checkpoint in it"))
-    return str(newest_in(source, read_checkpoint, notify, "--fork: ", finite_first=True).path)
+    return str(newest_in(source, read_checkpoint, notify, option="--fork: ").path)

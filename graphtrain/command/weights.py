@@ -12,11 +12,11 @@ import torch
 from graphtrain.command.set_up import SUFFIX
 from graphtrain.errors import UsageError
 from graphtrain.names import quoted, suggestion
-from graphtrain.storage.encoding import TYPES
 from graphtrain.storage.manifest import Manifest, read_manifest
 from graphtrain.storage.named import checkpoint_folder, newest_in
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
 from graphtrain.storage.state_files import Sections
+from graphtrain.storage.value_types import TYPES
 from graphtrain.storage.weight_files import StoredTensor, stored_weights, write_weights
 
 Stored = Callable[[Any], StoredTensor | None]
@@ -41,9 +41,7 @@ def export_weights(run: Path, path: Path, model: str | None, notify: Callable[[s
     if not folder.is_dir():
         raise UsageError(f"there is no run `{folder}`", "name a run directory, or a checkpoint in one")
     is_run = (folder / CHECKPOINTS_FOLDER).is_dir()
-    checkpoint, sections, stored = (
-        newest_in(folder, _read, notify, finite_first=True) if is_run else _read(folder, read_manifest(folder))
-    )
+    checkpoint, sections, stored = newest_in(folder, _read, notify) if is_run else _read(folder, read_manifest(folder))
     tensors = _named_weights(checkpoint, sections, stored, model)
     other = next((name for name, tensor in tensors.items() if tensor.dtype not in TYPES), None)
     if other is not None:

@@ -43,62 +43,42 @@ def sample_counter() -> Callable[[Any], int]:
 
 def batch_mover(device: torch.device) -> Callable[[Any], Any] | None:
     """A function that moves a batch to the device; None on the CPU, where `to` does nothing for 0.4 us a tensor."""
-    if device.type == "cpu":
-        return None
-    return lambda batch: move(batch, device)
+    return None if device.type == "cpu" else lambda batch: move(batch, device)
 
 
 def move(batch: Any, device: torch.device) -> Any:
-    """The batch with every tensor, and everything else that has a method `to`, on the device.
+    """A nest of mappings, tuples, lists and dataclasses with every tensor on the device.
 
-    >>> [tensor.device.type for tensor in move([torch.zeros(2), {"mask": torch.ones(2)}], torch.device("meta"))[:1]]
-    ['meta']
-    """
-
-    def moved(leaf: Any) -> Any:
-        if isinstance(leaf, torch.Tensor):
-            return leaf.to(device, non_blocking=True)
-        return leaf.to(device) if _moves_itself(leaf) else leaf
-
-    return mapped(batch, moved)
-
-
-def mapped(batch: Any, function: Callable[[Any], Any]) -> Any:
-    """A nest of mappings, tuples, lists and dataclasses with what a function makes of each of its leaves.
-
-    What has a method `to` is a leaf, such as a tensor or a `PackedSequence`, but for mappings.
+    What else has a method `to`, such as a `PackedSequence`, moves itself; but for mappings.
 
     Raises:
         UsageError: a type of mapping does not take a dict.
 
-    >>> mapped({"inputs": (1, 2), "length": [3]}, lambda leaf: leaf + 1)
-    {'inputs': (2, 3), 'length': [4]}
+    >>> [tensor.device.type for tensor in move([torch.zeros(2), {"mask": torch.ones(2)}], torch.device("meta"))[:1]]
+    ['meta']
     """
     if isinstance(batch, torch.Tensor):
-        return function(batch)
+        return batch.to(device, non_blocking=True)
     if isinstance(batch, Mapping):
-        parts = {key: mapped(part, function) for key, part in batch.items()}
-        if type(batch) is dict:
-            return parts
+        parts = {key: move(part, device) for key, part in batch.items()}
         try:
-            return type(batch)(parts)  # type: ignore[call-arg]
+            return parts if type(batch) is dict else type(batch)(parts)  # type: ignore[call-arg]
         except TypeError:
             raise UsageError(
                 f"a batch of type {type(batch).__name__} cannot be made again: the type takes no dict",
                 "return plain dicts, tuples, lists and tensors from the loader",
             ) from None
     if _moves_itself(batch):
-        return function(batch)
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(mapped(part, function) for part in batch))
+        return batch.to(device)
     if isinstance(batch, tuple | list):
-        return type(batch)(mapped(part, function) for part in batch)
+        moved = [move(part, device) for part in batch]
+        return type(batch)(*moved) if hasattr(batch, "_fields") else type(batch)(moved)
     if _is_dataclass(batch):
         rebuilt = copy.copy(batch)
         for name, part in _parts_of(batch).items():
-            object.__setattr__(rebuilt, name, mapped(part, function))  # a frozen one too
+            object.__setattr__(rebuilt, name, move(part, device))  # a frozen one too
         return rebuilt
-    return function(batch)
+    return batch
 
 
 def _moves_itself(value: Any) -> bool:
@@ -121,24 +101,15 @@ def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
     >>> [tensor.item() for tensor in tensors_of({"inputs": [torch.tensor(1), "a"], "target": torch.tensor(2)})]
     [1, 2]
     """
-    for part in _leaves(batch):
-        if isinstance(part, torch.Tensor):
-            yield part
-
-
-def _leaves(batch: Any) -> Iterator[Any]:
-    parts: Iterable[Any]
-    if isinstance(batch, Mapping):
+    parts: Iterable[Any] = batch if isinstance(batch, tuple | list) else ()
+    if isinstance(batch, torch.Tensor):
+        yield batch
+    elif isinstance(batch, Mapping):
         parts = batch.values()
-    elif isinstance(batch, tuple | list):
-        parts = batch
     elif _is_dataclass(batch) and not _moves_itself(batch):
         parts = _parts_of(batch).values()
-    else:
-        yield batch
-        return
     for part in parts:
-        yield from _leaves(part)
+        yield from tensors_of(part)
 
 
 def tensors_held(batch: Any) -> Any:
@@ -164,14 +135,10 @@ def trace(held: Any) -> dict[str, Any]:
 
 
 def _traced(held: Any) -> Iterator[torch.Tensor]:
+    """The tensors with values on the host."""
     if isinstance(held, tuple):
         for part in held:
             yield from _traced(part)
-    elif isinstance(held, torch.Tensor) and _is_plain(held):
-        yield held
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    """True for a tensor with values on the host."""
-    is_dense = tensor.layout is torch.strided and not (tensor.is_quantized or tensor.is_nested)
-    return is_dense and tensor.device.type == "cpu" and not tensor.is_inference()
+    elif isinstance(held, torch.Tensor):
+        is_special = held.layout is not torch.strided or held.is_quantized or held.is_nested or held.is_inference()
+        yield from [] if is_special or held.device.type != "cpu" else [held]

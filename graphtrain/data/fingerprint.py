@@ -19,9 +19,8 @@ def fingerprint(data: Any) -> dict[str, Any]:
     {'length': 2}
     """
     data = own_data(data)
-    is_loader = isinstance(data, Loader | DataLoader)
-    dataset: Any = getattr(data, "dataset", data) if is_loader else data
-    return {"length": _length(data), **(_settings(data, dataset) if is_loader else {})}
+    settings = _settings(data) if isinstance(data, Loader | DataLoader) else {}
+    return {"length": _length(data), **settings}
 
 
 def data_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -39,22 +38,17 @@ def data_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return changes
 
 
-def _settings(loader: Any, dataset: Any) -> dict[str, Any]:
+def _settings(loader: Loader | DataLoader[Any]) -> dict[str, Any]:
     """The settings of a loader on which its batches may depend."""
-    order = loader.batch_sampler if samples_per_batch(loader) is None else loader.sampler
+    size = samples_per_batch(loader)
+    order = loader.batch_sampler if size is None else loader.sampler
     kind = None if order is None else type(order).__name__
-    is_shuffled = kind == "RandomSampler" if isinstance(loader, DataLoader) else loader.shuffle
-    is_usual = kind in ("RandomSampler", "SequentialSampler", "_InfiniteConstantSampler")
-    return {
-        "samples": _length(dataset),
-        "loader": type(loader).__name__,
-        "batch size": samples_per_batch(loader),
-        "shuffle": is_shuffled,
-        "sampler": None if isinstance(loader, DataLoader) and is_usual else kind,
-        "drop_last": loader.drop_last,
-        # Those of a `Loader` change no batch.
-        **({"workers": loader.num_workers} if isinstance(loader, DataLoader) else {}),
-    }
+    own: dict[str, Any] = {"shuffle": loader.shuffle, "sampler": kind} if isinstance(loader, Loader) else {}
+    if isinstance(loader, DataLoader):  # workers of a `Loader` change no batch
+        is_usual = kind in ("RandomSampler", "SequentialSampler", "_InfiniteConstantSampler")
+        own = {"shuffle": kind == "RandomSampler", "sampler": None if is_usual else kind, "workers": loader.num_workers}
+    name, samples = type(loader).__name__, _length(loader.dataset)
+    return {"samples": samples, "loader": name, "batch size": size, "drop_last": loader.drop_last, **own}
 
 
 def _length(data: Any) -> int | None:

@@ -7,6 +7,7 @@ may change.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import operator
@@ -19,21 +20,17 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from graphtrain.data.samplers import announce_epoch, generators_of, length_of, parts_within
-from graphtrain.data.workers import WorkerStart, iterate, shut_down
+from graphtrain.data.workers import iterate, shut_down, start_worker
 from graphtrain.errors import DataError
-from graphtrain.state.category import category_of, is_users
-from graphtrain.state.generators import HOST, AnyGenerator, any_generator, generator_of
-from graphtrain.state.random import RandomAside, seed_all
-from graphtrain.state.reachable import Reachable, names_in
+from graphtrain.state.code_names import names_in
+from graphtrain.state.generators import HOST, AnyGenerator, RandomAside, generator_of, seed_all
+from graphtrain.state.kinds import category_of, is_users
+from graphtrain.state.reachable import Reachable
 
-# Objects in which a generator may appear while data is fetched: those nearest to the data set.
-_MOST_WATCHED = 16
+_MOST_WATCHED = 16  # objects in which a generator may appear while data is fetched: those nearest to the data set
+_MOST_WITHOUT_LENGTH = 1_000_000  # samples, or ten times the dataset, are surely enough for an epoch
 
-# So many samples, or ten times the dataset, are surely enough for an epoch.
-_MOST_WITHOUT_LENGTH = 1_000_000
-
-Job = tuple[int, int, int, Any]
-"""What to load: the seed, the epoch and the number of a batch, and the indices of its samples."""
+Job = tuple[int, int, int, Any]  # what to load: the seed, epoch and number of a batch, and the indices of its samples
 
 
 class Loader:
@@ -57,9 +54,6 @@ class Loader:
         seed: of order and batches. Default: the run's.
         pin_memory, timeout, worker_init_fn, multiprocessing_context, prefetch_factor, persistent_workers, in_order: as
             in `DataLoader`.
-
-    Raises:
-        DataError: the dataset has no length or no random access, or the keywords are mutually exclusive.
 
     >>> loader = Loader(range(10), batch_size=4, shuffle=True, seed=1)
     >>> all_batches = list(loader.batches(epoch=2)); rest = list(loader.batches(epoch=2, start=1))
@@ -95,26 +89,19 @@ class Loader:
                 f"Loader takes a dataset with __getitem__ and __len__; got {type(dataset).__name__}",
                 "pass the iterable itself, or a DataLoader over it, as train_data",
             )
-        if sampler is not None and shuffle:
-            raise DataError("Loader: `sampler` and `shuffle` are mutually exclusive")
-        if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
-            raise DataError("Loader: `batch_sampler` excludes batch_size, shuffle, sampler and drop_last")
-        if batch_size is None and drop_last:
-            raise DataError("Loader: drop_last has no effect without a batch_size")
-        if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
-            raise DataError(f"Loader: batch_size must be a whole number > 0, or None; got {batch_size!r}")
-        if not in_order:
-            raise DataError(
-                "Loader: in_order=False gives batches in the order workers finish, which is not reproducible"
-            )
-        self.dataset = dataset
-        self.batch_size = batch_size
-        self.shuffle = shuffle
-        self.sampler = sampler
-        self.batch_sampler = batch_sampler
-        self.num_workers = num_workers
-        self.drop_last = drop_last
-        self.seed = seed
+        is_listed, excluded = batch_sampler is not None, batch_size != 1 or shuffle or sampler is not None or drop_last
+        is_size = batch_size is None or (isinstance(batch_size, int) and batch_size > 0)
+        refusals = {
+            "`sampler` and `shuffle` are mutually exclusive": sampler is not None and shuffle,
+            "`batch_sampler` excludes batch_size, shuffle, sampler and drop_last": is_listed and excluded,
+            "drop_last has no effect without a batch_size": batch_size is None and drop_last,
+            f"batch_size must be a whole number > 0, or None; got {batch_size!r}": not is_size,
+            "in_order=False gives batches in the order workers finish, which is not reproducible": not in_order,
+        }
+        for refusal in [text for text, applies in refusals.items() if applies]:
+            raise DataError(f"Loader: {refusal}")
+        self.dataset, self.batch_size, self.shuffle, self.drop_last = dataset, batch_size, shuffle, drop_last
+        self.sampler, self.batch_sampler, self.num_workers, self.seed = sampler, batch_sampler, num_workers, seed
         self._collate = collate_fn or (default_collate if batch_size is not None or batch_sampler is not None else None)
         self._numbered = _NumberedBatches()
         self._inner: DataLoader[Any] | None = None
@@ -122,7 +109,7 @@ class Loader:
             "num_workers": num_workers,
             "pin_memory": pin_memory,
             "timeout": timeout,
-            "worker_init_fn": WorkerStart(worker_init_fn) if num_workers else worker_init_fn,
+            "worker_init_fn": functools.partial(start_worker, worker_init_fn) if num_workers else None,
             "multiprocessing_context": multiprocessing_context,
             "prefetch_factor": prefetch_factor,
             "persistent_workers": persistent_workers,
@@ -141,12 +128,7 @@ class Loader:
         return self.batches(self._epochs - 1)
 
     def batches(
-        self,
-        epoch: int,
-        start: int = 0,
-        seed: int = 0,
-        *,
-        indices: torch.Tensor | None = None,
+        self, epoch: int, start: int = 0, seed: int = 0, *, indices: torch.Tensor | None = None
     ) -> Iterator[Any]:
         """The batches of an epoch from number `start`; `seed` is the run's, for a loader that has none.
 
@@ -159,7 +141,7 @@ class Loader:
         """An epoch of which any batches can be loaded, by their numbers; the arguments are those of `batches`.
 
         >>> loader = Loader(range(10), batch_size=4); epoch = loader.epoch(0)
-        >>> epoch.length, epoch.samples(2), list(loader.load(epoch, iter([2])))
+        >>> len(epoch), epoch.samples(2), list(loader.load(epoch, iter([2])))
         (3, 2, [tensor([8, 9])])
         """
         seed = seed if self.seed is None else self.seed
@@ -190,11 +172,7 @@ class Loader:
         return iterator
 
     def release(self, batches: Iterator[Any]) -> bool:
-        """End the worker processes that load these batches, persistent ones too; True if there are any.
-
-        Arguments:
-            batches: what `batches` returned last.
-        """
+        """End the worker processes of what `batches` returned last, persistent ones too; True if there are any."""
         if self._inner is not None and self._inner.persistent_workers:
             persistent, self._inner = self._inner._iterator, None
             batches = batches if persistent is None else persistent
@@ -206,18 +184,12 @@ class Loader:
         An attribute or a global that is None in this process is made there when it is first needed, such as an open
         file, and is no memory.
         """
-        if not self.num_workers:
-            return []
-        parts = [(f".dataset{path}", part) for path, part in parts_within(self.dataset)]
-        names = [
-            each if each.startswith(":") else f"{path}{each}"
-            for path, part in [*parts, (".collate_fn", self._collate)]
-            for each in _changed_by(part)
-        ]
+        parts = [(f".dataset{path}", part) for path, part in parts_within(self.dataset)] if self.num_workers else []
+        names = [name for path, part in parts for name in _changed_by(path, part)]
+        names += _changed_by(".collate_fn", self._collate) if self.num_workers else ()
+        hint = "use num_workers=0, or derive it from the index"
         return [
-            f"{name} changes in worker processes, whose memory is not saved: use num_workers=0, or derive it from the "
-            "index"
-            for name in dict.fromkeys(names)
+            f"{name} changes in worker processes, whose memory is not saved: {hint}" for name in dict.fromkeys(names)
         ]
 
     def _order(self, indices: torch.Tensor | None) -> tuple[Any, bool]:
@@ -241,15 +213,10 @@ class NumberedEpoch:
 
     Persistent workers hold it as long as they live. It must not lead back to their loader: only the garbage collector
     ends what is in a cycle, after the queues by which workers are told to end, and waits ten seconds for each of them.
-
-    Arguments:
-        order: the indices of samples; of all batches where it `is_in_batches`.
-        size: the samples in a batch; None for single ones.
-        seed, epoch: under which batches are loaded.
     """
 
-    order: Any
-    size: int | None
+    order: Any  # the indices of samples; of all batches where it `is_in_batches`
+    size: int | None  # the samples in a batch; None for single ones
     drop_last: bool
     seed: int
     epoch: int
@@ -260,20 +227,15 @@ class NumberedEpoch:
         return self.seed, self.epoch, number, self.indices(number)
 
     def indices(self, number: int) -> Any:
-        """The samples of a batch, by their numbers in the dataset: of batch ten million as fast as of batch ten.
-
-        Raises:
-            StopIteration: the epoch has no such batch.
-        """
-        if number >= self.length:
+        """The samples of a batch, by their numbers in the dataset; raises `StopIteration` if there is no such batch."""
+        if number >= len(self):
             raise StopIteration
         first, size = number * (self.size or 1), self.size or 1
         part = self.order[first : first + size]
         listed = part.tolist() if isinstance(part, torch.Tensor) else list(part)
         return listed[0] if self.size is None else listed
 
-    @property
-    def length(self) -> int:
+    def __len__(self) -> int:
         """How many batches it has, by its order: those that a sampler gives, whatever its `len()` is."""
         samples, size = len(self.order), self.size or 1
         return samples // size if self.drop_last else -(-samples // size)
@@ -298,11 +260,8 @@ class _SeededFetch(Dataset[Any]):
     """Load and collate one batch under its own seed. In this process the generators are restored afterwards."""
 
     def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any] | None, *, in_workers: bool) -> None:
-        self._dataset = dataset
-        self._collate = collate
-        self._in_workers = in_workers
-        self._epoch = -1
-        self._generators = Generators(())
+        self._dataset, self._collate, self._in_workers = dataset, collate, in_workers
+        self._epoch, self._generators = -1, Generators(())
 
     def __getitem__(self, job: Job) -> Any:
         seed, epoch, number, indices = job
@@ -316,17 +275,13 @@ class _SeededFetch(Dataset[Any]):
 
     def _fetch(self, epoch: int, seed: int, indices: Any) -> Any:
         announce_epoch(self._dataset, epoch)  # a persistent worker has its own copy
-        seed_all(seed, self._generators.all())
-        batch = self._load(indices)
-        if self._generators.has_more():  # made unseeded, and numbers were drawn from it
-            seed_all(seed, self._generators.all())
-            batch = self._load(indices)
+        before, generators = -1, self._generators.all()
+        while len(generators) > before:  # again, if one was made unseeded, and numbers were drawn from it
+            seed_all(seed, generators)
+            samples = self._dataset[indices] if self._collate is None else [self._dataset[index] for index in indices]
+            batch = samples if self._collate is None else self._collate(samples)
+            before, generators = len(generators), self._generators.all()
         return batch
-
-    def _load(self, indices: Any) -> Any:
-        if self._collate is None:
-            return self._dataset[indices]
-        return self._collate([self._dataset[index] for index in indices])
 
 
 def functions_of(kind: type, method: str) -> Iterator[types.FunctionType]:
@@ -340,15 +295,14 @@ def functions_of(kind: type, method: str) -> Iterator[types.FunctionType]:
         seen.add(name)
 
 
-def _changed_by(part: Any) -> Iterator[str]:
-    """The attributes and globals that a data set, or a part of it, sets when it is used, and that were set before."""
+def _changed_by(path: str, part: Any) -> Iterator[str]:
+    """The attributes and globals that a part of a data set sets when it is used, and that were set before."""
     methods = (function for name in ("__getitem__", "__call__") for function in functions_of(type(part), name))
     for function in [part] if isinstance(part, types.FunctionType) else methods:
-        names = names_in(function.__code__)
-        yield from (f".{name}" for name in sorted(names.assigned) if getattr(part, name, None) is not None)
-        for name in sorted(names.assigned_variables):
-            if function.__globals__.get(name) is not None:
-                yield f": the global `{function.__module__}:{name}`"
+        names, variables = names_in(function.__code__), function.__globals__
+        yield from (f"{path}.{name}" for name in sorted(names.assigned) if getattr(part, name, None) is not None)
+        found = (name for name in sorted(names.assigned_variables) if variables.get(name) is not None)
+        yield from (f": the global `{function.__module__}:{name}`" for name in found)
 
 
 def _unchanged(batch: Any) -> Any:
@@ -357,9 +311,10 @@ def _unchanged(batch: Any) -> Any:
 
 def _drawn(sampler: Iterable[Any], samples: int, is_in_batches: bool) -> list[Any]:
     """All that a sampler gives; without a length it may have no end."""
+    most = max(10 * samples, _MOST_WITHOUT_LENGTH)
     if length_of(sampler) is not None:
         return list(sampler)
-    order, given, most = [], 0, max(10 * samples, _MOST_WITHOUT_LENGTH)
+    order, given = [], 0
     for each in sampler:
         order.append(each)
         given += len(each) if is_in_batches else 1
@@ -382,20 +337,14 @@ def derived_seed(*numbers: int) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
 
 
-# ---- what a data set holds in the process that fetches from it
-
-
 @final
 class Generators:
     """The generators that a data set and its parts hold, at any depth, and those that appear in them in a fetch.
 
-    Arguments:
-        parts: a data set, a function that collates, ...
-
-    >>> holder = type("Holder", (), {})(); generators = Generators([holder]); generators.all()
-    []
-    >>> holder.generator = torch.Generator(); generators.has_more(), len(generators.all()), generators.has_more()
-    (True, 1, False)
+    >>> holder = type("Holder", (), {})(); generators = Generators([holder]); len(generators.all())
+    0
+    >>> holder.generator = torch.Generator(); len(generators.all())
+    1
     """
 
     def __init__(self, parts: Iterable[Any]) -> None:
@@ -409,8 +358,8 @@ class Generators:
     def _look(self) -> None:
         self._held = [tuple(attributes.values()) for attributes in self._attributes]
         held = [value for values in self._held for value in values if category_of(type(value)) == "generator"]
-        distinct = {id(value): value for value in (*self._values, *held) if generator_of(value) is not None}
-        self._all = list(map(any_generator, distinct.values()))
+        distinct = {id(value): value for value in (*self._values, *held)}.values()
+        self._all = [generator for value in distinct if (generator := generator_of(value)) is not None]
 
     def all(self) -> list[AnyGenerator]:
         """Those there are now; 0.3 us for each object that may hold one, where none has changed."""
@@ -419,7 +368,3 @@ class Generators:
                 self._look()
                 break
         return self._all
-
-    def has_more(self) -> bool:
-        """True if there are more of them than when `all` was called last."""
-        return len(self._all) < len(self.all())

@@ -14,13 +14,7 @@ from graphtrain.ranks import current_ranks
 
 @final
 class RankLocal:
-    """What `rank_local` returns among several ranks.
-
-    It has no length: that of the others is known once they have said theirs.
-
-    Attributes:
-        data: what this rank has.
-    """
+    """What `rank_local` returns among several ranks. It has no length: that of the others is not known before."""
 
     def __init__(self, data: Any) -> None:
         self.data = data

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import numpy
 import torch
 from torch.utils.data import (
     BatchSampler,
@@ -19,66 +18,56 @@ from torch.utils.data import (
 
 from graphtrain.data.loaders import loaders_of, own_data
 from graphtrain.errors import DataError
-from graphtrain.names import quoted
-from graphtrain.state.generators import AnyGenerator, generator_of
+from graphtrain.state.generators import AnyGenerator, any_generator, generator_of, global_generators
 
 # Attributes under which data holds its parts; a Subset or a wrapper holds another dataset.
 _PARTS = ("batch_sampler", "sampler", "dataset", "transform", "target_transform", "collate_fn")
 
 
 def parts_of(data: Any) -> list[Any]:
-    """A loader, its samplers and its dataset, those of them that exist."""
-    batch_sampler = getattr(data, "batch_sampler", None)
-    parts = [
-        data,
-        batch_sampler,
-        getattr(data, "sampler", None),
-        getattr(batch_sampler, "sampler", None),
-        getattr(data, "dataset", None),
-    ]
-    return [part for part in parts if part is not None]
+    """A loader, its samplers and its dataset, each of them that exists once."""
+    parts = [data, *(getattr(data, name, None) for name in ("batch_sampler", "sampler", "dataset"))]
+    parts.append(getattr(parts[1], "sampler", None))
+    return [*{id(part): part for part in parts if part is not None}.values()]
 
 
 def generators_of(data: Any) -> list[AnyGenerator]:
-    """The generators that the parts of data hold, of any type, without duplicates.
-
-    A generator is found where it is an attribute of a loader, its samplers or `collate_fn`, its dataset, a dataset
-    inside that one, or a transform.
+    """The generators that are attributes of loaders, their samplers, data sets at any depth, transforms, `collate_fn`.
 
     >>> len(generators_of(DataLoader(range(4), sampler=RandomSampler(range(4), generator=torch.Generator()))))
     1
     """
     loaders = [*loaders_of(data).values()] or [data]
     values = {id(value): value for loader in loaders for value in held_generators(loader)}.values()
-    return [generator for value in values if (generator := generator_of(value)) is not None]
+    return list(map(any_generator, values))
+
+
+def drawn_from(data: Any) -> list[AnyGenerator]:
+    """All generators that data may draw from: its own, and the global ones."""
+    return [*generators_of(data), *global_generators()]
 
 
 def held_generators(data: Any) -> list[Any]:
     """The same, as the objects that they are."""
-    held: dict[int, Any] = {}
-    for _, part in parts_within(data):
-        values = (part, *getattr(part, "__dict__", {}).values())
-        held |= {id(value): value for value in values if generator_of(value) is not None}
-    return list(held.values())
+    held = (value for _, part in parts_within(data) for value in (part, *getattr(part, "__dict__", {}).values()))
+    return [*{id(value): value for value in held if generator_of(value) is not None}.values()]
 
 
 def parts_within(data: Any) -> Iterator[tuple[str, Any]]:
     """Data with its samplers, transforms and data sets, at any depth: each once, with the path that leads to it."""
-    waiting, seen = [("", data)], set()
-    while waiting:
-        path, part = waiting.pop(0)
-        part = own_data(part)
+    found, seen = [("", own_data(data))], set()
+    for path, part in found:  # which grows
         if part is None or id(part) in seen:
             continue
         seen.add(id(part))
         yield path, part
         attributes = getattr(part, "__dict__", {})
-        waiting += [(f"{path}.{name}", attributes[name]) for name in _PARTS if name in attributes]
+        found += [(f"{path}.{name}", own_data(attributes[name])) for name in _PARTS if name in attributes]
 
 
 def announce_epoch(data: Any, epoch: int) -> None:
     """Call ``set_epoch(epoch)`` on every part that has it, as `DistributedSampler` requires before every epoch."""
-    for part in {id(part): part for part in parts_of(data)}.values():
+    for part in parts_of(data):
         if callable(set_epoch := getattr(part, "set_epoch", None)):
             set_epoch(epoch)
 
@@ -108,12 +97,10 @@ def samples_per_batch(loader: Any) -> int | None:
     >>> samples_per_batch(DataLoader(range(4), batch_sampler=[[0, 1], [2, 3]])), samples_per_batch([1, 2])
     (None, None)
     """
-    size = getattr(loader, "batch_size", None)
-    if isinstance(loader, DataLoader):
-        is_by_size = loader.batch_sampler is None or size is not None
-    else:
-        is_by_size = getattr(loader, "batch_sampler", loader) is None
-    return (size or 1) if is_by_size and (size is None or type(size) is int) else None
+    size, is_listed = getattr(loader, "batch_size", None), getattr(loader, "batch_sampler", loader) is not None
+    if is_listed and not (isinstance(loader, DataLoader) and size is not None):
+        return None
+    return (size or 1) if size is None or type(size) is int else None
 
 
 def of_torchdata(kind: type) -> bool:
@@ -122,13 +109,7 @@ def of_torchdata(kind: type) -> bool:
 
 
 class EpochLength(NamedTuple):
-    """What one epoch of data holds.
-
-    Attributes:
-        batches: how many.
-        samples: in each of them; None where that is not known.
-        last: samples in the last one.
-    """
+    """What one epoch of data holds: batches, samples in each of them as far as that is known, and in the last one."""
 
     batches: int
     samples: int | None = None
@@ -172,15 +153,10 @@ def length_of(data: Any) -> int | None:
 
 
 def selection_of(indices: Any, length: int, what: str) -> torch.Tensor:
-    """The numbers in `indices` as a tensor of their own.
-
-    Arguments:
-        indices: whole numbers: a list, a tuple, a range, or a tensor or an array with one dimension.
-        length: of what they are numbers in.
-        what: it is called, for messages.
+    """The numbers in a list, a tuple, a range, or a tensor or an array with one dimension, as a tensor of their own.
 
     Raises:
-        DataError: they are no such numbers, there are none, or one is out of range.
+        DataError: they are no numbers of `what`, of which there are `length`, or there are none.
 
     >>> selection_of(range(2, 8, 3), 8, "samples")
     tensor([2, 5])
@@ -190,23 +166,18 @@ def selection_of(indices: Any, length: int, what: str) -> torch.Tensor:
     graphtrain.errors.DataError: `indices`: there are 8 samples, with the numbers 0 to 7; got 8
       hint: give numbers in the data set as it is supplied; numbers chosen for another one need as many samples
     """
-    if isinstance(indices, torch.Tensor | numpy.ndarray):
-        array = torch.as_tensor(indices)
-        if array.dtype == torch.bool:
-            raise _refused(f"a mask of shape {tuple(array.shape)}", what, "mask.nonzero().flatten() are the numbers")
-        if array.dim() != 1:
-            raise _refused(f"a tensor of shape {tuple(array.shape)}", what)
-        if array.is_floating_point() or array.is_complex():
-            raise _refused(f"a tensor of {array.dtype}", what)
-        numbers = array.detach().to("cpu", torch.int64, copy=True)
-    elif isinstance(indices, list | tuple | range):
-        others = {type(each).__name__ for each in (indices if type(indices) is not range else ())} - {"int"}
-        others -= {name for name in others if name.startswith(("int", "uint"))}  # NumPy's
-        if others:
-            raise _refused(f"a {type(indices).__name__} with {quoted(sorted(others))}", what)
-        numbers = torch.tensor([int(each) for each in indices], dtype=torch.int64)
-    else:
-        raise _refused("nothing" if indices is None else f"a {type(indices).__name__}", what)
+    received = f"a {type(indices).__name__}"
+    try:
+        numbers = torch.as_tensor(indices).detach()
+        received += f" of {numbers.dtype} with the shape {tuple(numbers.shape)}"
+        is_whole = not (numbers.is_floating_point() or numbers.is_complex() or numbers.dtype == torch.bool)
+    except (TypeError, ValueError, RuntimeError):
+        numbers, is_whole = torch.empty(()), False
+    if numbers.dim() != 1 or (len(numbers) and not is_whole):
+        raise DataError(
+            f"`indices` must be whole numbers of {what}; got {received}",
+            "as in [0, 4, 7], or a tensor of integers with one dimension; of a mask, mask.nonzero().flatten()",
+        )
     if not len(numbers):
         raise DataError(
             f"`indices` is empty: an epoch needs at least one of the {length} {what}",
@@ -218,10 +189,4 @@ def selection_of(indices: Any, length: int, what: str) -> torch.Tensor:
             f"`indices`: there are {length} {what}, with the numbers 0 to {length - 1}; got {low if low < 0 else high}",
             f"give numbers in the data set as it is supplied; numbers chosen for another one need as many {what}",
         )
-    return numbers
-
-
-def _refused(
-    received: str, what: str, hint: str = "as in [0, 4, 7], or a tensor of integers with one dimension"
-) -> DataError:
-    return DataError(f"`indices` must be whole numbers of {what}; got {received}", hint)
+    return numbers.to("cpu", torch.int64, copy=True)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, final
 
-from graphtrain.state.baseline import Baseline
+from graphtrain.data.samplers import drawn_from
+from graphtrain.state.changes import changes
+from graphtrain.state.generators import RandomAside
+from graphtrain.state.restore import reader_of, restore
+from graphtrain.state.snapshot import StateSnapshot
+from graphtrain.storage.state_files import state_digest
 
 
 @final
@@ -15,30 +20,29 @@ class DataState:
     """The state of the data of a run, and what nodes report about it.
 
     Attributes:
-        baseline: what was reachable when the run began; None before, and where nothing of it is known.
-        objects: the identities of objects that are saved by their `state_dict`, data among them that is not only data.
-        left: the names of data that was saved by a state of its own, and whose batches a resume draws again: it stays
-            as that leaves it, and is not followed before another epoch.
+        snapshot: what was reachable when the run began; None before, and where nothing of it is known.
+        saved: what a checkpoint has of all that is reachable, while nodes are set up from it.
+        opened: what was captured of data when its epoch was opened, by name.
         unsaved: a line for everything about data that a save cannot hold, as far as it is known.
         comparisons: called once everything is restored; each returns what is not as it was, empty for nothing.
     """
 
     def __init__(self) -> None:
-        self.baseline: Baseline | None = None
-        self.objects: frozenset[int] = frozenset()
-        self.left: set[str] = set()
+        self.snapshot: StateSnapshot | None = None
+        self.saved: Mapping[str, Any] = {}
+        self.opened: dict[str, Mapping[str, Any]] = {}
         self.unsaved: dict[str, None] = {}
         self.comparisons: list[Callable[[], str]] = []
 
     def name(self, data: Any) -> str:
         """What data is called: the path under which it was reached."""
-        reached = self.baseline.reachable.find(data) if self.baseline is not None else None
+        reached = self.snapshot.reachable.find(data) if self.snapshot is not None else None
         return reached.path if reached is not None else "the data"
 
-    def _followed(self, data: Any) -> tuple[Baseline, str] | None:
+    def _followed(self, data: Any) -> tuple[StateSnapshot, str] | None:
         """What was reachable, and the name under which data is followed in it; None where its state is not followed."""
-        name = self.baseline.name_of_data(data) if self.baseline is not None else None
-        return None if self.baseline is None or name is None or name in self.left else (self.baseline, name)
+        name = self.snapshot.name_of_data(data) if self.snapshot is not None else None
+        return None if self.snapshot is None or name is None else (self.snapshot, name)
 
     def is_known(self, data: Any) -> bool:
         """True for data whose state is followed: not for what came later, nor for what keeps its position itself."""
@@ -47,25 +51,44 @@ class DataState:
     def is_redrawn(self, data: Any) -> None:
         """Note that a resume draws all batches of an epoch again, with what data makes for it, such as iterators."""
         if (followed := self._followed(data)) is not None:
-            followed[0].is_redrawn(followed[1])
+            followed[0].note_redrawn(followed[1])
 
     def capture(self, data: Any) -> Mapping[str, Any]:
         """What has changed of data since the run began, as copies; empty for nothing."""
         if (followed := self._followed(data)) is None:
             return {}
-        return copy.deepcopy(followed[0].drift(followed[1]).section)
+        return copy.deepcopy(changes(*followed).section)
 
-    def restore(self, data: Any, section: Mapping[str, Any]) -> None:
-        """Put data in the state that was captured."""
-        if (followed := self._followed(data)) is not None:
-            followed[0].restore(copy.deepcopy(section), followed[1])  # which it will be restored to again
+    def digest(self, data: Any) -> str:
+        """A digest of what `capture` would return."""
+        return state_digest({"data": changes(*followed).section if (followed := self._followed(data)) else {}})
 
-    def kept(self, data: Any) -> AbstractContextManager[Any]:
-        """A span after which data holds the same objects, with the same values, as before it."""
-        followed = self._followed(data)
-        return nullcontext() if followed is None else followed[0].kept(followed[1])
+    def restore(self, data: Any, section: Mapping[str, Any] | None) -> None:
+        """Put data in the state that was captured; None: in that of the checkpoint, or as it was opened last."""
+        if (followed := self._followed(data)) is None:
+            return
+        snapshot, name = followed
+        if section is None and not self.saved:  # nothing is loaded: another node goes on with the epoch
+            section = self.opened[self.name(data)]
+        if section is None:
+            section = {one.path: self.saved[one.path] for one in snapshot.entries(name) if one.path in self.saved}
+            restore(snapshot, copy.deepcopy(section), name, reader_of(snapshot, self.saved))
+        else:
+            restore(snapshot, copy.deepcopy(section), name)  # which it will be restored to again
+
+    @contextmanager
+    def aside(self, parts: Iterable[Any]) -> Iterator[None]:
+        """A span after which these data, and the random generators, are in the state that they are in now."""
+        parts = list(parts)
+        with RandomAside([generator for part in parts for generator in drawn_from(part)]):
+            now = [self.capture(part) for part in parts]
+            try:
+                yield
+            finally:
+                for part, captured in zip(parts, now, strict=True):
+                    self.restore(part, captured)
 
     def not_as_before(self) -> list[str]:
         """What the comparisons have found; each is made once."""
-        comparisons, self.comparisons = self.comparisons, []
+        comparisons, self.comparisons, self.saved = self.comparisons, [], {}
         return [line for compare in comparisons if (line := compare())]

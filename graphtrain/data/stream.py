@@ -30,10 +30,7 @@ class Stream:
         generators: those it may draw from, by name.
         separations: name of a generator -> the number of the item at which the data got its own stream, and the shared
             state before it. Filled in the run, and followed in a replay from the beginning of the epoch.
-        separated: called when the run, not a replay, gives the data its own stream. Default: nothing is.
-
-    Attributes:
-        iterator: that of the data.
+        separated: called when the run, not a replay, gives the data its own stream.
     """
 
     def __init__(
@@ -41,65 +38,49 @@ class Stream:
         iterator: Iterator[Any],
         generators: Mapping[str, AnyGenerator],
         separations: dict[str, dict[str, Any]],
-        separated: Callable[[], None] = lambda: None,
+        separated: Callable[[], None],
     ) -> None:
-        self.iterator = iterator
-        self._watched = [_Watched(generator, name, separations, separated) for name, generator in generators.items()]
-        self._number = 0
+        self._iterator, self._generators = iterator, generators
+        self._separations, self._separated, self._number = separations, separated, 0
+        # As the data left it, which is where a replay is; and the state of the data's own stream, once it has one.
+        self._after_data = {name: generator.get_state() for name, generator in generators.items()}
+        self._own: dict[str, Any] = {}
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
         self._number += 1
-        for watched in self._watched:
-            watched.before(self._number)
+        shared = {}
+        for name, generator in self._generators.items():
+            if self._separates(name):
+                generator.set_state(self._separations[name]["state"])
+            shared[name] = generator.get_state()
+            if name in self._own:
+                generator.set_state(self._own[name])
         try:
-            return next(self.iterator)
+            return next(self._iterator)
         finally:
-            for watched in self._watched:
-                watched.after(self._number)
+            for name, generator in self._generators.items():
+                self._note(name, generator, shared[name])
 
-
-@final
-class _Watched:
-    """One generator that data may draw from."""
-
-    def __init__(
-        self,
-        generator: AnyGenerator,
-        name: str,
-        separations: dict[str, dict[str, Any]],
-        separated: Callable[[], None],
-    ) -> None:
-        self._generator, self._name, self._separations, self._separated = generator, name, separations, separated
-        self._after_data = generator.get_state()  # as the data left it, which is where a replay is
-        self._after_training: Any = None  # as training left it
-        self._separate: Any = None  # the state of the data's own stream, once it has one
-
-    def before(self, number: int) -> None:
-        if self._separates_at(number):
-            self._generator.set_state(self._separations[self._name]["state"])
-        self._after_training = self._generator.get_state()
-        if self._separate is not None:
-            self._generator.set_state(self._separate)
-
-    def after(self, number: int) -> None:
-        state = self._generator.get_state()
-        if self._separate is not None:
-            self._separate = state
-            self._generator.set_state(self._after_training)
-        elif same_state(state, self._after_training):
+    def _note(self, name: str, generator: AnyGenerator, shared: Any) -> None:
+        """Note what was drawn for an item, before which the shared state was this one."""
+        after = generator.get_state()
+        if name in self._own:
+            self._own[name] = after
+            generator.set_state(shared)
+        elif same_state(after, shared):
             return  # nothing was drawn
-        elif self._separates_at(number) or not same_state(self._after_training, self._after_data):
-            if not self._separates_at(number):
+        elif self._separates(name) or not same_state(shared, self._after_data[name]):
+            if not self._separates(name):
                 self._separated()
-            self._separations[self._name] = {"number": number, "state": self._after_training}
-            self._generator.seed(self._generator.draw())
-            self._separate = self._generator.get_state()
-            self._generator.set_state(state)
+                self._separations[name] = {"number": self._number, "state": shared}
+            generator.seed(generator.draw())
+            self._own[name] = generator.get_state()
+            generator.set_state(after)
         else:
-            self._after_data = state
+            self._after_data[name] = after
 
-    def _separates_at(self, number: int) -> bool:
-        return self._name in self._separations and self._separations[self._name]["number"] == number
+    def _separates(self, name: str) -> bool:
+        return name in self._separations and self._separations[name]["number"] == self._number

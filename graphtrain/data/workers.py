@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
 from types import FrameType
-from typing import Any, final
+from typing import Any
 
 _FOR_THE_RUN = {getattr(signal, name) for name in ("SIGINT", "SIGUSR1", "SIGHUP") if hasattr(signal, name)}
 
@@ -23,9 +23,8 @@ def iterate(data: Any) -> Iterator[Any]:
     """``iter(data)``, whose workers are started with the signals blocked that ask the run to stop.
 
     A terminal sends Ctrl-C to every process of the group, and a job queue its warning; workers killed by it would end
-    the run before it reaches a save point. Processes inherit the blocked signals of their parent, with every start
-    method. SIGTERM is not blocked, because it ends processes that a worker starts itself; see `WorkerStart`. A signal
-    that arrives meanwhile is delivered to the run afterwards.
+    the run before it reaches a save point. SIGTERM is not blocked, because it ends processes that a worker starts
+    itself; see `start_worker`. A signal that arrives meanwhile is delivered to the run afterwards.
     """
     if not getattr(data, "num_workers", 0) or not hasattr(signal, "pthread_sigmask"):
         return iter(data)
@@ -45,12 +44,8 @@ def iterate(data: Any) -> Iterator[Any]:
 def shut_down(iterator: Any, *, even_persistent: bool = False) -> bool:
     """End the worker processes of an iterator over a DataLoader now; True if it has any.
 
-    torch ends them when the iterator is deleted, which may be late: a traceback holds it, or a cycle that waits for the
-    garbage collector.
-
-    Arguments:
-        even_persistent: True ends those of a DataLoader with `persistent_workers` too, after which that DataLoader is
-            of no use. Default: they are left to torch.
+    torch ends them when the iterator is deleted, which may be late. Those of a DataLoader with `persistent_workers` are
+    left to it, unless `even_persistent`, after which that DataLoader is of no use.
     """
     end = getattr(iterator, "_shutdown_workers", None)
     if end is None or (getattr(iterator, "_persistent_workers", False) and not even_persistent):
@@ -59,21 +54,15 @@ def shut_down(iterator: Any, *, even_persistent: bool = False) -> bool:
     return True
 
 
-@final
-class WorkerStart:
+def start_worker(worker_init_fn: Callable[[int], Any] | None, worker_id: int) -> None:
     """The `worker_init_fn` of a `Loader`: SIGTERM is ignored while the parent lives; then the user's function runs.
 
     So a SIGTERM to the whole process group, as job queues send it, stops the run at its next save point. The workers of
     a plain DataLoader are killed by it, and the run with them: torch installs its own handler there.
     """
-
-    def __init__(self, worker_init_fn: Callable[[int], Any] | None) -> None:
-        self._worker_init_fn = worker_init_fn
-
-    def __call__(self, worker_id: int) -> None:
-        signal.signal(signal.SIGTERM, _ignore_while_parent_lives)
-        if self._worker_init_fn is not None:
-            self._worker_init_fn(worker_id)
+    signal.signal(signal.SIGTERM, _ignore_while_parent_lives)
+    if worker_init_fn is not None:
+        worker_init_fn(worker_id)
 
 
 def _ignore_while_parent_lives(signal_number: int, frame: FrameType | None) -> None:

@@ -1,172 +1,169 @@
-"""Sources that wrap another: with the same batches in every epoch, or with random numbers that are of no rank."""
+"""Sources around another source: data as it was when an epoch was opened, limits, numbers that are of no rank."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, final
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any, final
 
-from torch.utils.data import DataLoader, SequentialSampler
-
+from graphtrain.data import NOTHING
 from graphtrain.data.loader import derived_seed
-from graphtrain.data.samplers import generators_of
+from graphtrain.data.samplers import generators_of, samples_per_batch
 from graphtrain.data.source import Opened, Source
+from graphtrain.data.state import DataState
 from graphtrain.errors import DataError
-from graphtrain.state.generators import HOST, AnyGenerator
-from graphtrain.state.random import RandomAside, seed_all
-
-if TYPE_CHECKING:
-    import torch
+from graphtrain.kind.batch_limit import BatchLimit
+from graphtrain.state.generators import HOST, AnyGenerator, RandomAside, seed_all
+from graphtrain.storage.state_files import state_digest
 
 
 class Wrapped(Source):
-    """A source around another one, which answers what is not asked of this one.
-
-    Arguments:
-        source: the other.
-    """
+    """A source around another one, which answers what is not asked of this one."""
 
     def __init__(self, source: Source) -> None:
-        self._source = source
+        self.source = source
         self.replays, self.redraws = source.replays, source.redraws
 
-    def select(self, indices: Any) -> torch.Tensor | None:
-        return self._source.select(indices)
+    def open(self, epoch: int, indices: Any = None) -> Opened:
+        return self.source.open(epoch, indices)
 
-    def release(self, batches: Iterator[Any]) -> bool:
-        return self._source.release(batches)
+    def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Any:
+        return self.source.reopen(epoch, drawn, state)
+
+    def release(self) -> bool:
+        return self.source.release()
 
     def position(self) -> dict[str, Any]:
-        return self._source.position()
+        return self.source.position()
 
-    def load_position(self, position: dict[str, Any], *, inside: bool) -> None:
-        self._source.load_position(position, inside=inside)
-
-    def sample(self) -> dict[str, Any]:
-        return self._source.sample()
-
-    def doubts(self, epoch: int, end: str, sample: Mapping[str, Any]) -> list[str]:
-        return self._source.doubts(epoch, end, sample)
+    def load_position(self, position: dict[str, Any]) -> None:
+        self.source.load_position(position)
 
 
 @final
-class Overfit(Wrapped):
-    """A source of which every epoch is the first.
+class AsOpened(Wrapped):
+    """A source whose data is reopened as it was, beside its position, when the epoch was opened."""
 
-    Arguments:
-        source: that of the data.
-        loaders: the data, or the loaders that are read together.
-        batches: as many of an epoch are read.
-
-    Raises:
-        DataError: a DataLoader gives other batches in every epoch.
-    """
-
-    def __init__(self, source: Source, loaders: Iterable[Any], batches: int) -> None:
+    def __init__(self, source: Source, data: Any, state: DataState) -> None:
         super().__init__(source)
-        for loader in loaders:
-            if isinstance(loader, DataLoader) and not isinstance(loader.sampler, SequentialSampler):
-                raise DataError(
-                    f"next_batch.overfit = {batches}: the data is a {type(loader).__name__} with a "
-                    f"{type(loader.sampler).__name__}, which gives other batches in every epoch",
-                    "leave shuffle=True out; or use graphtrain.Loader, which gives those of its first epoch again",
-                )
+        self._data, self._state = data, state
+        self._captured: Mapping[str, Any] = {}  # when the epoch was opened
+        self._digest = ""
+        self._opened: dict[str, Any] = {}  # the state of the epoch
 
-    def open(self, epoch: int) -> Opened:
-        return self._source.open(0)
+    def open(self, epoch: int, indices: Any = None) -> Opened:
+        self._capture()  # before the data is told the epoch
+        opened = self.source.open(epoch, indices)
+        opened.state["batch_size"] = samples_per_batch(self._data)
+        self._opened = opened.state
+        return opened
 
-    def reopen(self, epoch: int, drawn: int, state: dict[str, Any], again: int = 0) -> Iterator[Any]:
-        iterator = self._source.reopen(0, drawn, state, again)
-        self.redrawn = self._source.redrawn
-        return iterator
+    def _capture(self) -> None:
+        self._captured = self._state.opened[self._state.name(self._data)] = self._state.capture(self._data)
+        self._digest = state_digest({"data": self._captured}) if self._captured else ""
+
+    def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Any:
+        before, now = state.get("batch_size"), samples_per_batch(self._data)
+        if before and now and before != now:
+            raise DataError(
+                f"{self._state.name(self._data)} has a batch size of {now}, and the run is inside an epoch that was "
+                f"begun with {before}",
+                f"end this epoch with batches of {before}; or resume from a checkpoint between two epochs",
+            )
+        if state is self._opened:
+            self._state.restore(self._data, self._captured)
+        else:
+            self._state.restore(self._data, state.get("data", {}))
+            self._capture()
+        self._opened = state
+        return self.source.reopen(epoch, drawn, state)
+
+    def position(self) -> dict[str, Any]:
+        if self._captured:  # what has not changed since, such as a cache that is full, is saved once
+            is_same = self._state.digest(self._data) == self._digest
+            self._opened["data"] = None if is_same else self._captured
+        return self.source.position()
 
 
 @final
-class CommonBatches:
-    """An iterator with random numbers of its own, from where the generators are when it is made.
+class Limited(Wrapped):
+    """The first batches of each epoch; a limit that is changed is in force from the next one on."""
 
-    Arguments:
-        iterator: that of the data.
-        generators: those that it may draw from, which have other numbers for whoever else draws.
-        state: of the epoch, in which it is noted that it has such numbers, once there is a batch.
+    def __init__(self, source: Source, limit: BatchLimit) -> None:
+        super().__init__(source)
+        self._limit = limit
 
-    Attributes:
-        iterator: the same.
-        states: of the generators, for the next item.
-    """
+    def open(self, epoch: int, indices: Any = None) -> Opened:
+        opened = self.source.open(epoch, indices)
+        if (most := self._limit.of(opened.length)) is None:
+            return opened
+        opened.state["limit"] = most
+        length = None if opened.length is None else min(opened.length, most)
+        return opened._replace(batches=itertools.islice(opened.batches, most), length=length)
 
-    def __init__(self, iterator: Iterator[Any], generators: Sequence[AnyGenerator], state: dict[str, Any]) -> None:
-        self.iterator, self._generators, self._state = iterator, generators, state
-        self.states = [generator.get_state() for generator in generators]
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        self._state["common"] = True
-        with RandomAside(self._generators):
-            for generator, state in zip(self._generators, self.states, strict=True):
-                generator.set_state(state)
-            try:
-                return next(self.iterator)
-            finally:
-                self.states = [generator.get_state() for generator in self._generators]
+    def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Any:
+        batches = self.source.reopen(epoch, drawn, state)
+        return itertools.islice(batches, state["limit"] - drawn) if "limit" in state else batches
 
 
 @final
 class Common(Wrapped):
-    """A source under random numbers that follow from the seed and the epoch, and are of no rank.
+    """A source under random numbers that follow from the seed of the run and the epoch, and are of no rank.
 
     Global generators differ between ranks, for dropout, and those that data holds may. An epoch that was begun so is
-    continued so, by one process too, which opens its epochs otherwise.
-
-    Arguments:
-        source: that of the data.
-        data: the data, which may hold generators.
-        seed: of the run.
-        is_shared: False in one process. Default: True.
+    continued so, by one process too, which opens its epochs otherwise: there it is not shared.
     """
 
-    def __init__(self, source: Source, data: Any, seed: int, *, is_shared: bool = True) -> None:
+    def __init__(self, source: Source, data: Any, seed: int, *, is_shared: bool) -> None:
         super().__init__(source)
         self._data, self._seed, self._is_shared = data, seed, is_shared
-        self._batches: CommonBatches | None = None
-        self._states: list[Any] = []  # loaded from a checkpoint, until the epoch is opened again
+        self._states: list[Any] = []  # of the generators, for the next batch; none in an epoch of one process
 
-    def _generators(self) -> list[AnyGenerator]:
-        return [*HOST.values(), *generators_of(self._data)]
-
-    def open(self, epoch: int) -> Opened:
-        self._batches, self._states = None, []
+    def open(self, epoch: int, indices: Any = None) -> Opened:
+        self._states = []
         if not self._is_shared:
-            return self._source.open(epoch)
+            return self.source.open(epoch, indices)
         generators = self._generators()
         with RandomAside(generators):
             seed_all(derived_seed(self._seed, epoch), generators)
-            opened = self._source.open(epoch)
-            self._batches = CommonBatches(opened.batches, generators, opened.state)
-        return opened._replace(batches=self._batches)
+            opened = self.source.open(epoch, indices)
+            self._states = [generator.get_state() for generator in generators]
+        opened.state["common"] = True
+        return opened._replace(batches=self._drawn(opened.batches, generators))
 
-    def reopen(self, epoch: int, drawn: int, state: dict[str, Any], again: int = 0) -> Iterator[Any]:
+    def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Any:
+        loaded, self._states = self._states, []
+        if not (self._is_shared or "common" in state):
+            return self.source.reopen(epoch, drawn, state)
+        state["common"] = True
         generators = self._generators()
         with RandomAside(generators):
             # Data that keeps its position does not say what it has drawn; what is replayed is seeded as it was.
             seed_all(derived_seed(self._seed, epoch, drawn), generators)
-            iterator = self._source.reopen(epoch, drawn, state, again)
-            self.redrawn = self._source.redrawn
-            for generator, saved in zip(generators, self._states, strict=False):
+            batches = self.source.reopen(epoch, drawn, state)
+            for generator, saved in zip(generators, loaded, strict=False):
                 generator.set_state(saved)
-            self._batches = CommonBatches(iterator, generators, state)
-        return self._batches
+            self._states = [generator.get_state() for generator in generators]
+        return self._drawn(batches, generators)
 
-    def release(self, batches: Iterator[Any]) -> bool:
-        return super().release(batches.iterator if isinstance(batches, CommonBatches) else batches)
+    def _generators(self) -> list[AnyGenerator]:
+        return [*generators_of(self._data), *HOST.values()]
+
+    def _drawn(self, batches: Iterator[Any], generators: list[AnyGenerator]) -> Iterator[Any]:
+        while True:
+            with RandomAside(generators):
+                for generator, state in zip(generators, self._states, strict=False):
+                    generator.set_state(state)
+                batch = next(batches, NOTHING)
+                self._states = [generator.get_state() for generator in generators]
+            if batch is NOTHING:
+                return
+            yield batch
 
     def position(self) -> dict[str, Any]:
-        position = super().position()
-        if position and self._batches is not None and not self.replays:
-            position["common"] = list(self._batches.states)
-        return position
+        position = self.source.position()
+        return position | {"common": list(self._states)} if position and self._states and not self.replays else position
 
-    def load_position(self, position: dict[str, Any], *, inside: bool) -> None:
-        self._states = list(position.pop("common", ())) if inside else []
-        super().load_position(position, inside=inside)
+    def load_position(self, position: dict[str, Any]) -> None:
+        self._states = list(position.get("common", ()))
+        self.source.load_position(position)

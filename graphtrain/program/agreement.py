@@ -34,9 +34,8 @@ from graphtrain.errors import (
 from graphtrain.program.requests import Requests
 from graphtrain.ranks import Failure, LostRankError, Ranks, Record
 from graphtrain.ranks.current import leave
-from graphtrain.state.random import RandomAside, global_generators, seed_everything
-from graphtrain.storage.decoding import unpack
-from graphtrain.storage.encoding import Tensors, pack
+from graphtrain.state.generators import RandomAside, global_generators, seed_everything
+from graphtrain.storage.encoding import Tensors, pack, unpack
 
 if TYPE_CHECKING:
     from graphtrain.ranks.buckets import EarlySums
@@ -148,7 +147,7 @@ class Agreement:
         For one process, nothing is gathered.
 
         Arguments:
-            partial: a record with the fields known to the caller: `digest`, `payload_bytes`, `has_failed`, `has_batch`,
+            partial: a record with the fields known to the caller: `digest`, `payload_bytes`, `has_batch`,
                 `length` and `samples`. The others are filled in here. Default: none is known.
             carried: at most as many bytes as there is room for.
 
@@ -211,7 +210,7 @@ class Agreement:
             return [value]
         payload = pack(value, "gathered", Tensors("gathered"))
         records = self.synchronise("gather", Record(payload_bytes=len(payload)))
-        return [unpack(each, {}) for each in self._gather_payloads(payload, records)]
+        return [unpack(each) for each in self._gather_payloads(payload, records)]
 
     @contextlib.contextmanager
     def drawing_alike(self) -> Iterator[None]:

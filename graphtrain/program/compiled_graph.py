@@ -34,7 +34,7 @@ from graphtrain.program.triggers import Triggers, refuse_fractions
 from graphtrain.program.visits import Aspect, Visits
 from graphtrain.program.whole_run import WholeRun
 from graphtrain.report.recorder import Recorder
-from graphtrain.storage.run_directory import Retention
+from graphtrain.storage.retention import Retention
 
 
 @final
@@ -79,10 +79,6 @@ class Liveness:
         """True if a batch that was fetched is among them."""
         fetched = {path for node in self._program.nodes if is_fetching(node) for path in node.plan_node.own_writes}
         return bool(fetched & self.names(position, ended))
-
-    def comes_between_batches(self) -> bool:
-        """True if there is a position at which no batch is alive."""
-        return any(not node.bypassed and not self.has_batch(node.index) for node in self._program.nodes)
 
     def transient(self, position: int, ended: bool = False) -> list[str]:
         """Those that are declared transient; where there are any, it is not a save point."""

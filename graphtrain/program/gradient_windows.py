@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
 
-from graphtrain.data.shares import WindowCounter, Windows
+from graphtrain.data.shares import Windows
 from graphtrain.kind import Field
 from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 from graphtrain.program.cells import Cells
@@ -59,14 +59,19 @@ class GradientWindows:
         """The windows that the batches of a node fill, among several ranks: those open, or those that open next."""
         assert self._rounds is not None, "asked by several ranks"
         trained_on = self._rounds.trained_on(node)
-        filled = [
-            WindowCounter(counter.path, counter.fields, field.name, field.window, self.next_size(counter, field))
+        filled = {
+            counter.path: self._left(counter, field)
             for counter, field in self.counters
             if field.window is not None
             and field.target is not None
             and any(trained & set(counter.plan_node.optimizers) for trained in trained_on)
-        ]
-        return Windows(filled, are_expected=not filled and bool(trained_on))
+        }
+        return Windows(filled, not filled and bool(trained_on))
+
+    def _left(self, counter: ProgramNode, field: Field) -> Callable[[], int]:
+        """A call that returns how many micro-batches the open window still takes, or the one that opens next."""
+        fields, count, window, size = counter.fields, field.name, str(field.window), self.next_size(counter, field)
+        return lambda: int((fields[window] if fields[count] else size()) - fields[count])
 
     def rewired(self, kept: Iterable[ProgramNode]) -> None:
         """Let nodes kept from another graph fill the windows of this one."""

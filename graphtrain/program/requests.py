@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, final
 
-from graphtrain.storage.run_directory import Retention
+from graphtrain.storage.retention import Retention
 
 # stop: a signal arrived. save: a checkpoint is requested. written: one was written,
 # or failed. reached: the amount given as `until` is reached. breakpoint: the node given as `before` is next. pause: of

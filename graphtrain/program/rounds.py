@@ -17,7 +17,7 @@ from graphtrain.kind.fields import IDLE, ROUND
 from graphtrain.plan.scope import ResourceTarget, SlotTarget, leaves, outputs_of
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.bind import Program, ProgramNode
-from graphtrain.state.random import RandomAside, global_generators
+from graphtrain.state.generators import RandomAside, global_generators
 
 Act = Callable[[], Any]
 

@@ -17,10 +17,11 @@ from graphtrain.errors import CheckpointError
 from graphtrain.names import plainly_named, quoted
 from graphtrain.program.bind import ProgramNode
 from graphtrain.program.rounds import is_fetching
-from graphtrain.state.drift import OTHER_SUBMODULES
-from graphtrain.state.generators import generator_of, without_generators
+from graphtrain.state.changes import OTHER_SUBMODULES, changes
+from graphtrain.state.generators import AnyGenerator, any_generator, named_generators, without_generators
 from graphtrain.state.objects import MISFITS
-from graphtrain.state.random import capture_random, restore_random
+from graphtrain.state.optimizers import kept_groups
+from graphtrain.state.restore import restore
 from graphtrain.state.weights import weights_of
 from graphtrain.storage.strides import DEVICES
 
@@ -43,6 +44,9 @@ class Exemptions:
 
     fresh: Collection[str] = ()
     replaced: Collection[str] = ()
+
+
+EVERYTHING = Exemptions()
 
 
 @dataclass(frozen=True)
@@ -78,37 +82,44 @@ def _state_of(run: StatefulObjects, name: str, resource: Any) -> Any:
 
 
 def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions) -> Iterator[str]:
-    if run.baseline is not None:
-        run.baseline.note_marks()
     for name in sorted(
         name for name in set(saved) - set(run.objects.stateful) - set(exempt.fresh) if not run.is_left_out(name)
     ):
         raise CheckpointError(f"the checkpoint has the state of `{name}`, which was not supplied now")
-    for name, resource in run.objects.modules_first():
-        if name in exempt.fresh:
-            continue
-        if name not in saved and name in run.copies:
-            continue
-        if name not in saved and name in run.resources:
-            raise CheckpointError(f"the checkpoint has no state of `{name}`, which is new")
-        if name not in saved:  # it is new inside something that was supplied
-            yield f"{name} new, as set up"
-            continue
-        if name in run.objects.optimizers:
-            _expect_same_parameters(run, name)
-        try:
-            run.objects.load(name, saved[name])
-        except MISFITS as error:
-            reason = str(error).strip().replace("\n\t", "\n    ")
-            hint = "make it as in the saved run; or begin another run, with another --run-dir"
-            if name in run.objects.optimizers and len(saved[name].get("param_groups", ())) > len(resource.param_groups):
-                hint = "a group that was added during training is missing after `setup`: add it in `setup`"
-            raise CheckpointError(f"the state of `{name}` no longer fits: {reason}", hint) from None
+    with kept_groups(run.objects.optimizers.values()):
+        # Modules first: an optimizer casts what it loads to the dtype and the device of its parameters.
+        for name, resource in sorted(run.objects.stateful.items(), key=lambda item: item[0] not in run.objects.modules):
+            if name in exempt.fresh or (name not in saved and name in run.copies):
+                continue
+            if name not in saved and name in run.resources:
+                raise CheckpointError(f"the checkpoint has no state of `{name}`, which is new")
+            if name not in saved:  # it is new inside something that was supplied
+                yield f"{name} new, as set up"
+                continue
+            _load(run, name, resource, saved[name])
     # A copy that no node made when the checkpoint was written: it is made of what was just loaded.
     for name, source in run.copies.items():
         if name in run.objects.stateful and name not in saved and name not in exempt.fresh:
             run.objects.load(name, _state_of(run, source, run.objects.stateful[source]))
             yield f"{name} new, a copy of {source}"
+
+
+def _load(run: StatefulObjects, name: str, resource: Any, state: Any) -> None:
+    """Load the state of one object.
+
+    Raises:
+        CheckpointError: it does not fit.
+    """
+    if name in run.objects.optimizers:
+        _expect_same_parameters(run, name)
+    try:
+        run.objects.load(name, state)
+    except MISFITS as error:
+        reason = str(error).strip().replace("\n\t", "\n    ")
+        hint = "make it as in the saved run; or begin another run, with another --run-dir"
+        if name in run.objects.optimizers and len(state.get("param_groups", ())) > len(resource.param_groups):
+            hint = "a group that was added during training is missing after `setup`: add it in `setup`"
+        raise CheckpointError(f"the state of `{name}` no longer fits: {reason}", hint) from None
 
 
 def _restore_gradients(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
@@ -141,7 +152,7 @@ def add_groups(run: StatefulObjects, saved: Section) -> None:
 
 def _parameters_of(run: StatefulObjects, optimizer: torch.optim.Optimizer) -> list[str]:
     """The paths of the parameters in each group, as one text, which is quick to save."""
-    paths = {key: each.path for key, each in run.baseline.reachable.by_id.items()} if run.baseline is not None else {}
+    paths = {key: each.path for key, each in run.snapshot.reachable.by_id.items()} if run.snapshot is not None else {}
     for name, module in run.objects.modules.items():  # also of one that has replaced another
         paths |= {id(each): f"{name}.{key}" for key, each in plainly_named(module.named_parameters())}
     groups = [[paths.get(id(each), "a parameter") for each in group["params"]] for group in optimizer.param_groups]
@@ -251,45 +262,48 @@ def _restore_slots(run: StatefulObjects, saved: Section, exempt: Exemptions) -> 
 
 
 def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
-    drift, run.states = run.drift(run.states), {}
-    run.writer, run.changed = drift.writer, frozenset(drift.section)
+    changed, run.states = run.changes(run.states), {}
+    run.writer, run.changed = changed.writer, frozenset(changed.section)
     lost, device = run.objects.lost(run.path_of), torch.device(run.program.resources.get("device", "cpu")).type
     run.unknown = [
         *lost,
         *[
             f"{path} has changed since `rewire` supplied it, and is in no `state_dict`"
             for further in run.further
-            for path in further.drift().section
+            for path in changes(further).section
         ],
         # Parts that a module lost or gained are reported once, by its parameters.
-        *[line for line in drift.unknown if not (lost and OTHER_SUBMODULES in line)],
+        *[line for line in changed.unknown if not (lost and OTHER_SUBMODULES in line)],
         *run.data_state.unsaved,
         *([] if device in ("cpu", *DEVICES) else [_OF_ANOTHER_DEVICE.format(device)]),
     ]
-    return drift.section
+    return changed.section
 
 
 def _restore_reachable(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
-    if run.baseline is not None:
-        run.baseline.restore(saved, left=run.data_state.left, reader=run.reader)
+    if run.snapshot is not None:
+        restore(run.snapshot, saved, reader=run.reader)
     run.reader = None
-    run.objects.part_gradients(run.gradients)
+    run.objects.separate_gradients(run.gradients)
     run.gradients = {}
 
 
+def _generators(run: StatefulObjects) -> dict[str, AnyGenerator]:
+    """Those of the process, and those in resources."""
+    return {**named_generators(), **{name: any_generator(value) for name, value in run.generators.items()}}
+
+
 def _capture_generators(run: StatefulObjects, alive: set[int]) -> Section:
-    held = {name: generator_of(value) for name, value in run.generators.items()}
-    return {**capture_random(), "generators": {name: value.get_state() for name, value in held.items() if value}}
+    return {name: generator.get_state() for name, generator in _generators(run).items()}
 
 
 def _restore_generators(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
-    restore_random(dict(saved))
-    for name, state in saved["generators"].items():
+    generators = _generators(run)
+    for name, state in saved.items():
         resource = name.rpartition("/")[0]
-        generator = generator_of(run.generators.get(name))
-        if generator is not None:
-            generator.set_state(state)
-        elif not run.is_left_out(resource):
+        if name in generators:
+            generators[name].set_state(state)
+        elif resource and not run.is_left_out(resource):
             raise CheckpointError(
                 f"the checkpoint has the state of a random generator of `{resource}`, which has no such one now",
                 "make it again in `setup`; or, if this is other data on purpose: "

@@ -20,6 +20,7 @@ from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.rounds import is_fetching
 from graphtrain.program.run_state import (
     AFTER_SETUP,
+    EVERYTHING,
     OF_TIMED_ROWS,
     SECTIONS,
     Exemptions,
@@ -29,18 +30,18 @@ from graphtrain.program.run_state import (
     essential_progress,
 )
 from graphtrain.report.recorder import Recorder
-from graphtrain.state.baseline import Baseline
-from graphtrain.state.category import is_users
-from graphtrain.state.codec import StateReader, StateWriter, parts_in, shown_path
-from graphtrain.state.contents import CONSTANTS
-from graphtrain.state.data_content import DataContent
-from graphtrain.state.drift import NO_DRIFT, Drift
+from graphtrain.state.changes import NO_CHANGES, StateChanges, changes
+from graphtrain.state.codec import StateReader, StateWriter, shown_path
+from graphtrain.state.kinds import CONSTANTS, is_users
 from graphtrain.state.objects import SavedObjects
-from graphtrain.state.reachable import is_within, keeps_state
+from graphtrain.state.places import parts_in
+from graphtrain.state.reachable import keeps_state
+from graphtrain.state.restore import reader_of
+from graphtrain.state.snapshot import StateSnapshot
 from graphtrain.state.weights import uncompiled
-from graphtrain.storage.encoding import Packed, UnsaveableError
+from graphtrain.storage.encoding import Encoded, UnsaveableError
 from graphtrain.storage.sharing import MustBeEqual
-from graphtrain.storage.state_files import state_digest
+from graphtrain.storage.state_files import local_of, state_digest
 
 # Optimizers in a list that is a resource; a list of batches may be long, and is not searched.
 _MOST_LISTED = 64
@@ -65,7 +66,6 @@ def _in_transit(node: ProgramNode) -> list[str]:
     ]
 
 
-_EVERYTHING = Exemptions()
 _NO_COPIES: Mapping[str, str] = MappingProxyType({})
 
 
@@ -81,7 +81,7 @@ class StatefulObjects:
         objects: those with a `state_dict`: resources, and once the run has begun, those in resources.
         generators: random generators in resources: ``"train_data/0"``.
         data_state: that of the data; nodes report to it.
-        baseline: what was reachable when the run began; None before.
+        snapshot: what was reachable when the run began; None before.
         further: the state reachable from objects that `rewire` supplied, of which only a `state_dict` is saved.
         unknown: a line for everything that the last capture could not describe.
     """
@@ -104,7 +104,7 @@ class StatefulObjects:
             for number, generator in enumerate(held_generators(value))
         }
         self.data_state: DataState = program.resources.get("data_state", DataState())
-        self.baseline: Baseline | None = None
+        self.snapshot: StateSnapshot | None = None
         self.resources = resources
         self.unknown: list[str] = []
         self.states: Section = {}  # the `state_dict` of each, while they are captured
@@ -113,9 +113,8 @@ class StatefulObjects:
         self.gradients: dict[str, Any] = {}  # by module, while a state is restored
         self.writer: StateWriter | None = None  # while a state is captured
         self.reader: StateReader | None = None  # while a state is restored
-        self.data_content: DataContent | None = None  # None before the run has begun
         self.changed: frozenset[str] = frozenset()  # the paths that the last capture has described
-        self.further: list[Baseline] = []
+        self.further: list[StateSnapshot] = []
 
     def begin(self, left_out: Collection[str] = (), run: Any = None) -> None:
         """List what is reachable, before anything has changed.
@@ -149,13 +148,12 @@ class StatefulObjects:
             if id(parameter) not in owned
         }
         elsewhere = loose | {id(run), *map(id, self.generators.values())}
-        baseline = Baseline(roots, data, covered, elsewhere, left_out)
-        self.data_content = DataContent(baseline)
-        places = list(baseline.places()) if left_out else []
+        snapshot = StateSnapshot(roots, data, covered, elsewhere, left_out)
+        places = list(snapshot.places()) if left_out else []
         for path in left_out:
             if path not in places:
                 raise UsageError(f"not_state: there is no `{path}`", suggestion(path, places))
-        self.track(baseline)
+        self.track(snapshot)
 
     def _data(self, resources: Mapping[str, Any]) -> tuple[list[str], list[str]]:
         """The names of data among some resources, and of those whose position, as nodes save it, is all of their state.
@@ -172,37 +170,36 @@ class StatefulObjects:
                     kept.append(name)
         return data, kept
 
-    def track(self, baseline: Baseline, former: StatefulObjects | None = None) -> None:
-        """Save the differences from a baseline, and the objects with a `state_dict` that it lists.
+    def track(self, snapshot: StateSnapshot, former: StatefulObjects | None = None) -> None:
+        """Save the differences from a snapshot, and the objects with a `state_dict` that it lists.
 
         Arguments:
             former: those of the run so far, whose set-up is kept. Default: everything is set up now.
         """
-        self.baseline = self.data_state.baseline = baseline
-        reached = baseline.reachable.by_path
+        self.snapshot = self.data_state.snapshot = snapshot
+        reached = snapshot.reachable.by_path
         # `rewire` has replaced some objects since the run began.
         supplied_again = {
             name: value
             for name, value in self.resources.items()
             if name in reached and reached[name].value is not value and keeps_state(reached[name].value)
         }
-        baseline.replace(supplied_again)
+        snapshot.replaced = supplied_again
         objects = self.objects
-        for path in filter(baseline.is_left_out, [*objects.stateful]):
+        for path in filter(snapshot.is_left_out, [*objects.stateful]):
             objects.drop(path)
         known = {id(value) for value in objects.stateful.values()}
-        for path, value in baseline.stateful.items():
-            is_left = baseline.is_left_out(path) or baseline.is_replaced(path)
+        for path, value in snapshot.stateful.items():
+            is_left = snapshot.is_left_out(path) or snapshot.is_replaced(path)
             if id(value) not in known and not is_left:
                 objects.add(path, value)
-        self.data_state.objects = frozenset(map(id, objects.stateful.values()))
         objects.note_forms(former.objects if former is not None else None)
         if former is not None:
-            self._track_further(baseline, former)
+            self._track_further(snapshot, former)
 
-    def _track_further(self, baseline: Baseline, former: StatefulObjects) -> None:
+    def _track_further(self, snapshot: StateSnapshot, former: StatefulObjects) -> None:
         """Note objects supplied since the run began, of which only the `state_dict` is saved."""
-        listed, known = baseline.reachable, {id(value) for _, value in by_name(former.resources, former.program.drawn)}
+        listed, known = snapshot.reachable, {id(value) for _, value in by_name(former.resources, former.program.drawn)}
         further = {
             name: value
             for name, value in by_name(self.resources, self.program.drawn)
@@ -212,17 +209,17 @@ class StatefulObjects:
         if further:
             self.further = [
                 *former.further,
-                Baseline(further, *self._data(further), listed.by_id, baseline.left_out, with_code=False),
+                StateSnapshot(further, *self._data(further), listed.by_id, snapshot.left_out, with_code=False),
             ]
 
     def is_left_out(self, path: str) -> bool:
         """True for a path that is declared not to be state."""
-        return self.baseline is not None and self.baseline.is_left_out(path)
+        return self.snapshot is not None and self.snapshot.is_left_out(path)
 
     @property
     def left_out(self) -> tuple[str, ...]:
         """The paths that are declared not to be state."""
-        return self.baseline.left_out if self.baseline is not None else ()
+        return self.snapshot.left_out if self.snapshot is not None else ()
 
     def set_up(self) -> dict[str, Any]:
         """The objects with a `state_dict` made by `setup`, and optimizers in a list.
@@ -240,10 +237,10 @@ class StatefulObjects:
 
     def path_of(self, parameter: torch.Tensor) -> str:
         """The path of a parameter when the run began; empty if it was not reachable."""
-        if self.baseline is None:
+        if self.snapshot is None:
             return ""
-        reached = self.baseline.reachable.find(parameter)
-        return "" if reached is None or self.baseline.is_replaced(reached.path) else reached.path
+        reached = self.snapshot.reachable.find(parameter)
+        return "" if reached is None or self.snapshot.is_replaced(reached.path) else reached.path
 
     def parameter_at(self, path: str) -> torch.Tensor:
         """The parameter at that path.
@@ -251,8 +248,8 @@ class StatefulObjects:
         Raises:
             CheckpointError: there is none.
         """
-        baseline = self.baseline
-        known = baseline.reachable.by_path if baseline is not None and not baseline.is_replaced(path) else {}
+        snapshot = self.snapshot
+        known = snapshot.reachable.by_path if snapshot is not None and not snapshot.is_replaced(path) else {}
         reached = known.get(path)
         if reached is None or not isinstance(reached.value, torch.Tensor):
             raise CheckpointError(
@@ -262,13 +259,12 @@ class StatefulObjects:
         return reached.value
 
     def not_restored(self) -> list[str]:
-        """A line for everything that was saved and no longer has a place, or has changed."""
-        missing = self.baseline.not_restored if self.baseline is not None else ()
-        return [*missing, *self.data_state.not_as_before()]
+        """A line for all data that is not as it was."""
+        return self.data_state.not_as_before()
 
-    def drift(self, states: Mapping[str, Any] | None = None) -> Drift:
-        """The changes since the run began that nothing else saves; `states` as for `Baseline.drift`."""
-        return self.baseline.drift(states=states) if self.baseline is not None else Drift(NO_DRIFT)
+    def changes(self, states: Mapping[str, Any] | None = None) -> StateChanges:
+        """What has changed since the run began and nothing else saves; `states` as for `changes` of `state`."""
+        return changes(self.snapshot, states=states) if self.snapshot is not None else NO_CHANGES
 
     def capture(self, alive: set[int], sections: Collection[str] = tuple(SECTIONS)) -> RunState:
         """The present state, sharing tensors with the run; `alive` are the slots that will be read."""
@@ -330,12 +326,18 @@ class StatefulObjects:
         Raises:
             CheckpointError: it refers to something that does not exist.
         """
-        if not isinstance(value, Packed):
+        if not isinstance(value, Encoded):
             return value
-        assert self.reader is not None, "values are encoded by references to what a baseline lists"
+        assert self.reader is not None, "values are encoded by references to what a snapshot lists"
         return self.reader.unpack(value)
 
-    def essential_parts(self, state: RunState) -> dict[str, Section]:
+    def divided(self, state: RunState) -> tuple[dict[str, Section], dict[str, Any]]:
+        """The sections that a continuation depends on, and the rest of the state, for a checkpoint."""
+        sections = state.sections()
+        essential = {**sections, **self._essential_parts(state)}
+        return essential, local_of(sections, essential)
+
+    def _essential_parts(self, state: RunState) -> dict[str, Section]:
         """For sections of which the continuation depends only on a part: that part."""
         parts: dict[str, Section] = {"progress": essential_progress(self, state.progress)}
         if self.program.records_by_time:
@@ -366,7 +368,7 @@ class StatefulObjects:
         Arguments:
             in_transit: False to leave out values in transit. Default: with them.
         """
-        essential = {**state.sections(), **self.essential_parts(state)}
+        essential = {**state.sections(), **self._essential_parts(state)}
         if not in_transit:
             progress = {path: dict(fields) for path, fields in essential["progress"].items()}
             for _, table, names in self._tables(progress, {}):
@@ -397,14 +399,13 @@ class StatefulObjects:
 
     def differs_from(self, saved: Section) -> list[str]:
         """A line for restored state that differs from the saved one, because `setup` made something else before."""
-        now = self.drift().section
-        paths = [path for path in sorted({*now, *saved}) if _text_of(now.get(path)) != _text_of(saved.get(path))]
-        paths = [path for path in paths if not is_within(path, self.data_state.left)]
+        now = self.changes().section
+        paths = [path for path in sorted(now) if _text_of(now[path]) != _text_of(saved.get(path))]
         what = "is not what it was when it was saved: `setup` makes something else"
         return [f"{shown_path(path)} {what}" for path in paths]
 
     def restore(
-        self, state: RunState, exempt: Exemptions = _EVERYTHING, sections: Collection[str] = tuple(SECTIONS)
+        self, state: RunState, exempt: Exemptions = EVERYTHING, sections: Collection[str] = tuple(SECTIONS)
     ) -> list[str]:
         """Restore everything that nodes are set up from: all but the random generators.
 
@@ -414,9 +415,10 @@ class StatefulObjects:
         Raises:
             CheckpointError: a resource has changed its shape, or is missing.
         """
-        if self.baseline is not None and "resources" in sections:
+        if self.snapshot is not None and "resources" in sections:
             encoded = {"reachable": state.reachable, "progress": state.progress, "slots": state.slots}
-            self.reader = self.baseline.reader(encoded)
+            self.reader = reader_of(self.snapshot, encoded)
+        self.data_state.saved = state.reachable
         self.objects.reshape(state.modules, state.resources, exempt.fresh)
         self.saved_optimizers = state.optimizers
         add_groups(self, state.optimizers)

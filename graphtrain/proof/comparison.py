@@ -15,7 +15,7 @@ import torch
 from graphtrain.plain import is_scalar
 from graphtrain.printable import one_line, shorten
 from graphtrain.state.weights import dtype_and_shape
-from graphtrain.storage.encoding import Packed
+from graphtrain.storage.encoding import Encoded, SavedTensor
 from graphtrain.storage.run_directory import METRICS_FILE
 
 # In this order the first difference is the likely cause, such as a lost counter, and the rest follows from it.
@@ -94,9 +94,11 @@ def _walk(path: str, expected: Any, actual: Any, comparison: StateComparison) ->
                     how = "was not there" if key in actual else "is missing now"
                     comparison.differences.append(StateDifference(f"{prefix}{key}", how))
             return
-        case Packed(), Packed():
+        case Encoded(), Encoded():
             _walk(path, expected.data, actual.data, comparison)
-            _walk(path, expected.tensors, actual.tensors, comparison)
+            return
+        case SavedTensor(), SavedTensor():
+            _walk(path, expected.tensor, actual.tensor, comparison)
             return
         case (torch.Tensor(), torch.Tensor()) | (numpy.ndarray(), numpy.ndarray()):
             comparison.tensors += 1

@@ -26,9 +26,9 @@ from graphtrain.program.loop import Loop, Transition
 from graphtrain.program.run_state import OF_TIMED_ROWS
 from graphtrain.proof.comparison import StateDifference, compare
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
+from graphtrain.storage.lock import LOCK_FILE
 from graphtrain.storage.manifest import checkpoint_paths
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, METRICS_FILE
-from graphtrain.storage.run_files import LOCK_FILE
 from graphtrain.storage.state_files import Sections
 from graphtrain.trainer.breakpoints import at_limit, parse_amount, with_breakpoints
 from graphtrain.trainer.trainer import Trainer
@@ -116,7 +116,7 @@ class CutTraining:
         outcome = trainer.run_to(self._transitions)
         compiled = self._compiled
         state = compiled.state.capture(set())  # progress is compared, not what is in transit
-        essential = compiled.state.essential_parts(state)["progress"]
+        essential = compiled.state.essential(state)["progress"]
         program, names = compiled.program, {path: [*fields] for path, fields in essential.items()}
         trained = TrainedRun(self._count, names, tuple(program.timed()), program.records_by_time, tuple(self._cuts))
         saved = checkpoint_paths(self._run_dir / CHECKPOINTS_FOLDER)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +12,8 @@ from graphtrain.errors import CheckpointError
 from graphtrain.ranks import current_ranks
 from graphtrain.report.run import Run
 from graphtrain.storage.checkpoint import SavedCheckpoint
-from graphtrain.storage.run_directory import (
-    CHECKPOINTS_FOLDER,
-    METRICS_FILE,
-    STARTS_FILE,
-)
-from graphtrain.storage.store import FolderStore
+from graphtrain.storage.manifest import checkpoint_number, checkpoint_paths
+from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, STARTS_FILE
 
 
 @dataclass(frozen=True)
@@ -57,7 +52,6 @@ class RunHistory:
     def __init__(self, run_dir: Path, notify: Callable[[str], None]) -> None:
         self.path = run_dir
         self._notify = notify
-        self._folder = FolderStore(run_dir / CHECKPOINTS_FOLDER, notify)
         # The checkpoint that each start of the run resumed from, None for the beginning; empty if it is not known.
         self._starts = [start["checkpoint"] for start in Run(run_dir).starts]
 
@@ -67,11 +61,8 @@ class RunHistory:
         Arguments:
             spans: only the newest, with this many spans with batches between them. Default: all.
         """
-        metrics = self.path / METRICS_FILE
-        # A resume from an earlier checkpoint cuts the metrics back: later checkpoints were abandoned.
-        metrics_bytes = metrics.lstat().st_size if os.path.lexists(metrics) else 0
         newest_first: list[SavedCheckpoint] = []
-        for path in reversed(self._folder.paths()):
+        for path in reversed(checkpoint_paths(self.path / CHECKPOINTS_FOLDER)):
             if spans is not None and _trained_spans(newest_first) >= spans:
                 break
             try:
@@ -79,8 +70,7 @@ class RunHistory:
             except CheckpointError as error:
                 self._notify(f"skipped a damaged checkpoint: {error.message}")
                 continue
-            abandoned = newest_first and not checkpoint.leads_to(newest_first[-1])
-            if abandoned or checkpoint.manifest.metrics_bytes > metrics_bytes:
+            if newest_first and newest_first[-1].manifest.follows < checkpoint_number(path):
                 self._notify(f"skipped {path.name}: the run was resumed from an earlier checkpoint")
                 continue
             newest_first.append(checkpoint)
@@ -98,7 +88,7 @@ class RunHistory:
             return segments
         oldest = lineage[0]
         # The first checkpoints were deleted, not replaced.
-        if oldest.manifest.first_number(oldest.path) != 1:
+        if oldest.manifest.follows:
             return segments
         if reason := self.why_not_from_the_beginning(oldest):
             self._notify(f"skipped the span before {oldest.path.name}: {reason}")
@@ -110,7 +100,7 @@ class RunHistory:
             return reason
         if start.manifest.in_force != goal.manifest.in_force:
             return "hyper-parameters were changed in between"
-        if start.returns != goal.returns:
+        if start.manifest.returns != goal.manifest.returns:
             return "the run returned to an earlier checkpoint in between"
         # A graph that was changed when the run resumed from `start` is replayed from there; one that was changed
         # later, at a node that no checkpoint tells, is not.
@@ -126,7 +116,7 @@ class RunHistory:
             return f"the run started from {self._starts[0]} of another run"
         if reason := _why_not_by_as_many(oldest):
             return reason
-        if oldest.returns:
+        if oldest.manifest.returns:
             return "the run returned to an earlier checkpoint in it"
         if not oldest.manifest.about.get("command"):
             return "the run was not started by the command, so that the seed of its setup is not known"
@@ -135,8 +125,8 @@ class RunHistory:
 
 def _why_not_by_as_many(goal: SavedCheckpoint) -> str:
     """Why the present number of processes cannot repeat the training to a checkpoint; empty if it can."""
-    now = current_ranks().world_size
-    return "" if goal.ranks == now else f"it was trained by {_processes(goal.ranks)}, whose bits {now} cannot repeat"
+    ranks, now = goal.manifest.ranks, current_ranks().world_size
+    return "" if ranks == now else f"it was trained by {_processes(ranks)}, whose bits {now} cannot repeat"
 
 
 def _processes(number: int) -> str:
@@ -145,5 +135,6 @@ def _processes(number: int) -> str:
 
 def _trained_spans(lineage: list[SavedCheckpoint]) -> int:
     """The number of spans between checkpoints with batches: the one at the very end of a run has none."""
-    moments = [(checkpoint.trained, checkpoint.manifest.clock_of, checkpoint.manifest.clocks) for checkpoint in lineage]
+    facts = [checkpoint.manifest for checkpoint in lineage]
+    moments = [(each.step, each.epoch, each.clock_of, each.clocks) for each in facts]
     return sum(start != goal for start, goal in itertools.pairwise(moments))

@@ -117,7 +117,7 @@ class _Reexecution:
         if self._goal.manifest.sharded:
             from graphtrain.resume.sharded import assembled  # which few runs need
 
-            self._goal = assembled(self._goal, compiled.state.objects.modules.values())
+            self._goal, _ = assembled(self._goal, compiled.state.objects.modules.values(), current_ranks().rank)
         if self._start_time is None:  # called again where the run was rewired
             self._start_time, self._batches = time.monotonic(), 0
         self._goal_index = compiled.locate(self._goal_path, self._goal.sections["slots"], self._goal_ended)

@@ -10,7 +10,6 @@ from graphtrain.ranks.current import is_one_of_several as is_one_of_several
 from graphtrain.ranks.current import on_all_ranks as on_all_ranks
 from graphtrain.ranks.current import prints as prints
 from graphtrain.ranks.current import using_ranks as using_ranks
-from graphtrain.ranks.ranks import Alone as Alone
 from graphtrain.ranks.ranks import LostRankError as LostRankError
 from graphtrain.ranks.ranks import Ranks as Ranks
 from graphtrain.ranks.ranks import Record as Record

@@ -1,9 +1,8 @@
 """Gradients summed over ranks in buckets that depend on nothing but the parameters, and buffers given to all ranks.
 
 The last bits of a sum over more than two ranks depend on the position of a number in the buffer. So buckets follow the
-order of the parameters, not that in which gradients arrive: DistributedDataParallel rebuilds its buckets after the
-first exchange, which a resume cannot repeat. A large gradient is a buffer of its own: its sum has the same bits
-whenever it begins.
+order of the parameters, not that in which gradients arrive. A large gradient is a buffer of its own: its sum has the
+same bits whenever it begins.
 """
 
 from __future__ import annotations
@@ -28,14 +27,12 @@ CARRIED_BYTES = 2**16
 class EarlySums:
     """The sums of gradients that begin before ranks know of each other which gradients there are.
 
-    Those of large gradients begin within the last backward pass of a window. All ranks begin them in one order, from
-    the last parameter to the first, about that in which a backward pass completes them. One that is not complete holds
-    up those after it. Once the pass has ended, and this rank has all that are expected and no other, the rest begins:
-    small gradients as copies, so that nothing is lost if another rank has more, and their buckets are others. How many
-    it has begun, a rank reports afterwards; those that have begun fewer follow in `complete`.
+    Those of large gradients begin within the last backward pass of a window, on all ranks from the last parameter to
+    the first. Once the pass has ended, and this rank has all that are expected and no other, the rest begins: small
+    gradients as copies, so that nothing is lost if another rank has more. How many it has begun, a rank reports
+    afterwards; those that have begun fewer follow in `complete`.
 
     Arguments:
-        ranks: over which gradients are summed.
         parameters: those that may have a gradient, the same on all ranks in one order.
         expected: those of them that had one on any rank in the window before.
         room: the bytes of small gradients that the next records of two ranks carry. Default: they carry none.
@@ -52,8 +49,9 @@ class EarlySums:
         expected: Sequence[torch.Tensor],
         room: int = 0,
     ) -> None:
-        self._ranks, self._parameters, expected_ids = ranks, parameters, set(map(id, expected))
-        self._expected = [parameter for parameter in parameters if id(parameter) in expected_ids]
+        self._ranks, self._parameters = ranks, parameters
+        are_expected = set(map(id, expected)).__contains__
+        self._expected = [parameter for parameter in parameters if are_expected(id(parameter))]
         self._order = [parameter for parameter in reversed(self._expected) if _is_large(parameter)]
         self._complete: set[int] = set()
         self._begun: list[tuple[torch.Tensor, torch.Tensor, Callable[[], None]]] = []
@@ -108,12 +106,12 @@ class EarlySums:
         """Begin sums until there are so many. A rank that is lost is missed where ranks wait for each other."""
         try:
             while not self._lost and self.count < count:
-                if len(self._begun) == len(self._order):
+                if len(self._begun) < len(self._order):
+                    gradient = _dense_gradient(self._order[len(self._begun)])
+                    whole = gradient.contiguous()  # mostly the gradient itself
+                    self._begun.append((gradient, whole, self._ranks.begin_exchange([whole])))
+                else:
                     self._wait_small = self._ranks.begin_exchange(self._join().values)
-                    continue
-                gradient = _dense_gradient(self._order[len(self._begun)])
-                whole = gradient.contiguous()  # mostly the gradient itself
-                self._begun.append((gradient, whole, self._ranks.begin_exchange([whole])))
         except LostRankError as error:
             self._lost = str(error)
 
@@ -223,7 +221,9 @@ def exchange_tensors(
     large = [_dense_gradient(parameter) for parameter in parameters if _is_large(parameter)]
     whole = [gradient.contiguous() for gradient in large]  # mostly the gradients themselves
     small = Joined([_dense_gradient(parameter) for parameter in parameters if not _is_large(parameter)])
-    wait = ranks.begin_exchange([*whole, *small.values, *(_share(ranks, values) for values in shared.values)])
+    # The summands by which values become those of rank 0: bytes, which keep all bits.
+    of_rank_0 = [(values.zero_() if ranks.rank else values).view(torch.uint8) for values in shared.values]
+    wait = ranks.begin_exchange([*whole, *small.values, *of_rank_0])
     if early is not None:
         early.wait()
     wait()
@@ -255,26 +255,18 @@ def _dense_gradient(parameter: torch.Tensor) -> torch.Tensor:
     return parameter.grad
 
 
-def _share(ranks: Ranks, values: torch.Tensor) -> torch.Tensor:
-    """The summands by which `values` become those of rank 0: bytes, which keep all bits."""
-    return (values.zero_() if ranks.rank else values).view(torch.uint8)
-
-
 def buckets_of(tensors: Sequence[torch.Tensor], bucket_bytes: int = BUCKET_BYTES) -> Iterator[list[torch.Tensor]]:
     """The tensors in their order, cut into buckets of one device and type; those without a number are left out.
 
     >>> [len(bucket) for bucket in buckets_of([torch.zeros(3), torch.zeros(2), torch.zeros(4)], bucket_bytes=20)]
     [2, 1]
     """
-    open_buckets: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
+    buckets: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
     sizes: dict[tuple[torch.device, torch.dtype], int] = {}
-    for tensor in tensors:
+    for tensor in filter(torch.Tensor.numel, tensors):
         kind, size = (tensor.device, tensor.dtype), tensor.nbytes
-        if not size:
-            continue
-        if open_buckets.get(kind) and sizes[kind] + size > bucket_bytes:
-            yield open_buckets.pop(kind)
-            sizes[kind] = 0
-        open_buckets.setdefault(kind, []).append(tensor)
-        sizes[kind] = sizes.get(kind, 0) + size
-    yield from open_buckets.values()
+        if kind in buckets and sizes[kind] + size > bucket_bytes:
+            yield buckets.pop(kind)
+        sizes[kind] = size + (sizes[kind] if kind in buckets else 0)
+        buckets.setdefault(kind, []).append(tensor)
+    yield from buckets.values()

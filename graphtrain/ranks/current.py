@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import final
 
 from graphtrain.errors import GraphtrainError, RankFailedError, RanksError
-from graphtrain.ranks.ranks import FAILURE, Alone, LostRankError, Ranks
+from graphtrain.ranks.ranks import FAILURE, LostRankError, Ranks
 
 _USED: contextvars.ContextVar[Ranks | None] = contextvars.ContextVar("ranks", default=None)
 _of_process: Ranks | None = None
@@ -27,10 +27,8 @@ def is_one_of_several() -> bool:
 def current_ranks() -> Ranks:
     """The ranks of this process, joined where it was started as one of several.
 
-    Processes are started by torchrun, or by ``graphtrain run --processes``: both set ``RANK`` and ``WORLD_SIZE``.
-
     Raises:
-        UsageError: these are set, and the other processes cannot be reached.
+        UsageError: the other processes cannot be reached.
     """
     global _of_process
     used = _USED.get()
@@ -42,15 +40,14 @@ def current_ranks() -> Ranks:
 
             _of_process = Processes.join()
         else:
-            _of_process = Alone()
+            _of_process = Ranks()
     return _of_process
 
 
 def prints(text: str, *, is_of_all: bool = False) -> bool:
     """True for the rank that prints a message which several of them have: the first that calls this.
 
-    Ranks that have not joined yet cannot agree on one; then it is rank 0. Nor can they once the rank with the store is
-    gone; then each prints.
+    Before they have joined, that is rank 0. Once the rank with the store is gone, each prints.
 
     Arguments:
         is_of_all: True for a message that all remaining ranks have: then the first of them prints it.
@@ -73,9 +70,6 @@ def using_ranks(ranks: Ranks) -> Iterator[None]:
         yield
     finally:
         _USED.reset(token)
-
-
-# ---- why a rank is missing: what it publishes before it leaves
 
 
 @final
@@ -117,9 +111,7 @@ class Failure:
 
 @contextmanager
 def on_all_ranks(place: str) -> Iterator[None]:
-    """A span outside of a run, such as `setup`: if it fails on one rank, the others fail as soon as they wait.
-
-    It also decorates a function, each call of which is such a span.
+    """A context or decorator outside of a run: if it fails on one rank, the others fail as soon as they wait.
 
     Arguments:
         place: for the message on the others: ``"in setup"``.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
@@ -53,25 +54,24 @@ def launched(count: int | None) -> int | None:
 def launch(count: int, grace_seconds: float = _GRACE_SECONDS) -> int:
     """Start the command line of this process several times, and wait for all of them; returns the exit code.
 
-    That is 0 if all have finished, 75 if they were stopped, 2 after a usage error in one, else 1. SIGINT,
-    SIGTERM, SIGUSR1 and SIGHUP go to all of them. On Linux they get SIGTERM if this process is killed.
+    That is 0 if all have finished, 75 if they were stopped, 2 after a usage error in one, 130 after an interrupt, else
+    1. Signals go to all of them. On Linux they get SIGTERM if this process is killed.
 
     Arguments:
         grace_seconds: once one has failed, how long the others may take to end by themselves before they are killed.
     """
-    processes = _Processes([sys.executable, *_command()], count)
-    previous = {number: signal.getsignal(number) for number in _FORWARDED}
+    processes = _Processes()
     # A signal that is ignored, as by nohup, stays ignored, here and in the processes.
-    handled = [number for number, handler in previous.items() if handler is not signal.SIG_IGN]
+    previous = {each: signal.getsignal(each) for each in _FORWARDED if signal.getsignal(each) is not signal.SIG_IGN}
     try:
-        for number in handled:
+        for number in previous:
             signal.signal(number, processes.forward)
-        processes.start()
+        processes.start([sys.executable, *_command()], count)
         return processes.wait(grace_seconds)
     finally:
         processes.kill()
-        for number in handled:
-            signal.signal(number, previous[number])
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _command() -> list[str]:
@@ -83,27 +83,24 @@ def _command() -> list[str]:
 class _Processes:
     """The processes that were started."""
 
-    def __init__(self, command: Sequence[str], count: int) -> None:
-        self._command, self._count = command, count
+    def __init__(self) -> None:
         self._processes: list[subprocess.Popen[Any]] = []
         self._asked: list[int] = []  # the signals that came
 
-    def start(self) -> None:
+    def start(self, command: Sequence[str], count: int) -> None:
         environment = {
             # As under torchrun: as many threads as cores in each process would be slower than one.
             "OMP_NUM_THREADS": "1",
             # If the rank with the store is killed, torch prints a page of addresses for each call to it.
             "TORCH_CPP_LOG_LEVEL": "ERROR",
             **os.environ,
-            "WORLD_SIZE": str(self._count),
-            "LOCAL_WORLD_SIZE": str(self._count),
+            **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", LAUNCHED), str(count)),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(_free_port()),
-            LAUNCHED: str(self._count),
         }
-        for rank in range(self._count):
+        for rank in range(count):
             process = subprocess.Popen(  # noqa: S603  # the command of this process
-                self._command,
+                command,
                 env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
                 stdin=subprocess.DEVNULL,
                 # Ctrl-C would reach a process of the terminal twice: from the terminal, and from here.
@@ -111,52 +108,34 @@ class _Processes:
                 preexec_fn=end_with_parent(os.getpid()),
             )
             self._processes.append(process)
-        for number in list(self._asked):  # those that arrived before all had started
-            self._send(number)
+            for number in self._asked:  # those that arrived before it had started
+                process.send_signal(number)
 
     def forward(self, number: int, frame: FrameType | None) -> None:
         """A signal handler that passes the signal on to all processes."""
         self._asked.append(number)
-        self._send(number)
-
-    def _send(self, number: int) -> None:
         for process in self._processes:
             if process.returncode is None:
                 process.send_signal(number)
 
     def wait(self, grace_seconds: float) -> int:
         """Wait until all have ended; the exit code for all of them."""
-        killed_at: float | None = None
-        is_stopping = False
-        while True:
-            codes = [self._code(process) for process in self._processes]
-            if None not in codes:
-                return self._code_of_all([code for code in codes if code is not None])
+        killed_at, is_stopping = math.inf, False
+        while None in (codes := [self._code(process) for process in self._processes]):
             if STOPPED in codes and not is_stopping:  # also those that are about to begin
                 is_stopping = True
                 self.forward(signal.SIGTERM, None)
-            if killed_at is None and any(code not in (None, 0, STOPPED) for code in codes):
-                killed_at = time.monotonic() + grace_seconds
-            if killed_at is not None and time.monotonic() > killed_at:
+            if any(code not in (None, 0, STOPPED) for code in codes):
+                killed_at = min(killed_at, time.monotonic() + grace_seconds)
+            if time.monotonic() > killed_at:
                 self.kill()
             time.sleep(_POLLING_SECONDS)
+        return _code_of_all([code for code in codes if code is not None])
 
     def _code(self, process: subprocess.Popen[Any]) -> int | None:
         code = process.poll()
         # A process without handlers yet has done nothing, so a signal that we passed on has stopped it.
         return STOPPED if code is not None and -code in self._asked and -code != signal.SIGHUP else code
-
-    @staticmethod
-    def _code_of_all(codes: list[int]) -> int:
-        """The most informative code: processes that fail because another one failed have 1.
-
-        >>> [_Processes._code_of_all(codes) for codes in ([0, 0], [0, 75], [75, 1], [1, 2], [0, -9], [1, 130])]
-        [0, 75, 1, 2, 1, 130]
-        """
-        for code in (_BAD_USAGE, _INTERRUPTED):
-            if code in codes:
-                return code
-        return _FAILED if set(codes) - {0, STOPPED} else max(codes)
 
     def kill(self) -> None:
         """Kill the remaining ones."""
@@ -164,6 +143,16 @@ class _Processes:
             if process.poll() is None:
                 process.kill()
                 process.wait()
+
+
+def _code_of_all(codes: list[int]) -> int:
+    """The most informative code: processes that fail because another one failed have 1.
+
+    >>> [_code_of_all(codes) for codes in ([0, 0], [0, 75], [75, 1], [1, 2], [0, -9], [1, 130])]
+    [0, 75, 1, 2, 1, 130]
+    """
+    telling = [code for code in (_BAD_USAGE, _INTERRUPTED) if code in codes]
+    return telling[0] if telling else _FAILED if set(codes) - {0, STOPPED} else max(codes)
 
 
 def _free_port() -> int:

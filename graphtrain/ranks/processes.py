@@ -109,24 +109,19 @@ class Processes(Ranks):
 
     def begin_exchange(self, tensors: Sequence[torch.Tensor]) -> Callable[[], None]:
         self._join_groups()
-        begun: list[tuple[torch.Tensor, Any, torch.Tensor | None]] = []
+        begun: list[Callable[[], Any]] = []
         _together(lambda: begun.extend(self._begin_sum(tensor) for tensor in tensors))
+        return lambda: _together(lambda: [wait() for wait in begun])
 
-        def wait() -> None:
-            for tensor, work, parts in begun:
-                work.wait()
-                if parts is not None:
-                    torch.add(*parts.chunk(2), out=tensor.view(-1))
-
-        return lambda: _together(wait)
-
-    def _begin_sum(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Any, torch.Tensor | None]:
+    def _begin_sum(self, tensor: torch.Tensor) -> Callable[[], Any]:
+        """Begin the sum of one tensor; returns a call that waits for it."""
         group = self._group(tensor.device.type)
-        is_small = tensor.numel() * tensor.element_size() < _GATHERED_BYTES
-        if self.world_size == 2 and is_small and tensor.device.type == "cpu":
-            parts = tensor.new_empty(2 * tensor.numel())
-            return tensor, all_gather(parts, tensor.view(-1), group, async_op=True), parts
-        return tensor, dist.all_reduce(tensor, group=group, async_op=True), None
+        if self.world_size > 2 or tensor.nbytes >= _GATHERED_BYTES or tensor.device.type != "cpu":
+            wait: Callable[[], Any] = dist.all_reduce(tensor, group=group, async_op=True).wait
+            return wait
+        parts = tensor.new_empty(2 * tensor.numel())
+        work = all_gather(parts, tensor.view(-1), group, async_op=True)
+        return lambda: (work.wait(), torch.add(*parts.chunk(2), out=tensor.view(-1)))
 
     def _join_groups(self) -> None:
         """Make the groups, and determine which ranks are processes of this host."""
@@ -135,17 +130,19 @@ class Processes(Ranks):
         if dist.is_initialized():
             raise _has_begun()
         self._wait_for_all()
-        store, timeout, lost = self._keys(self._store), self._timeout, ""
+        store, timeout = self._keys(self._store), self._timeout
         backend = WITH_DEVICES if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
-        try:
+
+        def join() -> None:
             dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world_size, timeout=timeout)
             self._tensors["cpu"] = dist.new_group(backend="gloo", timeout=timeout)
             self._records = dist.new_group(backend="gloo", timeout=timeout)
-        except RuntimeError as error:
-            lost = str(error)
-        if lost:
+
+        try:
+            _together(join)
+        except LostRankError:
             self._leave_groups()
-            raise LostRankError(lost)
+            raise
         host = socket.gethostname()
         process = f"{os.getpid()} {host}".encode()[:_PROCESS_BYTES].ljust(_PROCESS_BYTES)
         for rank, data in enumerate(self.gather(process)):
@@ -187,10 +184,7 @@ class Processes(Ranks):
         return f"left/{self.times_left}/{rank}"
 
     def _end(self) -> None:
-        """Leave when the interpreter ends: a process group that still exists then aborts the process.
-
-        If this rank has the store, the others read there why it has failed, before it ends.
-        """
+        """Leave when the interpreter ends, and let the others read in the store of this rank why it has failed."""
         self._leave_groups()
         deadline = time.monotonic() + _SECONDS_TO_READ
         while self._has_store and self.times_left and time.monotonic() < deadline:
@@ -255,12 +249,9 @@ def all_gather(gathered: torch.Tensor, passed: torch.Tensor, group: Any, *, asyn
 
 
 def _together(call: Callable[[], Any]) -> None:
-    """Make a collective call.
+    """Make a collective call; a LostRankError if a rank does not take part.
 
     The original error is dropped: its frames would keep the connections open, and other ranks waiting for this one.
-
-    Raises:
-        LostRankError: a rank does not take part.
     """
     try:
         call()
@@ -280,22 +271,17 @@ def _has_begun() -> UsageError:
 
 def _timeout_seconds() -> float:
     text = os.environ.get(TIMEOUT, str(_TIMEOUT_SECONDS))
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise UsageError(f"{TIMEOUT} is {text!r}", "set it to the seconds that ranks wait for each other, such as 600")
-    return seconds
+    with suppress(ValueError):
+        if 0 < (seconds := float(text)) < math.inf:
+            return seconds
+    raise UsageError(f"{TIMEOUT} is {text!r}", "set it to the seconds that ranks wait for each other, such as 600")
 
 
 def _number(name: str) -> int:
     value = os.environ.get(name, "")
-    if not value.isdecimal():
-        raise UsageError(
-            f"{name} is {value!r}, which is not a number"
-            if value
-            else f"RANK and WORLD_SIZE are set, but {name} is not",
-            "start the processes with torchrun, or with graphtrain run --processes",
-        )
-    return int(value)
+    if value.isdecimal():
+        return int(value)
+    problem = (
+        f"{name} is {value!r}, which is not a number" if value else f"RANK and WORLD_SIZE are set, but {name} is not"
+    )
+    raise UsageError(problem, "start the processes with torchrun, or with graphtrain run --processes")

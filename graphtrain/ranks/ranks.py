@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import struct
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, final
-
-from graphtrain.errors import UsageError
 
 if TYPE_CHECKING:
     import torch
@@ -23,8 +20,8 @@ class LostRankError(Exception):
     """A collective call that can never complete: a rank has ended, or has not called it in time."""
 
 
-class Ranks(ABC):
-    """One process, the rank, of a world of `world_size`.
+class Ranks:
+    """One process, the rank, of a world of `world_size`. This class itself is for a process alone.
 
     Every rank makes the same calls of `gather`, with as many bytes, in the same order, and the same of
     `begin_exchange`, with tensors of the same shapes and types. The end of an exchange follows a `gather` of records
@@ -36,15 +33,18 @@ class Ranks(ABC):
         local_rank: the number of this process on its host, from 0.
         timeout_seconds: how long a collective call waits for the other ranks.
         times_left: how many times this rank has left the others.
+
+    >>> ranks = Ranks()
+    >>> ranks.gather(b"record"), ranks.rank, ranks.world_size
+    ([b'record'], 0, 1)
     """
 
-    rank: int
-    world_size: int
-    local_rank: int
-    timeout_seconds: float
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    timeout_seconds: float = 0.0
     times_left: int = 0
 
-    @abstractmethod
     def gather(self, record: bytes) -> list[bytes]:
         """What every rank has passed, in the order of ranks.
 
@@ -54,8 +54,8 @@ class Ranks(ABC):
         Raises:
             LostRankError: a rank does not take part.
         """
+        return [record]
 
-    @abstractmethod
     def begin_exchange(self, tensors: Sequence[torch.Tensor]) -> Callable[[], None]:
         """Begin to replace every tensor by its sum over all ranks, in place; the sum has the same bits on each of them.
 
@@ -65,82 +65,37 @@ class Ranks(ABC):
         Raises:
             LostRankError: a rank does not take part; this call or the one that it returns raises it.
         """
+        return lambda: None
 
-    @abstractmethod
     def publish(self, key: str, value: bytes) -> None:
         """Put a value where every rank can read it, for as long as the run lasts."""
 
-    @abstractmethod
     def read(self, key: str, timeout_seconds: float = 0.0) -> bytes | None:
         """What a rank has published; None where nothing is published within the time."""
+        return None
 
-    @abstractmethod
     def claim(self, key: str) -> bool:
         """True for the first rank that claims a key, which then does for all what is to be done once.
 
         Raises:
             LostRankError: the rank that has the store is gone.
         """
+        return True
 
     def mesh(self, device_type: str, shape: tuple[int, ...]) -> Any:
-        """A `DeviceMesh` of this shape over all ranks, for models that are sharded; one for each shape.
+        """A `DeviceMesh` of this shape over all ranks, for models that are sharded; one for each shape."""
+        from graphtrain.ranks.sharded import mesh_of_process  # which few runs need
 
-        Raises:
-            UsageError: these ranks have none.
-        """
-        raise UsageError("models cannot be sharded over ranks that are not processes", "start them with torchrun")
+        return mesh_of_process(device_type, shape)
 
-    @abstractmethod
     def leave(self) -> None:
         """Leave the others: their collective calls fail as soon as they need this rank.
 
         Published values are deleted. A later collective call joins the ranks again, once all of them have left.
         """
 
-    @abstractmethod
     def ended(self) -> list[int]:
         """The other ranks that this one knows to have ended, such as processes of its host."""
-
-
-@final
-class Alone(Ranks):
-    """The only process.
-
-    >>> ranks = Alone()
-    >>> ranks.gather(b"record"), ranks.rank, ranks.world_size
-    ([b'record'], 0, 1)
-    """
-
-    rank = 0
-    world_size = 1
-    local_rank = 0
-    timeout_seconds = 0.0
-
-    def gather(self, record: bytes) -> list[bytes]:
-        return [record]
-
-    def begin_exchange(self, tensors: Sequence[torch.Tensor]) -> Callable[[], None]:
-        """Nothing: a sum over one rank."""
-        return lambda: None
-
-    def publish(self, key: str, value: bytes) -> None:
-        """Nothing: there is no rank to read it."""
-
-    def read(self, key: str, timeout_seconds: float = 0.0) -> bytes | None:
-        return None
-
-    def claim(self, key: str) -> bool:
-        return True
-
-    def mesh(self, device_type: str, shape: tuple[int, ...]) -> Any:
-        from graphtrain.ranks.sharded import mesh_of_process  # which few runs need
-
-        return mesh_of_process(device_type, shape)
-
-    def leave(self) -> None:
-        """Nothing: there is no rank to leave."""
-
-    def ended(self) -> list[int]:
         return []
 
 
@@ -159,7 +114,6 @@ class Record:
         stops: how many times this rank was asked to stop since it last synchronised, by signals.
         saves: how many times it was asked for a checkpoint.
         seconds: for how long this rank has trained, by its own clock.
-        has_failed: True if its task, such as copying its state, failed; the reason is in the store.
         saves_done: how many saves of the run are over, written or failed, as far as this rank knows.
         has_batch: False where the data of this rank has no further batch.
         length: the batches in the epoch of this rank's data; -1 where it is not known.
@@ -180,14 +134,13 @@ class Record:
     stops: int = 0
     saves: int = 0
     seconds: float = 0.0
-    has_failed: bool = False
     saves_done: int = 0
     has_batch: bool = True
     length: int = -1
     samples: int = 0
     asked: int = 0
 
-    _layout: ClassVar[struct.Struct] = struct.Struct("<QHIQ8sQHHd?I?qqQ")
+    _layout: ClassVar[struct.Struct] = struct.Struct("<QHIQ8sQHHdI?qqQ")
     size: ClassVar[int] = _layout.size
 
     def packed(self) -> bytes:

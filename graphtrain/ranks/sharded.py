@@ -58,20 +58,17 @@ def mesh_shape(tensor: Any) -> tuple[int, ...]:
 def whole_of_part(
     values: torch.Tensor, like: Any, shape: Sequence[int], stride: Sequence[int], dimension: int | None
 ) -> torch.Tensor:
-    """A sharded tensor of which this rank has these values.
+    """A sharded tensor of this shape and stride, of which this rank has these values.
 
     Arguments:
         like: a sharded tensor, on whose mesh it is.
-        shape, stride: of the whole.
         dimension: as `divided_dimension` has it.
     """
     mesh: DeviceMesh = like.device_mesh
     last: Placement = Replicate() if dimension is None else Shard(dimension)
-    placements: list[Placement] = [*[Replicate()] * (mesh.ndim - 1), last]
-    local = values.to(like.to_local().device)
-    whole: torch.Tensor = DTensor.from_local(
-        local, mesh, placements, run_check=False, shape=torch.Size(shape), stride=tuple(stride)
-    )
+    placements, local = [*[Replicate()] * (mesh.ndim - 1), last], values.to(like.to_local().device)
+    form: dict[str, Any] = {"shape": torch.Size(shape), "stride": tuple(stride)}
+    whole: torch.Tensor = DTensor.from_local(local, mesh, placements, run_check=False, **form)
     return whole
 
 
@@ -118,9 +115,14 @@ def whole_norms(tensors: Sequence[torch.Tensor], norm_type: float) -> torch.Tens
         norm_type: the order of the norm; inf takes the largest absolute value.
     """
     with torch.no_grad():
-        locals_of = [local_of(tensor) if is_sharded(tensor) else tensor.detach() for tensor in tensors]
-        device = locals_of[0].device
-        norms = torch.stack([_norm(local, norm_type).to(device) for local in locals_of])
+        parts = [local_of(tensor) if is_sharded(tensor) else tensor.detach() for tensor in tensors]
+        # Of a part without elements: not every norm is defined.
+        norms = torch.stack(
+            [
+                torch.linalg.vector_norm(part if part.numel() else part.new_zeros(1), norm_type).to(parts[0].device)
+                for part in parts
+            ]
+        )
         groups: dict[Any, list[int]] = {}
         for number, tensor in enumerate(tensors):
             if isinstance(tensor, DTensor) and divided_dimension(tensor) is not None:
@@ -131,13 +133,6 @@ def whole_norms(tensors: Sequence[torch.Tensor], norm_type: float) -> torch.Tens
             dist.all_gather(gathered, passed, group=mesh.get_group(last))
             norms[numbers] = torch.linalg.vector_norm(torch.stack(gathered), norm_type, dim=0)
     return norms
-
-
-def _norm(local: torch.Tensor, norm_type: float) -> torch.Tensor:
-    if not local.numel():
-        return local.new_zeros(())
-    norm: torch.Tensor = torch.linalg.vector_norm(local, norm_type)
-    return norm
 
 
 def mesh_of_process(device_type: str, shape: Sequence[int]) -> DeviceMesh:

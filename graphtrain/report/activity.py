@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, final
 
 from graphtrain.graph.renaming import renamed_path
-from graphtrain.storage.run_directory import NODES_FILE, MetricsFile
+from graphtrain.storage.run_directory import NODES_FILE, RowsFile
 
 
 @final
@@ -42,7 +42,7 @@ class RunActivity:
     """
 
     def __init__(self, run_dir: Path) -> None:
-        self._file = MetricsFile(run_dir / NODES_FILE)
+        self._file = RowsFile(run_dir / NODES_FILE)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for totals in self._totals([]):

@@ -19,19 +19,19 @@ from graphtrain.printable import error_lines, one_line, shown
 from graphtrain.report.activity import RunActivity
 from graphtrain.report.recorded import Recorded, html_of
 from graphtrain.report.snapshot import Snapshot
-from graphtrain.storage.manifest import Manifest, checkpoint_paths, own_checkpoint_paths, read_manifest
+from graphtrain.storage.manifest import Manifest, checkpoint_paths, read_manifest
 from graphtrain.storage.named import graph_of
+from graphtrain.storage.regular import readable_failure
 from graphtrain.storage.run_directory import (
     ACTIVE,
     CHECKPOINTS_FOLDER,
     METRICS_FILE,
     STATUS_FILE,
-    MetricsFile,
+    RowsFile,
     best_in,
     noted,
     read_starts,
     read_status,
-    readable_failure,
     tables_in,
 )
 
@@ -60,7 +60,7 @@ class Run(Recorded):
 
     def __init__(self, run_dir: str | Path) -> None:
         self.path = Path(run_dir)
-        if not (self.path / STATUS_FILE).exists() and not own_checkpoint_paths(self.path / CHECKPOINTS_FOLDER):
+        if not (self.path / STATUS_FILE).exists() and not checkpoint_paths(self.path / CHECKPOINTS_FOLDER):
             read_status(self.path)
 
     def __getattr__(self, name: str) -> Any:
@@ -89,7 +89,7 @@ class Run(Recorded):
     @property
     def metrics(self) -> list[dict[str, float]]:
         """The rows recorded so far, oldest first."""
-        return MetricsFile(self.path / METRICS_FILE).numbers()
+        return RowsFile(self.path / METRICS_FILE).numbers()
 
     def last_rows(self) -> list[dict[str, Any]]:
         """The last rows of metrics: those in the last 256 KiB, which are read at once, however long the run is.
@@ -149,7 +149,7 @@ class Run(Recorded):
     def settings(self) -> dict[str, dict[str, Any]]:
         """What tells runs apart: ``arguments`` of `setup`, ``parameters`` of the graph, ``hyper_parameters``."""
         parameters = self.status.get("parameters")
-        checkpoints = own_checkpoint_paths(self.path / CHECKPOINTS_FOLDER)
+        checkpoints = checkpoint_paths(self.path / CHECKPOINTS_FOLDER)
         fields = (read_manifest(checkpoints[-1]).in_force or {}) if checkpoints else {}
         return {
             "arguments": self.arguments,
@@ -166,7 +166,7 @@ class Run(Recorded):
             CheckpointError: one of them cannot be read.
         """
         best, listed, rows = best_in(self.status), [], self._metrics_text()
-        for path in own_checkpoint_paths(self.path / CHECKPOINTS_FOLDER):
+        for path in checkpoint_paths(self.path / CHECKPOINTS_FOLDER):
             manifest = read_manifest(path)
             listed.append(
                 {
@@ -206,7 +206,7 @@ class Run(Recorded):
         Raises:
             CheckpointError, UsageError: there is none, or it cannot be read.
         """
-        newest = own_checkpoint_paths(self.path / CHECKPOINTS_FOLDER)[-1:]
+        newest = checkpoint_paths(self.path / CHECKPOINTS_FOLDER)[-1:]
         if not newest:
             raise UsageError(f"`{self.path}` has no checkpoint yet, which would have the graph")
         return graph_of(newest[0], read_manifest(newest[0]))

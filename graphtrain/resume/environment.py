@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import platform
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,65 +19,59 @@ from graphtrain.data.fingerprint import data_changes, fingerprint
 from graphtrain.data.loaders import by_name, is_data
 from graphtrain.names import plainly_named, quoted
 from graphtrain.printable import one_line
-from graphtrain.resume.provenance import Provenance, all_utf8, code_changes, provenance
 from graphtrain.state.weights import uncompiled
 from graphtrain.storage.manifest import Manifest
 from graphtrain.version import __version__
 
 _MOST_CHANGES = 50
 _MOST_CHARACTERS = 300
+_PACKAGE = Path(__file__).parent.parent
+_SECONDS = 10  # timeout of git: a repository may be on a disk that does not answer
 
 
 @dataclass(frozen=True)
 class RunEnvironment:
-    """Code, arguments, data, versions and threads of this process.
+    """Code, data, versions and threads of this process, as plain data; every string can be encoded as UTF-8.
 
     Attributes:
+        files: name -> content, of files that belong to the origin.
+        origin: the code, as `provenance` returns it.
+        data: name -> fingerprint.
         environment: library versions, machine, threads, numeric flags and the seed.
         about: plain data about the start of the run: the `command`, the `arguments` of its `setup` and which of them
             were `given`, ...
     """
 
-    origin: Provenance
+    files: Mapping[str, str]
+    origin: Mapping[str, Any]
     data: Mapping[str, Any]
     environment: Mapping[str, Any]
     about: Mapping[str, Any]
 
     def with_resources(self, former: Mapping[str, Any], resources: Mapping[str, Any]) -> RunEnvironment:
-        """The same, with the fingerprints of new data.
-
-        Arguments:
-            former: the resources so far.
-            resources: those from now on.
-        """
-        now, before = dict(by_name(resources)), dict(by_name(former))
-        data = {name: value for name, value in self.data.items() if now.get(name) is not None}
-        for name, resource in now.items():
-            if before.get(name) is not resource and is_data(name, resource):
-                data[name] = fingerprint(resource)
-        return replace(self, data=data)
+        """The same, with the fingerprints of data that differs from the former resources."""
+        others = {name: value for name, value in resources.items() if former.get(name) is not value}
+        kept = {name: facts for name, facts in self.data.items() if name.partition(".")[0] not in others}
+        return replace(self, data={**kept, **_fingerprints(others)})
 
     def as_plain(self) -> dict[str, Any]:
-        """Plain data for a manifest; every string can be encoded as UTF-8."""
-        plain: dict[str, Any] = all_utf8({**vars(self), "origin": self.origin.as_plain()})
-        return plain
+        """Plain data for a manifest, and for the list of starts."""
+        return {name: value for name, value in vars(self).items() if name != "files"}
 
     def changes(self, saved: Manifest) -> list[str]:
         """What the user has changed since a manifest was written, in words: code, arguments and data."""
-        now = self.as_plain()
-        seeds = saved.about.get("seed"), now["about"].get("seed")
+        seeds = saved.about.get("seed"), self.about.get("seed")
         return [
-            *(code_changes(saved.origin, now["origin"]) or ()),
-            *argument_changes(saved.about, now["about"]),
-            *data_changes(saved.data, now["data"]),
+            *(code_changes(saved.origin, self.origin) or ()),
+            *argument_changes(saved.about, self.about),
+            *data_changes(saved.data, self.data),
             # Another seed of the command, with which `setup` was called; the order of data stays that of the run.
             *([f"seed {seeds[0]} -> {seeds[1]}"] if seeds[0] is not None and seeds[0] != seeds[1] else []),
         ]
 
     def changed_data(self, saved: Manifest) -> list[str]:
         """The names of the data that differ from those of a manifest."""
-        now = self.as_plain()["data"]
-        return [name for name in now if data_changes(saved.data, {name: now[name]})]
+        return [name for name, facts in self.data.items() if data_changes(saved.data, {name: facts})]
 
     def compared(self, saved: Manifest, others: Sequence[str] = (), lost: Sequence[str] = ()) -> str:
         """Whether a resume from a manifest is exact, in words: ``code, data, threads unchanged: exact``.
@@ -83,19 +80,19 @@ class RunEnvironment:
             others: other changes, in words. Default: none.
             lost: state that was not saved or not restored, in words. Default: none.
         """
-        now = self.as_plain()
         # A field that only another version of graphtrain saves is no change.
         before = saved.environment
-        fields = [(name, before[name], value) for name, value in now["environment"].items() if name in before]
+        fields = [(name, before[name], value) for name, value in self.environment.items() if name in before]
         versions = [f"{name} {former} -> {value}" for name, former, value in fields if former != value]
         changes = [*others, *self.changes(saved), *versions]
-        if lost:
-            return f"not exact: {_listed([*lost, *changes])}"
-        if changes:
-            return f"exact except for what changed: {_listed(changes)}"
-        data = [facts for name, facts in now["data"].items() if name in saved.data]
+        if lost or changes:
+            listed = [one_line(change, _MOST_CHARACTERS) for change in [*lost, *changes]]
+            more = [f"{len(listed) - _MOST_CHANGES} more"] if len(listed) > _MOST_CHANGES else []
+            text = ", ".join([*listed[:_MOST_CHANGES], *more])
+            return f"not exact: {text}" if lost else f"exact except for what changed: {text}"
+        data = [facts for name, facts in self.data.items() if name in saved.data]
         was_compared = {
-            "code": code_changes(saved.origin, now["origin"]) is not None,
+            "code": code_changes(saved.origin, self.origin) is not None,
             "arguments": bool(saved.about.get("arguments")),
             "data": any(facts.get(key) is not None for facts in data for key in ("length", "samples")),
             "versions, threads": bool(saved.environment),
@@ -131,14 +128,22 @@ def run_environment(
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "torch.compile": quoted(compiled, 3) if compiled else "nothing",
     }
-    data = {name: fingerprint(resource) for name, resource in by_name(resources) if is_data(name, resource)}
-    return RunEnvironment(provenance(Path(script) if script else None), data, environment, about)
+    origin, files = provenance(Path(script) if script else None)
+    plain = map(_all_utf8, (origin, _fingerprints(resources), environment, about))
+    return RunEnvironment(files, *plain)
 
 
-def _listed(changes: Sequence[str]) -> str:
-    shown = [one_line(change, _MOST_CHARACTERS) for change in changes[:_MOST_CHANGES]]
-    more = [f"{len(changes) - _MOST_CHANGES} more"] if len(changes) > _MOST_CHANGES else []
-    return ", ".join(shown + more)
+def _fingerprints(resources: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: fingerprint(resource) for name, resource in by_name(resources) if is_data(name, resource)}
+
+
+def _all_utf8(value: Any) -> Any:
+    """Plain data with escapes for what UTF-8 cannot encode: a path or an argument may have any bytes."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, Mapping):
+        return {_all_utf8(name): _all_utf8(inner) for name, inner in value.items()}
+    return [_all_utf8(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def argument_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -156,3 +161,87 @@ def argument_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[s
         for name in sorted({*before, *given})
         if before.get(name) != after.get(name)
     ]
+
+
+# ---- the code
+
+
+def provenance(script: Path | None = None) -> tuple[dict[str, Any], dict[str, str]]:
+    """The provenance of the loaded modules that belong to a script's project: its repository, or its folder.
+
+    Arguments:
+        script: the program. Default: the file that Python was started with; in a notebook, the current folder.
+
+    Returns:
+        ``code``, file relative to the folder of the script -> the beginning of its hash; ``script``, the file that is
+        the program; ``revision``, the git commit; ``difference``, the name of a file. And that file with its content:
+        uncommitted changes, as `git diff HEAD` shows them.
+    """
+    program = script
+    if script is None and (file := getattr(sys.modules.get("__main__"), "__file__", None)):
+        program = Path(file) if Path(file).is_file() and not Path(file).resolve().is_relative_to(_PACKAGE) else None
+    try:
+        folder = program.resolve().parent if program is not None else Path.cwd().resolve()
+    except FileNotFoundError:  # the current folder is gone, so relative paths are unknown
+        return {}, {}
+    top = _git(folder, "rev-parse", "--show-toplevel").rstrip("\n")
+    # Relative to the script, so that a copy of the project has the same names, in a repository or not.
+    files = _loaded_files(Path(top) if top else folder, program)
+    code = {os.path.relpath(file, folder): _digest(file.read_bytes()) for file in sorted(files)}
+    name = program.resolve().name if program is not None else ""
+    difference = _git(folder, "diff", "--no-ext-diff", "--no-color", "HEAD") if top else ""
+    target = f"source-{_digest(difference.encode('utf-8', 'backslashreplace'))}.diff" if difference else ""
+    revision = _git(folder, "rev-parse", "HEAD").strip() if top else ""
+    origin = {"code": code, "script": name if name in code else "", "revision": revision, "difference": target}
+    return origin, {target: difference} if difference else {}
+
+
+def code_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str] | None:
+    """The files that have changed between two origins; None if that is unknown.
+
+    A file that is loaded now and was not then is not a change by itself; another program is.
+
+    >>> saved = {"script": "train.py", "code": {"train.py": "aa", "net.py": "bb"}}
+    >>> code_changes(saved, {"script": "other.py", "code": {"other.py": "ee", "net.py": "cc", "new.py": "dd"}})
+    ['train.py -> other.py', 'net.py']
+    """
+    before, after = saved.get("code", {}), now.get("code", {})
+    former, program = saved.get("script", ""), now.get("script", "")
+    common = sorted((before.keys() & after.keys()) - {former, program})
+    changes = [name for name in common if before[name] != after[name]]
+    if former not in before or program not in after:  # a program that is not known may be another one
+        return changes or None
+    is_other = before[former] != after[program]
+    return [former if former == program else f"{former} -> {program}"] * is_other + changes
+
+
+def _loaded_files(project: Path, program: Path | None) -> set[Path]:
+    """The Python files of the project that are loaded; installed packages are identified by their version instead."""
+    folders = [project, *([Path(os.path.abspath(program.parent))] if program is not None else [])]
+    # Compared as text: resolving the paths of all that torch imports takes 0.25 s.
+    inside = tuple(f"{folder}{os.sep}" for folder in folders)
+    paths = [Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve(), _PACKAGE]
+    installed = tuple(f"{path}{os.sep}" for path in paths if path != project)
+    names = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]
+    local = [Path(name) for name in names if name.endswith(".py") and name.startswith(inside)]
+    loaded = {file.resolve() for file in local if "site-packages" not in file.parts}
+    loaded = {file for file in loaded if not str(file).startswith(installed)}
+    files = loaded | ({program.resolve()} if program is not None else set())
+    return {file for file in files if file.is_relative_to(project) and file.is_file()}
+
+
+def _git(folder: Path, *words: str) -> str:
+    """The output of git in a folder; empty without git, a repository, or an answer."""
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_PAGER": "cat"}
+    command = ["git", "-C", str(folder), *words]
+    try:
+        done = subprocess.run(  # noqa: S603 - the words are ours, and no shell reads them
+            command, stdin=subprocess.DEVNULL, capture_output=True, env=environment, timeout=_SECONDS, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return os.fsdecode(done.stdout)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]

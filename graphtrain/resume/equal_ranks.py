@@ -1,13 +1,8 @@
-"""What must be equal on all ranks: graph, settings, versions, data and weights; compared before anything trains.
-
-Ranks compare one hash first. Only if it differs do they gather all lines, and the error names the first that differs.
-"""
+"""What must be equal on all ranks: graph, settings, versions, data and weights; compared before anything trains."""
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -19,24 +14,11 @@ from graphtrain.data.loaders import RankLocal, by_name, is_data
 from graphtrain.errors import RanksDivergedError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.program.agreement import Agreement
-from graphtrain.ranks import Record
 from graphtrain.resume.hyper_parameters import encoded
 from graphtrain.state.content import content_hash
 from graphtrain.version import __version__
 
 _WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
-
-_COMMAND = "start all ranks with the same command, script, environment and files"
-_DATA = "give all ranks the same data: each of them takes its own batches of it"
-_WEIGHTS = (
-    "make the model from the same seed on all ranks; a command seeds Python, NumPy and torch before setup() is called, "
-    "so leave the rank out of the seed"
-)
-
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
-
-Lines = dict[str, Any]
-"""What is compared -> its value, as plain data."""
 
 
 def require_equal(
@@ -55,19 +37,25 @@ def require_equal(
         begins: False for resources added later, whose buffers may already differ between ranks.
 
     Raises:
-        UsageError: they differ; raised on all ranks, with the first line that differs and its values.
+        UsageError: they differ; raised on all ranks, with the first name that differs.
     """
     if agreement.world_size == 1:
         return
-    versions = {"the version of graphtrain": __version__, "the version of torch": str(torch.__version__)}
-    lines_of_graph = {f"the graph, line {n}": line for n, line in enumerate(graph.to_toml().splitlines(), 1)}
-    data, weights = dict(_lines_of_data(resources)), _hashes(resources, with_buffers=begins)
-    lines = {**versions, "the name of the graph": graph.name, **lines_of_graph, **_flat(settings)}
-    different = _first_difference(agreement, {**lines, **_flat(hyper_parameters), **data, **weights})
-    if different:
-        name = different.partition(": ")[0]
+    values = {
+        "the version of graphtrain": __version__,
+        "the version of torch": str(torch.__version__),
+        "the name of the graph": graph.name,
+        **{f"the graph, line {number}": line for number, line in enumerate(graph.to_toml().splitlines(), 1)},
+        **_flat(settings),
+        **_flat(hyper_parameters),
+        **dict(_of_data(resources)),
+        **_weights(resources, with_buffers=begins),
+    }
+    if different := _first_difference(agreement, values):
         raise UsageError(
-            f"ranks differ in {different}", _DATA if name in data else _WEIGHTS if name in weights else _COMMAND
+            different,
+            "start all ranks with the same command, script, environment, files and data, and make models from the same "
+            "seed: a command seeds Python, NumPy and torch before setup() is called",
         )
 
 
@@ -79,26 +67,22 @@ def require_equal_weights(agreement: Agreement, resources: Mapping[str, Any]) ->
     """
     if agreement.world_size == 1:
         return
-    if different := _first_difference(agreement, _hashes(resources, with_buffers=False)):
+    if different := _first_difference(agreement, _weights(resources, with_buffers=False)):
         raise RanksDivergedError(
-            f"ranks differ in {different}",
+            different,
             "code that changes weights must do the same on all ranks: it must not draw random numbers or read the "
             "batch of one rank",
         )
 
 
-def _first_difference(agreement: Agreement, lines: Lines) -> str:
-    """The first line that is not the same on all ranks, with every value and its ranks; empty if all are."""
-    digest = hashlib.blake2b(json.dumps(lines).encode(), digest_size=8).digest()
-    if all(record.digest == digest for record in agreement.synchronise("start", Record(digest=digest))):
-        return ""
-    of_ranks = agreement.gather(lines)
-    for name in dict.fromkeys(name for lines in of_ranks for name in lines):
-        ranks: dict[str, list[str]] = {}
-        for rank, of_rank in enumerate(of_ranks):
-            ranks.setdefault(repr(of_rank[name]) if name in of_rank else "nothing", []).append(str(rank))
-        if len(ranks) > 1:
-            return f"{name}: " + "; ".join(f"{value} on rank {', '.join(which)}" for value, which in ranks.items())
+def _first_difference(agreement: Agreement, values: Mapping[str, Any]) -> str:
+    """The first name whose value is not the same on all ranks, in words; empty if all are."""
+    of_ranks = agreement.gather(values)
+    for name in dict.fromkeys(itertools.chain(*of_ranks)):
+        texts = [repr(each[name]) if name in each else "nothing" for each in of_ranks]
+        other = next((rank for rank, text in enumerate(texts) if text != texts[0]), 0)
+        if other:
+            return f"ranks differ in {name}: {texts[0]} on rank 0; {texts[other]} on rank {other}"
     return ""
 
 
@@ -111,48 +95,32 @@ def _tensors(resources: Mapping[str, Any], *, with_buffers: bool = True) -> Iter
                 yield f"{resource}.{name}", tensor
 
 
-def _hashes(resources: Mapping[str, Any], *, with_buffers: bool) -> Lines:
+def _weights(resources: Mapping[str, Any], *, with_buffers: bool) -> dict[str, str]:
     """The form of each tensor and a hash of its bytes, by its name; of a sharded one, whose parts differ, the form."""
-    lines = {}
+    values = {}
     for name, tensor in _tensors(resources, with_buffers=with_buffers):
-        value = f"{tensor.dtype} {list(tensor.shape)} ".removeprefix("torch.")
-        if _is_sharded(tensor):
-            value += f"sharded {tensor.placements}"  # type: ignore[attr-defined]
-        else:
-            value += content_hash(tensor.detach(), most_bytes=tensor.nbytes)[:8]
-        lines[f"`{name}`"] = value
-    return lines
+        form = f"{tensor.dtype} {list(tensor.shape)} ".removeprefix("torch.")
+        content = getattr(tensor, "placements", None) or content_hash(tensor.detach(), most_bytes=tensor.nbytes)[:8]
+        values[f"`{name}`"] = f"{form}{content}"
+    return values
 
 
-def _is_sharded(tensor: torch.Tensor) -> bool:
-    """True for a `DTensor`, whose module is imported only where there is one."""
-    if type(tensor) in _PLAIN:
-        return False
-    from graphtrain.ranks.sharded import is_sharded
-
-    return is_sharded(tensor)
-
-
-def _lines_of_data(resources: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _of_data(resources: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, data in by_name(resources):
-        if not is_data(name, data):
-            continue
-        is_local = isinstance(data, RankLocal)
-        yield f"whether `{name}` is rank_local", is_local
-        if is_local:
-            continue
-        yield from ((f"the {fact} of `{name}`", value) for fact, value in fingerprint(data).items())
+        if is_data(name, data):
+            is_local = isinstance(data, RankLocal)
+            yield f"whether `{name}` is rank_local", is_local
+            yield from (
+                () if is_local else ((f"the {fact} of `{name}`", part) for fact, part in fingerprint(data).items())
+            )
 
 
-def _flat(values: Mapping[str, Any], outer: str = "") -> Lines:
-    lines: Lines = {}
+def _flat(values: Mapping[str, Any], outer: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
     for name, value in values.items():
         path = f"{outer}{name}"
-        if isinstance(value, Mapping):
-            lines |= _flat({str(key): inner for key, inner in value.items()}, f"{path}.")
-        else:
-            lines[f"`{path}`"] = encoded(value)
-    return lines
+        flat |= _flat(value, f"{path}.") if isinstance(value, Mapping) else {f"`{path}`": encoded(value)}
+    return flat
 
 
 def prepare_models(agreement: Agreement, resources: Mapping[str, Any]) -> None:
@@ -171,26 +139,27 @@ def prepare_models(agreement: Agreement, resources: Mapping[str, Any]) -> None:
                 f"`{path}` is not initialized yet, and each rank would initialize it differently at its first batch",
                 "pass a batch through the model in setup(), before the optimizer is made",
             )
-        if _is_sharded(tensor):
+        if hasattr(tensor, "placements"):
             from graphtrain.ranks.sharded import mesh_shape, refuse_meshes  # which few runs need
 
             refuse_meshes(path, tensor, agreement.world_size)
             agreement.sharded, agreement.mesh = True, mesh_shape(tensor)
-    for name, module in resources.items():
-        for part in module.modules() if isinstance(module, torch.nn.Module) else ():
-            wrapper = next((kind.__name__ for kind in type(part).__mro__ if kind.__name__ in _WRAPPERS), None)
-            if wrapper is not None:
-                raise UsageError(
-                    f"`{name}` is wrapped in {wrapper}, which exchanges gradients in an order that no resume repeats",
-                    "supply the plain model: gradients are exchanged at the node `exchange`, once a window; or shard "
-                    "it with `fully_shard(model, mesh=run.mesh)` from torch.distributed.fsdp, in a setup(run)",
-                )
-        if agreement.sharded and isinstance(module, torch.optim.LBFGS):
+    for name, value in resources.items():
+        if agreement.sharded and isinstance(value, torch.optim.LBFGS):
             raise UsageError(
                 f"`{name}` is a torch.optim.LBFGS, which takes all weights as one vector, and a model is sharded",
                 "use an optimizer that updates each weight by itself, such as AdamW; or leave fully_shard out",
             )
-        if agreement.sharded and isinstance(module, torch.nn.Module):
+        if not isinstance(value, torch.nn.Module):
+            continue
+        kinds = {kind.__name__ for part in value.modules() for kind in type(part).__mro__}
+        if wrapper := next(filter(kinds.__contains__, _WRAPPERS), None):
+            raise UsageError(
+                f"`{name}` is wrapped in {wrapper}, which exchanges gradients in an order that no resume repeats",
+                "supply the plain model: gradients are exchanged at the node `exchange`, once a window; or shard it "
+                "with `fully_shard(model, mesh=run.mesh)` from torch.distributed.fsdp, in a setup(run)",
+            )
+        if agreement.sharded:
             from graphtrain.ranks.sharded import sum_gradients
 
-            sum_gradients(module)
+            sum_gradients(value)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -21,7 +21,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from graphtrain.errors import UsageError
 from graphtrain.kind.parameter import show_value
 from graphtrain.names import suggestion
-from graphtrain.plain import is_equal
+from graphtrain.plain import is_equal, is_scalar
 from graphtrain.printable import one_line
 from graphtrain.state.content import content_hash
 
@@ -35,9 +35,9 @@ _MOVING = frozenset(
         *("last_epoch", "_step_count", "_last_lr", "_is_initial", "_get_lr_called_within_step", "base_lrs"),
         *("T_cur", "T_i"),  # warm restarts
         *("best", "num_bad_epochs", "cooldown_counter"),  # plateaus
+        *("scale", "_growth_tracker"),  # scalers
     }
 )
-_MOVING_IN_SCALERS = ("scale", "_growth_tracker")
 
 # The rate of a group, and what the constructors of schedules write into it.
 _RATES = frozenset({"lr", "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum"})
@@ -53,7 +53,7 @@ _ABSENT = {CLASS: "absent"}
 
 
 @dataclass(frozen=True)
-class HyperParameterChange:
+class SettingChange:
     """A hyper-parameter that differs from the saved one.
 
     Attributes:
@@ -73,6 +73,11 @@ class HyperParameterChange:
     @property
     def field(self) -> str:
         return self.name.partition(".")[2]
+
+    @property
+    def chosen_by(self) -> str:
+        """The name with which `from_setup` takes it."""
+        return self.resource if self.field == CLASS else self.name
 
     @property
     def cannot_be_kept(self) -> bool:
@@ -96,7 +101,7 @@ class HyperParameters:
         former: those of the run so far, for the same objects. Default: all are new.
 
     Attributes:
-        made: what was set up, by resource and field.
+        set_up: what was set up, by resource and field.
         values: what is in force: the same, unless a resume kept saved ones.
 
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)
@@ -106,61 +111,53 @@ class HyperParameters:
 
     def __init__(self, stateful: Mapping[str, Any], former: HyperParameters | None = None) -> None:
         self._resources = {name: each for name, each in stateful.items() if not isinstance(each, torch.nn.Module)}
-        self._fresh: dict[str, dict[str, Any]] = {}
-        self.made: dict[str, dict[str, Any]] = {name: {} for name in stateful}
-        self.values: dict[str, dict[str, Any]] = {name: {} for name in stateful}
+        self._initial: dict[str, dict[str, Any]] = {}
+        self.set_up: dict[str, dict[str, Any]] = {name: {} for name in stateful}
+        self.values = dict(self.set_up)
         for name, resource in self._resources.items():
             if former is not None and former._resources.get(name) is resource:
-                self._fresh[name], self.made[name] = former._fresh[name], former.made[name]
+                self._initial[name], self.set_up[name] = former._initial[name], former.set_up[name]
                 self.values[name] = former.values[name]
-            else:
-                self._fresh[name] = _state_of(resource)
-                self.made[name] = {CLASS: type(resource).__name__, **_settings_in(self._fresh[name], resource)}
-                self.values[name] = self.made[name]
+                continue
+            self._initial[name] = _state_of(resource)
+            self.set_up[name] = {CLASS: type(resource).__name__, **_settings_in(self._initial[name], resource)}
+            self.values[name] = self.set_up[name]
 
-    def differences(
-        self, saved: Values | None, in_force: Values | None = None, states: Mapping[str, Any] | None = None
-    ) -> list[HyperParameterChange]:
+    def differences(self, saved: Values | None, in_force: Values, states: Mapping[str, Any]) -> list[SettingChange]:
         """The hyper-parameters that equal none of those of the saved run, by name.
 
         Arguments:
             saved: what was set up then. None: unknown, so nothing differs.
-            in_force: what was in force then. Default: the same.
-            states: the saved `state_dict`s, by resource. Default: unknown.
+            in_force: what was in force then.
+            states: the saved `state_dict`s, by resource.
 
-        >>> def made(rate):
+        >>> def having(rate):
         ...     return HyperParameters({"optimizer": torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=rate)})
-        >>> [str(change) for change in made(0.1).differences(made(0.5).values)]
+        >>> [str(change) for change in having(0.1).differences(having(0.5).values, {}, {})]
         ['optimizer.lr: 0.5 -> 0.1']
         """
+        changes: list[SettingChange] = []
         if saved is None:
-            return []
-        changes = []
-        for name in sorted({*saved, *self.made}):
-            before, now = saved.get(name, _ABSENT), self.made.get(name, _ABSENT)
+            return changes
+        for name in sorted({*saved, *self.set_up}):
+            before, now = saved.get(name, _ABSENT), self.set_up.get(name, _ABSENT)
             if before.get(CLASS) != now.get(CLASS):  # then the other fields cannot be compared
-                names = before.get(CLASS, "there"), now.get(CLASS, "there")
-                changes.append(HyperParameterChange(f"{name}.{CLASS}", *names))
+                changes.append(SettingChange(f"{name}.{CLASS}", before.get(CLASS, "there"), now.get(CLASS, "there")))
                 continue
-            kept, resource = {**before, **(in_force or {}).get(name, {})}, self._resources.get(name)
-            held = self._held(states, name)
+            resource, state = self._resources.get(name), states.get(name)
+            kept = {**before, **in_force.get(name, {})}
+            loaded = {**kept, **(_settings_in(state) if isinstance(state, Mapping) and len(now) > 1 else {})}
             # Another version of PyTorch may have added a field; groups get other fields only from the user.
             usual = {*resource.defaults, *_RATES} if isinstance(resource, torch.optim.Optimizer) else {*before, *now}
             changes += [
-                HyperParameterChange(f"{name}.{field}", kept.get(field), now.get(field))
+                SettingChange(f"{name}.{field}", kept.get(field), now.get(field))
                 for field in dict.fromkeys([*before, *now])
-                if not any(is_equal(each.get(field), now.get(field)) for each in (before, kept))
-                if field not in held or not is_equal(held[field], now.get(field))
+                if not any(is_equal(each.get(field), now.get(field)) for each in (before, kept, loaded))
                 if (field in before and field in now) or field not in usual or field.endswith(f".{CLASS}")
             ]
         return changes
 
-    def _held(self, states: Mapping[str, Any] | None, name: str) -> dict[str, Any]:
-        """The settings in the saved state of a resource, without the functions, which no state holds."""
-        state = (states or {}).get(name)
-        return _settings_in(_plain(state, self._resources.get(name))) if isinstance(state, Mapping) else {}
-
-    def chosen(self, names: Iterable[str], changes: Iterable[HyperParameterChange]) -> set[str]:
+    def chosen(self, names: Collection[str], changes: Iterable[SettingChange]) -> set[str]:
         """The fields that the user's names cover: ``"optimizer"`` all of them, ``"optimizer.lr"`` this one.
 
         The rates of an optimizer and the settings of its schedules are taken together: a schedule restarts with both.
@@ -169,37 +166,27 @@ class HyperParameters:
         Raises:
             UsageError: a name is not that of a hyper-parameter.
         """
-        known = {name: {f"{name}.{field}" for field in fields if field != CLASS} for name, fields in self.made.items()}
-        for change in changes:
-            known.setdefault(change.resource, set()).add(change.name)
-        taken: set[str] = set()
-        for name in map(str.strip, names):
-            resource, dot, field = name.partition(".")
-            owners = [owner for owner in known if owner == resource or owner.startswith(f"{resource}[")]
-            fields = {each for owner in owners for each in known[owner] if not dot or each == f"{owner}.{field}"}
-            if not owners or (dot and not fields):
-                everything = [*known, *(each for owner in known for each in known[owner])]
-                raise UsageError(f"from_setup: there is no `{name}`", suggestion(name, everything))
-            taken |= fields
+        known = {f"{name}.{field}" for name, fields in self.set_up.items() for field in fields if field != CLASS}
+        known |= {change.name for change in changes}
+        covered = {name: set[str]() for name in ("", *self.set_up)}
+        for each in known:
+            resource, _, field = each.partition(".")
+            of_all = resource.partition("[")[0]
+            for name in (each, resource, of_all, f"{of_all}.{field}"):
+                covered.setdefault(name, set()).add(each)
+        for name in names:
+            if name not in covered:
+                raise UsageError(f"from_setup: there is no `{name}`", suggestion(name, covered))
+        taken = set[str]().union(*(covered[name] for name in names))
         for name in self._resources:
-            schedules = self._schedules_of(name)
-            together = {each for schedule in schedules for each in known[schedule]}
-            together |= {each for each in known[name] if schedules and each.rpartition(".")[2] in _RATES}
-            taken |= together if taken & together else set()
+            if schedules := self._schedules_of(name):
+                together = {each for each in known if each.partition(".")[0] in schedules}
+                together |= {each for each in covered[name] if each.rpartition(".")[2] in _RATES}
+                taken |= together if taken & together else set()
         return taken
 
-    def taken(self, chosen: set[str], states: Mapping[str, Any]) -> list[str]:
-        """Those of the chosen fields whose value in the saved state is another one."""
-        taken = []
-        for name, made in self.made.items():
-            held = self._held(states, name)
-            moved = {"momentum", "betas"} if "max_momentum" in held else set()  # by a schedule
-            fields = (_fields_of(name, chosen) & held.keys()) - moved
-            taken += [f"{name}.{field}" for field in sorted(fields) if not is_equal(held[field], made.get(field))]
-        return taken
-
-    def apply(self, chosen: set[str], in_force: Values | None = None) -> None:
-        """Replace loaded hyper-parameters by the chosen ones, as set up now.
+    def apply(self, chosen: set[str], in_force: Values) -> set[str]:
+        """Replace loaded hyper-parameters by the chosen ones, as set up now; returns those that have changed by that.
 
         If the rate of an optimizer or one of its schedules was chosen, its schedules restart and are stepped as often
         as before: the rate becomes what it would be if the new values had always applied.
@@ -207,25 +194,41 @@ class HyperParameters:
         Raises:
             UsageError: a schedule cannot restart.
         """
+        for name, set_up in self.set_up.items():
+            fields = _fields_of(name, chosen)
+            others = {} if CLASS in fields else in_force.get(name, {})
+            # Functions are always those of now: no checkpoint holds others.
+            self.values[name] = set_up | {f: each for f, each in others.items() if f not in {CLASS, FUNCTIONS, *fields}}
+        if not chosen:
+            return set()
+        loaded = self._present()
         for name, resource in self._resources.items():
-            fields, fresh = _fields_of(name, chosen) - {CLASS}, self._fresh[name]
+            fields, initial = _fields_of(name, chosen) - {CLASS}, self._initial[name]
             if isinstance(resource, torch.optim.Optimizer):
                 schedules = [each for each in self._schedules_of(name) if _fields_of(each, chosen)]
                 fields |= _RATES if schedules else {"initial_lr"} if "lr" in fields else set()
                 # Groups that were added during training are not among those that were set up.
-                for group, made in zip(resource.param_groups, fresh.get("param_groups", ()), strict=False):
-                    moved = {"momentum", "betas"} & made.keys() if schedules and "max_momentum" in made else set()
-                    for field in fields | moved:
-                        _set(group, field, made)
+                for group, former in zip(resource.param_groups, initial.get("param_groups", ()), strict=False):
+                    for field in fields:
+                        _set(group, field, former)
                 self._restart(schedules)
             elif fields and not _restarts(resource):
                 state = resource.state_dict()
-                resource.load_state_dict({**state, **{field: fresh[field] for field in fields & fresh.keys()}})
-        for name, made in self.made.items():
-            fields = _fields_of(name, chosen)
-            others = {} if CLASS in fields else (in_force or {}).get(name, {})
-            # Functions are always those of now: no checkpoint holds others.
-            self.values[name] = made | {f: value for f, value in others.items() if f not in {CLASS, FUNCTIONS, *fields}}
+                resource.load_state_dict({**state, **{field: initial[field] for field in fields & initial.keys()}})
+        return {
+            f"{name}.{field}"
+            for name, fields in self._present().items()
+            for field, value in fields.items()
+            if not is_equal(value, loaded[name].get(field))
+        }
+
+    def _present(self) -> dict[str, dict[str, Any]]:
+        """The settings in the present states, but for what schedules move."""
+        settings = {name: _settings_in(_state_of(resource)) for name, resource in self._resources.items()}
+        for fields in settings.values():
+            for field in ("momentum", "betas") if "max_momentum" in fields else ():
+                fields.pop(field, None)
+        return settings
 
     def _schedules_of(self, name: str) -> list[str]:
         """The schedules of an optimizer that can restart."""
@@ -240,12 +243,12 @@ class HyperParameters:
         schedules = {name: self._resources[name] for name in names}
         steps = {name: _steps_of(schedule.state_dict()) for name, schedule in schedules.items()}
         for name, schedule in schedules.items():
-            if not self._fresh[name] or _steps_of(self._fresh[name]) > 0:
+            if not self._initial[name] or _steps_of(self._initial[name]) > 0:
                 raise UsageError(
                     f"`{name}` was stepped before its Trainer was made: what it began with is not known",
                     "make a new optimizer and a new scheduler, and a new Trainer with them",
                 )
-            schedule.load_state_dict(copy.deepcopy(self._fresh[name]))
+            schedule.load_state_dict(copy.deepcopy(self._initial[name]))
         most = max(steps.values(), default=0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch warns of a step before the optimizer's first
@@ -267,39 +270,28 @@ def _restarts(resource: Any) -> bool:
 
 def _steps_of(state: Mapping[str, Any]) -> int:
     """How often a schedule with this state was stepped; a chain has no counter, but its schedules do."""
-    inner = state.get(INNER) or [{}]
-    return int(state["last_epoch"] if "last_epoch" in state else inner[0].get("last_epoch", 0))
+    return int((state if "last_epoch" in state else state[INNER][0])["last_epoch"])
 
 
-def _set(group: dict[str, Any], field: str, made: Mapping[str, Any]) -> None:
+def _set(group: dict[str, Any], field: str, initial: Mapping[str, Any]) -> None:
     """Set a field as it was set up; a tensor in place, since a CUDA graph or a compiled step may hold it."""
-    value = made.get(field)
+    value = initial.get(field)
     if isinstance(group.get(field), torch.Tensor) and isinstance(value, torch.Tensor | int | float):
         group[field].fill_(float(value))
-    elif field in made:
+    elif field in initial:
         group[field] = copy.deepcopy(value)
     else:
         group.pop(field, None)
 
 
 def _state_of(resource: Any) -> dict[str, Any]:
-    """A copy of what may be settings in the state of a resource: of an optimizer its groups, of others plain values."""
+    """A copy of the settings in the state of a resource of torch; no others are known to be settings."""
     try:
         if isinstance(resource, torch.optim.Optimizer):
-            groups = [{**group, "params": (), "param_names": ()} for group in resource.param_groups]
-            return {"param_groups": copy.deepcopy(groups)}
-        return copy.deepcopy(_plain(resource.state_dict(), resource))
+            return {"param_groups": copy.deepcopy([{**group, "params": ()} for group in resource.param_groups])}
+        return copy.deepcopy(dict(resource.state_dict())) if isinstance(resource, LRScheduler | GradScaler) else {}
     except Exception:  # a state that cannot be read is not compared; saving it reports why
         return {}
-
-
-def _plain(state: Mapping[str, Any], resource: Any) -> dict[str, Any]:
-    """What may be settings in a state: all of it in that of an optimizer or a schedule, else plain values."""
-    if isinstance(resource, torch.optim.Optimizer | LRScheduler):
-        return dict(state)
-    moving = _MOVING_IN_SCALERS if isinstance(resource, GradScaler) else ()
-    plain = (type(None), bool, int, float, str)
-    return {key: each for key, each in state.items() if key not in moving and isinstance(each, plain)}
 
 
 def _settings_in(state: Mapping[str, Any], resource: Any = None) -> dict[str, Any]:
@@ -323,41 +315,34 @@ def _settings_in(state: Mapping[str, Any], resource: Any = None) -> dict[str, An
         fields |= _settings_in(inner_state, inner)
         settings |= {f"{INNER}[{number}].{field}": value for field, value in fields.items()}
     if isinstance(functions := getattr(resource, FUNCTIONS, None), list):
-        held = [encoded(attributes) for attributes in state.get(FUNCTIONS) or () if attributes]  # of callable objects
-        settings[FUNCTIONS] = [*map(_samples, functions), *held]
+        attributes = [encoded(each) for each in state.get(FUNCTIONS) or () if each]  # of callable objects
+        settings[FUNCTIONS] = [*map(_samples, functions), *attributes]
     return settings
 
 
 def encoded(value: Any) -> Any:
     """A value as a manifest holds it, equal for equal settings."""
-    match value:
-        case None | bool():
-            return value
-        case str():
-            return str(value)
-        case float():
-            return float(value)
-        case int():
-            return int(value) if abs(value) < 2**63 else str(int(value))
-        case torch.Tensor():
-            return encoded(value.tolist()) if value.numel() <= _MOST_ENTRIES else f"a tensor of {tuple(value.shape)}"
-        case Mapping():
-            return {str(key): encoded(entry) for key, entry in value.items()}
-        case list() | tuple() | set() | frozenset():
-            entries = [encoded(entry) for entry in value]
-            entries = sorted(entries, key=repr) if isinstance(value, set | frozenset) else entries
-            return entries if len(entries) <= _MOST_ENTRIES else f"{len(entries)} values: {content_hash(entries)[:8]}"
-    is_number = hasattr(value, "item") and getattr(value, "size", 0) == 1
-    return encoded(value.item()) if is_number else f"a {type(value).__name__}"
+    if isinstance(value, torch.Tensor) and value.numel() > _MOST_ENTRIES:
+        return f"a tensor of {tuple(value.shape)}"
+    if hasattr(value, "tolist"):  # a tensor, or a number of NumPy
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {str(key): encoded(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        entries = [encoded(entry) for entry in value]
+        entries = sorted(entries, key=repr) if isinstance(value, set | frozenset) else entries
+        return entries if len(entries) <= _MOST_ENTRIES else f"{len(entries)} values: {content_hash(entries)[:8]}"
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return str(value)
+    return value if is_scalar(value) and not isinstance(value, bytes) else f"a {type(value).__name__}"
 
 
 def _samples(function: Any) -> list[float | None]:
-    """A function cannot be saved or compared; its values can."""
-
-    def at(step: int) -> float | None:
+    """A function cannot be saved or compared; its values can. None where it is not defined."""
+    values: list[float | None] = []
+    for step in _SAMPLED_STEPS:
         try:
-            return float(function(step))
-        except Exception:  # it may not be defined for this step
-            return None
-
-    return [at(step) for step in _SAMPLED_STEPS]
+            values.append(float(function(step)))
+        except Exception:
+            values.append(None)
+    return values

@@ -8,40 +8,35 @@ outcome, which the others read.
 
 from __future__ import annotations
 
+import math
 import time
-import zlib
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from threading import Event
 from typing import Any, final
 
 import msgpack
 
 from graphtrain.errors import CheckpointError, GraphtrainError, RankFailedError, RanksDivergedError
 from graphtrain.program.agreement import Agreement
-from graphtrain.ranks import LostRankError, Ranks, Record
-from graphtrain.storage.checkpoint import reason_of, write_checkpoint, write_folder
+from graphtrain.ranks import LostRankError, Ranks
+from graphtrain.storage.checkpoint import reason_of
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.manifest import OWN_FACTS, Manifest
 from graphtrain.storage.rank_files import Slim, manifest_of, write_files
 from graphtrain.storage.run_files import Written
-from graphtrain.storage.sharing import MustBeEqual, Sharing, differences
+from graphtrain.storage.sharing import EqualParts, MustBeEqual, first_difference
 from graphtrain.storage.state_files import Digests, StagedState
 
 _SLICE_SECONDS = 0.5
 # How long ranks wait for others in a save once the run has failed: they may be dead.
 _HURRIED_SECONDS = 10.0
-_MOST_DIFFERENCES = 3
 
-_WRITTEN = "written"
-# Any other outcome of a save -> the error that all ranks raise.
-_ERRORS: Mapping[str, type[GraphtrainError]] = {
-    "failed": CheckpointError,
-    "diverged": RanksDivergedError,
-    "lost": RankFailedError,
-}
+# What a rank publishes in a save. Rank 0: the outcome, at the end.
+_DIGESTS, _FILES, _OUTCOME = "digests", "files", "outcome"
+# What a save of all ranks may fail with.
+_ERRORS = {kind.__name__: kind for kind in (CheckpointError, RanksDivergedError, RankFailedError)}
 
 
 @final
@@ -61,7 +56,7 @@ class RankSaves:
         self.agreement, self.ranks = agreement, agreement.ranks
         self.are_one = self.ranks.world_size == 1
         self.run = "run"
-        self.begun = self._copies = 0
+        self.begun = 0
 
     def copied(self, copy: Callable[[], Any]) -> Any:
         """Copy the state on every rank; returns the copy of this one.
@@ -77,26 +72,16 @@ class RankSaves:
             copied = copy()
         except UnsaveableError as error:
             refusal = [error.path, error.message.removeprefix(f"{error.path} cannot be saved: "), error.hint]
-        self._copies += 1
-        key = f"{self.run}/refused/{self._copies}"
-        if refusal is not None:
-            self.ranks.publish(f"{key}/{self.ranks.rank}", msgpack.packb(refusal))
-        records = self.agreement.synchronise("save", Record(has_failed=refusal is not None))
-        refusing = next((rank for rank, record in enumerate(records) if record.has_failed), None)
-        if refusing is None:
-            return copied
-        if refusal is None or refusing != self.ranks.rank:
-            published = self.ranks.read(f"{key}/{refusing}", self.ranks.timeout_seconds)
-            refusal = msgpack.unpackb(published) if published is not None else ["the state", "it gave no reason", ""]
-        path, reason, hint = refusal
-        raise UnsaveableError(path, f"{reason} (rank {refusing})", hint)
+        refusals = self.agreement.gather(refusal)
+        self.agreement.synchronised = False  # where a run is saved makes no difference to where ranks meet next
+        for rank, each in enumerate(refusals):
+            if each is not None:
+                path, reason, hint = each
+                raise UnsaveableError(path, f"{reason} (rank {rank})", hint)
+        return copied
 
     def save(
-        self,
-        staged: StagedState,
-        required: Callable[[], MustBeEqual],
-        folder: Path,
-        slim: Slim | None,
+        self, staged: StagedState, required: Callable[[], MustBeEqual], folder: Path, slim: Slim | None
     ) -> RankSave:
         """Begin the save that all ranks have copied their state for."""
         self.begun += 1
@@ -105,68 +90,77 @@ class RankSaves:
 
 
 @final
+@dataclass
 class RankSave:
     """The part of one rank in one checkpoint; for one process, all of it.
 
-    Arguments:
+    Attributes:
         key: the prefix of the keys of this save in the store.
         required: what has to be equal on all ranks.
         folder: of the checkpoints, as this rank sees it.
-        slim: how the files are divided; that of rank 0 applies to all. Default: tensors by their resource.
-
-    Attributes:
-        leads: True on rank 0.
-        hurried: once it is set, ranks that may be dead are no longer waited for.
+        slim: how the files of rank 0 are divided. None: tensors by their resource.
     """
 
-    def __init__(
-        self,
-        ranks: Ranks,
-        key: str,
-        staged: StagedState,
-        required: MustBeEqual,
-        folder: Path,
-        slim: Slim | None = None,
-    ) -> None:
-        self._ranks, self._key, self._staged = ranks, key, staged
-        self._required, self._folder, self._slim = required, folder, slim
-        self._facts = Manifest()
-        self.leads = not ranks.rank
-        self.hurried = Event()
-        self._hurried_at: float | None = None
-        self._published: set[str] = set()
-        self._files: dict[str, Any] = {}
+    ranks: Ranks
+    key: str
+    staged: StagedState
+    required: MustBeEqual
+    folder: Path
+    slim: Slim | None
+    _end: float = math.inf
+    _published: set[str] = field(default_factory=set)
+
+    @property
+    def leads(self) -> bool:
+        """True on rank 0."""
+        return not self.ranks.rank
+
+    def hurry(self) -> None:
+        """Wait no longer for ranks that may be dead."""
+        self._end = min(self._end, time.monotonic() + _HURRIED_SECONDS)
 
     # ---- in the threads that write
 
-    def lead(
-        self, write: Callable[[Callable[[Path, StagedState, Manifest], Manifest]], Written], facts: Manifest
-    ) -> Written:
-        """Write as rank 0, and publish the outcome.
-
-        Arguments:
-            write: called with the function that writes the folder.
-            facts: what this rank knows for the manifest.
-
-        Raises:
-            CheckpointError: it cannot be written.
-            RanksDivergedError: what must be equal on all ranks is not.
-            RankFailedError: a rank has ended.
-        """
-        self._facts = facts
+    @contextmanager
+    def leading(self) -> Iterator[None]:
+        """A context in which rank 0 writes the checkpoint: if that fails, all ranks learn why."""
         try:
-            written = write(self._write_folder)
+            yield
         except BaseException as error:
-            what = next((name for name, kind in _ERRORS.items() if isinstance(error, kind)), "failed")
+            kind = next((name for name, kind in _ERRORS.items() if isinstance(error, kind)), CheckpointError.__name__)
             message = error.message if isinstance(error, GraphtrainError) else f"{type(error).__name__}: {error}"
             self._give_up(message)
             with suppress(LostRankError):
-                self._publish("outcome", [what, message, getattr(error, "hint", "")])
+                self._publish(_OUTCOME, {"kind": kind, "message": message, "hint": getattr(error, "hint", "")})
             raise
-        outcome = {"digest": written.manifest.digest, "not_finite": written.manifest.not_finite}
-        self._publish("outcome", [_WRITTEN, written.path.name, outcome])
+
+    def succeeded(self, written: Written) -> None:
+        """Tell all ranks that the checkpoint is written."""
+        facts = {"digest": written.manifest.digest, "not_finite": written.manifest.not_finite}
+        self._publish(_OUTCOME, {"name": written.path.name, "facts": facts})
         self._forget()
-        return written
+
+    def files(self, folder: Path, facts: Manifest) -> Manifest:
+        """Write the files of rank 0 to a new folder, and wait for those of the others; returns the manifest.
+
+        Raises:
+            OSError: they cannot be written; and as for `follow`.
+        """
+        state, slim, others = self.staged, self.slim, range(1, self.ranks.world_size)
+        if not others:
+            common = EqualParts()
+            report = {"files": write_files(folder, 0, state, common, slim)}
+            return manifest_of(facts, state, common, [], [report], slim)
+        try:
+            common, summaries, report = self._write_files(folder.name, facts)
+            reports = [report, *(self._read(_FILES, rank) for rank in others)]
+        except Exception as error:
+            self._give_up(reason_of(error))
+            for rank in others:  # the folder is removed once none writes any more
+                with suppress(GraphtrainError):
+                    self._read(_FILES, rank)
+            raise
+        return manifest_of(facts, state, common, summaries, reports, slim)
 
     def follow(self, facts: Manifest) -> Written:
         """Write the files of this rank, and return the outcome that rank 0 publishes.
@@ -179,110 +173,74 @@ class RankSave:
             RanksDivergedError: what must be equal on all ranks is not.
             RankFailedError: a rank has ended.
         """
-        self._facts = facts
         try:
-            name, slim = self._read("folder", 0)
-            folder, self._slim = self._folder / name, Slim(**slim) if slim is not None else None
-            if not folder.is_dir():
-                raise CheckpointError(
-                    f"rank 0 writes to {folder}, which this rank does not see",
-                    "put the run directory on a file system that all ranks share",
-                )
-            self._write_files(folder)
+            self._write_files("", facts)
         except Exception as error:
             self._give_up(error.message if isinstance(error, GraphtrainError) else reason_of(error))
-        what, text, more = self._read("outcome", 0)
+        outcome = self._read(_OUTCOME, 0)
         self._forget()
-        if what == _WRITTEN:
-            return Written(self._folder / text, replace(facts, **more))
-        raise _ERRORS[what](text, more)
+        if "kind" in outcome:
+            raise _ERRORS[outcome["kind"]](outcome["message"], outcome["hint"])
+        return Written(self.folder / outcome["name"], replace(facts, **outcome["facts"]))
 
     def has_outcome(self, timeout_seconds: float) -> bool:
         """True if rank 0 has published the outcome, within this time."""
-        return self._ranks.read(self._of("outcome", 0), timeout_seconds) is not None
+        return self.ranks.read(self._of(_OUTCOME, 0), timeout_seconds) is not None
 
-    def _write_folder(self, path: Path, staged: StagedState, facts: Manifest) -> Manifest:
-        if self._ranks.world_size == 1:
-            return write_checkpoint(path, staged, facts, self._slim)
-
-        def write(folder: Path) -> Manifest:
-            try:
-                self._publish("folder", [folder.name, self._slim.as_plain() if self._slim is not None else None])
-                state, sharing, summaries = self._write_files(folder)
-                files = [self._files, *(self._read("files", rank) for rank in range(1, self._ranks.world_size))]
-            except Exception as error:
-                self._give_up(reason_of(error))
-                for rank in range(1, self._ranks.world_size):  # the folder is removed once none writes any more
-                    with suppress(GraphtrainError):
-                        self._read("files", rank)
-                raise
-            return manifest_of(facts, state, sharing, summaries, files, self._slim)
-
-        return write_folder(path, write, staged.given_up)
-
-    def _write_files(self, folder: Path) -> tuple[StagedState, Sharing, list[Digests]]:
-        """Write this rank's files, once all ranks know what they have in common."""
-        state = self._staged
-        summaries = [Digests(**digests) for digests in self._gather("summary", state.summary.as_plain())]
-        if lines := [*differences(self._required, summaries, state.pieces)]:
-            shown = "; ".join(lines[:_MOST_DIFFERENCES])
-            more = f"; and {len(lines) - _MOST_DIFFERENCES} more" if len(lines) > _MOST_DIFFERENCES else ""
-            raise RanksDivergedError(
-                f"{shown}{more}",
-                "it must be the same on all ranks: do not change it on one rank only",
+    def _write_files(self, name: str, facts: Manifest) -> tuple[EqualParts, list[Digests], dict[str, Any]]:
+        """Write this rank's files, once all ranks know what they have in common, to the folder that rank 0 names."""
+        state = self.staged
+        self._publish(_DIGESTS, {"digests": state.summary.as_plain(), "folder": name})
+        of_ranks = [self._read(_DIGESTS, rank) for rank in range(self.ranks.world_size)]
+        folder = self.folder / of_ranks[0]["folder"]
+        if not folder.is_dir():
+            raise CheckpointError(
+                f"rank 0 writes to {folder}, which this rank does not see",
+                "put the run directory on a file system that all ranks share",
             )
-        sharing = Sharing.of(state, summaries)
-        written = write_files(folder, self._ranks.rank, state, sharing, self._slim)
-        self._files = {"files": written, "own": {name: getattr(self._facts, name) for name in OWN_FACTS}}
+        summaries = [Digests(**each["digests"]) for each in of_ranks]
+        if difference := first_difference(self.required, state, summaries):
+            raise RanksDivergedError(difference, "it must be the same on all ranks: do not change it on one rank only")
+        common = EqualParts.of(state, summaries)
+        written = write_files(folder, self.ranks.rank, state, common, self.slim)
+        report: dict[str, Any] = {"files": written, "own": {name: getattr(facts, name) for name in OWN_FACTS}}
         if state.pieces:
-            self._files["not_finite"] = state.weight_that_is_not_finite
-        self._publish("files", self._files)
-        return state, sharing, summaries
+            report["not_finite"] = state.weight_that_is_not_finite
+        self._publish(_FILES, report)
+        return common, summaries, report
 
     # ---- messages between ranks
 
     def _of(self, topic: str, rank: int) -> str:
-        return f"{self._key}/{topic}/{rank}"
+        return f"{self.key}/{topic}/{rank}"
 
     def _publish(self, topic: str, value: Any) -> None:
         self._published.add(topic)
-        self._ranks.publish(self._of(topic, self._ranks.rank), zlib.compress(msgpack.packb({"value": value}), 1))
+        self.ranks.publish(self._of(topic, self.ranks.rank), msgpack.packb(value))
 
     def _give_up(self, reason: str) -> None:
         """Publish a failure wherever the others may wait for this rank."""
-        for topic in ("folder", "summary", "files"):
-            if topic not in self._published:
-                with suppress(LostRankError):
-                    message = zlib.compress(msgpack.packb({"failed": reason}), 1)
-                    self._ranks.publish(self._of(topic, self._ranks.rank), message)
+        for topic in {_DIGESTS, _FILES} - self._published:
+            with suppress(LostRankError):
+                self._publish(topic, {"failed": reason})
 
     def _forget(self) -> None:
         """Free the messages of this rank in the store: nobody reads them any more."""
-        for topic in self._published - {"outcome"}:
+        for topic in self._published - {_OUTCOME}:
             with suppress(LostRankError):
-                self._ranks.publish(self._of(topic, self._ranks.rank), b"")
-
-    def _gather(self, topic: str, value: Any) -> list[Any]:
-        """Publish a value; returns those of all ranks."""
-        self._publish(topic, value)
-        return [
-            value if rank == self._ranks.rank else self._read(topic, rank) for rank in range(self._ranks.world_size)
-        ]
+                self._publish(topic, {"failed": "the checkpoint is over"})
 
     def _read(self, topic: str, rank: int) -> Any:
-        end, has_ended = time.monotonic() + self._ranks.timeout_seconds, False
-        while (data := self._ranks.read(self._of(topic, rank), _SLICE_SECONDS)) is None:
-            if self._staged.given_up.is_set():
+        end, has_ended = time.monotonic() + self.ranks.timeout_seconds, False
+        while (data := self.ranks.read(self._of(topic, rank), _SLICE_SECONDS)) is None:
+            if self.staged.given_up.is_set():
                 raise CheckpointError("the checkpoint was given up")
-            if self.hurried.is_set():
-                self._hurried_at = self._hurried_at or time.monotonic()
-                end = min(end, self._hurried_at + _HURRIED_SECONDS)
             if has_ended:
                 raise RankFailedError(f"rank {rank} ended while a checkpoint was written")
-            if time.monotonic() > end:
+            if time.monotonic() > min(end, self._end):
                 raise CheckpointError(f"cannot write the checkpoint: rank {rank} has not written its part of it")
-            has_ended = rank in self._ranks.ended()  # read once more: it may have published before it ended
-        message = msgpack.unpackb(zlib.decompress(data)) if data else {"failed": "the checkpoint is over"}
+            has_ended = rank in self.ranks.ended()  # read once more: it may have published before it ended
+        message = msgpack.unpackb(data)
         if "failed" in message:
             raise CheckpointError(f"rank {rank} cannot write its part of the checkpoint: {message['failed']}")
-        return message["value"]
+        return message

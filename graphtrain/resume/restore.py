@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
 from graphtrain.graph import Graph
@@ -17,11 +17,11 @@ from graphtrain.plan.preparation import made_resources
 from graphtrain.printable import one_line, shorten
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
-from graphtrain.resume.hyper_parameters import CLASS, HyperParameterChange
+from graphtrain.resume.hyper_parameters import SettingChange
 from graphtrain.state.codec import MALFORMED
-from graphtrain.state.data_content import ComparedData
-from graphtrain.state.modules import NO_RESUME
-from graphtrain.state.random import fitted_random
+from graphtrain.state.data_content import compared_data
+from graphtrain.state.generators import fitted_random
+from graphtrain.state.optimizers import NO_RESUME
 from graphtrain.state.reachable import is_within
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.manifest import Manifest
@@ -35,12 +35,30 @@ _MOST_CHARACTERS = 200
 _MOST_IN_A_LINE = 8  # differences of the graph
 
 
+class RunPosition(NamedTuple):
+    """Where a run is.
+
+    Attributes:
+        position: the number of the node that runs next.
+        ended: True if it was the last one.
+        clock_of: the path of the node whose body trained last; empty for none.
+    """
+
+    position: int
+    ended: bool
+    clock_of: str
+
+
 @dataclass(frozen=True)
 class GraphChange:
     """How the graph that a run is resumed in differs from the saved one.
 
     If it is *identical*, nothing is reported; differences that are *cosmetic* are reported as such (`aside`). Another
     graph is *compatible* if it has the position, and what is read from there on was saved. Any other is refused.
+
+    Nodes take the progress saved under their names, present or former; if the fields of the kind differ, those that
+    fit. A new trigger, or one with another unit, counts from here; any other counts from its last firing, so that a
+    shorter interval that has already passed is due at once.
 
     Attributes:
         former: the saved graph.
@@ -107,7 +125,7 @@ def capture(run: Session) -> tuple[RunState, Manifest]:
         seconds=run.watch.seconds(),
         unknown=compiled.state.unknown,
         not_state=sorted(compiled.state.left_out),
-        hyper_parameters=run.hyper_parameters.made,
+        hyper_parameters=run.hyper_parameters.set_up,
         hyper_parameters_in_force=run.hyper_parameters.values,
     )
     return state, facts
@@ -161,71 +179,65 @@ class Restored:
         is_other_graph: True if the graph differs from the saved one in a way that matters.
         changes: of the graph, and of hyper-parameters with the decisions; in words.
         lost: state that differs from what was saved, in words.
-        aside: the differences of the graph that change nothing, in words; empty for none.
         is_as_saved: True if the state is that of the checkpoint, bit for bit, so that it can be saved again.
-        sampled: the data of which a sample was compared, in words; empty where all of it was.
+        aside: the differences of the graph that change nothing, in words; empty for none. `sampled` likewise: the data
+            of which a sample was compared.
     """
 
     decided: bool
     is_other_graph: bool
     changes: list[str]
     lost: list[str]
-    aside: str = ""
-    is_as_saved: bool = False
-    sampled: str = ""
+    is_as_saved: bool
+    aside: str
+    sampled: str
 
 
-def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resized: str = "") -> Restored:
+def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Restored:
     """Restore the state of a checkpoint: the mirror of `capture`.
-
-    In a graph that is not the saved one, nodes take the progress saved under their names, or under their old names in
-    `options.rename`; if the fields of the kind differ, those that fit. A new node begins with its own progress. A new
-    trigger, or one with another unit, counts from here; any other counts from its last firing, so that a shorter
-    interval that has already passed is due at once.
-
-    Arguments:
-        resized: what another number of ranks changes, in words. Default: the number is the same.
 
     Raises:
         UsageError: the graph does not have the position, or hyper-parameters differ and the user has not decided.
         CheckpointError: a resource does not fit, or what was loaded is not what was saved.
     """
-    manifest, compiled, hyper_parameters = checkpoint.manifest, run.compiled, run.hyper_parameters
-    # Nodes that measure time read the watch when they are set up, so it is restored before them.
-    run.watch.load(manifest.seconds)
-
+    compiled, manifest = run.compiled, checkpoint.manifest
     # Everything that can be refused is refused before any object is changed.
-    change = GraphChange.of(checkpoint, compiled.graph, options.rename)
-    state, position = placed(change, checkpoint.sections, manifest.position, manifest.ended, compiled)
-    random, of_devices = fitted_random(state.random)
-    resized = ", ".join(filter(None, (resized, of_devices)))
-    state = replace(state, progress={**state.progress, **options.kept}, random=random)
-    decisions = _Decisions.of(run, checkpoint, options)
+    checkpoint, change, state, place, resized = _fitted(checkpoint, run, options)
+    differences, chosen = _decided(run, checkpoint, options)
 
-    # Those that few runs need are written only where they hold something. They are in the order of `RunState`: nodes
-    # are set up from what is restored, and may draw random numbers while they are, so the generators come after them.
-    sections = [name for name in SECTIONS if name in checkpoint.sections]
     copies = made_resources(change.former, compiled.program.resources).keys() & state.resources.keys()  # no node's now
     # The saved state of a resource of another class is not loaded either.
-    fresh = copies | {name.removesuffix(".class") for name in decisions.chosen if name.endswith(".class")}
-    if state.reachable:
-        changed = {path: part for path, part in state.reachable.items() if not is_within(path, copies)}
-        state = replace(state, reachable=changed)
-    not_restored, compared = _put_back(checkpoint, run, state, change, position, sections, fresh)
+    as_set_up = copies | {name.removesuffix(".class") for name in chosen if name.endswith(".class")}
+    changed = {path: part for path, part in state.reachable.items() if not is_within(path, copies)}
+    state = replace(state, reachable=changed)
+    # Those that few runs need are written only where they hold something.
+    sections = [name for name in SECTIONS if name in checkpoint.sections]
+    # Nodes that measure time read the watch when they are set up, so it is restored before them.
+    run.watch.load(manifest.seconds)
+    with _named_failure(checkpoint):
+        not_restored = run.enter(state, place, Exemptions(as_set_up, change.replaced))
+        reported = run.environment.changed_data(manifest) if run.environment is not None else []
+        other_data, sampled = compared_data(manifest.data_content, compiled.state.snapshot, state.reachable, reported)
+
     # Before the hyper-parameters are applied: those taken from `setup` are not what was saved.
-    before, now = {*manifest.not_state}, {*compiled.state.left_out}
-    left_out = [f"not_state: {'+' if path in now else '-'} {path}" for path in sorted(before ^ now)]
-    lost = [*compiled.state.not_restored(), *compared.changed]
+    left_out = [
+        f"not_state: {'+' if path in compiled.state.left_out else '-'} {path}"
+        for path in sorted({*manifest.not_state} ^ {*compiled.state.left_out})
+    ]
+    lost = [*compiled.state.not_restored(), *other_data]
     lost = lost or ([] if left_out else compiled.state.differs_from(state.reachable))
     # What was not saved is lost, as the line of the resume says: another module, for instance.
-    parts = (fresh, not_restored, left_out, manifest.unknown, change.renaming.names, change.difference.matters)
-    if is_whole := not any(parts):
-        _expect_digest(checkpoint, compiled, state, position, sections, is_as_written=not (resized or options.kept))
-    hyper_parameters.apply(decisions.chosen, manifest.in_force)
-    run.loop.position, run.loop.ended = position, manifest.ended
+    parts = (as_set_up, not_restored, left_out, manifest.unknown, change.renaming.names, change.difference.matters)
+    is_as_written = not (resized or options.kept)
+    if not any(parts):
+        _expect_digest(checkpoint, run, state, sections, is_as_written=is_as_written)
+    applied = run.hyper_parameters.apply(chosen, manifest.in_force or {}) & chosen
+    applied -= {each.name for each in differences}
+    decided = [f"{each} ({'taken' if each.name in chosen else 'kept as saved'})" for each in differences]
+    decided += [f"{name} (taken)" for name in sorted(applied)]
     left = sorted(set(state.progress) - set(compiled.program.by_path))
     return Restored(
-        bool(decisions.differences or decisions.taken or change.renaming.names),
+        bool(decided or change.renaming.names),
         change.difference.matters,
         [
             *change.words(),
@@ -233,141 +245,93 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions, resize
             *(f"{name} left out" for name in sorted(copies)),
             *left_out,
             *not_restored,
-            *decisions.words(),
-            *([resized] if resized else []),
+            *decided,
+            *resized,
         ],
         lost,
+        is_as_written and not (any(parts) or chosen or lost),
         change.aside(),
-        is_as_saved=is_whole and not (decisions.chosen or lost or resized or options.kept),
-        sampled=compared.sampled,
+        sampled,
     )
 
 
-def _put_back(
-    checkpoint: Checkpoint,
-    run: Session,
-    state: RunState,
-    change: GraphChange,
-    position: int,
-    sections: Collection[str],
-    fresh: Collection[str],
-) -> tuple[list[str], ComparedData]:
-    """Restore a state; returns what was not restored, and how data compares.
+def _fitted(
+    checkpoint: Checkpoint, run: Session, options: ResumeOptions
+) -> tuple[Checkpoint, GraphChange, RunState, RunPosition, list[str]]:
+    """The checkpoint for this number of ranks, and its state for this graph and these devices; what that changes."""
+    compiled, manifest, world, words = run.compiled, checkpoint.manifest, run.world, []
+    for line in compiled.program.begun_with(manifest.window_ranks):
+        run.notices.once(line)
+    if checkpoint.ranks != world.world_size:
+        from graphtrain.resume.rank_resume import resized  # which few runs need
 
-    Arguments:
-        fresh: the resources that stay as they are set up.
+        checkpoint, resizing = resized(checkpoint, compiled, world.ranks, run.seed, options.rename)
+        words.append(resizing)
+    if manifest.sharded or world.mesh:
+        from graphtrain.resume.sharded import assembled  # which few runs need
+
+        checkpoint, reshaped = assembled(checkpoint, compiled.state.objects.modules.values(), world.rank)
+        words.append(reshaped)
+    change = GraphChange.of(checkpoint, compiled.graph, options.rename)
+    former = RunPosition(-1, manifest.ended, manifest.clock_of)
+    state, place = placed(change, checkpoint.sections, manifest.position, former, compiled)
+    random, of_devices = fitted_random(state.random)
+    state = replace(state, progress={**state.progress, **options.kept}, random=random)
+    return checkpoint, change, state, place, [*filter(None, [*words, of_devices])]
+
+
+def _decided(run: Session, checkpoint: Checkpoint, options: ResumeOptions) -> tuple[list[SettingChange], set[str]]:
+    """The hyper-parameters that differ, and the names of those that the user takes as they are set up now.
+
+    Raises:
+        UsageError: a difference is undecided, or a saved value cannot be used.
     """
-    manifest, compiled = checkpoint.manifest, run.compiled
-    with _named_failure(checkpoint):
-        not_restored = compiled.state.restore(state, Exemptions(fresh, change.replaced), sections)
-    compiled.resume_at(position, change.renaming.path(manifest.clock_of))
-    with _named_failure(checkpoint):
-        compiled.state.restore_after_setup(state)
-        data = run.environment.changed_data(manifest) if run.environment is not None else []
-        content = compiled.state.data_content
-        compared = (
-            content.compared(manifest.data_content, manifest.unknown, state.reachable, data)
-            if content is not None
-            else ComparedData()
+    now, manifest = run.hyper_parameters, checkpoint.manifest
+    states = checkpoint.sections["resources"]
+    differences = now.differences(manifest.hyper_parameters, manifest.in_force or {}, states)
+    chosen = now.chosen(options.from_setup, differences)
+    undecided = [difference for difference in differences if difference.name not in chosen]
+    not_saved = [difference for difference in undecided if difference.cannot_be_kept]
+    if undecided and not options.from_saved:
+        lines = "".join(f"\n    {change}" for change in undecided)
+        names = ",".join(change.chosen_by for change in undecided)
+        saved, in_python = ("", "") if not_saved else (", --from-saved keeps the old ones", " or run(from_saved=True)")
+        ended = "the run is finished, and " if manifest.ended else ""
+        raise UsageError(
+            f"{ended}what is set up now differs from what the run was set up with:{lines}",
+            f'--from-setup {names} takes the new values{saved}; in Python: run(from_setup="{names}"){in_python}; '
+            "or begin another run, with another --run-dir",
         )
-    return not_restored, compared
-
-
-def difference_error(
-    undecided: list[HyperParameterChange], *, are_saved: bool = True, ended: bool = False
-) -> UsageError:
-    """The error that asks the user to decide.
-
-    Arguments:
-        are_saved: False if a checkpoint does not hold all the saved values. Default: True.
-        ended: True if the run is finished. Default: False.
-    """
-    lines = "".join(f"\n    {change}" for change in undecided)
-    names = ",".join(map(_chosen_by, undecided))
-    saved, in_python = (", --from-saved keeps the old ones", " or run(from_saved=True)") if are_saved else ("", "")
-    return UsageError(
-        f"{'the run is finished, and ' * ended}what is set up now differs from what the run was set up with:{lines}",
-        f'--from-setup {names} takes the new values{saved}; in Python: run(from_setup="{names}"){in_python}; '
-        "or begin another run, with another --run-dir",
-    )
-
-
-def _chosen_by(change: HyperParameterChange) -> str:
-    """The name with which `from_setup` takes a hyper-parameter."""
-    return change.resource if change.field == CLASS else change.name
-
-
-@dataclass(frozen=True)
-class _Decisions:
-    """Which hyper-parameters are taken as they are set up now, and which stay as they were saved.
-
-    Attributes:
-        differences: between the two.
-        chosen: the names of those that are taken.
-        taken: those among them that do not differ from what was set up, but from the saved state.
-    """
-
-    differences: Sequence[HyperParameterChange]
-    chosen: set[str]
-    taken: Sequence[str] = ()
-
-    @classmethod
-    def of(cls, run: Session, checkpoint: Checkpoint, options: ResumeOptions) -> _Decisions:
-        """What the user has decided.
-
-        Raises:
-            UsageError: a difference is undecided, or a saved value cannot be used.
-        """
-        now, manifest = run.hyper_parameters, checkpoint.manifest
-        states = checkpoint.sections["resources"]
-        differences = now.differences(manifest.hyper_parameters, manifest.in_force, states)
-        chosen = now.chosen(options.from_setup, differences)
-        taken = set(now.taken(chosen, states)) - {difference.name for difference in differences}
-        decisions = cls(differences, chosen, sorted(taken))
-        not_saved = [difference for difference in decisions.undecided if difference.cannot_be_kept]
-        if decisions.undecided and not options.from_saved:
-            raise difference_error(decisions.undecided, are_saved=not not_saved, ended=manifest.ended)
-        if not_saved:
-            name = _chosen_by(not_saved[0])
-            raise UsageError(f"the saved state of `{name}` cannot be used: {not_saved[0]}", f"--from-setup {name}")
-        return decisions
-
-    @property
-    def undecided(self) -> list[HyperParameterChange]:
-        return [difference for difference in self.differences if difference.name not in self.chosen]
-
-    def words(self) -> list[str]:
-        """What was decided."""
-        return [
-            *(f"{each} ({'taken' if each.name in self.chosen else 'kept as saved'})" for each in self.differences),
-            *(f"{name} (taken)" for name in self.taken),
-        ]
+    for change in not_saved:
+        name = change.chosen_by
+        raise UsageError(f"the saved state of `{name}` cannot be used: {change}", f"--from-setup {name}")
+    return differences, chosen
 
 
 def placed(
-    change: GraphChange, sections: Mapping[str, Section], path: str, ended: bool, compiled: CompiledGraph
-) -> tuple[RunState, int]:
-    """The state of a run with the names of another graph, and its position there.
+    change: GraphChange, sections: Mapping[str, Section], path: str, former: RunPosition, compiled: CompiledGraph
+) -> tuple[RunState, RunPosition]:
+    """The state of a run with the names of another graph, and its place there.
 
     Arguments:
         sections: of the state, and
         path: of the node that is next, with the names of the former graph.
+        former: the place in that graph; its number is not read.
 
     Raises:
         UsageError: the graph has no such node, or needs a slot there that has no value.
     """
     state, path = RunState.of(change.renaming.sections(sections)), change.renaming.path(path)
-    hint = lost_position_hint(path)
-    return state, compiled.locate(path, state.slots, ended, hint)
+    position = compiled.locate(path, state.slots, former.ended, lost_position_hint(path))
+    return state, RunPosition(position, former.ended, change.renaming.path(former.clock_of))
 
 
 @contextmanager
 def _named_failure(checkpoint: Checkpoint) -> Iterator[None]:
-    """Report in words a state that somebody has altered, with correct checksums."""
+    """Report in words a state that `setup` has not made, as it was reported when it was saved, or that is altered."""
     try:
         yield
     except CheckpointError as error:
-        # As reported when it was saved.
         if lines := [line for line in checkpoint.manifest.unknown if NO_RESUME in line]:
             raise CheckpointError(
                 f"{checkpoint.path}: {lines[0]}", "resume from a checkpoint made before that, by --resume NAME"
@@ -407,20 +371,14 @@ def repeated(batches: int, status: Mapping[str, Any], nested: Mapping[str, Any] 
 
 
 def _expect_digest(
-    checkpoint: Checkpoint,
-    compiled: CompiledGraph,
-    state: RunState,
-    position: int,
-    sections: Collection[str],
-    *,
-    is_as_written: bool,
+    checkpoint: Checkpoint, run: Session, state: RunState, sections: Collection[str], *, is_as_written: bool
 ) -> None:
     """Raise unless the loaded state equals the saved one, bit for bit."""
+    objects = run.compiled.state
     # Values in transit are encoded with the names that slots and nodes had.
-    is_whole = is_as_written and checkpoint.manifest.graph_hash == compiled.saved_graph[1]
-    saved = checkpoint.digest if is_whole else state_digest(compiled.state.essential(state, in_transit=False))
-    alive = compiled.alive(position, checkpoint.manifest.ended)
-    digest = compiled.state.digest(alive, sections, state.reachable, in_transit=is_whole)
+    is_whole = is_as_written and checkpoint.manifest.graph_hash == run.compiled.saved_graph[1]
+    saved = checkpoint.digest if is_whole else state_digest(objects.essential(state, in_transit=False))
+    digest = objects.digest(run.alive, sections, state.reachable, in_transit=is_whole)
     if digest != saved:
         raise CheckpointError(
             f"{checkpoint.path}: the state loaded is not the state saved (digest {digest[:12]}, not {saved[:12]})",

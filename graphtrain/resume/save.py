@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 from graphtrain.errors import CheckpointError, SaveFailedError
 from graphtrain.names import plainly_named, quoted
@@ -17,12 +17,14 @@ from graphtrain.program.gradient_windows import counters_of
 from graphtrain.program.requests import SavePolicy, Saves
 from graphtrain.resume.rank_saves import RankSave, RankSaves
 from graphtrain.resume.restore import capture
-from graphtrain.state.modules import NO_RESUME
+from graphtrain.state.data_content import data_contents
+from graphtrain.state.optimizers import NO_RESUME
 from graphtrain.storage.background import Background
-from graphtrain.storage.checkpoint import Checkpoint
+from graphtrain.storage.checkpoint import Checkpoint, new_folder, write_manifest
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.rank_files import Slim
+from graphtrain.storage.retention import Retention
 from graphtrain.storage.run_files import RunFiles, Written
 from graphtrain.storage.state_files import StagedState, split
 from graphtrain.storage.tensor_files import Layout, StagingBuffers
@@ -37,26 +39,62 @@ _PATIENCE = 100
 _MOST_ATTEMPTS = 10_000
 _SLICE_SECONDS = 0.5
 
-WriteFolder = Callable[[Path, StagedState, Manifest], Manifest]
 
-
+@final
 @dataclass(frozen=True)
-class _Newest:
-    """The newest checkpoint of the run.
+class _Save:
+    """One save: the copy of the state, and what is known about it.
 
     Attributes:
-        moment: the clock of the run then; empty if no other checkpoint may replace it.
-        first_number: the lowest number among this checkpoint and those it replaced.
+        facts: the manifest without digest and checksums.
+        problem: what keeps this rank from writing: the outcome of the save tells all others.
+        saved_by: node -> the checkpoint that it requested before this one.
+        askers: the paths of the nodes that requested this one.
+        moment: the clock of the run.
+        contents: returns the hashes of data, as facts.
     """
 
-    path: Path
+    run_files: RunFiles
+    staged: StagedState
+    part: RankSave
+    facts: Manifest
+    problem: CheckpointError | None
+    retentions: Mapping[str, Retention]
+    values: Mapping[str, float | None]
+    replaced: Path | None
+    saved_by: Mapping[str, str]
+    askers: frozenset[str]
     moment: Mapping[str, Fraction]
-    first_number: int
+    contents: Callable[[], dict[str, Any]]
+
+    def write(self) -> Written:
+        """Write the checkpoint, in a thread of its own, while training continues.
+
+        Raises:
+            CheckpointError: it cannot be written, on this rank or another.
+        """
+        facts = replace(self.facts, data_content=self.contents())
+        if not self.part.leads:
+            return self.part.follow(facts)
+        with self.part.leading():
+            if self.problem is not None:
+                raise self.problem
+            if weight := self.staged.weight_that_is_not_finite:
+                facts = replace(facts, not_finite=weight, saved_by=self.saved_by if facts.saved_by else {})
+            new = self.run_files.new(facts, self.retentions, self.values, self.replaced)
+            with new_folder(new.path, self.staged.given_up) as folder:
+                manifest = self.part.files(folder, new.facts)
+                write_manifest(folder, manifest)
+            written = self.run_files.keep(new, manifest, self.retentions)
+            self.part.succeeded(written)
+        return written
 
 
 @final
 class CheckpointWriter(Saves):
     """Saves where everything alive can be saved; elsewhere it refuses, so that the next position is tried.
+
+    Several ranks save between two windows only, so that any number of ranks can resume.
 
     One checkpoint is written at a time, from one copy of the state; a further save waits for it. A save replaces the
     newest checkpoint if no clock has moved since, and the graph and the hyper-parameters are the same.
@@ -74,30 +112,20 @@ class CheckpointWriter(Saves):
         returns: how often the run has gone back.
     """
 
-    def __init__(
-        self,
-        run: Session,
-        run_files: RunFiles | None,
-        ranks: RankSaves,
-    ) -> None:
-        self._run = run
-        self._run_files = run_files
-        self._ranks = ranks
-        self._part: RankSave | None = None  # of what several ranks are writing
+    def __init__(self, run: Session, run_files: RunFiles | None, ranks: RankSaves) -> None:
+        self._run, self._run_files, self._ranks = run, run_files, ranks
         self._requests, self._notices = run.requests, run.notices
         self._buffers = StagingBuffers()
-        self._staged: StagedState | None = None
+        self._save: _Save | None = None  # that is being written
         self._writing: Background[Written] | None = None
         self._was_written = False
-        self._newest: _Newest | None = None
-        self._written_moment: Mapping[str, Fraction] = {}  # of the checkpoint that is being written
+        self._newest: Written | None = None
+        self._newest_moment: Mapping[str, Fraction] = {}  # the clock of the run then
         self._policy = SavePolicy()
         self._attempts = 0
-        self._passed = 0  # positions inside a window or a batch, while something waited
         self.refusal = self.way_out = ""
         self.saved: dict[str, str] = {}
         self.returns = 0
-        self._askers: frozenset[str] = frozenset()  # for the checkpoint that is being written
 
     def check(self) -> None:
         """Raise now for what could not be saved later.
@@ -106,7 +134,7 @@ class CheckpointWriter(Saves):
             UnsaveableError: something cannot be encoded; its path is named.
         """
         try:
-            for tensors in split(self._run.compiled.state.capture(self._run.alive).sections()).files:
+            for tensors in split(self._run.compiled.state.capture(self._run.alive).sections())[1]:
                 Layout.of(tensors)
         except UnsaveableError:
             if not self._run.compiled.state.objects.is_lazy():  # the first batch makes it something that can be saved
@@ -114,7 +142,7 @@ class CheckpointWriter(Saves):
 
     def resumed_from(self, checkpoint: Checkpoint) -> None:
         """Note that the run is exactly at its newest checkpoint."""
-        self._newest = _Newest(checkpoint.path, self._run.moment, checkpoint.manifest.first_number(checkpoint.path))
+        self._newest, self._newest_moment = Written(checkpoint.path, checkpoint.manifest), self._run.moment
 
     def keep_newest(self) -> None:
         """Note that the run was changed: the newest checkpoint is kept as a way back, and no save replaces it."""
@@ -122,20 +150,7 @@ class CheckpointWriter(Saves):
 
     def saved_by(self) -> frozenset[str]:
         """The paths of the nodes that requested a checkpoint that the run can go back to, or that is being written."""
-        return self._askers.union(self.saved)
-
-    def comes_later(self) -> bool:
-        """True in the middle of a window or of a batch, after which any number of ranks can resume.
-
-        False after too long a wait, and if every position of the graph has a batch.
-        """
-        if self._ranks.are_one:
-            return False
-        compiled, loop = self._run.compiled, self._run.loop
-        is_open = any(node.fields[field.name] for node, field in counters_of(compiled.program))
-        is_inside = is_open or compiled.liveness.has_batch(loop.position, loop.ended)
-        self._passed = self._passed + 1 if is_inside else 0
-        return 0 < self._passed <= _PATIENCE and compiled.liveness.comes_between_batches()
+        return frozenset(self.saved).union(self._save.askers if self._save is not None else ())
 
     def save(self, policy: SavePolicy, values: Mapping[str, float | None], askers: frozenset[str]) -> bool:
         """Save at this position; False if it is not a save point. It is on disk once `take_written` is True.
@@ -152,12 +167,17 @@ class CheckpointWriter(Saves):
             return True
         compiled, loop = self._run.compiled, self._run.loop
         if transient := compiled.liveness.transient(loop.position, loop.ended):
-            return self._refuse(transient, "declared transient")
+            return self._refuse(f"{quoted(transient)} cannot be saved (declared transient)")
+        if not self._ranks.are_one and (what := self._what_is_open()):
+            return self._refuse(f"{what}, and several ranks save between two windows")
         try:
             with self._run.watch.measure("save"):
                 self._wait()
                 self._policy = policy
-                self._begin(self._run_files, values, askers)
+                self._save = self._copied(self._run_files, values, askers)
+                # Several ranks learn that it is over when they synchronise.
+                done = functools.partial(self._requests.post, "written") if self._ranks.are_one else lambda: None
+                self._writing = Background(self._save.write, done)
                 if policy.mode == "sync":
                     self._wait()
         except UnsaveableError as error:
@@ -169,9 +189,18 @@ class CheckpointWriter(Saves):
             reason = error.message.removeprefix(f"slots[{slot!r}] cannot be saved: ")
             again = "write it again before it is read, so that it is not alive there"
             self.way_out = f"{error.hint}; or {again}" if error.hint else ""
-            return self._refuse([slot], reason)
+            return self._refuse(f"{quoted([slot])} cannot be saved ({reason})")
         self._attempts = 0
         return True
+
+    def _what_is_open(self) -> str:
+        """What another number of ranks could not resume with at this position, in words; nothing at the end."""
+        compiled, loop = self._run.compiled, self._run.loop
+        if loop.ended:
+            return ""
+        if any(node.fields[field.name] for node, field in counters_of(compiled.program)):
+            return "a window of gradients is open"
+        return "a batch is in use" if compiled.liveness.has_batch(loop.position) else ""
 
     def settle(self) -> None:
         """Complete the save under way, if it has been written.
@@ -226,67 +255,65 @@ class CheckpointWriter(Saves):
 
     def _give_up(self) -> None:
         """Abandon the checkpoint that is being written, without waiting for it."""
-        if self._staged is not None:
-            self._staged.given_up.set()
+        if self._save is not None:
+            self._save.staged.given_up.set()
         # Its thread may still read the buffers.
-        self._staged, self._writing, self._buffers, self._was_written = None, None, StagingBuffers(), False
+        self._save, self._writing, self._buffers, self._was_written = None, None, StagingBuffers(), False
 
     def _wait(self) -> None:
-        if self._writing is None:
+        if self._writing is None or self._save is None:
             return
+        save = self._save
         try:
-            if self._part is not None:
-                self._await_part(self._part)
+            self._await_outcome(save.part)
             written = self._writing.result()
-        except CheckpointError as error:
-            self._writing = None
-            self._askers = frozenset()
-            self._fail(error)
-            return
         except KeyboardInterrupt:
             raise  # it is still being written
-        except BaseException:
-            self._writing = None
-            raise
-        self._writing = None
+        except BaseException as error:
+            self._writing = self._save = None
+            if not isinstance(error, CheckpointError):
+                raise
+            self._fail(error)
+            return
+        self._writing = self._save = None
         self._was_written = True
         _report(written.manifest.unknown, self._notices)
         if not written.manifest.not_finite:
-            self.saved |= dict.fromkeys(sorted(self._askers), written.path.name)
-        self._askers = frozenset()
-        assert self._run_files is not None, "something was written"
-        self._run_files.saved(written)
-        self._newest = _Newest(written.path, self._written_moment, written.first_number)
+            self.saved |= dict.fromkeys(sorted(save.askers), written.path.name)
+        save.run_files.saved(written)
+        self._newest, self._newest_moment = written, save.moment
 
     def fails(self) -> None:
         """Wait for the save that all ranks have begun before leaving them, but not for ranks that may be dead."""
-        if self._part is not None:
-            self._part.hurried.set()
-            self._await_part(self._part)
+        if self._save is not None and not self._ranks.are_one:
+            self._save.part.hurry()
+            self._await_outcome(self._save.part)
 
-    def _await_part(self, part: RankSave) -> None:
+    def _await_outcome(self, part: RankSave) -> None:
         """Wait for the outcome of a save of several ranks, in slices: ranks may be threads of this process."""
-        while self._writing is not None and not (self._writing.is_over or part.has_outcome(_SLICE_SECONDS)):
-            pass
+        while not (self._ranks.are_one or self._writing is None or self._writing.is_over):
+            if part.has_outcome(_SLICE_SECONDS):
+                return
 
-    def _begin(self, run_files: RunFiles, values: Mapping[str, float | None], askers: frozenset[str]) -> None:
+    def _copied(self, run_files: RunFiles, values: Mapping[str, float | None], askers: frozenset[str]) -> _Save:
+        """Copy the state, on all ranks."""
         staged, facts = self._ranks.copied(self._staged_now)
         _report(facts.unknown, self._notices)
         problem: CheckpointError | None = None
         try:
             facts = run_files.noted(facts)
         except CheckpointError as error:
-            problem = error  # of this rank: the outcome of the save tells all others
+            problem = error
         moment, newest, replaced = self._run.moment, self._newest, None
-        if newest is not None and moment and moment == newest.moment:
-            replaced, facts = newest.path, replace(facts, replaces=newest.first_number)
-        compiled, retentions, before = self._run.compiled, self._requests.retentions, dict(self.saved)
+        if newest is not None and moment and moment == self._newest_moment:
+            replaced = newest.path
+        compiled, before = self._run.compiled, dict(self.saved)
         if compiled.returning:
             former = replaced.name if replaced is not None else ""
-            self._askers = askers.union(path for path, name in before.items() if name == former)
+            askers = askers.union(path for path, name in before.items() if name == former)
             # The name of this checkpoint is not known yet.
-            facts = replace(facts, saved_by={**before, **dict.fromkeys(sorted(self._askers), "")}, returns=self.returns)
-        slim: Slim | None = None
+            facts = replace(facts, saved_by={**before, **dict.fromkeys(sorted(askers), "")}, returns=self.returns)
+        state, slim = compiled.state, None
         if self._policy.slim:
             frozen = {  # by the names that they have in the file of their module
                 name: [
@@ -294,39 +321,30 @@ class CheckpointWriter(Saves):
                     for path, each in plainly_named(module.named_parameters("", True, False))
                     if not each.requires_grad
                 ]
-                for name, module in compiled.state.objects.modules.items()
+                for name, module in state.objects.modules.items()
             }
             slim = Slim(frozen, newest.path.name if newest is not None else "")
-        part = self._ranks.save(staged, compiled.state.must_be_equal, run_files.checkpoints, slim)
-        # After the copy, while training continues: what changes meanwhile is reported too, one save too early.
-        state = compiled.state
-        saved, data_content = state.changed, state.data_content
-
-        def write_part() -> Written:
-            content, changed = data_content.contents(saved) if data_content is not None else ({}, [])
-            known = replace(facts, data_content=content, unknown=[*facts.unknown, *changed])
-            if compiled.returning and staged.weight_that_is_not_finite:
-                known = replace(known, saved_by=before)
-
-            def write(write_folder: WriteFolder) -> Written:
-                if problem is not None:
-                    raise problem
-                return run_files.save(staged, known, retentions, values, replaced, write_folder)
-
-            return part.lead(write, known) if part.leads else part.follow(known)
-
-        self._staged, self._written_moment = staged, moment
-        self._part = None if self._ranks.are_one else part
-        # Several ranks learn that it is over when they synchronise.
-        done = functools.partial(self._requests.post, "written") if self._ranks.are_one else lambda: None
-        self._writing = Background(write_part, done)
+        snapshot, saved = state.snapshot, state.changed
+        return _Save(
+            run_files,
+            staged,
+            self._ranks.save(staged, state.must_be_equal, run_files.checkpoints, slim),
+            facts,
+            problem,
+            self._requests.retentions,
+            values,
+            replaced,
+            before,
+            askers if compiled.returning else frozenset(),
+            moment,
+            functools.partial(data_contents, snapshot, saved, pauses=True) if snapshot is not None else dict,
+        )
 
     def _staged_now(self) -> tuple[StagedState, Manifest]:
         """A copy of the state, in the buffers of the copy before, and the facts about it."""
         state, facts = capture(self._run)
         run_state = self._run.compiled.state
-        weights = run_state.objects.weights()
-        return StagedState(state.sections(), run_state.essential_parts(state), self._buffers, weights), facts
+        return StagedState(*run_state.divided(state), self._buffers, run_state.objects.weights()), facts
 
     def _fail(self, error: CheckpointError) -> None:
         self._requests.failures += 1
@@ -338,19 +356,16 @@ class CheckpointWriter(Saves):
             raise SaveFailedError(message, error.hint or hint) from error
         self._notices(f"{error.message}; earlier checkpoints are kept, and the run continues")
 
-    def _refuse(self, slots: Sequence[str], reason: str) -> bool:
-        """Note that some slots cannot be saved here; reported once if it lasts."""
+    def _refuse(self, why: str) -> bool:
+        """Note why this is not a save point; reported once if it lasts."""
         compiled, loop = self._run.compiled, self._run.loop
         alive = ", ".join(sorted(compiled.liveness.names(loop.position, loop.ended)))
-        self.refusal = f"alive: {alive}; {quoted(slots)}: {reason}"
+        self.refusal = f"alive: {alive}; {why}"
         self._attempts += 1
         if self._attempts == _PATIENCE:
-            self._notices.once(
-                f"no save point in {_PATIENCE} transitions: {quoted(slots)} cannot be saved ({reason}); training on to "
-                "the next save point"
-            )
+            self._notices.once(f"no save point in {_PATIENCE} transitions: {why}; training on to the next save point")
         if self._attempts >= _MOST_ATTEMPTS:
-            raise CheckpointError(f"no save point was reached in {_MOST_ATTEMPTS} transitions; alive: {alive}", reason)
+            raise CheckpointError(f"no save point was reached in {_MOST_ATTEMPTS} transitions; alive: {alive}", why)
         return False
 
 

@@ -22,17 +22,16 @@ from graphtrain.program.loop import Loop
 from graphtrain.program.requests import Requests, SavePolicy
 from graphtrain.program.resources import SHARDED, prepare, prepare_further, resolve_device
 from graphtrain.program.rounds import refuse_own_backward
-from graphtrain.program.run_state import OF_NODES, Exemptions, RunState
+from graphtrain.program.run_state import AFTER_SETUP, EVERYTHING, OF_NODES, SECTIONS, Exemptions, RunState
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.ranks import Ranks
 from graphtrain.report.recorder import Recorder
 from graphtrain.resume.environment import RunEnvironment, run_environment
 from graphtrain.resume.equal_ranks import prepare_models, require_equal
 from graphtrain.resume.hyper_parameters import HyperParameters
-from graphtrain.resume.rank_resume import resized
-from graphtrain.resume.restore import GraphChange, Restored, ResumeOptions, placed, restore
+from graphtrain.resume.restore import GraphChange, RunPosition, placed
 from graphtrain.resume.setup_change import setup_hashes
-from graphtrain.state.random import restore_random, seed_everything, seed_given, seed_the_rest
+from graphtrain.state.generators import restore_random, seed_everything, seed_given, seed_the_rest
 from graphtrain.storage.checkpoint import Checkpoint
 
 
@@ -40,7 +39,7 @@ from graphtrain.storage.checkpoint import Checkpoint
 class Session(RunOfRank):
     """A graph bound to resources, with a position in it.
 
-    It starts by `begin`, or enters the state of a checkpoint by `enter`; it continues with another graph by `rewire`.
+    It begins at the start, or enters a state: that of a checkpoint (`restore`), or that of another graph (`rewire`).
 
     Arguments:
         graph: a checked graph.
@@ -197,15 +196,15 @@ class Session(RunOfRank):
             saved = checkpoint.manifest.environment.get("seed", self.seed)
             if saved != self.seed:
                 self.seed = self._prepared["seed"] = saved
-                self._compile_again()
+                self.compile_again()
         if self._prepared["saving"] or checkpoint is not None:
             self.environment = run_environment(
                 self.resources, self._about, deterministic=self._deterministic, seed=self.seed, device=self.device
             )
         self.compiled.state.begin(self._not_state, holder)
-        baseline = self.compiled.state.baseline
-        if baseline is not None and self.environment is not None:
-            self.setup = setup_hashes(baseline)
+        snapshot = self.compiled.state.snapshot
+        if snapshot is not None and self.environment is not None:
+            self.setup = setup_hashes(snapshot)
 
     def begin(self, random: Mapping[str, Any]) -> None:
         """Go to the start.
@@ -221,37 +220,37 @@ class Session(RunOfRank):
             seed_the_rest(self.seed)
         self.compiled.begin()
 
-    def enter(self, checkpoint: Checkpoint, options: ResumeOptions, *, again: bool = False) -> Restored:
-        """Enter the state of a checkpoint.
+    def enter(
+        self,
+        state: RunState,
+        place: RunPosition,
+        exempt: Exemptions = EVERYTHING,
+        sections: Collection[str] = tuple(SECTIONS),
+    ) -> list[str]:
+        """Enter a state, that of a checkpoint or of the graph before; returns messages about what does not fit.
 
         Arguments:
-            again: True if this session has run: the state of nodes is dropped, as in a new process.
+            place: where the run is then.
+            exempt: what is not restored as it was saved. Default: nothing.
+            sections: those that are restored. Default: all. Random generators are the last, since nodes may draw.
 
         Raises:
-            UsageError, CheckpointError: as for `restore`.
+            CheckpointError: an object has changed its shape, or is missing.
         """
-        if again:
-            self._compile_again()
-        for line in self.compiled.program.begun_with(checkpoint.manifest.window_ranks):
-            self.notices.once(line)
-        fitting, resizing, world = checkpoint, "", self.world
-        if checkpoint.ranks != world.world_size:
-            fitting, resizing = resized(checkpoint, self.compiled, world.ranks, self.seed, options.rename)
-        if checkpoint.manifest.sharded or world.mesh:
-            from graphtrain.resume.sharded import assembled  # which few runs need
+        not_restored = self.compiled.state.restore(state, exempt, sections)
+        self.compiled.resume_at(place.position, place.clock_of)
+        self.compiled.state.restore_after_setup(state, [name for name in AFTER_SETUP if name in sections])
+        self.loop.position, self.loop.ended = place.position, place.ended
+        return not_restored
 
-            fitting = assembled(fitting, self.compiled.state.objects.modules.values())
-            resizing = ", ".join(filter(None, (resizing, "" if world.mesh else "models that are not sharded now")))
-        return restore(fitting, self, options, resizing)
-
-    def _compile_again(self) -> None:
-        """Compile the graph of the run for a resume with the same objects."""
+    def compile_again(self) -> None:
+        """Compile the graph for a resume with the same objects; the state of nodes is dropped, as in a new process."""
         former = self.compiled.state
         self.recorder.forget_means()
         prepared = {**self._prepared, "saving": True}  # data that cannot be reopened exactly is refused
         self.compiled = self._compile(self.graph, self.resources, prepared, made=self._made)
-        if former.baseline is not None:
-            self.compiled.state.track(former.baseline, former)
+        if former.snapshot is not None:
+            self.compiled.state.track(former.snapshot, former)
 
     def rewire(self, graph: Graph, rename: Mapping[str, str], resources: Mapping[str, Any], *, moves: bool) -> None:
         """Continue with another graph, and with additional or replaced resources; if that raises, nothing changes.
@@ -267,9 +266,10 @@ class Session(RunOfRank):
         all_resources = with_copies(all_resources, newly_made)
         resources = {**resources, **{name: all_resources[name] for name in newly_made}}
         made, renaming = self._made | newly_made, Renaming(rename, self.graph, graph)
-        former, policy, environment = self.compiled, self.requests.policy, self.environment
+        former, policy, environment, loop = self.compiled, self.requests.policy, self.environment, self.loop
         # The state of nodes moves to the other graph in memory; resources are the same objects.
         state = former.state.capture(former.written(), OF_NODES if moves else ("random",))
+        before = RunPosition(loop.position, loop.ended, former.program.clocked.prefix.rstrip("/"))
         try:
             prepared = prepare_further(self._prepared, all_resources, resources, self.device)
             if environment is not None:  # before the data is opened: inspecting it may draw from its generator
@@ -279,38 +279,27 @@ class Session(RunOfRank):
             compiled.program.window_ranks = former.program.window_ranks
             if not compiled.retentions:  # that of a removed node no longer applies
                 self.requests.policy = SavePolicy()
-            position = compiled.start
+            self.compiled, loop.position = compiled, compiled.start
             if moves:
-                position = self._move(state, former, compiled, renaming)
+                change = GraphChange(former.graph, renaming, renaming.graph(former.graph).diff(graph))
+                moved, place = placed(change, state.sections(), former.path(before.position), before, compiled)
+                # Nodes that keep their object hold their progress in it.
+                kept = {node.path for node in compiled.kept}
+                progress = {path: fields for path, fields in moved.progress.items() if path not in kept}
+                former.release(compiled.kept)  # before the new ones open the same data
+                self.enter(replace(moved, progress=progress), place, Exemptions(replaced=change.replaced), OF_NODES)
             hyper_parameters = HyperParameters(compiled.state.set_up(), former=self.hyper_parameters)
             if self.world.world_size > 1:
                 prepare_models(self.world, resources)
             require_equal(self.world, graph, resources, {}, hyper_parameters.values, begins=False)
-            if former.state.baseline is not None:
-                compiled.state.track(former.state.baseline, former.state)
+            if former.state.snapshot is not None:
+                compiled.state.track(former.state.snapshot, former.state)
         except BaseException:
             self.requests.policy = policy  # which the `setup` of a `checkpoint` may have changed
+            self.compiled, loop.position = former, before.position
             raise
         finally:
             former.state.restore_after_setup(state, ("random",))
         self.requests.retentions = compiled.retentions
-        self.resources, self._prepared, self.environment = all_resources, prepared, environment
-        self._made = made
-        self.compiled, self.loop.position, self.hyper_parameters = compiled, position, hyper_parameters
-
-    def _move(self, state: RunState, former: CompiledGraph, compiled: CompiledGraph, renaming: Renaming) -> int:
-        """Restore the state of the nodes of a former graph into another; returns the position there.
-
-        Raises:
-            UsageError: the new graph does not have it.
-        """
-        change = GraphChange(former.graph, renaming, renaming.graph(former.graph).diff(compiled.graph))
-        path = former.path(self.loop.position)
-        state, position = placed(change, state.sections(), path, self.loop.ended, compiled)
-        # Nodes that keep their object hold their progress in it.
-        kept_paths = {node.path for node in compiled.kept}
-        progress = {path: fields for path, fields in state.progress.items() if path not in kept_paths}
-        compiled.state.restore(replace(state, progress=progress), Exemptions(replaced=change.replaced), OF_NODES)
-        former.release(compiled.kept)  # before the new ones open the same data
-        compiled.resume_at(position, renaming.path(former.program.clocked.prefix.rstrip("/")))
-        return position
+        self.resources, self._prepared, self.environment, self._made = all_resources, prepared, environment, made
+        self.hyper_parameters = hyper_parameters

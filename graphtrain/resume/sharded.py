@@ -10,20 +10,25 @@ from typing import Any
 import torch
 
 from graphtrain.errors import UsageError
-from graphtrain.ranks.sharded import is_sharded, whole_of_part
-from graphtrain.state.contents import replaced
+from graphtrain.ranks.sharded import is_sharded, mesh_shape, whole_of_part
+from graphtrain.state.kinds import replaced
 from graphtrain.state.weights import weights_of
 from graphtrain.storage.checkpoint import Checkpoint
-from graphtrain.storage.pieces import Piece, Sharding, part_of
+from graphtrain.storage.pieces import Piece, PieceFiles, Sharding, part_of
 from graphtrain.storage.weight_files import StoredTensor
 
 
-def assembled(checkpoint: Checkpoint, modules: Iterable[torch.nn.Module]) -> Checkpoint:
+def assembled(checkpoint: Checkpoint, modules: Iterable[torch.nn.Module], rank: int) -> tuple[Checkpoint, str]:
     """A checkpoint whose pieces are sharded tensors on the mesh of these modules; plain ones if none is sharded.
 
+    The text says if as many ranks have sharded them otherwise, or not at all.
+
+    Arguments:
+        rank: this process, whose parts are read.
+
     Raises:
-        UsageError: no module is sharded, and there are several ranks; or modules are sharded, and those of the
-            checkpoint are not.
+        UsageError: modules are sharded, and those of the checkpoint are not.
+        CheckpointError: the files do not hold the pieces.
     """
     like = next((each for module in modules for each in module.parameters() if is_sharded(each)), None)
     if like is not None and not checkpoint.manifest.sharded:
@@ -31,27 +36,25 @@ def assembled(checkpoint: Checkpoint, modules: Iterable[torch.nn.Module]) -> Che
             f"{checkpoint.path}: its models are not sharded over ranks, and those of `setup` are",
             "leave fully_shard out; or begin another run with the weights: --init model=RUN/best",
         )
+    files, mesh = PieceFiles(checkpoint.path), mesh_shape(like) if like is not None else (1,)
+    saved = set[tuple[int, ...]]()
 
     def assemble(part: Any, _keys: Any) -> Any:
         if not isinstance(part, Piece):
             return part
-        sharding = part.sharding
-        if like is not None:
-            tensor = _whole(part.values, like, sharding)
-        elif math.prod(sharding.mesh) == 1:
-            tensor = part.values
-        else:
-            raise UsageError(
-                f"{checkpoint.path}: its models are sharded over ranks, and those of `setup` are not",
-                "shard them again: fully_shard(module, mesh=run.mesh), in a setup(run); or resume with one process",
-            )
+        saved.add(part.sharding.mesh)
+        tensor = part.laid_out(files.part(part, rank, mesh[-1]))
+        tensor = _whole(tensor, like, part.sharding) if like is not None else tensor.to(part.like.device)
         return tensor.requires_grad_(part.requires_grad)
 
     sections = {
         name: {key: replaced(part, assemble) for key, part in section.items()}
         for name, section in checkpoint.sections.items()
     }
-    return replace(checkpoint, sections=sections)
+    changed = "models that are not sharded now" if like is None else ""
+    if like is not None and any(each != mesh and math.prod(each) == math.prod(mesh) for each in saved):
+        changed = f"models sharded over a mesh of {mesh} instead of {saved.pop()}"
+    return replace(checkpoint, sections=sections), changed
 
 
 def read_as_sharded(stored: Mapping[str, StoredTensor], module: torch.nn.Module, rank: int) -> dict[str, torch.Tensor]:

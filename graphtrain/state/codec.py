@@ -1,7 +1,7 @@
-"""Values with references: encoded as plain data, and decoded in another process.
+"""Values with references to the objects of a run: encoded, and decoded in another process.
 
-An object reachable from the roots is referred to by its path, a tensor in a `state_dict` by its place there, and a
-repeated object by its number. So two places that held one object hold one again. A tensor or an array in the memory of
+An object that a `state_dict` saves is referred to by its place there, any other that is reachable by its path, a
+repeated one by its number. So two places that held one object hold one again. A tensor or an array in the memory of
 such an object is a view of it again; other memory that is shared is reported.
 
 Decoded data may come from a stranger. Nothing is imported and nothing is called: classes and functions are those
@@ -10,12 +10,11 @@ defined in modules of the user that are already imported; objects are their attr
 
 from __future__ import annotations
 
-import collections
 import enum
 import functools
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, final
 
@@ -23,63 +22,57 @@ import numpy
 import torch
 
 from graphtrain.errors import CheckpointError
-from graphtrain.names import plainly_named
-from graphtrain.state.category import Category, category_of, is_constant, is_users
-from graphtrain.state.contents import CONSTANTS, FORMS, replaced
+from graphtrain.state.entries import Entry
 from graphtrain.state.generators import any_generator, kind_of_generator, new_generator
 from graphtrain.state.graphs import keeps_graph
-from graphtrain.state.memory import MemoryIndex, overlapping, owner_of, span_of, view_of, viewed
-from graphtrain.state.reachable import REMEDY, Reachable, Reached
-from graphtrain.storage.decoding import Decoder
-from graphtrain.storage.encoding import (
-    DTYPES,
-    FACTORIES,
-    Found,
-    Instance,
-    Memo,
-    Packed,
-    Tensors,
-    UnsaveableError,
-    advice,
-    pack,
-)
+from graphtrain.state.kinds import KINDS, Category, category_of, is_constant, is_users
+from graphtrain.state.memory import MemoryIndex, overlapping, owner_of, span_of, start_of_allocation, view_of, viewed
+from graphtrain.state.places import CONTAINERS, Place, places, shown_place
+from graphtrain.state.reachable import REMEDY, Reachable
+from graphtrain.storage.encoding import Decoder, Encoded, Encoder, UnsaveableError, is_saveable, tagged
+from graphtrain.storage.value_types import DTYPES, type_of
 
 MOST_BYTES = 256 * 2**20
 _SHARES = "shares memory with {}, which a resume cannot restore: clone it"
-_NEW = (list, collections.deque, set, frozenset, dict, collections.OrderedDict, collections.Counter, bytearray)
 _MOST_SHOWN = 120
 
-# Objects that can be changed in place, and be found where others hold them too.
-CHANGED_IN_PLACE = frozenset({"tensor", "array", "list", "mapping", "deque", "set", "object", "buffer"})
-
-# Errors from a description that no `StateWriter` has made.
+# Errors from data that no `StateWriter` has made.
 MALFORMED = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
 
 
+class UnknownStateError(UnsaveableError):
+    """Something that cannot be saved, and is reported."""
+
+    def __init__(self, path: str, what: str) -> None:
+        self.line = f"{shown_path(path)} {what}"
+        super().__init__(path, f"it {what}")
+
+
 @final
-class StateWriter:
+class StateWriter(Encoder):
     """Encodes values in terms of reachable objects.
 
     Attributes:
         graphs: the first paths of tensors that keep a graph in addition to their values.
-        is_in_transit: True while a value between nodes is encoded.
+        is_in_transit: True while values between nodes are encoded.
     """
+
+    keeps_order = True
 
     def __init__(
         self, reachable: Reachable, stateful: Mapping[str, Any], is_left_out: Callable[[str], bool] | None = None
     ) -> None:
+        super().__init__()
         self.graphs: list[str] = []
-        self.is_in_transit = False
+        self.is_in_transit = self.refuses_graphs = False
         self._reachable, self._stateful, self._is_left_out = reachable, stateful, is_left_out
-        self._memo = Memo()
-        # part -> path and value of new tensors and arrays, and what else is in their memory
-        self._new: dict[str, list[tuple[str, Any, Any]]] = {}
-        self._places: dict[bool, dict[int, tuple[Any, ...]]] = {}
-        self._by_memory: dict[tuple[Any, ...], torch.Tensor] = {}  # new tensors
-        self._others: dict[str, Any] = {}  # tensors and arrays to which nothing can refer
-        self._bytes, self._part = 0, ""
+        # Path and value of new tensors and arrays, and what else is in their memory.
+        self._new: list[tuple[str, Any, Any]] = []
+        self._first: dict[int, Any] = {}  # of the new ones in an allocation, by its address
+        self._others: Mapping[str, Any] = {}  # tensors and arrays to which nothing can refer
+        self._bytes = 0
 
-    def pack(self, value: Any, path: str, part: str = "") -> Packed:
+    def pack(self, value: Any, path: str, part: str = "") -> Encoded:
         """A value, encoded.
 
         Arguments:
@@ -89,12 +82,19 @@ class StateWriter:
         Raises:
             UnknownStateError: it, or something in it, cannot be encoded.
         """
+        part, before, new = part or path, self._bytes, len(self._new)
+        self.begin(part)
         try:
-            return self._packed(value, path, part or path)
+            return Encoded(part, self.encode(value, path, part))
         except UnsaveableError as error:
-            raise UnknownStateError(error.path, error.message.removeprefix(error.path).strip()) from None
+            self.forget()
+            self._bytes = before
+            del self._new[new:]
+            if self.is_in_transit or isinstance(error, UnknownStateError):
+                raise
+            raise UnknownStateError(error.path, f"cannot be saved: {error.reason}") from None
 
-    def pack_in_transit(self, values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Packed]:
+    def pack_in_transit(self, values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Encoded]:
         """Values between nodes, by path, of any size; encoded after all else, to whose objects they may refer.
 
         Arguments:
@@ -103,21 +103,11 @@ class StateWriter:
         Raises:
             UnsaveableError: one, or something in it, cannot be encoded.
         """
-        self.is_in_transit, self._others = True, dict(others)
-        return {path: self._packed(value, path, path) for path, value in values.items()}
-
-    def _packed(self, value: Any, path: str, part: str) -> Packed:
-        tensors, bytes_before = Tensors(part), self._bytes
-        self._memo.begin(part)
-        self._part, self._new[part] = part, []
-        try:
-            data = pack(value, path, tensors, self._memo, with_gradients=True, describer=self)
-        except (UnsaveableError, UnknownStateError):
-            self._memo.forget()
-            self._bytes = bytes_before
-            del self._new[part]
-            raise
-        return Packed(part, data, tensors.named)
+        self.is_in_transit = self.refuses_graphs = True
+        self._others = others
+        for name in ("_known", "_places"):
+            vars(self).pop(name, None)
+        return {path: self.pack(value, path) for path, value in values.items()}
 
     @contextmanager
     def attempt(self, unknown: list[str]) -> Iterator[None]:
@@ -125,7 +115,7 @@ class StateWriter:
         try:
             yield
         except UnknownStateError as error:
-            unknown.append(str(error))
+            unknown.append(error.line)
 
     def count(self, size: int, path: str) -> None:
         """Count saved bytes.
@@ -144,354 +134,237 @@ class StateWriter:
 
     # ---- values other than plain data
 
-    def describe(self, value: Any, path: str) -> Found | Instance | None:
-        """The form of a value for the encoder; None for plain data.
+    def describe(self, value: Any, path: str, name: str, depth: int) -> Any:
+        """A reference to an object that exists, or the form of a new one; None for plain data.
 
         Raises:
-            UnknownStateError: it cannot be encoded; an `UnsaveableError` if it is in transit.
+            UnknownStateError: it cannot be encoded.
         """
-        try:
-            return self._reference(value, category_of(type(value))) or self._description(value, path)
-        except UnknownStateError as error:
-            if self.is_in_transit:
-                raise UnsaveableError(path, f"it {error.what}", advice(value)) from None
-            raise
+        category = category_of(type(value))
+        if (reference := self._reference(value, category, path)) is not None or category == "value":
+            return reference
+        if category in ("tensor", "array") and is_saveable(value):
+            return self._in_memory(value, path, name, depth)
+        return self._new_object(value, category, path, name, depth)
 
-    def _reference(self, value: Any, category: Category) -> Found | None:
-        """The form of an object that exists; None for a new one."""
+    def _reference(self, value: Any, category: Category, path: str) -> Any:
+        """The reference to what a resumed process has; None for a new object."""
+        kind = type(value)
+        if isinstance(value, enum.Enum):
+            if value.name not in kind.__members__:
+                raise UnknownStateError(path, f"is a combination of flags, {value!r}, which is not saved: {REMEDY}")
+            return tagged("member", *name_of(kind, path, is_enum=True), value.name)
+        if kind is int and value in self._reachable.by_id:  # an `id`, by which a `GradScaler` has optimizers
+            return tagged("id", self._reachable.by_id[value].path)
         if category == "value" or (category in ("tuple", "set") and is_constant(value)):
             return None  # equal ones may be one object, or two
-        reached, place = self._reachable.find(value), None
-        if not self.is_in_transit:
-            return Found(("at", reached.path)) if reached is not None else None
+        entry = self._reachable.find(value)
         # By its place first: loading may fill another object than the one that training has bound there.
-        if reached is not None and reached.is_covered:
-            place = self._place_of(value)
-        elif reached is None and category in CHANGED_IN_PLACE - {"tensor", "array"}:
-            place = self._place_of(value, of_objects=True)
-        if place is not None:
-            return Found(("in", *place))
-        return Found(("at", reached.path)) if reached is not None and not self._leaves_out(reached) else None
+        has_place = entry.is_covered if entry is not None else self.is_in_transit and category in CONTAINERS
+        if has_place and (place := self._places.get(id(value))) is not None:
+            return self._at_place(place)
+        if entry is not None and not (self.is_in_transit and self._leaves_out(entry)):
+            return tagged("at", entry.path)
+        if category in ("function", "class") and is_users(value.__module__):
+            return tagged("named", *name_of(value, path))
+        return None
 
-    def _description(self, value: Any, path: str) -> Found | Instance | None:
-        """The form of a new value."""
-        kind, category = type(value), category_of(type(value))
+    def _at_place(self, place: Place) -> Any:
+        return tagged("in", *(self.encode(key, "") for key in place))
+
+    def _new_object(self, value: Any, category: Category, path: str, name: str, depth: int) -> Any:
+        kind: Any = type(value)
         match category:
-            case "value":
-                return self._value(value, path)
-            case "tensor":
-                return self._tensor(value, path)
-            case "array" if is_plain_array(value):
-                return self._in_memory(value, value.nbytes, path)
-            case "tuple":
-                return _tuple(value, path)
-            case "set" if kind in _NEW:
-                if all(map(is_constant, value)):
-                    return None
-                what = "is a set of objects, whose order is that of their addresses: use a list"
-                raise UnknownStateError(path, what)
-            case "list" | "deque" | "mapping" | "buffer" if kind in _NEW or kind is collections.defaultdict:
-                self.count(len(value) * (category == "buffer"), path)
+            case "tuple" if kind.__mro__[1] is tuple and hasattr(kind, "_fields") and is_users(kind.__module__):
+                return tagged("named tuple", *name_of(kind, path), *self._each(value, path, name, depth))
+            case "set" if not all(map(is_constant, value)):
+                raise UnknownStateError(path, "is a set of objects, whose order is that of their addresses: use a list")
+            case _ if type_of(kind) is not None or (kind is type and value.__module__ == "builtins"):
                 return None
-            case "function" | "class" if is_users(value.__module__):
-                return Found(("named", *name_of(value, path)))
-            case "class" if value in FACTORIES.values():
-                return Found(("built-in", value.__name__))
-            case "generator" if (name := kind_of_generator(value)) is not None:
-                return Instance(("generator", name), {"state": any_generator(value).get_state()})
-            case "object" if kind is types.SimpleNamespace:
-                return Instance(("namespace",), vars(value))
-            case "object" if is_plain_class(kind):
-                attributes = dict(zip(*FORMS["object"].contents(value), strict=True))
-                return Instance(("object", *name_of(kind, path)), attributes)
+            case "generator" if (generator := kind_of_generator(value)) is not None:
+                state = self.encode(any_generator(value).get_state(), f"{path}.state", f"{name}/state", depth + 1)
+                self.add(value)
+                return tagged("generator", generator, state)
+            case "object" if kind is types.SimpleNamespace or is_plain_class(kind):
+                self.add(value)
+                attributes = {
+                    key: self.encode(part, f"{path}.{key}", f"{name}/{key}", depth + 1)
+                    for key, part in zip(*KINDS["object"].contents(value), strict=True)
+                }
+                return tagged("object", attributes, *(name_of(kind, path) if is_users(kind.__module__) else ()))
             case "iterator":
                 what = f"is an iterator ({kind.__name__}), whose position is not saved: {REMEDY}"
                 raise UnknownStateError(path, what)
-            case "method":
-                what = f"is the method `{value.__func__.__name__}`, which is not saved: keep the object, or its name"
-                raise UnknownStateError(path, what)
-        if self.is_in_transit:
-            return None  # which the encoder refuses, with what to save instead
-        raise UnknownStateError(path, f"is a new {kind.__qualname__}, which cannot be saved: {REMEDY}")
+        if self.is_in_transit and kind.__name__ != "DTensor":
+            return None  # which the encoder refuses
+        layout = f" ({value.layout})" if category == "tensor" else ""
+        raise UnknownStateError(path, f"is a new {kind.__qualname__}{layout}, which cannot be saved: {REMEDY}")
 
-    def _value(self, value: Any, path: str) -> Found | None:
-        if isinstance(value, enum.Enum):
-            if value.name not in type(value).__members__:
-                raise UnknownStateError(path, f"is a combination of flags, {value!r}, which is not saved: {REMEDY}")
-            return Found(("member", *name_of(type(value), path, is_enum=True), value.name))
-        if type(value) is int and value in self._reachable.by_id:  # an `id`, by which a `GradScaler` has optimizers
-            return Found(("id", self._reachable.by_id[value].path))
-        return None
-
-    def _tensor(self, tensor: torch.Tensor, path: str) -> Found | Instance | None:
-        if not is_saveable(tensor):
-            if self.is_in_transit and type(tensor).__name__ != "DTensor":
-                return None  # which the encoder refuses
-            raise UnknownStateError(path, f"is a new {type(tensor).__qualname__} ({tensor.layout}), which is not saved")
-        # With its graph it could not be saved; code that keeps one, as old weight_norm does, computes it again.
-        self.note_graph(tensor, path)
-        if (span := span_of(tensor)) is not None and not (tensor.is_leaf and tensor.requires_grad):
-            memory = span, tensor.dtype, tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg()
-            if (same := self._by_memory.get(memory)) is not None and self._memo.place(same) is not None:
-                return Instance(("detached", same), {})  # a loss that is kept, and its value that is logged
-            self._by_memory[memory] = tensor
-        return self._in_memory(tensor, tensor.numel() * tensor.element_size(), path)
-
-    def _in_memory(self, value: Any, size: int, path: str) -> Found | Instance | None:
+    def _in_memory(self, value: Any, path: str, name: str, depth: int) -> Any:
         """The form of a tensor or an array that is not listed: its place, or a view; None for its values."""
+        is_tensor = isinstance(value, torch.Tensor)
+        if is_tensor:  # with its graph it could not be saved; code that keeps one computes it again
+            self.note_graph(value, path)
         near = self._known.sharing(value)
-        if self.is_in_transit:
-            near += self._known_in_transit.sharing(value)
-        if any(each is value for each in near) and (place := self._place_of(value)) is not None:
-            return Found(("in", *place))
-        kind = "tensor" if isinstance(value, torch.Tensor) else "array"
-        for owner in near if kind == "array" or not value.requires_grad else ():
-            is_referred_to = owner is not value and not any(owner is other for other in self._others.values())
-            view = view_of(value, owner, beyond=self._reachable.find(owner) is not None) if is_referred_to else None
-            if view is not None:
-                return Instance(("view", kind, owner, *view), {})
-        self.count(size, path)
-        self._new[self._part].append((path, value, near[0] if near else None))
+        if any(each is value for each in near) and (place := self._places.get(id(value))) is not None:
+            return self._at_place(place)
+        allocation = start_of_allocation(value)
+        first = self._first.get(allocation)
+        owners = near if first is None or id(first) not in self._numbers else [*near, first]
+        for owner in owners if not (is_tensor and value.is_leaf and value.requires_grad) else ():
+            if owner is not value and not any(owner is other for other in self._others.values()):
+                view = view_of(value, owner, is_new=self._reachable.find(owner) is None)
+                if view is not None:
+                    reference = self.encode(owner, path, name, depth + 1)
+                    self.add(value)
+                    return tagged("view", is_tensor, reference, *view)
+        self.count(value.numel() * value.element_size() if is_tensor else value.nbytes, path)
+        self._first.setdefault(allocation, value)
+        self._new.append((path, value, near[0] if near else None))
         return None
 
-    def _place_of(self, value: Any, *, of_objects: bool = False) -> tuple[Any, ...] | None:
-        """The place of what an object with a `state_dict` has; None for anything else.
-
-        Arguments:
-            of_objects: True to look only into objects other than modules and optimizers.
-        """
-        if of_objects not in self._places:
-            held = places(self._objects if of_objects else self._stateful)
-            self._places[of_objects] = {id(value): place for place, value in held}
-        place = self._places[of_objects].get(id(value))
-        # An object with a `state_dict` may be encoded at this moment.
-        if place is None or (place[1] == "attribute" and not self.is_in_transit):
-            return None
-        return place if all(map(is_constant, place)) else None
-
-    @property
-    def _objects(self) -> dict[str, Any]:
-        return {path: value for path, value in self._stateful.items() if category_of(type(value)) == "object"}
+    @functools.cached_property
+    def _places(self) -> dict[int, Place]:
+        """The places of what objects with a `state_dict` have, by identity."""
+        # Outside of transit, an object with a `state_dict` may be encoded at this moment.
+        return {
+            id(value): place
+            for place, value in places(self._stateful)
+            if (self.is_in_transit or place[1] != "attribute") and all(map(is_constant, place))
+        }
 
     @functools.cached_property
     def _known(self) -> MemoryIndex:
-        """The tensors and arrays that are listed, or that modules and optimizers have."""
+        """The tensors and arrays that are listed, or that objects with a `state_dict` have."""
         listed = [each for each in self._reachable.by_path.values() if not self._leaves_out(each)]
-        tensors = [each.value for each in listed if each.category == "tensor"]
-        arrays = [each.value for each in listed if each.category == "array"]
-        held: list[torch.Tensor] = []
-        for value in self._stateful.values():
-            if isinstance(value, torch.nn.Module):
-                held += _tensors_of(value)
-            elif isinstance(value, torch.optim.Optimizer):
-                parts = [part for state in value.state.values() for part in state.values()]
-                parts += [part for group in value.param_groups for part in group.values() if type(part) is not list]
-                held += [part for part in parts if isinstance(part, torch.Tensor)]
-                others = [part for part in parts if type(part) not in CONSTANTS and not isinstance(part, torch.Tensor)]
-                inner = [part for each in others for _, part in parts_in(each)]
-                held += [part for part in inner if isinstance(part, torch.Tensor)]
-        unlisted = [value for value in held if id(value) not in self._reachable.by_id]
+        saved = [value for place, value in places(self._stateful) if self.is_in_transit or place[1] != "attribute"]
+        saved = [value for value in (*saved, *self._others.values()) if id(value) not in self._reachable.by_id]
+        values = [each.value for each in listed if each.category in ("tensor", "array")] + saved
         # Read-only memory may be shared.
-        return MemoryIndex([*tensors, *unlisted], [each for each in arrays if owner_of(each).flags.writeable])
-
-    @functools.cached_property
-    def _known_in_transit(self) -> MemoryIndex:
-        """The tensors and arrays that other objects with a `state_dict` have or save."""
-        held = [*(value for _, value in places(self._objects)), *self._others.values()]
-        tensors = [value for value in held if isinstance(value, torch.Tensor)]
-        return MemoryIndex(tensors, [value for value in held if isinstance(value, numpy.ndarray)])
+        arrays = [value for value in values if isinstance(value, numpy.ndarray) and owner_of(value).flags.writeable]
+        return MemoryIndex([*(value for value in values if isinstance(value, torch.Tensor)), *arrays])
 
     def lost_memory(self) -> list[str]:
         """A line for each new tensor and array whose sharing of memory a resume cannot restore."""
-        pairs = [] if self.is_in_transit else list(self._shared_states())
-        new = {path: (value, near) for each in self._new.values() for path, value, near in each}
-        pairs += [(path, self._shown(near)) for path, (_, near) in new.items() if near is not None]
-        spans = {path: span for path, (value, _) in new.items() if (span := span_of(value)) is not None}
+        new = self._new if self.is_in_transit else [*self._new, *self._states_in_memory()]
+        pairs = [(path, self._shown(near)) for path, _, near in new if near is not None]
+        spans = {path: span for path, value, _ in self._new if (span := span_of(value)) is not None}
         pairs += [(other, first) for first, *others in overlapping(spans) for other in others]
         return [f"{shown_path(path)} {_SHARES.format(shown_path(other))}" for path, other in dict(pairs).items()]
 
+    def _states_in_memory(self) -> Iterator[tuple[str, Any, Any]]:
+        """What optimizers have made in the memory of something else, in the form of `_new`."""
+        optimizers = {path: each for path, each in self._stateful.items() if isinstance(each, torch.optim.Optimizer)}
+        for place, part in places(optimizers):
+            is_made = place[1] == "state" and id(part) not in self._reachable.made_states
+            is_listed = self._reachable.find(part) is not None
+            if is_made and isinstance(part, torch.Tensor) and (is_listed or part._base is not None):
+                near = (each for each in self._known.sharing(part) if is_listed or each is not part)
+                yield shown_place(place), part, next(near, None)
+
     def _shown(self, value: Any) -> str:
         """The path of a known tensor or array, for messages."""
-        if (reached := self._reachable.find(value)) is not None:
-            return reached.path
+        if (entry := self._reachable.find(value)) is not None:
+            return entry.path
         paths = {id(other): path for path, other in self._others.items()}
-        paths |= {id(held): shown_place(place) for place, held in places(self._stateful)}
+        paths |= {id(saved): shown_place(place) for place, saved in places(self._stateful)}
         return paths[id(value)]
 
-    def _shared_states(self) -> Iterator[tuple[str, str]]:
-        """The paths of the state of optimizers that training has made in the memory of something else."""
-        made, by_id = self._reachable.made_states, self._reachable.by_id
-        optimizers = ((path, each) for path, each in self._stateful.items() if isinstance(each, torch.optim.Optimizer))
-        for path, optimizer in optimizers:
-            parts: dict[int, tuple[tuple[Any, ...], torch.Tensor]] = {}
-            has_views = False
-            for number, state in enumerate(optimizer.state.values()):
-                for name, part in state.items():
-                    if isinstance(part, torch.Tensor) and id(part) not in made:
-                        parts[id(part)] = (path, "state", number, name), part
-                        has_views |= (base := part._base) is not None
-                        if (reached := by_id.get(id(part)) or by_id.get(id(base))) is not None:
-                            yield shown_place((path, "state", number, name)), reached.path
-            if has_views:
-                spans = {shown_place(place): span for place, part in parts.values() if (span := span_of(part))}
-                yield from ((other, first) for first, *others in overlapping(spans) for other in others)
-
-    def _leaves_out(self, reached: Reached) -> bool:
-        return self._is_left_out is not None and self._is_left_out(reached.path)
-
-
-def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
-    """Its parameters, buffers and gradients."""
-    for inner in module.modules():
-        held = [each for each in (*inner._buffers.values(), *inner._parameters.values()) if each is not None]
-        yield from held
-        yield from (each.grad for each in held if each.is_leaf and each.grad is not None)
-
-
-def shown_place(place: tuple[Any, ...]) -> str:
-    """A place of `places` for a message.
-
-    >>> shown_place(("optimizer", "state", 0, "exp_avg")), shown_place(("model", "grad", "0.weight"))
-    ('optimizer.state[0].exp_avg', 'model.0.weight.grad')
-    """
-    path, kind, *keys = place
-    if kind == "grad":
-        return f"{path}.{keys[0]}.grad"
-    if kind in ("state", "group"):
-        path = f"{path}.{'state' if kind == 'state' else 'param_groups'}[{keys.pop(0)}]"
-    name, *inner = keys
-    return f"{path}.{name}" + "".join(f"[{key!r}]" for key in inner)
-
-
-def _tuple(value: tuple[Any, ...], path: str) -> Found | None:
-    kind = type(value)
-    if kind in (tuple, torch.Size):
-        return None
-    if kind.__mro__[1] is tuple and hasattr(value, "_fields") and is_users(kind.__module__):
-        return Found(("named tuple", *name_of(kind, path), tuple(value)))
-    raise UnknownStateError(path, f"is a {kind.__qualname__}, a tuple of another class: {REMEDY}")
+    def _leaves_out(self, entry: Entry) -> bool:
+        return self._is_left_out is not None and self._is_left_out(entry.path)
 
 
 @final
-class StateReader:
+class StateReader(Decoder):
     """Finds or makes the values encoded by a `StateWriter`.
 
     Arguments:
-        section: holds the packed parts.
+        section: holds the encoded values, in nested mappings.
     """
 
     def __init__(self, reachable: Reachable, stateful: Mapping[str, Any], section: Any) -> None:
+        super().__init__()
         self._reachable, self._stateful = reachable, stateful
-        self._packed = {packed.part: packed for packed in reversed([*_packed_in(section)])}  # the first of a name
-        self._decoder = Decoder({}, self)
+        self._encoded = {each.part: each for each in reversed([*_encoded_in(section)])}  # the first of a name
         self._values: dict[str, Any] = {}
-        self._places: dict[tuple[Any, ...], Any] | None = None
 
-    def unpack(self, packed: Any) -> Any:
-        """The value of a part.
+    def unpack(self, encoded: Any) -> Any:
+        """The value.
 
         Raises:
             CheckpointError: it refers to something that does not exist, or that must not be made.
+            one of `MALFORMED`: no `StateWriter` has made it.
         """
-        if not isinstance(packed, Packed):
-            raise CheckpointError(f"a value described as {str(packed)[:100]} cannot be made")
-        if packed.part not in self._values:
-            self._values[packed.part] = self._decoder.unpack_part(packed)
-        return self._values[packed.part]
+        if not isinstance(encoded, Encoded):
+            raise CheckpointError(f"a value described as {str(encoded)[:100]} cannot be made")
+        part = encoded.part
+        if part not in self._values:
+            before, self._part, self._shared[part] = self._part, part, []
+            try:
+                self._values[part] = self.decode(encoded.data)
+            finally:
+                self._part = before
+        return self._values[part]
 
-    def at(self, path: str) -> Any:
-        """The object at a path."""
-        if path not in self._reachable.by_path:
-            raise CheckpointError(f"`{path}`, which the saved run had, does not exist now")
-        return self._reachable.by_path[path].value
+    def shared(self, part: str, number: int) -> Any:
+        """The object with a number in a part, which is decoded first."""
+        if part not in self._shared and part in self._encoded:
+            self.unpack(self._encoded[part])
+        return super().shared(part, number)
 
-    def met(self, part: str, number: int) -> Any:
-        """What has a number in a part."""
-        self.need(part)
-        return self._decoder.met(part, number)
+    @functools.cached_property
+    def _places(self) -> dict[Place, Any]:
+        return dict(places(self._stateful))
 
-    def need(self, part: str) -> None:
-        """Decode a part to which another one refers."""
-        if part in self._packed:
-            self.unpack(self._packed[part])
-
-    def in_state(self, place: tuple[Any, ...]) -> Any:
-        """What an object with a `state_dict` holds at a place."""
-        if self._places is None:
-            self._places = dict(places(self._stateful))
-        if place not in self._places:
-            raise CheckpointError(f"`{'.'.join(map(str, place))}`, which the saved run had, does not exist now")
-        return self._places[place]
-
-    # ---- for the decoder
-
-    def find(self, by: Sequence[Any]) -> Any:
-        """What a `Found` stands for."""
-        match by:
-            case ["at", str(path)]:
-                return self.at(path)
-            case ["id", str(path)]:
-                return id(self.at(path))
-            case ["in", *place]:
-                return self.in_state(tuple(place))
-            case ["named tuple", str(module), str(name), tuple(members)]:
-                kind = found_by_name(module, name)
+    def resolve(self, name: str, parts: list[Any]) -> Any:
+        """The object that is referred to, or a new one: empty first, for what it holds may refer to it."""
+        match name, parts:
+            case "at" | "id", [str(path)]:
+                if path not in self._reachable.by_path:
+                    raise CheckpointError(f"`{path}`, which the saved run had, does not exist now")
+                value = self._reachable.by_path[path].value
+                return value if name == "at" else id(value)
+            case "in", _:
+                place = tuple(map(self.decode, parts))
+                if place not in self._places:
+                    shown = ".".join(map(str, place))
+                    raise CheckpointError(f"`{shown}`, which the saved run had, does not exist now")
+                return self._places[place]
+            case "named", [str(module), str(named)]:
+                return found_by_name(module, named)
+            case "member", [str(module), str(named), str(member)]:
+                members = found_by_name(module, named, is_enum=True).__members__
+                if member in members:
+                    return members[member]
+            case "named tuple", [str(module), str(named), *members]:
+                kind = found_by_name(module, named)
                 fields = getattr(kind, "_fields", ())
                 if isinstance(kind, type) and kind.__mro__[1] is tuple and len(fields) == len(members):
-                    return tuple.__new__(kind, members)
-            case ["named", str(module), str(name)]:
-                return found_by_name(module, name)
-            case ["member", str(module), str(name), str(member)]:
-                kind = found_by_name(module, name, is_enum=True)
-                if member in kind.__members__:
-                    return kind.__members__[member]
-            case ["built-in", str(name)] if name in FACTORIES:
-                return FACTORIES[name]
-        raise CheckpointError(f"a value described as {str(by)[:100]} cannot be made")
-
-    def make(self, by: Sequence[Any]) -> Any:
-        """The object that an `Instance` stands for, empty first, for what it holds may refer to it."""
-        match by:
-            case ["generator", str(kind)]:
-                return new_generator(kind)
-            case ["detached", torch.Tensor() as same]:
-                return same.detach()
-            case ["view", str(kind), torch.Tensor() | numpy.ndarray() as owner, str(dtype), *geometry]:
-                return viewed(owner, DTYPES[dtype] if kind == "tensor" else dtype, *geometry)
-            case ["namespace"]:
-                return types.SimpleNamespace()
-            case ["object", str(module), str(name)]:
-                kind = found_by_name(module, name)
-                if isinstance(kind, type) and is_plain_class(kind):
-                    return object.__new__(kind)
-        raise CheckpointError(f"an object described as {str(by)[:100]} cannot be made")
-
-    def fill(self, made: Any, holds: Mapping[str, Any]) -> None:
-        """Let an object hold what it held."""
-        match made:
-            case types.SimpleNamespace():
-                vars(made).update(holds)
-            case _ if category_of(type(made)) == "generator":
-                any_generator(made).set_state(holds["state"])
-            case _:
-                FORMS["object"].put(made, holds, ())
+                    return tuple.__new__(kind, map(self.decode, members))
+            case "generator", [str(kind), state]:
+                generator = new_generator(kind)
+                any_generator(generator).set_state(self.decode(state))
+                return self.add(generator)
+            case "view", [bool(is_tensor), owner, str(dtype), *geometry]:
+                return self.add(viewed(self.decode(owner), DTYPES[dtype] if is_tensor else dtype, *geometry))
+            case "object", [{**attributes}, *names]:
+                kind = found_by_name(*names) if names else None
+                if kind is None or (isinstance(kind, type) and is_plain_class(kind)):
+                    value = types.SimpleNamespace() if kind is None else object.__new__(kind)
+                    self.add(value)
+                    contents = {key: self.decode(part) for key, part in attributes.items()}
+                    KINDS["object"].put(value, contents, ())
+                    return value
+        raise CheckpointError(f"a value described as {str([name, *parts])[:100]} cannot be made")
 
 
-def _packed_in(section: Any) -> Iterator[Packed]:
-    """The parts in nested mappings; those of progress come last, which has what data was when its epoch began too."""
-    if isinstance(section, Packed):
+def _encoded_in(section: Any) -> Iterator[Encoded]:
+    """The values in nested mappings; those of progress come last, which has what data was when its epoch began too."""
+    if isinstance(section, Encoded):
         yield section
     elif isinstance(section, Mapping):
         for part in section.values():
-            yield from _packed_in(part)
-
-
-class UnknownStateError(Exception):
-    """Something that cannot be described; the text says where it is and what."""
-
-    def __init__(self, path: str, what: str) -> None:
-        super().__init__(f"{shown_path(path)} {what}")
-        self.what = what
+            yield from _encoded_in(part)
 
 
 def shown_path(path: str) -> str:
@@ -504,78 +377,18 @@ def shown_path(path: str) -> str:
     return shown if len(shown) <= _MOST_SHOWN else f"{shown[: _MOST_SHOWN // 2]}...{shown[-_MOST_SHOWN // 2 :]}"
 
 
-def places(stateful: Mapping[str, Any]) -> Iterable[tuple[tuple[Any, ...], Any]]:
-    """What a `state_dict` saves, and gradients, with the place of each: tensors, of other objects also containers."""
-    for path, value in stateful.items():
-        if isinstance(value, torch.nn.Module):
-            for name, parameter in plainly_named(value.named_parameters()):
-                yield (path, "tensor", name), parameter
-                if parameter.grad is not None:
-                    yield (path, "grad", name), parameter.grad
-            for name, tensor in plainly_named(value.named_buffers()):
-                yield (path, "tensor", name), tensor
-        elif isinstance(value, torch.optim.Optimizer):
-            for number, state in enumerate(value.state.values()):
-                for name, part in state.items():
-                    if isinstance(part, torch.Tensor):
-                        yield (path, "state", number, name), part
-                    elif type(part) not in CONSTANTS:  # such as the list of an L-BFGS
-                        yield from (((path, "state", number, name, *keys), part) for keys, part in parts_in(part))
-            for number, group in enumerate(value.param_groups):
-                for name, tensor in group.items():
-                    if isinstance(tensor, torch.Tensor):
-                        yield (path, "group", number, name), tensor
-        elif category_of(type(value)) == "object":
-            for name, part in zip(*FORMS["object"].contents(value), strict=True):
-                yield from (((path, "attribute", name, *keys), part) for keys, part in parts_in(part))
-
-
-def parts_in(value: Any) -> list[tuple[tuple[Any, ...], Any]]:
-    """A value, and the parts of nested containers that can be changed in place, with the keys that lead to each."""
-    parts: list[tuple[tuple[Any, ...], Any]] = []
-
-    def note(part: Any, keys: tuple[Any, ...]) -> Any:
-        if category_of(type(part)) in CHANGED_IN_PLACE:
-            parts.append((keys, part))
-        return part
-
-    replaced(value, note)
-    return parts
-
-
 def is_plain_class(kind: type) -> bool:
     """True for an importable class of the user's own whose objects are their attributes, and nothing else."""
     special = ("__new__", "__del__", "__setstate__", "__getstate__", "__reduce__", "__reduce_ex__")
-    return (
-        is_users(kind.__module__)
-        and "<" not in kind.__qualname__
-        and category_of(kind) == "object"
-        and not any(
-            name in vars(base) and not _is_generated(vars(base)[name]) for base in kind.__mro__[:-1] for name in special
-        )
-    )
-
-
-def _is_generated(method: Any) -> bool:
-    """True for a method that a decorator of classes made: that of frozen dataclasses, or of attrs."""
-    return getattr(method, "__globals__", {}).get("__name__") in ("dataclasses", "attr._make")
-
-
-def is_saveable(tensor: torch.Tensor) -> bool:
-    """True for tensors whose values a checkpoint can hold."""
-    return (
-        type(tensor) in (torch.Tensor, torch.nn.Parameter)
-        and tensor.layout in (torch.strided, torch.sparse_coo)
-        and not (tensor.is_meta or tensor.is_quantized or tensor.is_nested)
-    )
-
-
-def is_plain_array(array: Any) -> bool:
-    """True for an array whose values a checkpoint can hold."""
-    return type(array) in (numpy.ndarray, numpy.memmap) and not array.dtype.hasobject
+    methods = [vars(base)[name] for base in kind.__mro__[:-1] for name in special if name in vars(base)]
+    # A decorator of classes makes some: that of frozen dataclasses, and of attrs.
+    modules = {getattr(method, "__globals__", {}).get("__name__") for method in methods}
+    is_importable = is_users(kind.__module__) and "<" not in kind.__qualname__
+    return is_importable and category_of(kind) == "object" and modules <= {"dataclasses", "attr._make"}
 
 
 def name_of(value: Any, path: str, *, is_enum: bool = False) -> tuple[str, str]:
+    """The module and the name of a class or function, by which `found_by_name` finds it."""
     module, name = value.__module__, value.__qualname__
     try:
         if found_by_name(module, name, is_enum=is_enum) is value:

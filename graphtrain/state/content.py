@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import array
+import contextlib
 import contextvars
-import ctypes
 import enum
 import itertools
-import mmap
 import operator
-import os
 import sqlite3
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -22,10 +18,8 @@ import numpy
 import torch
 import xxhash
 
-from graphtrain.state.category import category_of
-from graphtrain.state.contents import CONSTANTS, FORMS
 from graphtrain.state.generators import any_generator
-from graphtrain.storage.strides import is_usual
+from graphtrain.state.kinds import CONSTANTS, KINDS, category_of, is_constant
 
 MOST_BYTES = 2**30
 MOST_ITEMS = 1_000_000
@@ -35,14 +29,11 @@ _SAMPLES = 1_024
 _MOST_AT_ONCE = 4_096
 _ITEMS_BETWEEN_LOOKS = 16
 _SECONDS_AT_ONCE = 0.0005
-# Smaller tensors are read on any device.
-_MAPPED = 2**20
-_BY_NAME = frozenset({"function", "class", "skipped", "iterator", "file", "run", "opaque", "hidden"})
 
 
 @final
 class ContentHash:
-    """A hash of the contents of values at any depth; of a sample beyond its bounds.
+    """A hash of the contents of values at any depth; of a sample beyond its bounds, where `is_whole` becomes False.
 
     Functions and classes count by their names; locks, files, iterators and hidden state by their types.
 
@@ -52,10 +43,6 @@ class ContentHash:
         most_bytes, most_items: the bounds for tensors and arrays, and for everything else. Beyond them, 1,024 elements
             of each tensor and items of each container count.
         pauses: True lets other threads run at intervals.
-
-    Attributes:
-        bytes: the size of all tensors and arrays so far.
-        is_whole: True until something is beyond the bounds.
 
     >>> def hashed(value):
     ...     content = ContentHash(); content.add(value); return content.hexdigest()
@@ -75,7 +62,7 @@ class ContentHash:
         self._hash = xxhash.xxh3_128()
         self._met: dict[int, tuple[int, Any]] = {}  # with the objects: an `id` may be reused
         self._waiting: list[Any] = []
-        self._items, self._until, self._is_of_a_set = 0, 0.0, False
+        self._items, self._until = 0, 0.0
         self.bytes = 0
         self.is_whole = True
 
@@ -88,30 +75,31 @@ class ContentHash:
         self._waiting.append(value)
         self._add_waiting()
 
-    def of(self, place: str, value: Any) -> str:
-        """The separate hash of an object at a place known to `place_of`; the bounds apply to all together."""
-        self._hash = xxhash.xxh3_128()
+    def begin(self) -> None:
+        """Begin another hash; the bounds apply to all together."""
+        self._hash, self.is_whole = xxhash.xxh3_128(), True
         self._met.clear()
+
+    def add_at(self, place: str, value: Any) -> None:
+        """Add an object at a place known to `place_of`."""
         self._text(place)
         self._add_content(value)
         self._add_waiting()
-        return self.hexdigest()
 
     def _add_waiting(self) -> None:
         while self._waiting:
             self._items += 1
-            if self._pauses and not self._items % _ITEMS_BETWEEN_LOOKS:
-                self._pause()
+            # Other threads run meanwhile: one that needs the interpreter would wait 5 ms for each operation.
+            if self._pauses and not self._items % _ITEMS_BETWEEN_LOOKS and time.monotonic() > self._until:
+                time.sleep(0)
+                self._until = time.monotonic() + _SECONDS_AT_ONCE
             self._add(self._waiting.pop())
 
-    def _pause(self) -> None:
-        """Let other threads run: one that needs the interpreter would wait 5 ms for each operation."""
-        if time.monotonic() > self._until:
-            time.sleep(0)
-            self._until = time.monotonic() + _SECONDS_AT_ONCE
-
     def _text(self, *parts: object) -> None:
-        self._hash.update(repr(parts).encode())
+        try:
+            self._hash.update(repr(parts).encode())
+        except ValueError:  # an integer of more digits than Python writes
+            self._hash.update(repr(_in_hexadecimal(parts)).encode())
 
     def _add(self, value: Any) -> None:
         kind = type(value)
@@ -140,45 +128,28 @@ class ContentHash:
                 self._add_tensor(value)
             case "array":
                 self._add_array(value)
-            case "list" | "tuple" | "deque":
-                self._add_parts(FORMS[category].contents(value)[1])
-            case "mapping":
-                keys, parts = FORMS[category].contents(value)
-                self._add_parts(keys)
-                self._add_parts(parts)
-            case "set":
-                hashes = sorted(map(self._separate_hash, self._chosen(FORMS[category].contents(value)[1])))
-                self._text(len(hashes), *hashes)
+            case "buffer":
+                self._hash.update(value)
             case "generator":
                 self._waiting.append(any_generator(value).get_state())
             case "method":
-                self._text(value.__func__.__qualname__)
-                self._waiting.append(value.__self__)
+                self._waiting += [value.__func__, value.__self__]
             case "partial":
                 self._waiting += [value.func, value.args, value.keywords]
             case "watched":
                 self._add_watched(value)
-            case "object" | "module" | "optimizer" | "cell":
-                keys, parts = FORMS[category].contents(value)
-                # The order in which names were set is not state.
-                named = sorted(zip(keys, parts, strict=True), key=lambda pair: str(pair[0])) if keys else parts
-                self._add_parts(tuple(named))
-            case _ if category in _BY_NAME:
-                self._text(getattr(value, "__qualname__", ""))
+            case "set":  # it has no order
+                members = self._chosen(KINDS[category].contents(value)[1])
+                plain = (item if is_constant(item) else type(item).__qualname__ for item in members)
+                self._text(len(members), *sorted(map(content_hash, plain)))
+            case "object" | "module" | "optimizer":  # nor have names
+                pairs = zip(*KINDS[category].contents(value), strict=True)
+                self._add_parts(tuple(sorted(pairs, key=lambda pair: str(pair[0]))))
+            case "list" | "tuple" | "deque" | "mapping" | "cell":
+                for parts in KINDS[category].contents(value):
+                    self._add_parts(parts)
             case _:
-                self._hash.update(bytes(value))  # a bytearray
-
-    def _separate_hash(self, item: Any) -> str:
-        """The hash of an item of a set, which has no order; of an object in a set within it, that of its type.
-
-        Objects that know each other by sets would lead from one to the next and back for ever.
-        """
-        is_followed = not self._is_of_a_set or category_of(type(item)) in ("value", "tuple", "set")
-        content = ContentHash(most_items=self._most_items)
-        content._is_of_a_set, content._items = True, self._items
-        content.add(item if is_followed else type(item).__qualname__)
-        self._items = content._items
-        return content.hexdigest()
+                self._text(getattr(value, "__qualname__", ""))
 
     def _chosen(self, parts: tuple[Any, ...]) -> tuple[Any, ...]:
         """All parts, or a sample if there are too many."""
@@ -192,57 +163,34 @@ class ContentHash:
         chosen = self._chosen(parts)
         for start in range(0, len(chosen), _MOST_AT_ONCE):
             several = chosen[start : start + _MOST_AT_ONCE]
-            plain = _plain_form(several)
-            if plain is not None and (plain is several or not any(map(self._place_of, several))):
+            if _is_plain(several) and not any(map(self._place_of, several)):
                 self._items += len(several)
-                self._text(plain)
-                if self._pauses:
-                    self._pause()
+                self._text(several)
             else:
                 self._waiting += reversed(several)
 
     # ---- tensors and arrays
 
     def _add_tensor(self, tensor: torch.Tensor) -> None:
-        is_plain = type(tensor) is torch.Tensor and not tensor.requires_grad and not tensor.is_quantized
-        if is_plain and is_usual(tensor) and tensor.nbytes < _MAPPED:
-            # Data with very many tensors has almost only this form: 3 us instead of 12.
-            self._text(str(tensor.dtype), tuple(tensor.shape))
-            self.bytes += tensor.nbytes
-            if self.bytes <= self._most_bytes and tensor.dtype is not torch.bfloat16:
-                self._hash.update(tensor.numpy().data)
-                return
-            self.bytes -= tensor.nbytes
         if torch.nn.parameter.is_lazy(tensor) or tensor.is_meta:
             return
-        tensor = tensor.detach()
-        self._text(str(tensor.dtype), tuple(tensor.shape) if not tensor.is_nested else ())
-        for part in _strided_parts(tensor):
-            mapped = part.untyped_storage().filename if part.is_cpu and part.nbytes >= _MAPPED else None
-            if mapped is None or not self._add_file(mapped):
-                self._add_strided(part)
-
-    def _add_strided(self, tensor: torch.Tensor) -> None:
-        size = tensor.numel() * tensor.element_size()
-        self.bytes += size
-        if self.bytes > self._most_bytes:
-            self.is_whole = False
-            step = max(1, tensor.numel() // _SAMPLES)
-            tensor = torch.take(tensor, torch.arange(0, tensor.numel(), step, device=tensor.device))
-        if tensor.numel():
-            host = tensor.resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
-            # A single element may have any strides, which a view as bytes does not accept.
-            host = host.as_strided((host.numel(),), (1,))
-            self._hash.update(host.view(torch.uint8).numpy().data)
+        self._text(str(tensor.dtype), str(tensor.layout), tuple(tensor.shape) if not tensor.is_nested else ())
+        for part in _strided_parts(tensor.detach()):
+            self.bytes += part.numel() * part.element_size()
+            if self.bytes > self._most_bytes:
+                self.is_whole = False
+                step = max(1, part.numel() // _SAMPLES)
+                part = torch.take(part, torch.arange(0, part.numel(), step, device=part.device))
+            if part.numel():
+                host = part.resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+                # A single element may have any strides, which a view as bytes does not accept.
+                host = host.as_strided((host.numel(),), (1,))
+                self._hash.update(host.view(torch.uint8).numpy().data)
 
     def _add_array(self, array: Any) -> None:
         self._text(str(array.dtype), array.shape)
         if array.dtype.hasobject:
             self._add_parts(tuple(array.reshape(-1).tolist()) if array.dtype == object else (repr(array),))
-            return
-        mapped = _file_of(array)
-        if mapped is not None and self._add_file(mapped):
-            self._text(array.strides)
             return
         self.bytes += array.nbytes
         if self.bytes > self._most_bytes:
@@ -251,34 +199,24 @@ class ContentHash:
         if array.size:
             self._hash.update(numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8).data)
 
-    def _add_file(self, name: str) -> bool:
-        """Add name, size and time of a file that is mapped into memory; False for one that may have any name."""
-        try:
-            status = os.stat(name)
-        except OSError:
-            return False
-        if os.path.abspath(name).startswith(tempfile.gettempdir()):
-            return False
-        self._text(os.path.basename(name), status.st_size, status.st_mtime_ns)
-        return True
-
     def _add_watched(self, value: Any) -> None:
         match value:
             case sqlite3.Connection():
-                self._text(_changes_of(value))
+                with contextlib.suppress(sqlite3.Error):  # it is closed, or belongs to another thread
+                    self._text(value.total_changes)
             case contextvars.ContextVar():
                 self._waiting.append(value.get(None))
             case threading.local():
                 self._waiting.append(vars(value))
             case SynchronizedBase():
                 self._waiting.append(value.get_obj())
-            case array.array() | mmap.mmap() | ctypes.Array() | ctypes._SimpleCData():
-                self._hash.update(bytes(value))
-            case _:
+            case _ if hasattr(value, "iloc"):
                 # A frame or a series of pandas: its names, and the arrays of its columns, without copies.
                 columns = [value.iloc[:, number] for number in range(value.shape[1])] if value.ndim > 1 else [value]
                 self._waiting.append(list(map(str, getattr(value, "columns", ()))))
                 self._waiting += [each.to_numpy(copy=False) for each in [value.index, *columns]]
+            case _:
+                self._hash.update(bytes(value))
 
 
 def content_hash(value: Any, *, most_bytes: int = MOST_BYTES) -> str:
@@ -293,8 +231,8 @@ def is_identical(now: Sequence[Any], before: Sequence[Any]) -> bool:
     return len(now) == len(before) and all(map(operator.is_, now, before))
 
 
-def are_equal(now: Iterable[Any], before: Iterable[Any]) -> bool:
-    now, before = tuple(now), tuple(before)
+def are_equal(now: Sequence[Any], before: Sequence[Any]) -> bool:
+    """True if each pair `is_equal`."""
     return len(now) == len(before) and all(map(is_equal, now, before))
 
 
@@ -304,17 +242,14 @@ def hold_the_same(one: Any, other: Any) -> bool:
     >>> hold_the_same({"names": {"a", "b"}}, {"names": {"b", "a"}}), hold_the_same([0.0], [-0.0])
     (True, False)
     """
-    if is_equal(one, other):
-        return True
     category = category_of(type(one))
-    if type(one) is not type(other) or category not in ("list", "tuple", "deque", "mapping", "set"):
-        return False
+    is_container = category in ("list", "tuple", "deque", "mapping", "set")
+    if is_equal(one, other) or not is_container or type(one) is not type(other):
+        return is_equal(one, other)
     if category == "set":
-        return len(one) == len(other) and content_hash(one) == content_hash(other)
-    (keys, parts), (other_keys, other_parts) = (FORMS[category].contents(value) for value in (one, other))
-    return (
-        are_equal(keys, other_keys) and len(parts) == len(other_parts) and all(map(hold_the_same, parts, other_parts))
-    )
+        return content_hash(one) == content_hash(other)
+    pairs = zip(KINDS[category].contents(one), KINDS[category].contents(other), strict=True)
+    return all(len(parts) == len(others) and all(map(hold_the_same, parts, others)) for parts, others in pairs)
 
 
 def is_equal(before: Any, now: Any) -> bool:
@@ -326,60 +261,38 @@ def is_equal(before: Any, now: Any) -> bool:
     match category_of(type(before)):
         case "value":
             return content_hash(before) == content_hash(now)
-        case "set" if isinstance(before, frozenset):
-            return len(before) == len(now) and content_hash(before) == content_hash(now)
+        case "set" if isinstance(before, frozenset) and is_constant(before):
+            return content_hash(before) == content_hash(now)
         case "tuple":
-            return len(before) == len(now) and all(map(is_equal, before, now))
+            return are_equal(before, now)
         case "method":
             return before.__func__ is now.__func__ and before.__self__ is now.__self__
     return False
 
 
-def _plain_form(parts: tuple[Any, ...]) -> Any:
-    """A key for the content of constants, and of tuples, lists and dictionaries of constants; None for others.
-
-    They are hashed together, in a tenth of the time of one by one.
-    """
+def _is_plain(parts: tuple[Any, ...]) -> bool:
+    """True for constants, and for tuples, lists or dictionaries of them: hashed together, in a tenth of the time."""
     types = set(map(type, parts))
-    if types <= CONSTANTS:
-        return parts
     if types in ({tuple}, {list}):
-        held = itertools.chain.from_iterable(parts)
+        types = set(map(type, itertools.chain.from_iterable(parts)))
     elif types == {dict}:
-        held = itertools.chain.from_iterable(itertools.chain(part.keys(), part.values()) for part in parts)
-    else:
-        return None
-    return (parts,) if set(map(type, held)) <= CONSTANTS else None
+        types = set(map(type, itertools.chain.from_iterable(itertools.chain(part, part.values()) for part in parts)))
+    return types <= CONSTANTS
+
+
+def _in_hexadecimal(value: Any) -> Any:
+    if isinstance(value, dict):
+        return _in_hexadecimal(tuple(value.items()))
+    if isinstance(value, tuple | list):
+        return tuple(map(_in_hexadecimal, value))
+    return hex(value) if isinstance(value, int) else value
 
 
 def _strided_parts(tensor: torch.Tensor) -> Iterable[torch.Tensor]:
     """Plain tensors with the content of this one."""
-    if tensor.is_quantized:
-        return (tensor.int_repr(),)
-    if tensor.is_nested:
-        return tensor.unbind()
-    match tensor.layout:
-        case torch.strided:
-            return (tensor.as_subclass(torch.Tensor),)
-        case torch.sparse_coo:
-            return tensor._indices(), tensor._values()
-        case torch.sparse_csr | torch.sparse_bsr:
-            return tensor.crow_indices(), tensor.col_indices(), tensor.values()
-    return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
-
-
-def _file_of(array: Any) -> str | None:
-    """The file from which the memory of an array is mapped; None for other memory."""
-    while isinstance(array, numpy.ndarray):
-        if isinstance(array, numpy.memmap) and array.filename is not None:
-            return str(array.filename)
-        array = array.base
-    return None
-
-
-def _changes_of(connection: sqlite3.Connection) -> int:
-    """The number of rows changed through a connection; none if it is closed or belongs to another thread."""
-    try:
-        return connection.total_changes
-    except sqlite3.Error:
-        return 0
+    if tensor.is_quantized or tensor.is_nested:
+        return (tensor.int_repr(),) if tensor.is_quantized else tensor.unbind()
+    if tensor.layout is torch.strided:
+        return (tensor.as_subclass(torch.Tensor),)
+    entries = tensor if tensor.layout is torch.sparse_coo else tensor.to_sparse(layout=torch.sparse_coo)
+    return entries._indices(), entries._values()

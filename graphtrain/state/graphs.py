@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
@@ -48,21 +47,14 @@ def computed_again(module: torch.nn.Module) -> frozenset[str]:
 
 
 def _has_been_freed(operation: Any) -> bool:
-    try:
-        for name, raw_name in _names_of_saved(operation.__class__):
-            raw = getattr(operation, raw_name, None)
-            # A hook, such as that of activation checkpointing, would recompute the value.
-            tensors = raw if isinstance(raw, tuple) else (raw,)
-            if all(getattr(saved, "unpack_hook", None) is None for saved in tensors):
+    """True for an operation whose saved values a backward pass has freed; reading them then fails."""
+    kind = type(operation)
+    for name in (each for each in dir(kind) if each.startswith("_saved_") or each == "saved_tensors"):
+        raw = getattr(operation, "_raw_saved_tensors" if name == "saved_tensors" else f"_raw{name}", ())
+        try:
+            # A hook, such as that of activation checkpointing, would compute the value again.
+            if all(getattr(each, "unpack_hook", None) is None for each in (raw if isinstance(raw, tuple) else (raw,))):
                 getattr(operation, name)
-    except RuntimeError:
-        return True
+        except RuntimeError:
+            return True
     return False
-
-
-@functools.cache
-def _names_of_saved(kind: type) -> tuple[tuple[str, str], ...]:
-    """The attributes with the values that an operation saved for its backward pass, as tensors and in raw form."""
-    names = [name for name in dir(kind) if name.startswith("_saved_")]
-    pairs = [(name, f"_raw{name}") for name in names if hasattr(kind, f"_raw{name}")]
-    return (*pairs, ("saved_tensors", "_raw_saved_tensors")) if hasattr(kind, "saved_tensors") else tuple(pairs)

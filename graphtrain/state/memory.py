@@ -13,12 +13,7 @@ T = TypeVar("T")
 
 
 class Span(NamedTuple):
-    """The memory of a tensor or an array.
-
-    Attributes:
-        start, end: the address of its first byte, and the one after its last.
-        device: the device of its memory.
-    """
+    """The memory of a tensor or an array: the address of its first byte, and the one after its last."""
 
     start: int
     end: int
@@ -28,38 +23,24 @@ class Span(NamedTuple):
         """True if the two may share a byte."""
         return self.device == other.device and self.start < other.end and other.start < self.end
 
-    def is_within(self, other: Span) -> bool:
-        """True if it is completely within the other."""
-        return self.device == other.device and other.start <= self.start and self.end <= other.end
-
 
 _NOWHERE = Span(0, 0, "")
 
 
 @final
 class MemoryIndex:
-    """Tensors and arrays, found by the memory that they are in.
+    """Tensors and arrays, found by the memory that they are in."""
 
-    Arguments:
-        tensors, arrays: those that can be found.
-    """
-
-    def __init__(self, tensors: Sequence[torch.Tensor], arrays: Sequence[Any]) -> None:
-        self._values = [*tensors, *arrays]
-        try:
-            # A third of the time of one by one: 0.2 us for each.
-            starts = numpy.fromiter(map(torch.Tensor.data_ptr, tensors), numpy.int64, len(tensors))
-        except (TypeError, RuntimeError, ValueError):  # one without memory
-            starts = _starts_of(tensors)
-        starts = numpy.concatenate([starts, _starts_of(arrays)])
-        self._order = numpy.argsort(starts, kind="stable")
+    def __init__(self, values: Sequence[Any]) -> None:
+        starts = numpy.fromiter(map(_start_of, values), numpy.int64, len(values))
+        self._values, self._order = values, numpy.argsort(starts, kind="stable")
         self._starts = starts[self._order]
 
     @functools.cached_property
     def _ends(self) -> Any:
         """The end of the last of all that begin before: the sizes are as slow to read as the addresses."""
-        spans = (span_of(self._values[number]) or _NOWHERE for number in self._order)
-        return numpy.maximum.accumulate(numpy.array([span.end for span in spans], dtype=numpy.int64))
+        ends = [(span_of(self._values[number]) or _NOWHERE).end for number in self._order]
+        return numpy.maximum.accumulate(numpy.array(ends, dtype=numpy.int64))
 
     def sharing(self, value: Any) -> list[Any]:
         """Those that may share a byte with a tensor or an array, in their order."""
@@ -76,8 +57,12 @@ class MemoryIndex:
         return [each for each in near if (other := span_of(each)) is not None and other.overlaps(span)]
 
 
-def _starts_of(values: Sequence[Any]) -> Any:
-    return numpy.array([(span_of(value) or _NOWHERE).start for value in values], dtype=numpy.int64)
+def _start_of(value: Any) -> int:
+    """The address of the first byte, of 100,000 tensors in a tenth of the time of their spans; 0 without memory."""
+    try:
+        return value.data_ptr() if isinstance(value, torch.Tensor) else (span_of(value) or _NOWHERE).start
+    except (TypeError, RuntimeError, ValueError):
+        return 0
 
 
 def overlapping(spans: Mapping[T, Span]) -> list[list[T]]:
@@ -106,12 +91,12 @@ def span_of(value: Any) -> Span | None:
     if not value.size or value.dtype.hasobject:
         return None
     spans = [(length - 1) * step for length, step in zip(value.shape, value.strides, strict=True)]
-    start = address_of(value)
+    start = _address_of(value)
     last = start + sum(max(span, 0) for span in spans)
     return Span(start + sum(min(span, 0) for span in spans), last + value.itemsize, "cpu")
 
 
-def allocation_of(value: Any) -> torch.Tensor | None:
+def _allocation_of(value: Any) -> torch.Tensor | None:
     """All the memory that a tensor or an array lies in, as bytes; None if it cannot be written to as such."""
     if isinstance(value, torch.Tensor):
         storage = value.untyped_storage()
@@ -121,37 +106,36 @@ def allocation_of(value: Any) -> torch.Tensor | None:
     return torch.from_numpy(owner.ravel(order="K").view(numpy.uint8)) if is_plain else None
 
 
-def view_of(value: Any, owner: Any, *, beyond: bool) -> tuple[Any, ...] | None:
+def view_of(value: Any, owner: Any, *, is_new: bool) -> list[Any] | None:
     """A tensor or an array as a view of another: dtype, shape, and strides and offset from its first byte, in bytes.
 
     None if there is no such description, as for another class, or one that is conjugated when it is read.
 
     Arguments:
-        beyond: True if it may be beyond the other, in the same allocation.
+        is_new: True if a resume has only the elements of the other, False if it has the whole allocation.
     """
-    span, of_owner, allocation = span_of(value), span_of(owner), allocation_of(owner)
-    around = of_owner if allocation is None or not beyond else span_of(allocation)
-    if span is None or of_owner is None or allocation is None or around is None or not span.is_within(around):
+    span, of_owner, allocation = span_of(value), span_of(owner), _allocation_of(owner)
+    around = of_owner if allocation is None or is_new else span_of(allocation)
+    if span is None or of_owner is None or allocation is None or around is None or span.device != around.device:
+        return None
+    has_gaps = is_new and of_owner.end - of_owner.start > owner.nbytes
+    if has_gaps or span.start < around.start or span.end > around.end:
         return None
     if type(value) is torch.Tensor:
         size, dtype = value.element_size(), str(value.dtype).removeprefix("torch.")
         if value.is_conj() or value.is_neg() or (span.start - allocation.data_ptr()) % size:
             return None
-        start, strides = span.start, tuple(step * size for step in value.stride())
+        start, strides = span.start, [step * size for step in value.stride()]
     elif type(value) in (numpy.ndarray, numpy.memmap) and value.dtype.names is None:
-        start, dtype, strides = address_of(value), value.dtype.str, value.strides
+        start, dtype, strides = _address_of(value), value.dtype.str, list(value.strides)
     else:
         return None
-    return dtype, tuple(value.shape), strides, start - of_owner.start
+    return [dtype, list(value.shape), strides, start - of_owner.start]
 
 
 def viewed(owner: Any, dtype: Any, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:
-    """The view of a tensor or an array that `view_of` describes.
-
-    Raises:
-        one of `MALFORMED`: it is not within.
-    """
-    span, whole = span_of(owner), allocation_of(owner)
+    """The view of a tensor or an array that `view_of` describes; an error if it is not within."""
+    span, whole = span_of(owner), _allocation_of(owner)
     if span is None or whole is None:
         raise ValueError("the base of a view has no memory now")
     offset += span.start - whole.data_ptr()
@@ -170,6 +154,11 @@ def owner_of(array: Any) -> Any:
     return array
 
 
-def address_of(array: Any) -> int:
-    """The first byte of the values of an array."""
+def start_of_allocation(value: Any) -> int:
+    """The address of all the memory that a tensor or an array lies in; 0 if it cannot be written to as bytes."""
+    allocation = _allocation_of(value) if span_of(value) is not None else None
+    return 0 if allocation is None else allocation.data_ptr()
+
+
+def _address_of(array: Any) -> int:
     return int(array.__array_interface__["data"][0])

@@ -6,31 +6,32 @@ In addition to each `state_dict`, a checkpoint has three sections: `modules`, `g
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from functools import partial
 from typing import Any, final
 
 import torch
 
 from graphtrain.names import plainly_named
-from graphtrain.state.category import is_users
 from graphtrain.state.generators import with_generators
+from graphtrain.state.kinds import is_users
 from graphtrain.state.modules import (
     ModuleForm,
-    NameOf,
-    OptimizerForm,
     capture_module,
-    capture_optimizer,
     copies_state,
     is_lazy,
-    load_optimizer,
-    poured,
-    reshape_module,
+    reshape_buffers,
     restore_module,
+)
+from graphtrain.state.optimizers import (
+    NameOf,
+    OptimizerForm,
+    capture_optimizer,
+    copied_into,
+    load_optimizer,
+    put_gradient,
     restore_optimizer,
-    settle_lazy,
 )
 from graphtrain.state.reachable import held_by_state, state_of
-from graphtrain.state.weights import load_weights, weights_of
+from graphtrain.state.weights import load_weights
 
 Section = Mapping[str, Any]
 
@@ -121,11 +122,16 @@ class SavedObjects:
         """The identities of all parameters that some module owns."""
         return {id(parameter) for module in self.modules.values() for parameter in module.parameters()}
 
-    # ---- capturing
+    # ---- what `state_dict` leaves out, captured and restored; `but` are the paths of those that stay as they are
 
     def capture_modules(self) -> dict[str, Any]:
-        """The state of modules that `state_dict` leaves out, except gradients."""
+        """Modes, frozen flags, and buffers that are not persistent."""
         return {name: capture_module(module, self._forms.get(name)) for name, module in self.modules.items()}
+
+    def restore_modules(self, saved: Section, but: Collection[str] = ()) -> None:
+        """Restore what `capture_modules` took."""
+        for name in (self.modules.keys() & saved.keys()).difference(but):
+            restore_module(self.modules[name], saved[name])
 
     def capture_gradients(self) -> dict[str, Any]:
         """Every gradient, by module and parameter."""
@@ -134,25 +140,44 @@ class SavedObjects:
             for name, module in self.modules.items()
         }
 
-    def capture_optimizers(self, owned: set[int]) -> dict[str, Any]:
-        """The state of optimizers that `state_dict` leaves out.
+    def restore_gradients(self, saved: Section, but: Collection[str] = ()) -> None:
+        """Restore gradients; parameters without a saved one have none."""
+        for parameter, gradient in self._with_gradients({name: saved[name] for name in saved if name not in but}):
+            put_gradient(parameter, gradient)
 
-        Arguments:
-            owned: the identities of the parameters that modules own.
+    def separate_gradients(self, saved: Section) -> None:
+        """Give a parameter a gradient of its own if a buffer of all gradients, of which it is a part, holds another.
+
+        After `zero_grad`, which sets gradients to None, the next ones are no longer parts of that buffer.
         """
+        for parameter, gradient in self._with_gradients(saved):
+            present = parameter.grad
+            if gradient is None or type(present) is not torch.Tensor or present.layout is not torch.strided:
+                continue
+            if not torch.allclose(present, gradient.to(present.device), rtol=0, atol=0, equal_nan=True):
+                parameter.grad = gradient.to(parameter.device)
+
+    def _with_gradients(self, saved: Section) -> Iterator[tuple[torch.nn.Parameter, torch.Tensor | None]]:
+        for name in self.modules.keys() & saved.keys():
+            for key, parameter in plainly_named(self.modules[name].named_parameters()):
+                yield parameter, saved[name].get(key)
+
+    def capture_optimizers(self, owned: set[int]) -> dict[str, Any]:
+        """Whether optimizers have stepped, and their parameters that are not `owned`, by identity, by a module."""
         return {name: capture_optimizer(optimizer, owned) for name, optimizer in self.optimizers.items()}
 
-    # ---- restoring; `but` are the paths of those that stay as they are
+    def restore_optimizers(self, saved: Section, owned: set[int], but: Collection[str] = ()) -> None:
+        """Restore what `capture_optimizers` took."""
+        for name in (self.optimizers.keys() & saved.keys()).difference(but):
+            restore_optimizer(self.optimizers[name], saved[name], owned)
 
-    def modules_first(self) -> list[tuple[str, Any]]:
-        """In the order of loading: an optimizer casts what it loads to the dtype and the device of its parameters."""
-        return sorted(self.stateful.items(), key=lambda item: item[0] not in self.modules)
+    # ---- loading
 
     def reshape(self, modules: Section, states: Section, but: Collection[str] = ()) -> None:
         """Give modules their saved form; loading fills them."""
         for name, module in self.modules.items():
             if name not in but and (forms := modules.get(name, {}).get("forms")):
-                reshape_module(module, forms, states.get(name, ()))
+                reshape_buffers(module, forms, states.get(name, ()))
 
     def load(self, path: str, state: Any, *, strict: bool = True) -> None:
         """Load a `state_dict`; with `strict=False`, that of a module may be a part of it.
@@ -160,61 +185,17 @@ class SavedObjects:
         Raises:
             one of `MISFITS`: it does not fit.
         """
-        value = self.stateful[path]
+        value, state = self.stateful[path], with_generators(state)
         if path in self.modules:
-            load_weights(value, with_generators(state, partial(weights_of, value)), strict=strict)
+            load_weights(value, state, strict=strict)
             return
-        state = with_generators(state, value.state_dict)
         if path in self.optimizers:
             load_optimizer(value, state)
             return
         # Others may hold what the state of an object of the user has; those of torch share parts among themselves.
         is_own = is_users(type(value).__module__)
-        held = {name: getattr(value, name) for name in (held_by_state(value, state_of(value)) if is_own else ())}
+        parts = {name: getattr(value, name) for name in (held_by_state(value, state_of(value)) if is_own else ())}
         value.load_state_dict(state)
-        for name, part in held.items():
-            if (loaded := getattr(value, name, part)) is not part and poured(part, loaded) is part:
+        for name, part in parts.items():
+            if (loaded := getattr(value, name, part)) is not part and copied_into(part, loaded) is part:
                 setattr(value, name, part)
-
-    def restore_modules(self, saved: Section, but: Collection[str] = ()) -> None:
-        """Restore what `capture_modules` took."""
-        for name, module in self.modules.items():
-            if name not in but and name in saved:
-                settle_lazy(module)
-                restore_module(module, saved[name])
-
-    def restore_gradients(self, saved: Section, but: Collection[str] = ()) -> None:
-        """Restore gradients; parameters without a saved one have none."""
-        for parameter, gradient in self._with_gradients({name: saved[name] for name in saved if name not in but}):
-            held = parameter.grad
-            if gradient is None or held is None:
-                parameter.grad = gradient.to(parameter.device) if gradient is not None else None
-            elif (held.shape, held.dtype, held.layout) == (gradient.shape, gradient.dtype, gradient.layout):
-                held.detach().copy_(gradient)  # which may be part of a buffer of all gradients
-            else:
-                parameter.grad = gradient.to(parameter.device)
-
-    def part_gradients(self, saved: Section) -> None:
-        """Give a parameter a separate gradient if its part of the buffer from `setup` holds something else.
-
-        After `zero_grad`, which sets gradients to None, the next ones are no longer parts of that buffer.
-        """
-        for parameter, gradient in self._with_gradients(saved):
-            held = parameter.grad
-            if gradient is None or type(held) is not torch.Tensor or held.layout is not torch.strided:
-                continue
-            is_part = held.untyped_storage().nbytes() > held.numel() * held.element_size()
-            if is_part and not torch.allclose(held, gradient.to(held.device), rtol=0, atol=0, equal_nan=True):
-                parameter.grad = gradient.to(parameter.device)
-
-    def _with_gradients(self, saved: Section) -> Iterator[tuple[torch.nn.Parameter, torch.Tensor | None]]:
-        """The parameters of modules that are saved, each with its gradient."""
-        for name in self.modules.keys() & saved.keys():
-            for key, parameter in plainly_named(self.modules[name].named_parameters()):
-                yield parameter, saved[name].get(key)
-
-    def restore_optimizers(self, saved: Section, owned: set[int], but: Collection[str] = ()) -> None:
-        """Restore what `capture_optimizers` took."""
-        for name, optimizer in self.optimizers.items():
-            if name not in but and name in saved:
-                restore_optimizer(optimizer, saved[name], owned)

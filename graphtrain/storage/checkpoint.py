@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import operator
 import os
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
@@ -17,14 +17,12 @@ import msgpack
 import torch
 
 from graphtrain.errors import CheckpointError, GraphtrainError
-from graphtrain.names import quoted
 from graphtrain.storage.background import uncollected
 from graphtrain.storage.manifest import MANIFEST_FILE, OWN_FACTS, Manifest
 from graphtrain.storage.manifest import read_manifest as read_manifest
-from graphtrain.storage.rank_files import Slim, manifest_of, read_state, write_file, write_files
+from graphtrain.storage.rank_files import read_state, write_file
 from graphtrain.storage.regular import temporary_name
-from graphtrain.storage.sharing import Sharing
-from graphtrain.storage.state_files import PROGRESS_FILE, Sections, StagedState
+from graphtrain.storage.state_files import Sections
 
 _NUMBERS = itertools.count(1)
 
@@ -87,40 +85,6 @@ class SavedCheckpoint:
         }
         return SavedCheckpoint(path, checkpoint.manifest, counts, _device(checkpoint.sections["resources"]) or "cpu")
 
-    @property
-    def ranks(self) -> int:
-        """The number of processes that wrote it."""
-        return self.manifest.ranks
-
-    @property
-    def returns(self) -> int:
-        """How often the run had returned to an earlier checkpoint."""
-        return self.manifest.returns
-
-    @property
-    def trained(self) -> tuple[int, float]:
-        """Steps and fractional epochs."""
-        return self.manifest.step, float(self.manifest.epoch)
-
-    def leads_to(self, newer: SavedCheckpoint) -> bool:
-        """False if the run was resumed from before this checkpoint, so that it never came from here to `newer`."""
-        if self.manifest.metrics_bytes > newer.manifest.metrics_bytes:
-            return False
-        if self._training != newer._training or None in (self._training, newer._training):
-            return self._outer_counts <= newer._outer_counts  # steps and epochs restart with a body
-        return all(map(operator.le, self.trained, newer.trained))
-
-    @property
-    def _outer_counts(self) -> list[float]:
-        return [*self.manifest.clocks.values()]
-
-    @property
-    def _training(self) -> tuple[str, list[float]] | None:
-        """Which training its steps and epochs count, identified by the outer clocks; None if that is unknown."""
-        path = self.manifest.clock_of
-        is_inside = self.manifest.position.startswith(f"{path}/") and self._outer_counts
-        return (path, self._outer_counts) if is_inside or not path else None
-
 
 def _device(value: Any) -> str:
     """The first device that is not the CPU, where optimizers always keep their counters; empty if there is none."""
@@ -130,49 +94,24 @@ def _device(value: Any) -> str:
     return next((device for part in inner if (device := _device(part))), "")
 
 
-def write_checkpoint(path: Path, state: StagedState, facts: Manifest, slim: Slim | None = None) -> Manifest:
-    """Write the checkpoint of one process: to a temporary folder, which is flushed to disk, then renamed.
+@contextmanager
+def new_folder(path: Path, given_up: Event) -> Iterator[Path]:
+    """A temporary folder that becomes a checkpoint at the end of the context: flushed to the disk, then renamed.
 
     Arguments:
-        facts: the manifest without digest and checksums.
-        slim: how tensors are divided into files. Default: one file per resource.
-
-    Returns:
-        The manifest.
+        given_up: once it is set, this does not become a checkpoint.
 
     Raises:
         CheckpointError: the disk refuses, or the checkpoint was given up. Nothing is left behind, unless only the final
             flush of the parent folder fails.
     """
-
-    def write(folder: Path) -> Manifest:
-        sharing = Sharing.alone(state, slim.frozen if slim is not None else ())
-        report = {"files": write_files(folder, 0, state, sharing, slim)}
-        return manifest_of(facts, state, sharing, [], [report], slim)
-
-    return write_folder(path, write, state.given_up)
-
-
-def write_folder(path: Path, write: Callable[[Path], Manifest], given_up: Event) -> Manifest:
-    """Write a checkpoint folder; returns the manifest.
-
-    Arguments:
-        write: writes the files into a folder, and returns the manifest, which is written last.
-        given_up: once it is set, this does not become a checkpoint.
-
-    Raises:
-        CheckpointError: as `write_checkpoint`.
-    """
     # Numbered, because one that was given up may still be being written.
     temporary = temporary_name(path, next(_NUMBERS))
     try:
         temporary.mkdir(parents=True)
-        manifest = write(temporary)
+        yield temporary
         if given_up.is_set():
             raise CheckpointError("the checkpoint was given up")
-        body = msgpack.packb(manifest.as_plain(), use_bin_type=True, unicode_errors="backslashreplace")
-        outer = msgpack.packb({"sha256": hashlib.sha256(body).hexdigest(), "manifest": body})
-        write_file(temporary / MANIFEST_FILE, [outer])
         flush_folder(temporary)
         temporary.rename(path)
         flush_folder(path.parent)
@@ -181,7 +120,13 @@ def write_folder(path: Path, write: Callable[[Path], Manifest], given_up: Event)
         if isinstance(error, OSError | MemoryError | RuntimeError) and not isinstance(error, GraphtrainError):
             raise CheckpointError(f"cannot write the checkpoint {path}: {reason_of(error)}") from error
         raise
-    return manifest
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest of a new checkpoint, once all other files are written."""
+    body = msgpack.packb(manifest.as_plain(), use_bin_type=True, unicode_errors="backslashreplace")
+    outer = msgpack.packb({"sha256": hashlib.sha256(body).hexdigest(), "manifest": body})
+    write_file(folder / MANIFEST_FILE, [outer])
 
 
 def reason_of(error: BaseException) -> str:
@@ -195,8 +140,9 @@ def read_checkpoint(
     manifest: Manifest | None = None,
     rank: int = 0,
     world_size: int | None = None,
-    mesh: Sequence[int] = (),
     copied: Collection[str] = (),
+    *,
+    together: bool = False,
 ) -> Checkpoint:
     """Read a checkpoint folder, or the part of it that one of several ranks needs.
 
@@ -204,10 +150,10 @@ def read_checkpoint(
         manifest: its manifest, if already read. Default: it is read.
         rank: the rank whose state is read; that of rank 0 if the checkpoint has no such rank.
         world_size: the number of ranks that resume from it. Default: the number that wrote it.
-        mesh: the shape of the mesh over which their models are sharded. Default: as they were saved; one dimension for
-            another number of ranks.
         copied: resources whose tensors are copied by whoever gets them, and soon, as modules do: they stay in the
-            memory of their files. Default: none, and of sharded models never; all tensors have memory of their own.
+            memory of their files. Default: none; all tensors have memory of their own.
+        together: True if all ranks read it, each verifies the checksums of some files, and they tell each other then.
+            Default: this process verifies all.
 
     Raises:
         CheckpointError: any file is missing, torn or altered.
@@ -220,15 +166,7 @@ def read_checkpoint(
         ranks = [*range(saved)]
     else:
         ranks = sorted({0, min(rank, saved - 1)})
-    if manifest.sharded and world_size is not None:
-        from graphtrain.storage.resharded import read_resharded  # which few checkpoints need
-
-        states = read_resharded(path, manifest, ranks, rank, world_size, tuple(mesh))
-    else:
-        states = read_state(path, manifest, ranks, copied)
-    for state in states.values():
-        if strange := [name for name, nodes in state.get("progress", {}).items() if not isinstance(nodes, dict)]:
-            raise CheckpointError(f"{path}: {PROGRESS_FILE}: the progress of {quoted(strange)} is not a table")
+    states = read_state(path, manifest, ranks, copied, (rank, world_size) if together and world_size else (0, 1))
     first = ranks[0]
     if manifest.own:
         manifest = replace(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import errno
 import hashlib
 import os
@@ -38,79 +37,50 @@ def is_file_name(name: str) -> bool:
     return is_safe and 0 < len(os.fsencode(name)) <= _MOST_BYTES_OF_A_NAME
 
 
-def _omitted(default: Any) -> Any:
-    """A field that is not written if it has the default."""
-    return field(default_factory=lambda: copy.copy(default), metadata={"omitted": True})
-
-
 @final
 @dataclass(frozen=True)
 class Manifest:
-    """The metadata of a checkpoint; of one that is not written yet, what is known so far.
+    """The metadata of a checkpoint; of one that is not written yet, what is known so far."""
 
-    Attributes:
-        files: name -> size and checksum, of every file but the manifest itself.
-        graph: its canonical JSON.
-        position: the path of the next node; of the last node if the run has `ended`.
-        digest: of the state; with several ranks, of all their `digests`.
-        clock_of: the path of the body that trains, if it is not the main graph; `clocks` are those around it.
-        metrics_bytes, nodes_bytes: the lengths of the files of metrics and of counts.
-        about: plain data from the caller; this, `origin`, `data` and `environment` are a `RunEnvironment`.
-        seconds: the time that the run has taken so far, by activity.
-        metrics: the last recorded values.
-        run: the identity of the run.
-        unknown: what is not known about the saved state, one line each.
-        replaces: the lowest number of the checkpoints that it replaced; 0 for none.
-        not_finite: the path of a weight that is not finite; empty if all are.
-        ranked: the metrics by which checkpoints were ranked, and their values; None where it was not recorded.
-        hyper_parameters: as set up, by resource and field; None if unknown. `hyper_parameters_in_force` likewise.
-        window_ranks: the number of ranks that began the open window of gradients.
-        ranks: the number of processes that wrote it; if several, `digests` and `own` have an entry for each.
-        tensors: file -> tensor -> the file that holds it, where that is another one.
-        not_state: what the user declared not to be state.
-        data_content: what data held, by name.
-        own_drift: True if the changes since `setup` differ between ranks.
-        saved_by: node path -> the last checkpoint that it requested; an empty name is this checkpoint.
-        returns: how often the run went back to a checkpoint.
-        sharded: True if tensors are sharded over ranks.
-    """
-
-    files: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    graph: str = ""
+    files: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # name -> size and checksum, of all others
+    graph: str = ""  # its canonical JSON
     graph_hash: str = ""
-    position: str = ""
+    position: str = ""  # the path of the next node; of the last node if the run has `ended`
     ended: bool = False
-    digest: str = ""
+    digest: str = ""  # of the state; with several ranks, of all their `digests`
     step: int = 0
     epoch: float = 0
-    clock_of: str = _omitted("")
-    clocks: Mapping[str, float] = _omitted({})
-    metrics_bytes: int = 0
+    clock_of: str = ""  # the path of the body that trains, if it is not the main graph
+    clocks: Mapping[str, float] = field(default_factory=dict)  # those around that body
+    metrics_bytes: int = 0  # the lengths of the files of metrics and of counts
+    nodes_bytes: int = 0
+    # Plain data, as of a `RunEnvironment`; `about` is from the caller.
     origin: Mapping[str, Any] = field(default_factory=dict)
     data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
     about: Mapping[str, Any] = field(default_factory=dict)
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    run: str = ""
-    unknown: Sequence[str] = field(default_factory=list)
-    replaces: int = _omitted(0)
-    not_finite: str = _omitted("")
-    ranked: Mapping[str, float | None] = _omitted({})
-    hyper_parameters: Mapping[str, Mapping[str, Any]] | None = _omitted(None)
-    hyper_parameters_in_force: Mapping[str, Mapping[str, Any]] | None = _omitted(None)
-    window_ranks: int = _omitted(1)
-    ranks: int = _omitted(1)
-    digests: Sequence[str] = _omitted([])
-    own: Sequence[Mapping[str, Any]] = _omitted([])
-    tensors: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    not_state: Sequence[str] = field(default_factory=list)
-    data_content: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    own_drift: bool = _omitted(False)
-    saved_by: Mapping[str, str] = _omitted({})
-    returns: int = _omitted(0)
-    nodes_bytes: int = _omitted(0)
-    sharded: bool = _omitted(False)
+    seconds: Mapping[str, float] = field(default_factory=dict)  # that the run has taken so far, by activity
+    metrics: Mapping[str, float] = field(default_factory=dict)  # the last recorded values
+    run: str = ""  # the identity of the run
+    unknown: Sequence[str] = field(default_factory=list)  # what is not known about the saved state, one line each
+    not_finite: str = ""  # the path of a weight that is not finite; empty if all are
+    ranked: Mapping[str, float | None] = field(default_factory=dict)  # metric -> value, None if it was not recorded
+    ranked_by: Mapping[str, Sequence[str]] = field(default_factory=dict)  # node -> its metric and mode
+    follows: int = 0  # the number of the checkpoint before it, 0 for none; those in between were given up
+    # As set up, by resource and field, and those in force; None if unknown.
+    hyper_parameters: Mapping[str, Mapping[str, Any]] | None = None
+    hyper_parameters_in_force: Mapping[str, Mapping[str, Any]] | None = None
+    window_ranks: int = 1  # the number of ranks that began the open window of gradients
+    ranks: int = 1  # that wrote it; if several, the next two have an entry for each
+    digests: Sequence[str] = field(default_factory=list)
+    own: Sequence[Mapping[str, Any]] = field(default_factory=list)
+    tensors: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # file -> tensor -> the file that holds it
+    not_state: Sequence[str] = field(default_factory=list)  # what the user declared not to be state
+    data_content: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what data held, by name
+    differing: str = ""  # what another number of ranks takes from rank 0, in words
+    saved_by: Mapping[str, str] = field(default_factory=dict)  # node -> the last checkpoint it requested; "": this one
+    returns: int = 0  # how often the run went back to a checkpoint
+    sharded: bool = False  # whether tensors are sharded over ranks
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Manifest:
@@ -132,9 +102,7 @@ class Manifest:
 
     def as_plain(self) -> dict[str, Any]:
         """The table that is written."""
-        left_out = {each.name for each in fields(self) if each.metadata}
-        table = {name: value for name, value in vars(self).items() if name not in left_out or value != _EMPTY[name]}
-        return {"format": FORMAT, **table}
+        return {"format": FORMAT, **vars(self)}
 
     @property
     def in_force(self) -> Mapping[str, Mapping[str, Any]] | None:
@@ -142,12 +110,9 @@ class Manifest:
         in_force = self.hyper_parameters_in_force
         return self.hyper_parameters if in_force is None else in_force
 
-    def first_number(self, path: Path) -> int:
-        """The lowest number of the checkpoint at `path`, which has this manifest, and of those that it replaced."""
-        return self.replaces or checkpoint_number(path)
-
-
-_EMPTY = vars(Manifest())
+    def value_of(self, metric: str) -> float | None:
+        """The value by which this checkpoint is ranked; if it was saved when others were ranked, the last recorded."""
+        return self.ranked[metric] if metric in self.ranked else self.metrics.get(metric)
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -180,7 +145,7 @@ def read_files(path: Path, files: Mapping[str, Sequence[Any]], read: Callable[[P
     """Verify the checksums of files of a checkpoint folder, and read them, in parallel.
 
     Arguments:
-        files: name -> size and checksum, as in the manifest.
+        files: name -> size and checksum, as in the manifest; an empty checksum for a file that another rank verifies.
         read: called with the path of each sound file, in any thread; raises a ValueError for invalid content.
 
     Raises:
@@ -192,7 +157,7 @@ def read_files(path: Path, files: Mapping[str, Sequence[Any]], read: Callable[[P
         try:
             if (found := file.stat().st_size) != size:
                 raise ValueError(f"has {found} bytes instead of {size}")
-            if checksum_of_file(file) != expected:
+            if expected and checksum_of_file(file) != expected:
                 raise ValueError("does not match its checksum")
             return read(file)
         except OSError as error:
@@ -215,29 +180,9 @@ def check_files(path: Path, manifest: Manifest) -> None:
 
 
 def checkpoint_paths(folder: Path) -> list[Path]:
-    """The checkpoints in a folder, oldest first, sound or not."""
-    return [folder / name for _, name in _numbered(folder)]
-
-
-def own_checkpoint_paths(folder: Path) -> list[Path]:
-    """The same without folders of other programs, of which there may be thousands."""
-    return [folder / name for _, name in _numbered(folder) if holds_a_checkpoint(f"{folder}{os.sep}{name}")]
-
-
-def holds_a_checkpoint(path: str | Path) -> bool:
-    """True for a folder that has a manifest, sound or not; any other of such a name is of another program."""
-    return os.path.lexists(f"{path}{os.sep}{MANIFEST_FILE}") and not os.path.islink(path)
-
-
-def free_number(folder: Path) -> int:
-    """A number above those of all folders that are named like checkpoints."""
-    return max((number for number, _ in _numbered(folder)), default=0) + 1
-
-
-def _numbered(folder: Path) -> list[tuple[int, str]]:
-    """The entries that are named like checkpoints, sorted by number."""
-    matches = map(_NAME.fullmatch, os.listdir(folder) if folder.is_dir() else ())
-    return sorted((int(match.group(1)), match.string) for match in matches if match is not None)
+    """What is named like a checkpoint in a folder, oldest first, sound or not."""
+    names = filter(_NAME.fullmatch, os.listdir(folder) if folder.is_dir() else ())
+    return sorted((folder / name for name in names), key=checkpoint_number)
 
 
 def checkpoint_number(path: Path) -> int:

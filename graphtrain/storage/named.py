@@ -1,8 +1,8 @@
 """Resolve names and paths to checkpoints, and read the graphs saved there; without torch.
 
 A checkpoint is named by its path, or by ``RUN/best``, ``RUN/best:NODE`` (as that node ranks them), ``RUN/newest`` or
-``RUN/NAME``, where NAME is that of its folder; where a run directory is given, also without the run. A run directory
-alone stands for its newest sound checkpoint.
+``RUN/NAME``, where NAME is that of its folder; inside a run directory, the bare name is enough. A run directory alone
+stands for its newest sound checkpoint.
 """
 
 from __future__ import annotations
@@ -14,24 +14,17 @@ from typing import TypeVar
 
 from graphtrain.errors import CheckpointError, GraphtrainError, LaterFormatError, UsageError
 from graphtrain.graph import Graph
-from graphtrain.storage.manifest import (
-    MANIFEST_FILE,
-    Manifest,
-    check_files,
-    checkpoint_paths,
-    own_checkpoint_paths,
-    read_manifest,
-)
-from graphtrain.storage.run_directory import BEST, BEST_FILE, CHECKPOINTS_FOLDER, read_rankings
+from graphtrain.storage.manifest import MANIFEST_FILE, Manifest, check_files, checkpoint_paths, read_manifest
+from graphtrain.storage.retention import manifests_in, rankings_of
+from graphtrain.storage.run_directory import BEST, CHECKPOINTS_FOLDER
 
 T = TypeVar("T")
 
+NEWEST = "newest"
 _MOST_NAMES = 10
 
-NEWEST = "newest"
 
-
-def _ignore(line: str) -> None:
+def _ignore(*ignored: object) -> None:
     pass
 
 
@@ -73,23 +66,21 @@ def checkpoint_folder(name: str | Path, folder: Path | None = None, notify: Call
     if not _is_named(run, name):
         return path
     if name == NEWEST:
-        return newest_in(run, _checked, notify, f"`{path}`: ")
+        return newest_in(run, _checked, notify, option=f"`{path}`: ")
     best, _, node = name.partition(":")
     if best != BEST:
         return run / CHECKPOINTS_FOLDER / name
-    rankings = read_rankings(run / BEST_FILE)
+    rankings = rankings_of(manifests_in(run / CHECKPOINTS_FOLDER))
     if node and node not in rankings:
         known = ", ".join(f"{BEST}:{ranks}" for ranks in rankings)
         raise UsageError(f"`{path}`: no node `{node}` ranks checkpoints of the run", f"there are: {known}")
-    ranked = rankings[node].values if node else next((first.values for first in rankings.values()), {})
-    names = {checkpoint.name for checkpoint in own_checkpoint_paths(run / CHECKPOINTS_FOLDER)}
-    for checkpoint in ranked:
-        if checkpoint in names:
-            return run / CHECKPOINTS_FOLDER / checkpoint
-    raise UsageError(
-        f"`{path}`: the run in `{run}` has no best checkpoint, because none was ranked by a metric",
-        f"train with checkpoint.best='val/loss', or use `{run / NEWEST}`",
-    )
+    ranking = rankings[node] if node else next(iter(rankings.values()), None)
+    if ranking is None or ranking.name is None:
+        raise UsageError(
+            f"`{path}`: the run in `{run}` has no best checkpoint, because none was ranked by a metric",
+            f"train with checkpoint.best='val/loss', or use `{run / NEWEST}`",
+        )
+    return run / CHECKPOINTS_FOLDER / ranking.name
 
 
 def existing_checkpoint(name: str | Path, folder: Path | None = None, option: str = "", known: str = "") -> Path:
@@ -106,7 +97,7 @@ def existing_checkpoint(name: str | Path, folder: Path | None = None, option: st
     if path.is_dir():
         return path
     folder = Path(name).parent / CHECKPOINTS_FOLDER if len(Path(name).parts) > 1 else folder  # in RUN/NAME
-    names = [each.name for each in own_checkpoint_paths(folder)] if folder is not None else []
+    names = [each.name for each in checkpoint_paths(folder)] if folder is not None else []
     hint = f"there are: {', '.join(names[-_MOST_NAMES:])}" if names else known
     raise UsageError(f"{option}: " * bool(option) + f"there is no checkpoint `{name}`", hint)
 
@@ -115,56 +106,38 @@ def newest_in(
     run: Path,
     read: Callable[[Path, Manifest], T],
     notify: Callable[[str], None],
+    why_not: Callable[[Manifest], str] = lambda manifest: "",
+    damaged: Callable[[Path], None] = _ignore,
+    *,
     option: str = "",
-    *,
-    finite_first: bool = False,
 ) -> T:
-    """Read the newest sound checkpoint of a run, as `newest_checkpoint` does.
-
-    Raises:
-        UsageError: there is none; the message begins with the `option`.
-    """
-    newest = newest_checkpoint(run / CHECKPOINTS_FOLDER, read, notify, finite_first=finite_first)
-    if newest is None:
-        raise UsageError(f"{option}there is no checkpoint in `{run}`", "name the directory of a run that has saved")
-    return newest
-
-
-def newest_checkpoint(
-    folder: Path,
-    read: Callable[[Path, Manifest], T],
-    notify: Callable[[str], None],
-    *,
-    finite_first: bool = False,
-    why_incompatible: Callable[[Manifest], str] = lambda manifest: "",
-    damaged: Callable[[Path], None] = lambda path: None,
-) -> T | None:
-    """Read the newest sound checkpoint in a folder; None if there is none.
+    """Read the newest sound checkpoint of a run. One with weights that are not finite only if no other can be read.
 
     Arguments:
         read: reads a checkpoint, given its manifest; a CheckpointError that it raises skips it.
         notify: receives a line for every checkpoint that is skipped.
-        finite_first: True to use one with weights that are not finite only if no other can be read. Default: False.
-        why_incompatible: given a manifest, the reason to skip it; empty if there is none. Default: none is skipped.
+        why_not: given a manifest, the reason to skip it; empty if there is none. Default: none is skipped.
         damaged: called with each that is permanently damaged. Default: nothing is called.
+        option: the beginning of the message if there is none.
 
     Raises:
+        UsageError: there is none.
         LaterFormatError: a checkpoint that would be read was written by a later version.
     """
     not_finite: dict[Path, str] = {}
-    paths = checkpoint_paths(folder)[::-1]
+    paths = checkpoint_paths(run / CHECKPOINTS_FOLDER)[::-1]
+    count = len(paths)
     for path in paths:  # those that are tried last are appended
         try:
             manifest = read_manifest(path)
-            reason, weight = why_incompatible(manifest), manifest.not_finite if finite_first else ""
-            if reason:
+            if reason := why_not(manifest):
                 notify(f"skipped {path}: {reason}")
-            elif weight and path not in not_finite:
-                not_finite[path] = f"`{weight}` is not finite; --resume {path.name} resumes from it anyway"
+            elif manifest.not_finite and path not in not_finite:
+                not_finite[path] = f"`{manifest.not_finite}` is not finite; --resume {path.name} resumes from it anyway"
                 paths.append(path)
             else:
                 checkpoint = read(path, manifest)
-                for passed, why in not_finite.items() if not weight else ():
+                for passed, why in not_finite.items() if path not in not_finite else ():
                     notify(f"passed over {passed}: {why}")
                 return checkpoint
         except LaterFormatError:
@@ -173,7 +146,12 @@ def newest_checkpoint(
             if not isinstance(error.__cause__, OSError | MemoryError):  # which may be temporary
                 damaged(path)
             notify(f"skipped a damaged checkpoint: {error.message}")
-    return None
+    if count:
+        raise UsageError(
+            f"{option}`{run}` holds {count} checkpoints, none of which can be resumed",
+            "fix the problems reported above, fork from another run, or use another run directory",
+        )
+    raise UsageError(f"{option}there is no checkpoint in `{run}`", "name the directory of a run that has saved")
 
 
 def _checked(path: Path, manifest: Manifest) -> Path:
@@ -192,12 +170,7 @@ def holds_a_graph(path: Path) -> bool:
 
 
 def saved_graph(path: str | Path, notify: Callable[[str], None] = _ignore) -> Graph:
-    """The graph of a checkpoint, or of the newest sound one in a run directory; arguments as for `saved_manifest`."""
-    return graph_of(*saved_manifest(path, notify))
-
-
-def saved_manifest(path: str | Path, notify: Callable[[str], None] = _ignore) -> tuple[Path, Manifest]:
-    """A checkpoint, or the newest sound one in a run directory, and its manifest. Its files are verified.
+    """The graph of a checkpoint, or of the newest sound one in a run directory, whose files are verified.
 
     Arguments:
         notify: receives a line for every checkpoint that is skipped.
@@ -206,16 +179,13 @@ def saved_manifest(path: str | Path, notify: Callable[[str], None] = _ignore) ->
         UsageError: there is no checkpoint.
         CheckpointError: the named one is not sound.
     """
+
+    def read(checkpoint: Path, manifest: Manifest) -> Graph:
+        check_files(checkpoint, manifest)
+        return graph_of(checkpoint, manifest)
+
     path = checkpoint_folder(path, notify=notify)
-    if (path / MANIFEST_FILE).is_file():
-        manifest = read_manifest(path)
-        return _checked(path, manifest), manifest
-
-    def read(checkpoint: Path, manifest: Manifest) -> tuple[Path, Manifest]:
-        graph_of(checkpoint, manifest)
-        return _checked(checkpoint, manifest), manifest
-
-    return newest_in(path, read, notify)
+    return read(path, read_manifest(path)) if (path / MANIFEST_FILE).is_file() else newest_in(path, read, notify)
 
 
 def graph_of(path: Path, manifest: Manifest) -> Graph:

@@ -2,15 +2,14 @@
 
 | file | what is in it |
 | --- | --- |
-| `model.safetensors` | tensors of `model` that are the same on all ranks: those that rank 0 writes |
-| `model.00001.safetensors` | those that rank 1 writes |
+| `model.safetensors` | tensors of `model` that are the same on all ranks |
 | `model.frozen.safetensors` | those that are not trained, if `checkpoint.slim` |
-| `progress.msgpack` | everything but tensors that is the same on all ranks |
+| `state.msgpack` | everything but tensors that is the same on all ranks |
 | `rank.00001.safetensors`, `rank.00001.msgpack` | what is rank 1's own: its tensors as `file/name`, and the rest |
 | `rank.00001.sharded.safetensors` | its pieces of tensors that are sharded over ranks, in the same way |
 
-With one process, all else is the same on all ranks. The manifest has the file of every tensor that several ranks
-share, or that is not in the file of its resource.
+With one process, everything is the same on all ranks. The manifest has the file of every tensor that is not in that of
+its resource.
 """
 
 from __future__ import annotations
@@ -19,27 +18,29 @@ import hashlib
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, final
+from typing import Any
 
 import msgpack
 import torch
 
 from graphtrain.errors import CheckpointError
+from graphtrain.names import quoted
 from graphtrain.storage.background import Background
 from graphtrain.storage.manifest import Manifest, read_files, read_manifest
+from graphtrain.storage.pieces import file_of_pieces
 from graphtrain.storage.regular import checksum_of, write_pieces
-from graphtrain.storage.sharing import Sharing
-from graphtrain.storage.state_files import PROGRESS_FILE, Bytes, Digests, StagedState, joined
+from graphtrain.storage.sharing import EqualParts
+from graphtrain.storage.state_files import LOCAL, STATE_FILE, Bytes, Digests, StagedState, joined
 from graphtrain.storage.tensor_files import TENSOR_SUFFIX, StagedTensor, file_of, read_tensors
 
+_OWN_TENSORS, _OWN_PARTS = "rank.{:05d}.safetensors", "rank.{:05d}.msgpack"
 _OF_A_RANK = re.compile(r"rank\.\d{5,}\.(msgpack|safetensors|sharded\.safetensors)")
 DRIFT = "reachable"  # the section of what has changed since `setup`
 # Sections that a resume reads from other ranks too: they are summed, or given to the rank of the same number.
-OF_RANKS = ("metrics", "progress", "slots")
+OF_RANKS = ("metrics", "progress", "slots", LOCAL)
 
 Written = dict[str, list[Any]]
 """File name -> size and checksum."""
@@ -57,40 +58,21 @@ class Slim:
     frozen: Mapping[str, Collection[str]] = field(default_factory=dict)
     previous: str = ""
 
-    def as_plain(self) -> dict[str, Any]:
-        return asdict(self)
 
-
-@final
-class EarlierFiles:
-    """The files of the previous checkpoint; none if it cannot be read."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        try:
-            self._files: Mapping[str, Sequence[Any]] = read_manifest(folder).files
-        except CheckpointError:
-            self._files = {}
-
-    def link(self, path: Path, pieces: Sequence[Bytes]) -> list[Any] | None:
-        """Hard-link a file to the earlier one of its name, if that holds the same bytes.
-
-        Returns:
-            Its size and checksum; None if it has to be written.
-        """
-        size, checksum = self._files.get(path.name, (None, ""))
+def _linked(path: Path, pieces: Sequence[Bytes], previous: Path) -> list[Any] | None:
+    """Hard-link a file to that of the previous checkpoint; its size and checksum, None if it has to be written."""
+    try:
+        size, checksum = read_manifest(previous).files[path.name]
         if size != sum(map(len, pieces)) or checksum != checksum_of(pieces):
             return None
-        try:
-            # One that is damaged on the disk is written again.
-            read_files(self._folder, {path.name: (size, checksum)}, lambda file: None)
-            os.link(self._folder / path.name, path, follow_symlinks=False)
-        except (OSError, CheckpointError):  # a file system without links, or the checkpoint is gone
-            return None
-        return [size, checksum]
+        read_files(previous, {path.name: (size, checksum)}, lambda file: None)  # one that is damaged is written again
+        os.link(previous / path.name, path, follow_symlinks=False)
+    except (KeyError, OSError, CheckpointError):  # a file system without links, or the checkpoint is gone
+        return None
+    return [size, checksum]
 
 
-def write_files(folder: Path, rank: int, state: StagedState, sharing: Sharing, slim: Slim | None = None) -> Written:
+def write_files(folder: Path, rank: int, state: StagedState, common: EqualParts, slim: Slim | None = None) -> Written:
     """Write and flush the files of one rank.
 
     Arguments:
@@ -99,50 +81,53 @@ def write_files(folder: Path, rank: int, state: StagedState, sharing: Sharing, s
     Raises:
         OSError: the disk refuses, or the folder does not exist for this rank.
     """
+    tensors: dict[str, dict[str, StagedTensor]] = {}
     contents: dict[str, Sequence[Bytes]] = {}
-    if rank == 0:
-        contents |= {file + TENSOR_SUFFIX: [state.tensor_files[file]] for file in sharing.whole}
-        contents[PROGRESS_FILE] = [
-            state.progress if sharing.parts is None else msgpack.packb(_parts(state, sharing.parts, are_shared=True))
-        ]
-    for file, names in sharing.tensors.items() if rank == 0 else ():
-        tensors, shares = state.tensors(file), dict[str, dict[str, StagedTensor]]()
-        for name in sorted(names):
-            shares.setdefault(_file_with(file, name, slim), {})[name] = tensors[name]
-        contents |= {physical: file_of(share) for physical, share in shares.items()}
-    own_tensors: dict[str, dict[str, StagedTensor]] = {}
-    for file in state.tensor_files.keys() - sharing.whole:
-        shardings = state.pieces.get(file, {})
+    for file, data in state.tensor_files.items():
+        shardings, frozen = state.pieces.get(file, {}), slim.frozen.get(file) if slim is not None else None
+        if common.tensors is None and not (shardings or frozen):
+            contents[file + TENSOR_SUFFIX] = [data]  # as it is
+            continue
         for name, tensor in state.tensors(file).items():
-            if name not in sharing.tensors.get(file, {}):
-                physical = own_pieces(rank) if name in shardings else _own_tensors(rank)
-                own_tensors.setdefault(physical, {})[f"{file}/{name}"] = tensor
-    contents |= {physical: file_of(tensors) for physical, tensors in own_tensors.items()}
-    if sharing.parts is not None and (parts := _parts(state, sharing.parts, are_shared=False)):
-        contents[_own_parts(rank)] = [msgpack.packb(parts)]
-    earlier = EarlierFiles(folder.parent / slim.previous) if slim is not None and slim.previous else None
+            if name in shardings:
+                if rank < shardings[name].count:  # of others, it is the same
+                    tensors.setdefault(file_of_pieces(rank), {})[f"{file}/{name}"] = tensor
+            elif not common.has(file, name):
+                tensors.setdefault(_OWN_TENSORS.format(rank), {})[f"{file}/{name}"] = tensor
+            elif rank == 0:
+                place = _frozen(file) if name in (frozen or ()) else file + TENSOR_SUFFIX
+                tensors.setdefault(place, {})[name] = tensor
+    contents |= {physical: file_of(named) for physical, named in tensors.items()}
+    if common.parts is None:
+        contents[STATE_FILE] = [state.packed]
+    else:
+        if rank == 0:
+            contents[STATE_FILE] = [msgpack.packb(_parts(state, common.parts, are_common=True))]
+        if own := _parts(state, common.parts, are_common=False):
+            contents[_OWN_PARTS.format(rank)] = [msgpack.packb(own)]
+    previous = folder.parent / slim.previous if slim is not None and slim.previous else None
     written: Written = {}
     for name, pieces in contents.items():
-        linked = earlier.link(folder / name, pieces) if earlier is not None and name.endswith(TENSOR_SUFFIX) else None
+        linked = _linked(folder / name, pieces, previous) if previous and name.endswith(TENSOR_SUFFIX) else None
         written[name] = linked or write_file(folder / name, pieces)
     return written
 
 
 def _parts(
-    state: StagedState, shared: Mapping[str, Collection[str]], *, are_shared: bool
+    state: StagedState, common: Mapping[str, Collection[str]], *, are_common: bool
 ) -> dict[str, dict[str, bytes]]:
     """The packed parts that are the same on all ranks; or the others, of the sections that have any."""
     parts = {
-        section: {name: part for name, part in parts.items() if (name in shared[section]) is are_shared}
+        section: {name: part for name, part in parts.items() if (name in common.get(section, ())) is are_common}
         for section, parts in state.parts.items()
     }
-    return {section: packed for section, packed in parts.items() if packed or are_shared}
+    return {section: packed for section, packed in parts.items() if packed or are_common}
 
 
 def manifest_of(
     facts: Manifest,
     state: StagedState,
-    sharing: Sharing,
+    common: EqualParts,
     summaries: Sequence[Digests],
     reports: Sequence[Mapping[str, Any]],
     slim: Slim | None = None,
@@ -156,33 +141,32 @@ def manifest_of(
             that is `not_finite`.
         slim: how tensors are divided into files.
     """
-    places = {
-        file: {
-            name: physical
-            for name in sorted(names)
-            if (physical := _file_with(file, name, slim)) != file + TENSOR_SUFFIX or summaries
-        }
-        for file, names in sharing.tensors.items()
-    }
+    elsewhere: dict[str, dict[str, str]] = {}
+    for file, names in slim.frozen.items() if slim is not None else ():
+        for name in sorted(state.tensors(file).keys() & names):
+            if common.has(file, name) and name not in state.pieces.get(file, {}):
+                elsewhere.setdefault(file, {})[name] = _frozen(file)
     files = {name: entry for report in reports for name, entry in report["files"].items()}
     digests = [summary.digest for summary in summaries] or [state.digest(files)]
     if summaries:
-        facts = replace(
-            facts,
-            ranks=len(summaries),
-            digests=digests,
-            own=[dict(report["own"]) for report in reports],
-            own_drift=any(_drift(digests) != _drift(summaries[0]) for digests in summaries),
-        )
+        own = [dict(report["own"]) for report in reports]
+        facts = replace(facts, ranks=len(summaries), digests=digests, own=own, differing=_differing(state, common))
     if state.pieces:
         named = [facts.not_finite, *(report.get("not_finite", "") for report in reports)]
         facts = replace(facts, sharded=True, not_finite=next(filter(None, named), ""))
-    return replace(
-        facts,
-        digest=digest_of_ranks(digests),
-        tensors={file: listed for file, listed in places.items() if listed},
-        files=files,
-    )
+    return replace(facts, digest=digest_of_ranks(digests), tensors=elsewhere, files=files)
+
+
+def _differing(state: StagedState, common: EqualParts) -> str:
+    """What is not the same on all ranks and that another number of them takes from rank 0, in words."""
+
+    def own(file: str) -> set[str]:
+        return {name for name in state.tensors(file).keys() - state.pieces.get(file, {}) if not common.has(file, name)}
+
+    names = sorted(f"{file}.{name}" for file in state.parts.get("resources", ()) for name in own(file))
+    has_drifted = own(DRIFT) or state.parts.get(DRIFT, {}).keys() - (common.parts or {}).get(DRIFT, ())
+    taken = [quoted(names, 3)] * bool(names) + ["what has changed since `setup`"] * bool(has_drifted)
+    return " and ".join(taken)
 
 
 def digest_of_ranks(digests: Sequence[str]) -> str:
@@ -190,27 +174,9 @@ def digest_of_ranks(digests: Sequence[str]) -> str:
     return digests[0] if len(digests) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest()
 
 
-def _drift(digests: Digests) -> list[Mapping[str, str]]:
-    """The digests by which the drift of two ranks is compared."""
-    return [digests.parts.get(DRIFT, {}), digests.tensors.get(DRIFT, {})]
-
-
-def _file_with(file: str, name: str, slim: Slim | None) -> str:
-    """The file of a tensor that is the same on all ranks."""
-    return (f"{file}.frozen" if slim is not None and name in slim.frozen.get(file, ()) else file) + TENSOR_SUFFIX
-
-
-def _own_tensors(rank: int) -> str:
-    return f"rank.{rank:05d}{TENSOR_SUFFIX}"
-
-
-def own_pieces(rank: int) -> str:
-    """The name of the file of a rank's pieces of sharded tensors."""
-    return f"rank.{rank:05d}.sharded{TENSOR_SUFFIX}"
-
-
-def _own_parts(rank: int) -> str:
-    return f"rank.{rank:05d}.msgpack"
+def _frozen(file: str) -> str:
+    """The file of the tensors of another one that are not trained."""
+    return f"{file}.frozen{TENSOR_SUFFIX}"
 
 
 def write_file(path: Path, pieces: Sequence[Bytes]) -> list[Any]:
@@ -228,105 +194,74 @@ def write_file(path: Path, pieces: Sequence[Bytes]) -> list[Any]:
 
 
 def read_state(
-    path: Path, manifest: Manifest, ranks: Sequence[int], copied: Collection[str] = ()
+    path: Path,
+    manifest: Manifest,
+    ranks: Sequence[int],
+    copied: Collection[str] | None = (),
+    share: tuple[int, int] = (0, 1),
 ) -> dict[int, dict[str, dict[str, Any]]]:
     """Read the state of some ranks of a checkpoint: rank -> section -> name -> state.
 
     Arguments:
         ranks: the state of the first is read completely; of the others, only the sections in `OF_RANKS`.
-        copied: as for `read_checkpoint`.
+        copied: as for `read_checkpoint`; None for all that has tensors.
+        share: this reader, and how many there are, of which each verifies the checksums of some files.
 
     Raises:
         CheckpointError: a file is missing, torn or altered, or does not hold the state of these ranks.
     """
-    files = read_files_of(path, manifest, ranks, copied=copied)
-    return {
-        rank: joined_state(path, manifest.tensors, files, rank, sections=None if rank == ranks[0] else OF_RANKS)
-        for rank in ranks
-    }
-
-
-def read_files_of(
-    path: Path,
-    manifest: Manifest,
-    ranks: Sequence[int],
-    known: Mapping[str, Any] = MappingProxyType({}),
-    copied: Collection[str] | None = (),
-) -> dict[str, Any]:
-    """The contents of the files that ranks share, and of those of some ranks, by name.
-
-    Arguments:
-        known: the contents of files that need not be read.
-        copied: as for `read_checkpoint`; None for all that has tensors.
-
-    Raises:
-        CheckpointError: a file is missing, torn or altered.
-    """
-    listed, places = manifest.files, manifest.tensors
-    own_files = {file_name(rank) for rank in ranks for file_name in (_own_tensors, own_pieces, _own_parts)}
-    others = {name for name in listed if _OF_A_RANK.fullmatch(name) and name not in own_files}
-    wanted = {PROGRESS_FILE, *(place for tensors in places.values() for place in tensors.values())}
-    if missing := sorted(wanted - listed.keys()):
+    listed, places, (number, count) = manifest.files, manifest.tensors, share
+    named = [name.format(rank) for rank in ranks for name in (_OWN_TENSORS, _OWN_PARTS)] + [file_of_pieces(0)]
+    wanted = {name for name in listed if name in named or not _OF_A_RANK.fullmatch(name)}
+    if missing := sorted({STATE_FILE, *(place for each in places.values() for place in each.values())} - wanted):
         raise CheckpointError(f"{path}: the manifest lists no file `{missing[0]}`")
     in_place = {place for file in copied or () for place in (file + TENSOR_SUFFIX, *places.get(file, {}).values())}
 
     def read(file: Path) -> Any:
+        if file.name not in wanted:
+            return None
+        if file.name == file_of_pieces(0):
+            return {name: tensor.new_empty(0) for name, tensor in read_tensors(file, in_place=True).items()}
         if file.suffix != TENSOR_SUFFIX:
             return file.read_bytes()
         return read_tensors(file, in_place=copied is None or file.name in in_place)
 
-    return {**known, **read_files(path, {name: listed[name] for name in listed.keys() - others - known.keys()}, read)}
+    verified = sorted(listed)[number::count]
+    entries = {name: (listed[name][0], listed[name][1] * (name in verified)) for name in {*wanted, *verified}}
+    files = {name: content for name, content in read_files(path, entries, read).items() if name in wanted}
+    return {rank: _joined(path, places, files, rank, None if rank == ranks[0] else OF_RANKS) for rank in ranks}
 
 
-def joined_state(
+def _joined(
     path: Path,
     places: Mapping[str, Mapping[str, str]],
     files: Mapping[str, Any],
     rank: int,
     sections: Collection[str] | None,
 ) -> dict[str, dict[str, Any]]:
-    """The state of a rank, from the contents of the files.
-
-    Arguments:
-        places: file -> tensor -> the file that holds it, where that is another one.
-        files: name -> its tensors, or its bytes.
-        sections: those that are wanted. None: all.
-    """
+    """The state of a rank, in some sections or all, from the tensors or the bytes of files, by their names."""
     elsewhere = {place for listed in places.values() for place in listed.values()}
     tensors: dict[str, dict[str, torch.Tensor]] = {}
     for physical, file in files.items():
-        name = physical.removesuffix(TENSOR_SUFFIX)
-        is_whole = physical.endswith(TENSOR_SUFFIX) and not (physical in elsewhere or _OF_A_RANK.fullmatch(physical))
-        if is_whole and (sections is None or name in sections):
-            tensors[name] = dict(file)
+        if physical.endswith(TENSOR_SUFFIX) and not (physical in elsewhere or _OF_A_RANK.fullmatch(physical)):
+            tensors[physical.removesuffix(TENSOR_SUFFIX)] = dict(file)
     for name, listed in places.items():
-        if sections is None or name in sections:
-            for each, physical in listed.items():
-                if each not in files[physical]:
-                    raise CheckpointError(f"{path}: `{physical}` has no tensor `{each}` of `{name}`")
-                tensors.setdefault(name, {})[each] = files[physical][each]
-    for physical in (_own_tensors(rank), own_pieces(rank)):
+        found = {each: files[physical][each] for each, physical in listed.items() if each in files[physical]}
+        tensors.setdefault(name, {}).update(found)
+    for physical in (_OWN_TENSORS.format(rank), file_of_pieces(0)):
         for key, tensor in files.get(physical, {}).items():
             name, _, inner = key.partition("/")
             tensors.setdefault(name, {})[inner] = tensor
-    own_file = files.get(_own_parts(rank))
+    tensors = {name: named for name, named in tensors.items() if sections is None or name in sections}
     try:
-        shared = msgpack.unpackb(files[PROGRESS_FILE])
-        own = msgpack.unpackb(own_file) if own_file is not None else {}
-        if not isinstance(shared, dict) or not isinstance(own, dict):
-            raise TypeError
+        common = msgpack.unpackb(files[STATE_FILE])
+        own = msgpack.unpackb(files.get(_OWN_PARTS.format(rank), msgpack.packb({})))
         # Sections are in the order of the format, names in the order of `split`.
         parts = {
-            section: dict(sorted({**shared.get(section, {}), **own.get(section, {})}.items()))
-            for section in dict.fromkeys([*shared, *own])
+            section: dict(sorted({**common.get(section, {}), **own.get(section, {})}.items()))
+            for section in dict.fromkeys([*common, *own])
             if sections is None or section in sections
         }
         return joined(parts, tensors)
-    except (msgpack.UnpackException, TypeError, AttributeError) as error:
-        raise CheckpointError(
-            f"{path}: {PROGRESS_FILE}: not the state of a checkpoint ({type(error).__name__})"
-        ) from None
-    except MemoryError as error:
-        raise CheckpointError(f"{path}: {PROGRESS_FILE} is too large for the memory") from OSError(str(error))
-    except ValueError as error:
-        raise CheckpointError(f"{path}: {PROGRESS_FILE}: {error}") from None
+    except (msgpack.UnpackException, TypeError, AttributeError, ValueError) as error:
+        raise CheckpointError(f"{path}: {STATE_FILE}: {error or type(error).__name__}") from None

@@ -1,42 +1,33 @@
-"""The files of a run directory: checksums of what is read, and writing that replaces a file as a whole."""
+"""Files as they are read and written: checksums, and writing that replaces a file as a whole."""
 
 from __future__ import annotations
 
+import errno
 import io
-import json
 import os
 import re
 import shutil
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import xxhash
 
-_NOT_FINITE = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
+from graphtrain.errors import CheckpointError
+
 _PIECE = 1 << 20  # bytes in a read, hashed while they are in the cache, and in a write: of 4 MB, 1.1 to 5 times as long
 # What interrupted processes leave behind, with their process ids.
-_TEMPORARY_FILE = re.compile(r"\.(probe|status\.json|best\.json|source-[0-9a-f]+\.diff)\.\d+\.tmp")
-_TEMPORARY_FOLDER = re.compile(r"\.\d{6,}-step-\d+(\.\d+\.\d+|\.removed(\.\d+)?)\.tmp")
+_TEMPORARY = re.compile(r"\.(probe|\d+-step-.+|.+\.(jsonl?|diff|txt|toml))\.\d+(\.\d+)?\.tmp")
 
 
-def parsed_json(data: bytes | str) -> Any:
-    """Parse JSON. NaN and infinities, which JSON does not have, become strings: "nan", "inf", "-inf".
-
-    Raises:
-        ValueError: it is not JSON.
-
-    >>> parsed_json('{"loss": NaN, "lr": 1}')
-    {'loss': 'nan', 'lr': 1}
-    """
+@contextmanager
+def readable_failure(path: Path) -> Iterator[None]:
+    """Turn an error of the disk into a readable CheckpointError."""
     try:
-        return _DECODER.decode(data if isinstance(data, str) else data.decode("utf-8", "surrogatepass"))
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-
-
-_DECODER = json.JSONDecoder(parse_constant=_NOT_FINITE.__getitem__)  # to make it takes as long as to parse a row
+        yield
+    except OSError as error:
+        hint = "make it writable, then try again" if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) else ""
+        raise CheckpointError(f"cannot write {path}: {error.strerror or error}", hint) from error
 
 
 def checksum_of(pieces: Iterable[bytes | memoryview]) -> str:
@@ -96,12 +87,8 @@ def replace_file(path: Path, content: bytes | Iterable[bytes | memoryview], *, f
     """
     temporary = temporary_name(path)
     try:
-        try:
-            file = temporary.open("xb", buffering=0)  # must be new, so it is not a link
-        except FileExistsError:  # left by a process that had the same id
-            temporary.unlink()
-            file = temporary.open("xb", buffering=0)
-        with file:
+        temporary.unlink(missing_ok=True)  # left by a process that had the same id
+        with temporary.open("xb", buffering=0) as file:
             write_pieces(file, [content] if isinstance(content, bytes) else content)
             if flush:
                 os.fsync(file.fileno())
@@ -117,14 +104,9 @@ def write_output(path: Path, content: bytes) -> None:
     replace_file(path.resolve(), content) if path.is_file() or not path.exists() else path.write_bytes(content)
 
 
-def remove_leftovers(run_dir: Path, checkpoints: Path) -> None:
-    """Remove the temporary files of interrupted processes, and no others."""
-    for path in _matching(run_dir, _TEMPORARY_FILE):
-        with suppress(OSError):
-            path.unlink()
-    for path in _matching(checkpoints, _TEMPORARY_FOLDER):
-        shutil.rmtree(path, ignore_errors=True)  # does not follow links
-
-
-def _matching(folder: Path, names: re.Pattern[str]) -> list[Path]:
-    return [path for path in folder.iterdir() if names.fullmatch(path.name)] if folder.is_dir() else []
+def remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files and folders of interrupted processes, and no others."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if _TEMPORARY.fullmatch(path.name):
+            with suppress(OSError):
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()

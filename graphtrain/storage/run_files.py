@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
+import shutil
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from graphtrain.errors import UsageError
 from graphtrain.plain import json_value
-from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from graphtrain.storage.manifest import Manifest
-from graphtrain.storage.named import existing_checkpoint
-from graphtrain.storage.regular import (
-    remove_leftovers,
-    replace_file,
-    temporary_name,
-)
+from graphtrain.storage import retention
+from graphtrain.storage.checkpoint import Checkpoint
+from graphtrain.storage.lock import locked
+from graphtrain.storage.manifest import Manifest, checkpoint_number, checkpoint_paths
+from graphtrain.storage.named import existing_checkpoint, newest_in
+from graphtrain.storage.regular import readable_failure, remove_leftovers, replace_file, temporary_name
+from graphtrain.storage.retention import Ranking, Retention, kept_of, manifests_in, rankings_of
 from graphtrain.storage.run_directory import (
     BEST_FILE,
     CHECKPOINTS_FOLDER,
@@ -31,17 +30,11 @@ from graphtrain.storage.run_directory import (
     NODES_FILE,
     STARTS_FILE,
     STATUS_FILE,
-    MetricsFile,
-    Retention,
-    best_by_name,
+    RowsFile,
     has_begun,
-    is_foreign,
     read_starts,
     read_status,
-    readable_failure,
 )
-from graphtrain.storage.state_files import StagedState
-from graphtrain.storage.store import FolderStore, Read
 
 Lead = Callable[[Callable[[], Any]], Any]
 """Makes a call on rank 0, and returns its result on all ranks."""
@@ -51,103 +44,24 @@ def _call(act: Callable[[], Any]) -> Any:
     return act()
 
 
+class NewCheckpoint(NamedTuple):
+    """A checkpoint that is not written yet.
+
+    Attributes:
+        facts: its manifest without digest and checksums.
+        replaced: the checkpoint that it replaces, if it replaces one.
+    """
+
+    path: Path
+    facts: Manifest
+    replaced: Path | None
+
+
 class Written(NamedTuple):
     """A checkpoint on the disk."""
 
     path: Path
     manifest: Manifest
-
-    @property
-    def first_number(self) -> int:
-        """The lowest number of this checkpoint and those that it replaced."""
-        return self.manifest.first_number(self.path)
-
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
-# ---- the lock
-
-LOCK_FILE = ".lock"
-_TAKEN = (errno.EACCES, errno.EAGAIN)
-_LOCK_HINT = "wait for it, stop it, or choose another run directory"
-
-# The locks that this process holds. A forked process, such as a loader worker, shares them, and would keep them locked
-# for as long as it outlives the run, so it closes them immediately.
-_HELD: set[int] = set()
-
-
-@final
-class RunLock:
-    """A lock on a run directory, released when its process ends, however it ends.
-
-    Arguments:
-        folder: the run directory.
-        notify: receives a line where the file system has no locks.
-    """
-
-    def __init__(self, folder: Path, notify: Callable[[str], None]) -> None:
-        self._folder = folder
-        self._notify = notify
-        self._descriptor: int | None = None
-
-    def acquire(self) -> None:
-        """Take the lock.
-
-        Raises:
-            UsageError: another run has it, or the file cannot be written.
-        """
-        if fcntl is None:
-            return
-        file = self._folder / LOCK_FILE
-        try:
-            descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError as error:
-            raise UsageError(f"`{file}` cannot be written: {error.strerror}") from None
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(descriptor)
-            if error.errno in _TAKEN:
-                who = file.read_text() or "another process"
-                raise UsageError(f"`{self._folder}` is being trained by {who}", _LOCK_HINT) from None
-            self._notify(
-                f"the file system of `{self._folder}` has no locks ({error.strerror}): "
-                "make sure that no second process trains there"
-            )
-            return
-        self._descriptor = descriptor
-        _HELD.add(descriptor)
-        who = f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}"
-        try:
-            os.ftruncate(descriptor, 0)
-            os.write(descriptor, who.encode())
-        except OSError:  # a full disk: the lock holds without a name
-            return
-
-    def release(self) -> None:
-        """Release the lock, if it is held."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor in _HELD:  # false in a forked process
-            _HELD.discard(descriptor)
-            # Closing is not enough while a worker that has just been forked still has the same open file.
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-            os.close(descriptor)
-
-
-def _close_all() -> None:
-    for descriptor in _HELD:
-        os.close(descriptor)
-    _HELD.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_all)
-
-
-# ---- the files
 
 
 @final
@@ -163,19 +77,13 @@ class RunFiles:
         writes: False on the other ranks. Default: True.
 
     Raises:
-        UsageError: the directory cannot be created or written, or is not the one that rank 0 writes.
+        UsageError: the directory cannot be created or written.
 
     Attributes:
         latest: the newest checkpoint, written or resumed from, and its digest.
-        resumable: the newest of those whose weights are finite, or of all if there is none.
-        path: the run directory, as given.
-        writes: as given.
-        folder: the run directory, as an absolute path.
+        path: the run directory, as given; `folder` is its absolute path, and `checkpoints` that of its checkpoints.
         count: called when a checkpoint is taken, to append the counts so far. Default: there are none.
-        read: reads a checkpoint. Default: as one process does.
     """
-
-    read: Read = staticmethod(read_checkpoint)
 
     def __init__(
         self, run_dir: str | Path, notify: Callable[[str], None], *, lead: Lead = _call, writes: bool = True
@@ -183,18 +91,18 @@ class RunFiles:
         self.path = Path(run_dir)
         self._lead, self.writes = lead, writes
         self.folder = self.path.absolute()  # the current folder may change
-        self._store = FolderStore(self.folder / CHECKPOINTS_FOLDER, notify)
-        self._metrics = MetricsFile(self.folder / METRICS_FILE)
-        self._nodes = MetricsFile(self.folder / NODES_FILE)
+        self.checkpoints = self.folder / CHECKPOINTS_FOLDER
+        self._metrics, self._nodes = RowsFile(self.folder / METRICS_FILE), RowsFile(self.folder / NODES_FILE)
         self.count: Callable[[], None] = lambda: None
-        self._lock = RunLock(self.folder, notify)
         self._notify = notify
         self._run = ""
         self._process = os.getpid()
         self._starts: int | None = None
         self._is_not_finite = False  # weights in the newest checkpoint
+        self._rankings: dict[str, Ranking] = {}
+        self._damaged: set[Path] = set()  # checkpoints, which are not counted as kept
+        self._newest = 0  # the number of the checkpoint that the run has come from
         self.latest: tuple[Path, str] | None = None
-        self.resumable: Path | None = None
         lead(self._prepare)
 
     def _prepare(self) -> None:
@@ -202,11 +110,9 @@ class RunFiles:
         if str(self.folder).encode("utf-8", "replace") != os.fsencode(self.folder):  # safetensors could not read it
             raise UsageError(f"the path of `{self.path}` is not UTF-8", "choose a run directory whose path is")
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._store.folder.mkdir(exist_ok=True)
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
             probe = temporary_name(self.folder / "probe")
-            probe.unlink(missing_ok=True)
-            probe.open("xb").close()
+            probe.touch()
             probe.unlink()
         except OSError as error:
             raise UsageError(
@@ -221,36 +127,39 @@ class RunFiles:
         Raises:
             UsageError: another one does, or has done since this trainer last held it.
         """
-        try:
-            self._lead(self._acquire)
-            yield
-        finally:
-            self._metrics.close()
-            self._nodes.close()
-            self._lock.release()
+        with ExitStack() as stack:
 
-    def _acquire(self) -> None:
-        self._lock.acquire()
-        if self._starts is not None and self._bytes_of_starts() != self._starts:
-            raise UsageError(
-                f"the run in `{self.path}` was resumed elsewhere since this trainer stopped",
-                "make a new Trainer, which resumes the run as it is now",
-            )
+            def lock() -> None:
+                stack.enter_context(locked(self.folder, self._notify))
+                if self._starts not in (None, self._bytes_of_starts()):
+                    raise UsageError(
+                        f"the run in `{self.path}` was resumed elsewhere since this trainer stopped",
+                        "make a new Trainer, which resumes the run as it is now",
+                    )
+
+            self._lead(lock)
+            yield
 
     # ---- starting
 
-    def find(self, resume: str | Path) -> Checkpoint | None:
+    def find(self, resume: str | Path, read: Callable[[Path, Manifest | None], Checkpoint]) -> Checkpoint | None:
         """The checkpoint to resume from; None to start from the beginning. Called on rank 0 only.
+
+        Arguments:
+            read: reads a checkpoint, given its manifest if that is known.
 
         Raises:
             UsageError: "never", and the directory holds a run.
             CheckpointError: the named checkpoint is not sound.
         """
-        remove_leftovers(self.folder, self._store.folder)
-        checkpoints = self._store.own_paths()
-        holds_a_run = bool(checkpoints) or has_begun(self.folder)
-        if not holds_a_run:
-            self._refuse_foreign()
+        remove_leftovers(self.folder)
+        remove_leftovers(self.checkpoints)
+        holds_a_run = bool(checkpoint_paths(self.checkpoints)) or has_begun(self.folder)
+        if not (holds_a_run or read_starts(self.folder)) and (self.folder / METRICS_FILE).exists():
+            raise UsageError(
+                f"`{METRICS_FILE}` in `{self.path}` was not written by a run",
+                "choose another run directory, or move that file",
+            )
         if resume == "never":
             if holds_a_run:
                 raise UsageError(
@@ -258,66 +167,44 @@ class RunFiles:
                 )
             return None
         if resume == "auto":
-            newest = self.newest()
-            if newest is None and checkpoints:
-                raise UsageError(
-                    f"`{self.path}` holds {len(checkpoints)} checkpoints, none of which can be resumed",
-                    "fix the problems reported above, fork from another run, or use another run directory",
-                )
-            if newest is None and holds_a_run:
+            if checkpoint_paths(self.checkpoints):
+                return newest_in(self.folder, read, self._notify, self._why_not, self._damaged.add)
+            if holds_a_run:
                 self._notify(f"`{self.path}` holds no sound checkpoint: the run starts from the beginning")
-            return newest
-        named = self.read(existing_checkpoint(resume, self._store.folder), None)
+            return None
+        named = read(existing_checkpoint(resume, self.checkpoints), None)
         if holds_a_run and not self.owns(named):
             raise UsageError(
                 f"`{self.path}` holds a run already, and `{resume}` is of another", "fork into a new directory"
             )
         return named
 
-    def newest(self) -> Checkpoint | None:
-        """The newest sound checkpoint of this run; those that are skipped are reported."""
-        return self._store.newest(self._why_incompatible(), self.read) if self._store.paths() else None
-
-    @property
-    def checkpoints(self) -> Path:
-        """The folder of the checkpoints."""
-        return self._store.folder
-
-    def _refuse_foreign(self) -> None:
-        """Raise a UsageError for a directory without a run that has files of other programs with the names of ours."""
-        names = [] if read_starts(self.folder) else [METRICS_FILE, NODES_FILE, BEST_FILE]
-        found = [name for name in names if (self.folder / name).exists()]
-        for name in [STATUS_FILE] * is_foreign(self.folder / STATUS_FILE) + found:
-            raise UsageError(
-                f"`{name}` in `{self.path}` was not written by a run",
-                "choose another run directory, or move that file",
-            )
-
     def owns(self, checkpoint: Checkpoint) -> bool:
         """True for a checkpoint of this run, not of one that it is forked from."""
-        return checkpoint.path.resolve().parent == self._store.folder.resolve()
+        return checkpoint.path.resolve().parent == self.checkpoints.resolve()
 
-    def _why_incompatible(self) -> Callable[[Manifest], str]:
-        """A function that returns the reason why a checkpoint must not be resumed from; empty if it may be."""
-        begun = {start["run"] for start in read_starts(self.folder) if isinstance(start.get("run"), str)}
-        recorded = self._metrics.length()
+    def _why_not(self, manifest: Manifest) -> str:
+        """Why a checkpoint must not be resumed from automatically; empty if it may be."""
+        begun = {start.get("run") for start in read_starts(self.folder)}
+        if begun and manifest.run and manifest.run not in begun:
+            return "it is of another run"
+        if manifest.metrics_bytes > self._metrics.length():  # truncated to an earlier checkpoint
+            return "the run was resumed from an earlier checkpoint"
+        return ""
 
-        def why_incompatible(manifest: Manifest) -> str:
-            if begun and manifest.run and manifest.run not in begun:
-                return "it is of another run"
-            if manifest.metrics_bytes > recorded:  # the metrics were truncated to an earlier checkpoint
-                return "the run was resumed from an earlier checkpoint"
-            return ""
-
-        return why_incompatible
+    @property
+    def resumable(self) -> Path | None:
+        """The newest checkpoint whose weights are finite, or of all if there is none."""
+        manifests = manifests_in(self.checkpoints)
+        finite = [path for path in manifests if not manifests[path].not_finite]
+        return next(iter((finite or [*manifests])[-1:]), None)
 
     def is_newest(self, checkpoint: Checkpoint) -> bool:
         """True if an automatic resume would choose this one."""
 
         def is_newest() -> bool:
-            paths = self._store.own_paths()
-            paths = [path for path in paths if not self._store.facts_of(path).not_finite] or paths
-            return bool(paths) and paths[-1].resolve() == checkpoint.path.resolve()
+            newest = self.resumable
+            return newest is not None and newest.resolve() == checkpoint.path.resolve()
 
         return bool(self._lead(is_newest))
 
@@ -328,12 +215,13 @@ class RunFiles:
             The rows that remain.
         """
         # A fork is another run, and begins without rows.
-        is_own = checkpoint is not None and self.owns(checkpoint)
-        manifest = checkpoint.manifest if checkpoint is not None and is_own else Manifest()
+        own = checkpoint if checkpoint is not None and self.owns(checkpoint) else None
+        manifest = own.manifest if own is not None else Manifest()
         rows: list[dict[str, float]] = []
 
         def cut_back() -> str:
-            self._store.resumed_from(checkpoint.path if checkpoint is not None and is_own else None, retentions)
+            self._newest = checkpoint_number(own.path) if own is not None else 0
+            self._rankings = rankings_of(manifests_in(self.checkpoints), _ranked_by(retentions), self._newest)
             rows.extend(self._metrics.numbers(manifest.metrics_bytes))  # first: what was changed is not cut
             self._metrics.cut(manifest.metrics_bytes)
             try:
@@ -345,7 +233,7 @@ class RunFiles:
 
         self._run = self._lead(cut_back)
         if checkpoint is not None:
-            self._note_latest(checkpoint.path, checkpoint.manifest)
+            self.latest = (checkpoint.path, checkpoint.manifest.digest)
         return rows if self.writes else self._metrics.numbers(manifest.metrics_bytes)
 
     def started(self, start: Mapping[str, Any], texts: Mapping[str, str]) -> None:
@@ -358,40 +246,26 @@ class RunFiles:
         if not self.writes:
             return
         for name, text in texts.items():
-            target = self.folder / name
-            if not os.path.lexists(target):  # its name has a hash of the content
-                with readable_failure(target):
-                    replace_file(target, text.encode("utf-8", "backslashreplace"))
+            with readable_failure(self.folder / name):
+                replace_file(self.folder / name, text.encode("utf-8", "backslashreplace"))
         target = self.folder / STARTS_FILE
-
-        def without_links(path: str, flags: int) -> int:
-            return os.open(path, flags | os.O_NOFOLLOW, 0o666)
-
-        with readable_failure(target), open(target, "ab+", opener=without_links) as file:
-            if file.tell():
-                file.seek(-1, os.SEEK_END)
-                if file.read() != b"\n":  # a line that a kill has cut
-                    file.write(b"\n")
-            line = {"run": self._run, **start, **_process("started_at_unix_seconds")}
-            file.write(json.dumps(json_value(line), default=str).encode() + b"\n")
+        line = json.dumps(json_value({"run": self._run, **start, **_process("started_at_unix_seconds")}), default=str)
+        is_torn = target.exists() and not target.read_bytes().endswith(b"\n")  # by a kill
+        with readable_failure(target), target.open("ab") as file:
+            file.write(b"\n" * is_torn + line.encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())  # without it, rows that survive a loss of power would be those of another program
         self._starts = self._bytes_of_starts()
 
     def setup_of(self, checkpoint: Checkpoint) -> dict[str, str]:
         """The hashes of what was set up in the run of a checkpoint; empty if they are unknown."""
-        for start in reversed(read_starts(checkpoint.path.parent.parent)):
-            hashes = start.get("setup")
-            if isinstance(hashes, dict):
-                return {str(path): str(value) for path, value in hashes.items()}
-        return {}
+        starts = reversed(read_starts(checkpoint.path.parent.parent))
+        return dict(next((start["setup"] for start in starts if "setup" in start), {}))
 
     def _bytes_of_starts(self) -> int:
         """The size of the list of starts, which grows whenever a process begins or resumes the run."""
-        try:
-            return (self.folder / STARTS_FILE).lstat().st_size
-        except OSError:
-            return 0
+        file = self.folder / STARTS_FILE
+        return file.stat().st_size if file.exists() else 0
 
     def last_status(self) -> dict[str, Any]:
         """The status that the previous process left; empty if there is none, or it cannot be read."""
@@ -421,38 +295,63 @@ class RunFiles:
         self.count()
         return replace(facts, metrics_bytes=self._metrics.length(), nodes_bytes=self._nodes.length(), run=self._run)
 
-    def save(
+    def new(
         self,
-        state: StagedState,
         facts: Manifest,
         retentions: Mapping[str, Retention],
         values: Mapping[str, float | None],
-        replaced: Path | None = None,
-        write: Callable[[Path, StagedState, Manifest], Manifest] = write_checkpoint,
-    ) -> Written:
-        """Write a checkpoint, as `FolderStore.save` does; may be called in any thread."""
+        replaced: Path | None,
+    ) -> NewCheckpoint:
+        """A checkpoint that will be written; may be called in any thread.
+
+        Arguments:
+            facts: the manifest without digest and checksums.
+            retentions: of each node that saves, by its path.
+            values: of the metrics by which checkpoints are ranked, where they are known.
+            replaced: the checkpoint that this one replaces, whose values are used where there is none.
+        """
         for file in (self._metrics, self._nodes):
             file.flush()  # first, so that the checkpoint counts only rows that are on the disk
-        return Written(*self._store.save(state, facts, retentions, values, replaced, write))
+        manifests, ranked_by = manifests_in(self.checkpoints), _ranked_by(retentions)
+        before = manifests.get(replaced) if replaced is not None else None
+        if facts.not_finite and before is not None and not before.not_finite:
+            replaced = before = None
+        earlier = before.value_of if before is not None else lambda metric: None
+        ranked = {
+            metric: earlier(metric) if values.get(metric) is None else values[metric]
+            for metric, _ in ranked_by.values()
+        }
+        follows = before.follows if before is not None else self._newest
+        facts = replace(facts, ranked=ranked, ranked_by=ranked_by, follows=follows)
+        number = max(map(checkpoint_number, checkpoint_paths(self.checkpoints)), default=0) + 1
+        return NewCheckpoint(self.checkpoints / f"{number:06d}-step-{facts.step}", facts, replaced)
+
+    def keep(self, new: NewCheckpoint, manifest: Manifest, retentions: Mapping[str, Retention]) -> Written:
+        """Keep a checkpoint that is written, and remove those that need not be kept; may be called in any thread."""
+        self._newest = checkpoint_number(new.path)
+        self._damaged.discard(new.path)  # somebody has removed the newest, so that numbers are used again
+        replaced = [new.replaced] if new.replaced not in (None, new.path) else []
+        others = {*self._damaged, *replaced}
+        manifests = {path: known for path, known in manifests_in(self.checkpoints).items() if path not in others}
+        self._rankings = rankings_of(manifests)
+        retention.write_rankings(self.folder / BEST_FILE, self._rankings)
+        kept = kept_of(manifests, retentions, self._rankings)
+        # Only now that it is on the disk; one by one, so that everything that should be kept exists at any moment.
+        for path in [*replaced, *(path for path in [*self._damaged, *manifests] if path.name not in kept)]:
+            _remove(path)
+        return Written(new.path, manifest)
 
     def saved(self, written: Written) -> None:
         """Note that a checkpoint is on the disk."""
-        weight = self._note_latest(written.path, written.manifest)
-        if weight and not self._is_not_finite:
+        self.latest = (written.path, written.manifest.digest)
+        if (weight := written.manifest.not_finite) and not self._is_not_finite:
             kept = "checkpoints with finite weights are kept, whatever `keep` is, and a resume uses the newest of them"
             self._notify(f"{written.path.name}: `{weight}` is not finite; {kept}")
         self._is_not_finite = bool(weight)
 
-    def _note_latest(self, path: Path, manifest: Manifest) -> str:
-        """Note the newest checkpoint; returns the path of a weight in it that is not finite, empty if there is none."""
-        self.latest = (path, manifest.digest)
-        if not manifest.not_finite or self.resumable is None:
-            self.resumable = path
-        return manifest.not_finite
-
     def has_ranked(self, node: str) -> bool:
         """True if a checkpoint has a value of the metric by which a node ranks them."""
-        return node in self._store.rankings and self._store.rankings[node].best is not None
+        return node in self._rankings and self._rankings[node].best is not None
 
     def write_status(self, status: Mapping[str, Any]) -> None:
         """Replace the status file, which other processes read, atomically."""
@@ -460,8 +359,21 @@ class RunFiles:
             return  # a process that was forked by the user's code is not the run
         path, digest = self.latest if self.latest is not None else (None, None)
         name = path.name if path is not None else None
-        checkpoint = {"checkpoint": name, "digest": digest, **best_by_name(self._store.rankings)}
+        checkpoint = {"checkpoint": name, "digest": digest, **retention.best_by_name(self._rankings)}
         _replace_status(self.folder, {**status, **checkpoint})
+
+
+def _ranked_by(retentions: Mapping[str, Retention]) -> dict[str, Sequence[str]]:
+    """Node -> the metric by which it ranks checkpoints, and the mode."""
+    return {node: [rule.best, rule.best_mode] for node, rule in retentions.items() if rule.best is not None}
+
+
+def _remove(path: Path) -> None:
+    # Renamed first: an interrupted removal must not leave half a checkpoint under a valid name.
+    expired = temporary_name(path.with_name(f"{path.name}.removed"))
+    with suppress(OSError):
+        path.rename(expired)
+        shutil.rmtree(expired) if expired.is_dir() else expired.unlink()
 
 
 def write_start(run_dir: Path, status: Mapping[str, Any]) -> None:
@@ -473,11 +385,9 @@ def write_start(run_dir: Path, status: Mapping[str, Any]) -> None:
     Raises:
         CheckpointError: the disk refuses.
     """
-    target = run_dir / STATUS_FILE
-    if has_begun(run_dir) or is_foreign(target):
-        return
-    with readable_failure(target):
-        run_dir.mkdir(parents=True, exist_ok=True)
+    if not has_begun(run_dir):
+        with readable_failure(run_dir):
+            run_dir.mkdir(parents=True, exist_ok=True)
         _replace_status(run_dir, {"position": "", **status})
 
 

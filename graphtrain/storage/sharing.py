@@ -1,12 +1,12 @@
-"""Which parts of a state are the same on all ranks: rank 0 writes them.
+"""What is the same on all ranks: rank 0 writes it.
 
 A state has two kinds of leaves: the tensors of its files, and the packed bytes of each name in a section. A leaf that
-is bitwise equal on all ranks is the *same*, and written once; any other is each rank's *own*.
+is bitwise equal on all ranks is *common*, and written once; any other is each rank's *own*.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphtrain.storage.state_files import Digests, StagedState
@@ -27,92 +27,65 @@ class MustBeEqual:
     parts: Mapping[str, Collection[str]] = field(default_factory=dict)
     own_fields: Mapping[str, Collection[str]] = field(default_factory=dict)
 
-
-def differing(of_ranks: Sequence[Mapping[str, str]]) -> list[str]:
-    """The names whose digests are not the same on all ranks, or that some do not have.
-
-    >>> differing([{"a": "1", "b": "2", "c": "3"}, {"a": "1", "b": "3"}])
-    ['b', 'c']
-    """
-    names = sorted({name for each in of_ranks for name in each})
-    return [name for name in names if len({each.get(name) for each in of_ranks}) > 1]
+    def includes(self, kind: str, owner: str, name: str) -> bool:
+        """True if this value, of a kind in `Digests`, has to be equal."""
+        if kind == "progress":
+            return name not in self.own_fields.get(owner, ())
+        names = (self.tensors if kind == "tensors" else self.parts).get(owner, ())
+        return names is None or name in names
 
 
-def _common(of_ranks: Sequence[Mapping[str, str]]) -> set[str]:
-    """The names whose digests are the same on all ranks."""
-    return {*of_ranks[0]} - {*differing(of_ranks)}
+_WORDS = {"tensors": "the tensor `{1}` of `{0}`", "parts": "`{1}`", "progress": "`{0}.{1}`"}
 
 
 @dataclass(frozen=True)
-class Sharing:
-    """What the ranks have in common.
+class EqualParts:
+    """What the ranks have in common; by default everything, as in one process.
 
     Attributes:
-        parts: section -> the names whose packed bytes are the same. None: everything.
-        tensors: file -> the names of tensors that are the same.
-        whole: the files that are written as they are.
+        tensors: file -> the names of tensors that are the same, but for parts of sharded ones.
+        parts: section -> the names whose packed bytes are the same.
     """
 
-    parts: Mapping[str, Collection[str]] | None
-    tensors: Mapping[str, Collection[str]]
-    whole: Collection[str] = ()
+    tensors: Mapping[str, Collection[str]] | None = None
+    parts: Mapping[str, Collection[str]] | None = None
+
+    def has(self, file: str, name: str) -> bool:
+        """True for a tensor that is the same on all ranks."""
+        return self.tensors is None or name in self.tensors.get(file, ())
 
     @classmethod
-    def alone(cls, state: StagedState, divided: Collection[str]) -> Sharing:
-        """The sharing of one process, for which everything is the same.
-
-        Arguments:
-            divided: the files whose tensors are divided into several.
-        """
-        in_parts = {*divided, *state.pieces} & state.tensor_files.keys()
-        tensors = {file: state.tensors(file).keys() - state.pieces.get(file, {}) for file in in_parts}
-        return cls(None, tensors, [file for file in state.tensor_files if file not in in_parts])
-
-    @classmethod
-    def of(cls, state: StagedState, summaries: Sequence[Digests]) -> Sharing:
-        """The sharing that follows from the digests of all ranks; equal on each of them.
-
-        Arguments:
-            state: of one of the ranks.
-        """
-        sections = {name for summary in summaries for name in summary.parts}
-        parts = {
-            section: _common([summary.parts.get(section, {}) for summary in summaries]) for section in sorted(sections)
-        }
-        shared: dict[str, set[str]] = {}
-        for file in sorted(summaries[0].tensors):
-            names = _common([summary.tensors.get(file, {}) for summary in summaries])
-            # Pieces are each rank's own, even if they are equal, so that another number of ranks finds them.
-            if same := names - state.pieces.get(file, {}).keys():
-                shared[file] = same
-        return cls(parts, shared)
+    def of(cls, state: StagedState, summaries: Sequence[Digests]) -> EqualParts:
+        """That which follows from the digests of all ranks, the same on each of them."""
+        tensors, parts = (
+            {
+                owner: {
+                    name
+                    for name, digest in names.items()
+                    if all(getattr(each, kind).get(owner, {}).get(name) == digest for each in summaries)
+                }
+                for owner, names in getattr(summaries[0], kind).items()
+            }
+            for kind in ("tensors", "parts")
+        )
+        return cls({file: names - state.pieces.get(file, {}).keys() for file, names in tensors.items()}, parts)
 
 
-def differences(
-    required: MustBeEqual, summaries: Sequence[Digests], pieces: Mapping[str, Collection[str]]
-) -> Iterator[str]:
-    """What must be equal and is not, as text, with the ranks on which it differs from rank 0.
+def first_difference(required: MustBeEqual, state: StagedState, summaries: Sequence[Digests]) -> str:
+    """The first that must be equal and is not, as text, with the ranks on which it differs from rank 0; or empty.
 
     Arguments:
-        pieces: file -> the names of the tensors of which each rank has a piece of its own.
+        state: of one of the ranks.
     """
-    for file, wanted in required.tensors.items():
-        for name in differing([summary.tensors.get(file, {}) for summary in summaries]):
-            if (wanted is None or name in wanted) and name not in pieces.get(file, ()):
-                digests = [summary.tensors.get(file, {}).get(name) for summary in summaries]
-                yield f"the tensor `{name}` of `{file}` {_differs(digests)}"
-    for section, names in required.parts.items():
-        of_ranks = [summary.parts.get(section, {}) for summary in summaries]
-        for name in sorted({*names} & {*differing(of_ranks)}):
-            what = f"`{name}`" if section == "resources" else f"`{name}` ({section})"
-            yield f"{what} {_differs([each.get(name) for each in of_ranks])}"
-    for path in sorted({path for summary in summaries for path in summary.progress}):
-        of_ranks = [summary.progress.get(path, {}) for summary in summaries]
-        for name in differing(of_ranks):
-            if name not in required.own_fields.get(path, ()):
-                yield f"`{path}.{name}` {_differs([each.get(name) for each in of_ranks])}"
-
-
-def _differs(digests: Sequence[str | None]) -> str:
-    others = [str(rank) for rank, digest in enumerate(digests) if digest != digests[0]]
-    return f"differs between rank 0 and rank{'s' * (len(others) > 1)} {', '.join(others)}"
+    for kind, words in _WORDS.items():
+        of_ranks = [getattr(each, kind) for each in summaries]
+        named = {(owner, name) for each in of_ranks for owner, names in each.items() for name in names}
+        for owner, name in sorted(named):
+            if kind == "tensors" and name in state.pieces.get(owner, ()):
+                continue
+            digests = [each.get(owner, {}).get(name) for each in of_ranks]
+            others = [str(rank) for rank, digest in enumerate(digests) if digest != digests[0]]
+            if others and required.includes(kind, owner, name):
+                ranks = f"rank{'s' * (len(others) > 1)} {', '.join(others)}"
+                return f"{words.format(owner, name)} differs between rank 0 and {ranks}"
+    return ""

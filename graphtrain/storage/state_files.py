@@ -1,14 +1,14 @@
 """The state in a checkpoint, split over its files: one safetensors file per resource, one msgpack file for the rest.
 
-Equal digests mean bitwise equal states, on whatever devices they are.
+The section `local` has what the continuation does not depend on, such as clocks and devices. All else is in the
+digest: equal digests mean bitwise equal states, on whatever devices they are.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from threading import Event
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, final
@@ -18,9 +18,9 @@ import torch
 
 from graphtrain.printable import one_line
 from graphtrain.storage.background import uncollected
-from graphtrain.storage.decoding import Decoder
-from graphtrain.storage.encoding import Tensors, pack
+from graphtrain.storage.encoding import Encoder, Tensors, unpack
 from graphtrain.storage.regular import checksum_of
+from graphtrain.storage.strides import DEVICES
 from graphtrain.storage.tensor_files import (
     TENSOR_SUFFIX,
     StagedTensor,
@@ -33,113 +33,134 @@ from graphtrain.storage.tensor_files import (
 if TYPE_CHECKING:
     from graphtrain.storage.pieces import Sharding
 
-PROGRESS_FILE = "progress.msgpack"
+STATE_FILE = "state.msgpack"
+LOCAL = "local"
+_DEVICES = "devices"  # the name in it of a table: file -> tensor -> device, if that is another one than the CPU
 _MOST_CHARACTERS = 400
 
 # Section -> name -> state.
 Sections = Mapping[str, Mapping[str, Any]]
+Parts = Mapping[str, Mapping[str, bytes]]
 Bytes = bytes | memoryview
 
 
-@dataclass(frozen=True)
-class StateFiles:
-    """A state, split into packed sections and tensors.
-
-    Attributes:
-        sections: section -> name -> msgpack bytes, in which tensors are referred to by file and name.
-        tensors: file -> tensors; those of the run, not copies.
-    """
-
-    sections: Mapping[str, Mapping[str, bytes]]
-    tensors: Mapping[str, Tensors]
-
-    @property
-    def packed(self) -> bytes:
-        """Everything but the tensors, as the content of one file."""
-        packed: bytes = msgpack.packb(self.sections)
-        return packed
-
-    @property
-    def files(self) -> list[Tensors]:
-        """The tensor files that are not empty."""
-        return [tensors for tensors in self.tensors.values() if tensors.named]
-
-    @property
-    def digest(self) -> str:
-        """A digest of everything in it: SHA-256 (hexadecimal) of the sections and the checksums of the tensor files."""
-        return _combined(self.packed, checksums(self.files))
-
-    def with_sections(self, others: Sections, device: str | None = None) -> StateFiles:
-        """The same with some sections replaced, which must not include `resources`; `device` as for `split`."""
-        other = split(others, device)
-        tensors = {file: kept for file, kept in self.tensors.items() if file not in others}
-        return StateFiles({**self.sections, **other.sections}, {**tensors, **other.tensors})
-
-
 @uncollected()
-def split(sections: Sections, device: str | None = None) -> StateFiles:
-    """Split a state into files.
+def split(sections: Sections) -> tuple[dict[str, dict[str, bytes]], list[Tensors]]:
+    """Split a state into parts, section -> name -> msgpack bytes, and the tensors that they refer to by name.
 
     Each part of the section `resources` has its own file, under its name; every other section has one file.
-
-    Arguments:
-        device: written as that of all tensors, as for a digest: where they are does not matter. Default: that of each.
 
     Raises:
         UnsaveableError: something cannot be encoded; its path is named.
     """
-    packed: dict[str, Mapping[str, bytes]] = {}
+    parts: dict[str, dict[str, bytes]] = {}
     files: dict[str, Tensors] = {}
-    for section, parts in sections.items():
-        packed_parts: dict[str, bytes] = {}
-        for name, value in sorted(parts.items()):  # independent of their order in a graph or a `setup`
-            file = name if section == "resources" and name not in sections else section
-            tensors = files.setdefault(file, Tensors(file, device=device))
-            if section == "resources":
-                packed_parts[name] = pack(value, name, tensors)
-            else:
-                packed_parts[name] = pack({name: value}, section, tensors, with_gradients=True)
-        packed[section] = packed_parts
-    return StateFiles(packed, files)
+    for section, values in sections.items():
+        parts[section] = {}
+        for name, value in sorted(values.items()):  # independent of their order in a graph or a `setup`
+            file = _file_of(section, name, sections)
+            is_resource = section == "resources"
+            path, prefix = (name, "") if is_resource else (f"{section}[{name!r}]", name)
+            tensors = files.setdefault(file, Tensors(file))
+            parts[section][name] = tensors.pack(Encoder().encode(value, path, prefix))
+    return parts, [tensors for tensors in files.values() if tensors.named]
 
 
-def joined(
-    packed: Mapping[str, Mapping[str, bytes]], files: Mapping[str, Mapping[str, torch.Tensor]]
-) -> dict[str, dict[str, Any]]:
-    """Decode a state from its packed parts: section -> name -> bytes.
+def _file_of(section: str, name: str, sections: Collection[str]) -> str:
+    return name if section == "resources" and name not in {*sections, LOCAL} else section
+
+
+def joined(parts: Parts, files: Mapping[str, Mapping[str, torch.Tensor]]) -> dict[str, dict[str, Any]]:
+    """The state of which `split` made these parts, and tensors by file and name.
 
     Raises:
         ValueError: the bytes are not a state.
     """
-    decoder = Decoder(files)
 
     def value_of(section: str, name: str, part: bytes) -> Any:
+        file = _file_of(section, name, parts)
         try:
-            value = decoder.unpack(part)
-            return value if section == "resources" else value[name]
-        except (ValueError, LookupError, TypeError) as error:
+            return unpack(part, tensors.get(file), file)
+        except ValueError as error:
             raise ValueError(one_line(f"{section}/{name}: {error}", _MOST_CHARACTERS)) from error
 
     try:
-        return {
-            section: {name: value_of(section, name, part) for name, part in parts.items()}
-            for section, parts in packed.items()
+        local = dict(parts.get(LOCAL, {}))
+        tensors = {file: dict(named) for file, named in files.items()}
+        for file, devices in msgpack.unpackb(local.pop(_DEVICES, b"\x80")).items():
+            for name in devices.keys() & tensors.get(file, {}).keys():
+                tensors[file][name] = _on_device(tensors[file][name], devices[name])
+        sections = {
+            section: {name: value_of(section, name, part) for name, part in named.items()}
+            for section, named in parts.items()
+            if section != LOCAL
         }
+        for key, part in local.items():
+            section, _, name = key.partition("/")
+            if section in sections:
+                values = sections[section]
+                values[name] = _merged(values.get(name, {}), value_of(LOCAL, key, part))
+        return sections
     except (TypeError, AttributeError) as error:
         raise ValueError(f"not the state of a checkpoint ({type(error).__name__})") from error
 
 
+def local_of(sections: Sections, essential: Sections) -> dict[str, Any]:
+    """What a state has in addition to its essential sections, as the section `local`: ``"section/name"`` -> value."""
+    return {
+        f"{section}/{name}": rest
+        for section, values in sections.items()
+        for name, rest in _rest(values, essential[section]).items()
+    }
+
+
+def _rest(value: Any, essential: Any) -> Any:
+    """The entries of nested mappings that are not among the essential ones."""
+    if value is essential or not (isinstance(value, Mapping) and isinstance(essential, Mapping)):
+        return {}
+    pairs = {key: _rest(part, essential[key]) if key in essential else part for key, part in value.items()}
+    return {key: part for key, part in pairs.items() if key not in essential or part}
+
+
+def _merged(essential: Any, rest: Any) -> Any:
+    if not isinstance(rest, dict):
+        return rest
+    return {
+        **essential,
+        **{key: _merged(essential[key], part) if key in essential else part for key, part in rest.items()},
+    }
+
+
 def state_digest(sections: Sections) -> str:
     """The digest of everything in a state."""
-    return split(sections, "cpu").digest
+    parts, files = split(sections)
+    return _digest(parts, checksums(files))
 
 
-def _combined(packed: bytes, sums: Mapping[str, str]) -> str:
-    """One digest of the packed bytes and the checksums of the tensor files."""
-    digest = hashlib.sha256(packed)
-    for name in sorted(sums):
-        digest.update(f"{name}:{sums[name]}\n".encode())
-    return digest.hexdigest()
+def _digest(parts: Parts, sums: Mapping[str, str]) -> str:
+    """One digest of the parts, and of the tensor files by their checksums, but for what is local."""
+
+    def pieces() -> Iterator[bytes]:
+        for section, named in parts.items():
+            for name, part in named.items() if section != LOCAL else ():
+                yield f"{section}/{name}:{len(part)}\n".encode("utf-8", "surrogatepass")
+                yield part
+        yield from (f"{file}:{sums[file]}\n".encode() for file in sorted(sums) if file != LOCAL)
+
+    return checksum_of(pieces())
+
+
+def _device_name(device: torch.device) -> str:
+    """The name of a device: of the current one without its number, since each rank of a host has another one."""
+    is_current = device.type == "cuda" and device.index in (None, torch.cuda.current_device())
+    return device.type if is_current else str(device)
+
+
+def _on_device(tensor: torch.Tensor, device: str) -> torch.Tensor:
+    """Move a tensor to its device, if that exists here; otherwise it stays in host memory."""
+    wanted = torch.device(device)
+    is_here = wanted.type in DEVICES and (wanted.index or 0) < getattr(torch, wanted.type).device_count()
+    return tensor.to(wanted) if is_here else tensor
 
 
 @dataclass(frozen=True)
@@ -167,8 +188,8 @@ class StagedState:
     """The state of one rank as the bytes of files: a copy, which the run does not change any more.
 
     Arguments:
-        sections: the state.
-        essential: what the digest covers in place of some sections.
+        sections: what the continuation depends on.
+        local: the rest, as `local_of` returns it.
         buffers: the memory that the tensors are copied to; nothing else may be staged in it before this is written.
         weights: file -> the names of tensors in it that are weights. Default: none are known.
 
@@ -176,7 +197,7 @@ class StagedState:
         UnsaveableError: something cannot be encoded; its path is named.
 
     Attributes:
-        progress: the content of `progress.msgpack`, everything but tensors.
+        parts: section -> name -> msgpack bytes.
         tensor_files: file -> its content.
         pieces: file -> the shardings of the tensors in it that are sharded over ranks, by name.
         given_up: once it is set, this does not become a checkpoint.
@@ -185,29 +206,21 @@ class StagedState:
     def __init__(
         self,
         sections: Sections,
-        essential: Mapping[str, Mapping[str, Any]],
+        local: Mapping[str, Any],
         buffers: StagingBuffers,
         weights: Mapping[str, Collection[str]] = MappingProxyType({}),
     ) -> None:
         self._weights = weights
-        saved = split(sections)
-        covered = saved.with_sections(essential)
-        if False in {tensor.is_cpu for tensors in saved.files for tensor in tensors.named.values()}:
-            anywhere = split(sections, "cpu").with_sections(essential, "cpu")
-            covered = replace(covered, sections=anywhere.sections)
-        self.progress = saved.packed
-        self.tensor_files: Mapping[str, memoryview] = stage(saved.files, buffers)
-        self.pieces: dict[str, dict[str, Sharding]] = {}
-        for tensors in saved.files:
-            if tensors.pieces:
-                self.pieces[tensors.file] = tensors.pieces
+        self.parts, files = split({**sections, LOCAL: local} if local else sections)
+        self.tensor_files: Mapping[str, memoryview] = stage(files, buffers)
+        self.pieces: Mapping[str, Mapping[str, Sharding]] = {each.file: each.pieces for each in files if each.pieces}
         self.given_up = Event()
-        # Most files are hashed once, for checksum and digest alike. The rest is small, and the run will change it, so
-        # it is hashed now.
-        only_covered = [tensors for name, tensors in covered.tensors.items() if tensors is not saved.tensors.get(name)]
-        self._packed = covered.packed
-        self._sums = checksums([tensors for tensors in only_covered if tensors.named])
-        self._shared = {tensors.file for tensors in covered.files} - {tensors.file for tensors in only_covered}
+        devices = {
+            tensors.file: {name: _device_name(each.device) for name, each in tensors.named.items() if not each.is_cpu}
+            for tensors in files
+        }
+        if any(devices.values()):
+            self.parts[LOCAL] = {**self.parts.get(LOCAL, {}), _DEVICES: msgpack.packb(devices)}
 
     @functools.cached_property
     def weight_that_is_not_finite(self) -> str:
@@ -218,26 +231,25 @@ class StagedState:
                     return f"{file}.{name}"
         return ""
 
-    @functools.cached_property
-    def parts(self) -> Mapping[str, Mapping[str, bytes]]:
-        """Section -> name -> msgpack bytes."""
-        parts: Mapping[str, Mapping[str, bytes]] = msgpack.unpackb(self.progress)
-        return parts
+    @property
+    def packed(self) -> bytes:
+        """Everything but tensors, as the content of a file."""
+        packed: bytes = msgpack.packb(self.parts)
+        return packed
 
     @functools.cached_property
     def summary(self) -> Digests:
         """The digests that this rank sends to the others, computed once: all tensors are hashed in this thread."""
-        sums = {file: checksum_of([data]) for file, data in self.tensor_files.items()}
         return Digests(
-            self._digest(sums),
-            {file: {name: tensor.digest() for name, tensor in self.tensors(file).items()} for file in sums},
+            self.digest({}),
+            {file: {name: each.digest() for name, each in self.tensors(file).items()} for file in self.tensor_files},
             {
-                section: {name: checksum_of([part]) for name, part in parts.items()}
-                for section, parts in self.parts.items()
+                section: {name: checksum_of([part]) for name, part in each.items()}
+                for section, each in self.parts.items()
             },
             {
-                path: {name: checksum_of([msgpack.packb(value)]) for name, value in _fields(part, path).items()}
-                for path, part in msgpack.unpackb(self._packed).get("progress", {}).items()
+                path: {name: checksum_of([msgpack.packb(value)]) for name, value in _fields(part).items()}
+                for path, part in self.parts.get("progress", {}).items()
             },
         )
 
@@ -247,22 +259,19 @@ class StagedState:
         Arguments:
             written: file name -> size and checksum; files that were written whole are not hashed again.
         """
-        entries = {file: written.get(file + TENSOR_SUFFIX, (None, "")) for file in self.tensor_files}
-        if all(size == len(self.tensor_files[file]) for file, (size, _) in entries.items()):
-            return self._digest({file: checksum for file, (_, checksum) in entries.items()})
-        return self.summary.digest
 
-    def _digest(self, sums: Mapping[str, str]) -> str:
-        """The digest of what is essential, given the checksum of every tensor file."""
-        shared = {file + TENSOR_SUFFIX: checksum for file, checksum in sums.items() if file in self._shared}
-        return _combined(self._packed, {**shared, **self._sums})
+        def checksum(file: str, data: memoryview) -> str:
+            size, known = written.get(file + TENSOR_SUFFIX, (None, ""))
+            return known if size == len(data) else checksum_of([data])
+
+        return _digest(self.parts, {file: checksum(file, data) for file, data in self.tensor_files.items()})
 
     def tensors(self, file: str) -> dict[str, StagedTensor]:
         """The tensors of a file, by name; empty if this rank does not have the file."""
         return staged_tensors(self.tensor_files[file]) if file in self.tensor_files else {}
 
 
-def _fields(packed: bytes, path: str) -> Mapping[str, Any]:
+def _fields(part: bytes) -> Mapping[str, Any]:
     """The fields of a node, still encoded."""
-    fields = msgpack.unpackb(packed, strict_map_key=False)[path]
+    fields = msgpack.unpackb(part)
     return fields if isinstance(fields, dict) else {"": fields}

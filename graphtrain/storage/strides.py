@@ -1,4 +1,4 @@
-"""The placement in memory of tensors that are not contiguous.
+"""The strides of tensors that are not contiguous, and devices.
 
 Values alone are not enough for a bitwise continuation: a sum over a slice with gaps runs in another order, and kernels
 are chosen by strides.
@@ -6,50 +6,58 @@ are chosen by strides.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
+
+DEVICES = ("cuda", "mps", "mtia", "xpu")
+"""The types of devices to which a resume moves tensors, and of which it restores the random generators."""
 
 # A narrow column of a wide matrix would need the memory of all of it: it is stored without gaps.
 _MOST_MEMORY_PER_ELEMENT = 8
 CACHE_LINE_BYTES = 64  # kernels are chosen by the offset of a tensor in one
 
 
-@dataclass(frozen=True)
-class Placement:
-    """Sizes, strides and the distance from a cache line, all in elements."""
-
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
-
-
-def placement_of(tensor: torch.Tensor) -> Placement | None:
-    """The placement of a strided tensor; None if it is contiguous, or if its placement is not kept.
+def placement_of(tensor: torch.Tensor) -> list[object] | None:
+    """Shape, strides, and offset in a cache line, in elements; None if it is contiguous, or they are not kept.
 
     >>> placement_of(torch.zeros(2, 5)[:, :-1])
-    Placement(shape=(2, 4), stride=(5, 1), offset=0)
+    [[2, 4], [5, 1], 0]
     >>> placement_of(torch.zeros(2, 5)) is placement_of(torch.zeros(900, 900)[:, 0]) is None
     True
     """
-    offset = int(tensor.storage_offset()) % (CACHE_LINE_BYTES // tensor.element_size())
-    shape, stride = tuple(tensor.shape), tuple(tensor.stride())
-    if not tensor.numel() or (not offset and stride == _contiguous(shape)):
+    if is_usual(tensor) or not tensor.numel():
+        return None
+    offset = tensor.storage_offset() % (CACHE_LINE_BYTES // tensor.element_size())
+    usual = torch.empty(tensor.shape, device="meta").stride()
+    if not offset and tensor.stride() == usual:
         return None
     used = 0
-    for step, size in sorted((step, size) for step, size in zip(stride, shape, strict=True) if size > 1 and step):
-        if step <= used:
-            return None  # overlapping elements cannot be written to
+    for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and 0 < step <= used:
+            return None  # elements that overlap cannot be written to
         used += (size - 1) * step
     if used >= _MOST_MEMORY_PER_ELEMENT * without_repeats(tensor).numel():
         return None
-    return Placement(shape, stride, offset)
+    return [[*tensor.shape], [*tensor.stride()], offset]
+
+
+def placed(values: torch.Tensor, shape: Sequence[int], stride: Sequence[int], offset: int) -> torch.Tensor:
+    """A tensor of these values, without repeats, with the placement that `placement_of` returned.
+
+    >>> repeated = torch.arange(3).expand(4, 3)
+    >>> placed(without_repeats(repeated), *placement_of(repeated)).stride()
+    (0, 1)
+    """
+    sizes = [size if step else 1 for size, step in zip(shape, stride, strict=True)]
+    used = sum((size - 1) * step for size, step in zip(sizes, stride, strict=True))
+    memory = torch.empty(offset + used + 1, dtype=values.dtype, device=values.device)
+    memory.as_strided(sizes, stride, offset).copy_(values)
+    return memory.as_strided(shape, stride, offset)
 
 
 def is_usual(tensor: torch.Tensor) -> bool:
-    """True for a contiguous tensor in host memory, of which `placement_of` is None.
-
-    False means that it has to be examined further.
+    """True for a contiguous tensor in host memory, of which `placement_of` is None; False: it may be one all the same.
 
     >>> is_usual(torch.zeros(2, 5)), is_usual(torch.zeros(2, 5)[:, :-1]), is_usual(torch.zeros(5)[1:])
     (True, False, False)
@@ -66,14 +74,6 @@ def is_usual(tensor: torch.Tensor) -> bool:
     )
 
 
-def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= size
-    return tuple(reversed(strides))
-
-
 def without_repeats(tensor: torch.Tensor) -> torch.Tensor:
     """Undo `expand`: keep one of each of the elements that a tensor repeats.
 
@@ -86,49 +86,11 @@ def without_repeats(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def in_order(tensor: torch.Tensor) -> torch.Tensor:
-    """The same elements, with the usual strides if they are contiguous, as torch requires to view them as bytes.
+def flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of the elements, in the order of its dimensions; those of a contiguous tensor are its own memory.
 
-    >>> torch.zeros(5)[::5].stride(), torch.zeros(5)[::5].is_contiguous(), in_order(torch.zeros(5)[::5]).stride()
-    ((5,), True, (1,))
+    >>> flat_bytes(torch.zeros(5)[::5]).shape  # contiguous, with strides that torch cannot view as bytes
+    torch.Size([4])
     """
-    usual = _contiguous(tuple(tensor.shape))
-    return tensor.as_strided(tensor.shape, usual) if tensor.is_contiguous() and tensor.stride() != usual else tensor
-
-
-def placed(values: torch.Tensor, placement: Placement) -> torch.Tensor:
-    """A tensor of these values, without repeats, placed in memory as `placement` says.
-
-    Raises:
-        ValueError: the values do not fit.
-
-    >>> repeated = torch.arange(3).expand(4, 3)
-    >>> placed(without_repeats(repeated), placement_of(repeated)).stride()
-    (0, 1)
-    """
-    shape, stride, offset = placement.shape, placement.stride, placement.offset
-    sizes = tuple(min(size, 1) if step == 0 else size for size, step in zip(shape, stride, strict=True))
-    used = sum((size - 1) * step for size, step in zip(sizes, stride, strict=True))
-    if sizes != tuple(values.shape) or 0 in sizes or offset < 0:
-        raise ValueError("a tensor of another shape than its values")
-    if used >= _MOST_MEMORY_PER_ELEMENT * values.numel() or offset >= CACHE_LINE_BYTES:
-        raise ValueError("a tensor with more memory than it can have had")
-    memory = torch.empty(offset + used + 1, dtype=values.dtype, device=values.device)
-    memory.as_strided(sizes, stride, offset).copy_(values)
-    return memory.as_strided(shape, stride, offset)
-
-
-DEVICES = ("cuda", "mps", "mtia", "xpu")
-"""The types of devices to which a resume moves tensors, and of which it restores the random generators."""
-
-
-def name_of(device: torch.device) -> str:
-    """The name under which a checkpoint has a device: of the current one without its number.
-
-    Each rank of a host has another one, and what they save has to be the same bytes.
-
-    >>> name_of(torch.device("cpu"))
-    'cpu'
-    """
-    is_current = device.type == "cuda" and device.index in (None, torch.cuda.current_device())
-    return device.type if is_current else str(device)
+    flat = tensor.detach().contiguous()
+    return flat.as_strided((flat.numel(),), (1,)).view(torch.uint8)

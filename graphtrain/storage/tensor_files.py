@@ -10,10 +10,10 @@ import ctypes
 import json
 import math
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, final
+from typing import Any, NamedTuple, final
 
 import numpy
 import torch
@@ -21,17 +21,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from graphtrain.storage.background import largest_first, uncollected
-from graphtrain.storage.encoding import RESERVED, TYPES, Tensors, UnsaveableError
+from graphtrain.storage.encoding import RESERVED, Tensors, UnsaveableError
 from graphtrain.storage.manifest import is_file_name
 from graphtrain.storage.regular import checksum_of
+from graphtrain.storage.strides import flat_bytes
+from graphtrain.storage.value_types import TYPES
 
 TENSOR_SUFFIX = ".safetensors"
 _MOST_BYTES_OF_A_HEADER = 100_000_000  # the limit of the library
 _PIECE = 1 << 20
 _SMALL = 1 << 16
-
-T = TypeVar("T")
-Bytes = numpy.ndarray[Any, numpy.dtype[numpy.uint8]]
 
 _BY_TYPE = {name: dtype for dtype, name in TYPES.items()}
 
@@ -42,64 +41,66 @@ class Layout:
 
     Attributes:
         header: the bytes before those of the first tensor.
-        places: the tensors in order, each with its offset after the header.
+        tensors: in order.
         size: the total number of bytes.
     """
 
     header: bytes
-    places: Sequence[tuple[torch.Tensor, int]]
+    tensors: Sequence[torch.Tensor]
     size: int
 
     @classmethod
     @uncollected()
     def of(cls, tensors: Tensors) -> Layout:
         """The layout that follows from names, types and shapes alone."""
-        ordered = sorted(tensors.named.items(), key=lambda item: (-item[1].element_size(), item[0]))
-        places, end = [], 0
-        for _, tensor in ordered:
-            places.append((tensor, end))
-            end += tensor.nbytes
         if not is_file_name(tensors.file + TENSOR_SUFFIX):
             raise UnsaveableError(tensors.file, "that is not a valid name for a file", "give the resource another name")
+        ordered = sorted(tensors.named.items(), key=lambda item: (-item[1].element_size(), item[0]))
         header = header_of((name, TYPES[tensor.dtype], tensor.shape, tensor.nbytes) for name, tensor in ordered)
         if len(header) - 8 > _MOST_BYTES_OF_A_HEADER:
             raise UnsaveableError(tensors.file, "it has more tensors than one file can hold")
-        return cls(header, places, len(header) + end)
+        inside = [tensor for _, tensor in ordered]
+        return cls(header, inside, len(header) + sum(tensor.nbytes for tensor in inside))
 
     def checksum(self) -> str:
         """The checksum that the file would have."""
-        return checksum_of(piece.data for piece in self._pieces())
+        return checksum_of(self._pieces())
 
     def copy_to(self, memory: torch.Tensor) -> None:
         """Write the content of the file to memory. Copies from a device are begun: synchronize with it before use."""
-        memory.numpy()[: len(self.header)] = numpy.frombuffer(self.header, dtype=numpy.uint8)
-        for tensors, start, size in self._neighbours():
+        start = len(self.header)
+        memory.numpy()[:start] = numpy.frombuffer(self.header, dtype=numpy.uint8)
+        for tensors, size in self._neighbours():
             _join(tensors, memory[start : start + size])
+            start += size
 
-    def _pieces(self) -> Iterator[Bytes]:
-        """The bytes of the file, in pieces of at most 1 MB. Use each before taking the next."""
-        yield from _cut(numpy.frombuffer(self.header, dtype=numpy.uint8))
+    def _pieces(self) -> Iterator[Any]:
+        """The bytes of the file, in pieces. Use each before taking the next."""
+        yield self.header
         memory = torch.empty(_PIECE, dtype=torch.uint8, device="cpu")
-        for tensors, _, size in self._neighbours():
-            if len(tensors) == 1:
-                host = tensors[0].cpu().contiguous().reshape(-1)
-                yield from _cut(host.view(torch.uint8).numpy())
-            else:
+        for tensors, size in self._neighbours():
+            if len(tensors) > 1:
                 _join(tensors, memory[:size])
-                yield memory[:size].numpy()
+            yield (memory[:size] if len(tensors) > 1 else flat_bytes(tensors[0].cpu())).numpy()
 
-    def _neighbours(self) -> Iterator[tuple[list[torch.Tensor], int, int]]:
-        """The tensors in order, small ones of one type together, with the start and the size of each group."""
-        sized = (
-            (place, place[0].dtype if place[0].is_cpu and place[0].is_contiguous() else None, place[0].nbytes)
-            for place in self.places
-        )
-        for places, size in _together(sized):
-            yield [tensor for tensor, _ in places], len(self.header) + places[0][1], size
+    def _neighbours(self) -> Iterator[tuple[list[torch.Tensor], int]]:
+        """The tensors in order, small ones of one type together, with the size of each group: a copy takes 2 us."""
+        group: list[torch.Tensor] = []
+        common, size = None, 0
+        for tensor in self.tensors:
+            count = tensor.nbytes
+            is_small = count < _SMALL and tensor.is_cpu and tensor.is_contiguous()
+            if group and not (is_small and common is tensor.dtype and size + count <= _PIECE):
+                yield group, size
+                group, size = [], 0
+            group.append(tensor)
+            common, size = tensor.dtype if is_small else None, size + count
+        if group:
+            yield group, size
 
     def devices(self) -> set[torch.device]:
         """The CUDA devices on which tensors are."""
-        return {tensor.device for tensor, _ in self.places if tensor.device.type == "cuda"}
+        return {tensor.device for tensor in self.tensors if tensor.is_cuda}
 
 
 def header_of(
@@ -138,20 +139,15 @@ class StagingBuffers:
             block = self._blocks[name] = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=pinned)
         return block[:size]
 
-    def keep_only(self, names: Callable[[str], bool]) -> None:
+    def keep_only(self, names: Collection[str]) -> None:
         """Release all other blocks."""
-        self._blocks = {name: block for name, block in self._blocks.items() if names(name)}
+        self._blocks = {name: block for name, block in self._blocks.items() if name in names}
 
 
 def stage(files: Sequence[Tensors], memory: StagingBuffers) -> dict[str, memoryview]:
-    """Copy every tensor file to memory that the run does not write to; returns them by name, without the suffix.
-
-    >>> files = [Tensors("model", {"weight": torch.ones(2, 3)})]
-    >>> {name: len(data) for name, data in stage(files, StagingBuffers()).items()}
-    {'model': 96}
-    """
+    """Copy every tensor file to memory that the run does not write to; returns them by name, without the suffix."""
     layouts = {tensors.file: Layout.of(tensors) for tensors in files}
-    memory.keep_only(layouts.__contains__)
+    memory.keep_only(layouts)
     staged, begun = {}, set[torch.device]()
     with torch.no_grad():
         for name, layout in layouts.items():
@@ -166,12 +162,12 @@ def stage(files: Sequence[Tensors], memory: StagingBuffers) -> dict[str, memoryv
 
 
 def checksums(files: Sequence[Tensors]) -> dict[str, str]:
-    """The checksum of every tensor file by name, without copying the tensors."""
-    by_name = {tensors.file + TENSOR_SUFFIX: tensors for tensors in files}
-    sizes = {name: sum(tensor.nbytes for tensor in tensors.named.values()) for name, tensors in by_name.items()}
+    """The checksum of every tensor file, by name without the suffix, without copying the tensors."""
+    layouts = {tensors.file: Layout.of(tensors) for tensors in files}
     # A device may still be computing the tensors, in the stream of this thread.
-    on_device = any(tensor.device.type == "cuda" for tensors in files for tensor in tensors.named.values())
-    return largest_first(sizes, lambda name: Layout.of(by_name[name]).checksum(), in_threads=not on_device)
+    on_device = any(layout.devices() for layout in layouts.values())
+    sizes = {name: layout.size for name, layout in layouts.items()}
+    return largest_first(sizes, lambda name: layouts[name].checksum(), in_threads=not on_device)
 
 
 class StagedTensor(NamedTuple):
@@ -197,12 +193,7 @@ class StagedTensor(NamedTuple):
 
 
 def staged_tensors(data: memoryview) -> dict[str, StagedTensor]:
-    """The tensors in a file staged by `stage`, by name; they share its memory.
-
-    >>> staged = stage([Tensors("model", {"weight": torch.ones(2, 3)})], StagingBuffers())
-    >>> staged_tensors(staged["model"])["weight"].shape
-    [2, 3]
-    """
+    """The tensors in a file staged by `stage`, by name; they share its memory."""
     (length,) = struct.unpack("<Q", data[:8])
     header, first = json.loads(bytes(data[8 : 8 + length])), 8 + length
     return {
@@ -213,12 +204,7 @@ def staged_tensors(data: memoryview) -> dict[str, StagedTensor]:
 
 
 def file_of(tensors: Mapping[str, StagedTensor]) -> list[bytes | memoryview]:
-    """The bytes, in pieces, of a file of staged tensors, given by their names in it.
-
-    >>> staged = stage([Tensors("model", {"weight": torch.ones(2)})], StagingBuffers())
-    >>> len(b"".join(file_of({"of/rank": staged_tensors(staged["model"])["weight"]}))) % 8
-    0
-    """
+    """The bytes, in pieces, of a file of staged tensors, given by their names in it."""
     ordered = sorted(tensors.items(), key=lambda item: (-_BY_TYPE[item[1].dtype].itemsize, item[0]))
     header = header_of((name, tensor.dtype, tensor.shape, len(tensor.data)) for name, tensor in ordered)
     return [header, *(tensor.data for _, tensor in ordered)]
@@ -241,24 +227,6 @@ def read_tensors(path: Path, *, in_place: bool = False) -> dict[str, torch.Tenso
     return named if in_place else {name: tensor.clone() for name, tensor in named.items()}
 
 
-def _together(items: Iterable[tuple[T, torch.dtype | None, int]]) -> Iterator[tuple[list[T], int]]:
-    """Groups of neighbours that are copied together, with their size in bytes: to start a copy takes 2 us.
-
-    Arguments:
-        items: each with its type, None to copy it alone, and its size in bytes.
-    """
-    neighbours: list[T] = []
-    alike, size = None, 0
-    for item, dtype, count in items:
-        if neighbours and (alike is None or dtype is not alike or count >= _SMALL or size + count > _PIECE):
-            yield neighbours, size
-            neighbours, size = [], 0
-        neighbours.append(item)
-        alike, size = dtype if count < _SMALL else None, size + count
-    if neighbours:
-        yield neighbours, size
-
-
 def _join(tensors: Sequence[torch.Tensor], memory: torch.Tensor) -> None:
     """Copy the values of tensors of one type into bytes, one after the other."""
     first = tensors[0]
@@ -270,8 +238,3 @@ def _join(tensors: Sequence[torch.Tensor], memory: torch.Tensor) -> None:
         flat = [tensor if tensor.dim() <= 1 else tensor.reshape(-1) for tensor in tensors]
         with torch.no_grad():  # a leaf that the user keeps may require gradients
             torch.hstack(flat, out=memory.view(first.dtype))
-
-
-def _cut(data: Bytes) -> Iterator[Bytes]:
-    for start in range(0, len(data), _PIECE):
-        yield data[start : start + _PIECE]

@@ -1,17 +1,12 @@
-"""Whole weights, one tensor after the other, so that memory holds only one: in a checkpoint, and in files of others.
+"""Whole weights of a model: in a checkpoint, whole or in pieces; in a file of safetensors, or a folder of several.
 
-| path | what is in it |
-| --- | --- |
-| a checkpoint | the weights of a model, whole or in pieces |
-| `NAME.safetensors` | whole tensors |
-| `NAME.safetensors.index.json` | which of several such files each tensor is in |
-| a folder of `.safetensors` | whole tensors |
+They are read one tensor after the other, so that memory holds only one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, final
@@ -19,26 +14,20 @@ from typing import Any, NamedTuple, final
 import safetensors
 import torch
 
-from graphtrain.storage.encoding import TYPES
-from graphtrain.storage.manifest import Manifest, is_file_name, read_manifest
-from graphtrain.storage.pieces import Piece
-from graphtrain.storage.rank_files import joined_state, own_pieces, read_files_of
-from graphtrain.storage.regular import parsed_json, replace_file
-from graphtrain.storage.resharded import joined
+from graphtrain.storage.manifest import Manifest, read_manifest
+from graphtrain.storage.pieces import Piece, PieceFiles
+from graphtrain.storage.rank_files import read_state
+from graphtrain.storage.regular import replace_file
 from graphtrain.storage.state_files import Sections
 from graphtrain.storage.tensor_files import TENSOR_SUFFIX, header_of
+from graphtrain.storage.value_types import TYPES
 
-INDEX_SUFFIX = ".safetensors.index.json"
 _BY_TYPE = {name: dtype for dtype, name in TYPES.items()}
 
 
 @final
 class StoredTensor(NamedTuple):
-    """A tensor in files.
-
-    Attributes:
-        read: returns its values, of which a file is read then.
-    """
+    """A tensor in files, and a call that reads its values."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -53,24 +42,21 @@ class StoredTensor(NamedTuple):
 
 
 def stored_weights(path: Path, manifest: Manifest) -> tuple[Sections, Callable[[Any], StoredTensor | None]]:
-    """The state of a checkpoint of any number of ranks, in the memory of its files; and what makes of a part of it a
-    whole tensor, None for other values.
+    """The state of a checkpoint of any number of ranks; and what makes a whole tensor of a part, None of other values.
 
     Raises:
         CheckpointError: a file is missing, torn or altered, or does not hold the state.
     """
-    ranks = range(manifest.ranks if manifest.sharded else 1)
-    files = read_files_of(path, manifest, ranks, copied=None)
-    pieces = {name: files[name] for name in map(own_pieces, ranks) if name in files}
+    files = PieceFiles(path)
 
     def stored(value: Any) -> StoredTensor | None:
         if isinstance(value, Piece):
-            return StoredTensor(value.values.dtype, value.sharding.shape, lambda: joined(path, value, pieces))
+            return StoredTensor(value.like.dtype, value.sharding.shape, partial(files.part, value))
         if isinstance(value, torch.Tensor):
             return StoredTensor(value.dtype, tuple(value.shape), value.detach)
         return None
 
-    return joined_state(path, manifest.tensors, files, 0, None), stored
+    return read_state(path, manifest, [0], copied=None)[0], stored
 
 
 def weights_of_model(path: Path, model: str) -> dict[str, StoredTensor]:
@@ -111,39 +97,19 @@ def _bytes_of(tensors: Mapping[str, StoredTensor]) -> Iterator[bytes | memoryvie
 
 
 def open_weights(path: Path) -> dict[str, StoredTensor]:
-    """The tensors in files of weights, by name, of which nothing but the names is read yet.
-
-    Arguments:
-        path: a file or a folder as in the table above.
+    """The tensors in a file of safetensors, or in those of a folder, by name; nothing but the names is read yet.
 
     Raises:
         ValueError: it is no such file or folder; the text follows its name.
         OSError: a file cannot be read.
     """
-    if path.name.endswith(INDEX_SUFFIX):
-        return _of_files([path.parent / name for name in _indexed(path)])
-    if not path.is_dir():
-        return _of_files([path])
-    if files := sorted(path.glob(f"*{TENSOR_SUFFIX}")):
-        return _of_files(files)
-    raise ValueError(f"has no file {TENSOR_SUFFIX}")
-
-
-def _indexed(path: Path) -> list[str]:
-    index = parsed_json(path.read_bytes())
-    places = index.get("weight_map") if isinstance(index, dict) else None
-    if not isinstance(places, dict) or not all(
-        isinstance(name, str) and is_file_name(name) for name in places.values()
-    ):
-        raise ValueError("has no `weight_map` with the names of files")
-    return sorted({*places.values()})
-
-
-def _of_files(paths: Sequence[Path]) -> dict[str, StoredTensor]:
+    paths = sorted(path.glob(f"*{TENSOR_SUFFIX}")) if path.is_dir() else [path]
+    if not paths:
+        raise ValueError(f"has no file {TENSOR_SUFFIX}")
     tensors: dict[str, StoredTensor] = {}
-    for path in paths:
+    for each in paths:
         try:
-            file: Any = safetensors.safe_open(path, "pt")
+            file: Any = safetensors.safe_open(each, "pt")
             for name in file.keys():  # noqa: SIM118 - it is no mapping
                 if name in tensors:
                     raise ValueError(f"`{name}` is in another file too")
@@ -151,5 +117,5 @@ def _of_files(paths: Sequence[Path]) -> dict[str, StoredTensor]:
                 dtype, shape = _BY_TYPE[entry.get_dtype()], tuple(entry.get_shape())
                 tensors[name] = StoredTensor(dtype, shape, partial(file.get_tensor, name))
         except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"cannot be read as safetensors: {path.name}: {error}") from error
+            raise ValueError(f"cannot be read as safetensors: {each.name}: {error}") from error
     return tensors

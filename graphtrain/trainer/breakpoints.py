@@ -45,7 +45,7 @@ class Breakpoint:
         index, holds, request = self.index, self.holds, self.request
 
         def stop_before() -> int:
-            if holds():
+            if request not in requests and holds():  # one that waits for a save point is pending already
                 requests.post(request)
                 return index
             return transition()

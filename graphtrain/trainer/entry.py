@@ -13,10 +13,10 @@ from graphtrain.names import quoted, suggestion
 from graphtrain.program.horizon import other_horizons
 from graphtrain.program.requests import Return
 from graphtrain.resume.rank_resume import choose
-from graphtrain.resume.restore import Restored, ResumeOptions, repeated
+from graphtrain.resume.restore import Restored, ResumeOptions, repeated, restore
 from graphtrain.resume.setup_change import setup_changes, unexplained
+from graphtrain.state.generators import capture_random
 from graphtrain.state.objects import MISFITS
-from graphtrain.state.random import capture_random
 from graphtrain.state.weights import fitting
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.named import checkpoint_folder, existing_checkpoint
@@ -90,7 +90,8 @@ def go_back(run: LiveRun, request: Return) -> None:
     kept = {path: progress[path] for path in request.keep if path in progress}
     session.compiled.release()
     session.watch.stop()
-    session.enter(checkpoint, ResumeOptions(kept=kept), again=True)
+    session.compile_again()
+    restore(checkpoint, session, ResumeOptions(kept=kept))
     run.monitors.forget()
     run.drives(run.tracer)
     session.watch.load(seconds)  # this time was spent
@@ -115,7 +116,7 @@ def _resume(
         status: how far the run had trained; empty if unknown.
     """
     session, files, manifest = run.session, run.files, checkpoint.manifest
-    restored = session.enter(checkpoint, options)
+    restored = restore(checkpoint, session, options)
     is_ours = files is not None and files.owns(checkpoint)
     changes = _report(run, checkpoint, restored, options, status if is_ours else None)
     if files is not None:
@@ -157,10 +158,9 @@ def _report(
     session, files, manifest = run.session, run.files, checkpoint.manifest
     state, environment = session.compiled.state, session.environment
     different: list[str] = []
-    if files is not None and state.baseline is not None and environment is not None:
-        drift = checkpoint.sections.get("reachable", {})
+    if files is not None and state.snapshot is not None and environment is not None:
         changed = environment.changed_data(manifest)
-        different = setup_changes(files.setup_of(checkpoint), session.setup, state.baseline, drift, changed)
+        different = setup_changes(files.setup_of(checkpoint), session.setup, state.snapshot, changed)
     changes, facts = tuple(restored.changes), [restored.aside]
     lost, others = [*manifest.unknown, *restored.lost], [*restored.changes]
     if environment is not None:
@@ -192,7 +192,6 @@ def note_start(run: LiveRun, checkpoint: Checkpoint | None, *, is_as_saved: bool
     files, environment, setup = run.files, run.session.environment, run.session.setup
     run.unnoted = None
     if files is not None and environment is not None:
-        origin = environment.origin
         # Written once, and again when it differs: it may be long.
         known = files.setup_of(checkpoint) if checkpoint is not None and files.owns(checkpoint) else {}
         files.started(
@@ -201,7 +200,7 @@ def note_start(run: LiveRun, checkpoint: Checkpoint | None, *, is_as_saved: bool
                 "checkpoint": checkpoint.path.name if checkpoint else None,
                 **({"setup": setup} if setup != known else {}),
             },
-            {origin.difference_file: origin.difference} if origin.difference else {},
+            environment.files,
         )
         if not is_as_saved:
             run.writer.check()
@@ -256,11 +255,11 @@ def load_weights(run: LiveRun, named: str | Path, sources: Mapping[str, str], on
     if folder is not None and (folder / path.name).is_dir():
         path = folder / path.name  # where this rank sees the run directory
     path = existing_checkpoint(path, folder)
-    checkpoint = read_checkpoint(path, rank=world.rank, world_size=world.world_size, mesh=world.mesh)
+    checkpoint = read_checkpoint(path, rank=world.rank, world_size=world.world_size)
     if checkpoint.manifest.sharded or world.mesh:
         from graphtrain.resume.sharded import assembled  # which few runs need
 
-        checkpoint = assembled(checkpoint, objects.modules.values())
+        checkpoint, _ = assembled(checkpoint, objects.modules.values(), world.rank)
     saved = {name: checkpoint.sections["resources"].get(name) for name in checkpoint.sections["modules"]}
     states = {}
     for name in sources:

@@ -232,6 +232,10 @@ class LiveRun:
             SaveFailedError: the checkpoint cannot be written; or this is the end, so no save point can follow.
         """
         if self.files is None:
+            if askers:
+                self.notices.once("there is no run directory, so no checkpoint is written")
+            if self.is_replay:  # the run that it replays has saved
+                self.writer.saved |= dict.fromkeys(askers, "")
             return True
         if not self.writer.save(policy, values or {}, askers):
             if self.session.loop.ended:

@@ -19,7 +19,7 @@ from graphtrain.graph.registry import trains
 from graphtrain.outcome import Outcome
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import Request
-from graphtrain.state.modules import note_rates
+from graphtrain.state.optimizers import note_rates
 from graphtrain.trainer.debugging import users_frames
 from graphtrain.trainer.entry import go_back
 from graphtrain.trainer.live_run import LiveRun
@@ -100,32 +100,23 @@ def _recorded(run: LiveRun) -> None:
 
 def _save_or_stop(run: LiveRun) -> Answer:
     requests = run.requests
-    is_early = run.writer.comes_later()  # several ranks save between two batches if they can
-    if "save" in requests and not is_early and _save(run):
+    if "save" in requests and run.save(requests.policy, requests.values, requests.askers):
         requests.saved()
     if "stop" not in requests:
         return None
     if run.life.state == "running":
         run.life.go("ask_to_stop")
     # What could not be saved for the other request cannot be saved for this one.
-    if is_early or "save" in requests or not run.save(requests.stop_policy):
+    if "save" in requests or not run.save(requests.stop_policy):
         return None
     requests.clear()
     return Outcome.STOPPED
 
 
-def _save(run: LiveRun) -> bool:
-    if run.files is not None:
-        return run.save(run.requests.policy, run.requests.values, run.requests.askers)
-    run.notices.once("there is no run directory, so no checkpoint is written")
-    if run.is_replay:  # the run that it replays has saved
-        run.writer.saved |= dict.fromkeys(run.requests.askers, "")
-    return True
-
-
 def _reached(run: LiveRun) -> Answer:
+    if not run.save(run.requests.stop_policy):
+        return None  # as a stop, it waits for the next save point
     run.requests.clear()
-    run.save(run.requests.stop_policy)
     return Outcome.REACHED
 
 

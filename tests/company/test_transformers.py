@@ -275,7 +275,8 @@ def test_a_loader_of_ones_own_draws_what_it_draws_in_trainer(name: str, windows:
         def get_train_dataloader(self) -> Any:
             return LOADERS[name]()
 
-    given = {"eval_strategy": "epoch", "max_steps": 9, "gradient_accumulation_steps": windows}
+    given = {"max_steps": 9, "gradient_accumulation_steps": windows}
+    given |= {"eval_strategy": "epoch"} if name != "a stream" else {}  # of which nobody knows when an epoch ends
     expected = there(unaware, tmp_path, given=given, trainer_class=Subclass)
     graph, resources = setup(unaware(), arguments(tmp_path, **given), **data_for(unaware))
     resources["train_data"] = LOADERS[name]()

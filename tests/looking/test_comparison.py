@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from graphtrain.proof.comparison import compare
-from graphtrain.storage.encoding import Packed
+from graphtrain.storage.encoding import Encoded, SavedTensor
 from graphtrain.storage.state_files import state_digest
 
 SECTIONS = ["resources", "modules", "gradients", "optimizers", "progress", "slots", "metrics", "random"]
@@ -89,10 +89,10 @@ def test_causes_come_before_what_follows_from_them() -> None:
 
 def test_values_that_were_encoded_are_compared_with_their_tensors() -> None:
     """What a resource has been given since it was set up, such as the batch that a module keeps."""
-    packed = Packed("model.batch", b"a list of two", {"0": torch.zeros(2)})
-    comparison = compare({"reachable": {"batch": packed}}, {"reachable": {"batch": copy.deepcopy(packed)}})
+    encoded = Encoded("model.batch", [SavedTensor(torch.zeros(2), "0"), 1])
+    comparison = compare({"reachable": {"batch": encoded}}, {"reachable": {"batch": copy.deepcopy(encoded)}})
     assert (comparison.differences, comparison.tensors) == ([], 1)
-    other = {"batch": Packed("model.batch", b"a list of two", {"0": torch.ones(2)})}
-    assert [one.path for one in compare({"reachable": {"batch": packed}}, {"reachable": other}).differences] == [
+    other = {"batch": Encoded("model.batch", [SavedTensor(torch.ones(2), "0"), 1])}
+    assert [one.path for one in compare({"reachable": {"batch": encoded}}, {"reachable": other}).differences] == [
         "reachable/batch/0"
     ]

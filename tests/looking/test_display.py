@@ -385,7 +385,8 @@ ANYTHING = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=20)
+@pytest.mark.full
+@settings(max_examples=40)
 @given(ANYTHING, st.integers(1, 200))
 @example({**VALUES, "metrics": {"損失" * 40: 1.0, "é" * 300: float("nan"), "i": float("-inf")}}, 40)
 def test_anything_fits_on_four_lines_and_in_a_file(values: dict[str, Any], width: int) -> None:

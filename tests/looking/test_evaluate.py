@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from graphtrain import checkpoint_folder
 from tests.looking.conftest import Command
 from tests.looking.running import contents
+from tests.world import assert_same
 
 SCRIPT = """\
 import os
@@ -55,6 +56,12 @@ def setup(width: int = 1, lr: float = 0.1):
 if __name__ == "__main__":
     main(setup)
 """
+
+
+def predictions(folder: Path) -> dict[str, torch.Tensor]:
+    """The tensors of all batches."""
+    parts = [load_file(file) for file in sorted(folder.iterdir())]
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 @pytest.fixture
@@ -114,18 +121,17 @@ def test_predictions_are_written_beside_the_run(trained: Path, command: Command)
     best = checkpoint_folder(trained / "best")
     result = command("predict", "script.py", "--run-dir", "r")
     assert result.code == 0, result.err
-    file = trained / "predict" / best.name / "predictions.safetensors"
-    assert f"the run is finished: r/predict/{best.name}/predictions.safetensors" in result.err
-    written = load_file(file)
+    folder = trained / "predict" / best.name / "predictions"
+    assert f"the run is finished: r/predict/{best.name}/predictions" in result.err
+    written = predictions(folder)
     expected = torch.cat([output(best, "average", float(number))[:, 0] for number in range(5)])
     assert torch.equal(written["output"], expected)
     assert written["first"].tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
-    content = file.read_bytes()
     assert command("predict", "script.py", "--run-dir", "r").code == 0, "it was finished before"
-    assert file.read_bytes() == content
-    assert command("predict", "script.py", "--run-dir", "r", "-o", "again.safetensors").code == 0
-    assert Path("again.safetensors").read_bytes() == content, "another file is another prediction"
-    file.unlink()
+    assert_same(predictions(folder), written)
+    assert command("predict", "script.py", "--run-dir", "r", "-o", "again").code == 0
+    assert_same(predictions(Path("again")), written)
+    shutil.rmtree(folder)
     result = command("predict", "script.py", "--run-dir", "r")
     assert (result.code, "was predicted before, and is gone" in result.err) == (2, True)
     shutil.rmtree(trained / "predict")
@@ -172,7 +178,7 @@ def test_what_is_there_is_not_overwritten(trained: Path, command: Command) -> No
     Path("script.jsonl").touch()
     for words, fragment in (
         (("predict", "script.py", "-o", "script.jsonl"), "exists; a file is never overwritten"),
-        (("predict", "script.py", "-o", "p.csv"), "the name must end in .safetensors or .jsonl"),
+        (("predict", "script.py", "-o", "p.csv"), "must end in .jsonl, or be a folder"),
         (("test", "script.py"), "does not hold the rows of tests"),
     ):
         (trained / "test.jsonl").write_text("mine\n")

@@ -107,7 +107,7 @@ ODD = {
     "other types": '{"state": 1, "graph": [], "position": {}, "snapshot": {"step": "x", "metrics": 3, "window": [1]}}',
     "commands to the terminal": r'{"state": "\u001b[2J[red]", "checkpoint": "\n", "host": "\u001b[2J", "digest": "\r"}',
     **{f"loss {number}": f'{{{STOPPED}, "metrics": {{"loss": {number}}}, "elapsed_seconds": {number}}}'
-       for number in ("NaN", "Infinity", "-Infinity", '"nan"', "1")},
+       for number in ('"nan"', '"inf"', "1")},
 }  # fmt: skip
 
 
@@ -121,10 +121,8 @@ def test_an_odd_status_is_shown_as_far_as_it_goes(content: str, folder: Path, co
         assert all(line.isprintable() for line in result.out.splitlines()) and len(result.out) < 2000
         plain = command(*words, "--json").out
         json.loads(plain, parse_constant=lambda token: pytest.fail(f"{token} is no JSON"))
-        for number in re.findall(r'"loss": "?(\w+|-Infinity)', content):
-            shown = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}.get(number, number)
-            assert f"loss {shown}" in result.out
-            assert f'"loss": {json.dumps(1 if shown == "1" else shown)}' in plain
+        for number in re.findall(r'"loss": ("?\w+"?)', content):
+            assert "loss " + number.strip('"') in result.out and f'"loss": {number}' in plain
 
 
 def test_a_process_that_is_gone(folder: Path, command: Command) -> None:
@@ -276,13 +274,12 @@ def test_a_run_that_fails_before_it_begins_is_listed(place: str, tiny: Path, com
     assert rows(command("ls").out)[1][1:3] == ["finished", "step 1, epoch 0.25, batch 1/4"]
 
 
-def test_a_start_that_fails_leaves_the_status_of_a_run_and_of_another_program(tiny: Path, command: Command) -> None:
+def test_a_start_that_fails_leaves_the_status_of_a_run(tiny: Path, command: Command) -> None:
     (tiny / "tiny.py").write_text("raise ValueError")
     (tiny / "r").mkdir()
-    for text in ('{"colour": "red"}', '{"state": "stopped", "position": "step"}'):
-        (tiny / "r" / "status.json").write_text(text)
-        assert command("run", "tiny.py", "--quiet", "--run-dir", "r").code == 1
-        assert (tiny / "r" / "status.json").read_text() == text
+    (tiny / "r" / "status.json").write_text(text := '{"state": "stopped", "position": "step"}')
+    assert command("run", "tiny.py", "--quiet", "--run-dir", "r").code == 1
+    assert (tiny / "r" / "status.json").read_text() == text
 
 
 def test_no_runs(folder: Path, command: Command) -> None:

@@ -257,7 +257,7 @@ def state_of(trainer: Trainer) -> str:
 
 
 def cut(case: Case, folder: Path, positions: Sequence[int] | None, edit: Edit = same) -> list[tuple[int, str]]:
-    """The transitions after which a stop and a resume lead elsewhere than the run that was not cut, and where.
+    """The transitions after which a save and a resume lead elsewhere than the run that was not cut, and where.
 
     Arguments:
         positions: the transitions. None: all of them.
@@ -269,9 +269,9 @@ def cut(case: Case, folder: Path, positions: Sequence[int] | None, edit: Edit = 
     expected, wrong = (run.digest(), state_of(run)), []
     for number in positions or range(1, count):
         first = trainer_of(case, edit, run_dir=folder / f"{number}")
-        place = first.advance(number)
-        before = first.digest()
-        first.save()
+        first.advance(number)
+        first.save()  # several ranks train on to the end of the window
+        place, before = first.position, first.digest()
         again = trainer_of(case, edit, run_dir=folder / f"{number}")
         again.advance(0)
         if again.digest() != before or again.position != place:

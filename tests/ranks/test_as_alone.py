@@ -213,7 +213,10 @@ def overlaid(name: str, every: int) -> World:
     match name:
         case "distill":
             options |= {"teacher": lambda: nn.Linear(6, 3).double(), "training_step": distilled}
-            options |= {"teacher_step": lambda: lambda model, batch: model(batch[0])}
+            options |= {
+                "teacher_step": lambda: lambda model, batch: model(batch[0]),
+                "validation_step": lambda: loss_of,
+            }
         case "plateau":
             options["scheduler"] = lambda optimizer: torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
         case "val_guided":

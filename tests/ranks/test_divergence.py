@@ -212,7 +212,7 @@ def test_weights_that_one_rank_changes_alone_are_found_without_a_save() -> None:
     graph = PLAN.graph().insert("perturb", perturb, after="zero_grad", reads={"step": "step.steps"})
     for error in run_with(graph, by_rank=True):
         assert kind_of(error) == "RanksDivergedError"
-        assert "ranks differ in `model.counts`: " in str(error) and " on rank 0, 2; " in str(error)
+        assert "ranks differ in `model.counts`: " in str(error) and " on rank 0; " in str(error)
 
 
 def test_a_sparse_gradient_is_named() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Partial
@@ -16,11 +17,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from graphtrain import CheckpointError, UsageError
 from graphtrain.ranks import sharded
-from graphtrain.storage.manifest import read_manifest
-from graphtrain.storage.pieces import Sharding
-from graphtrain.storage.rank_files import read_state
-from graphtrain.storage.resharded import pieces_of, read_resharded
-from tests.ranks.sharded import Case, leg
+from graphtrain.storage.pieces import Piece, PieceFiles, Sharding, file_of_pieces
 
 
 @pytest.fixture(autouse=True)
@@ -38,32 +35,27 @@ def test_the_parts_of_ranks_are_the_chunks_of_torch(rows: int, ranks: int, dimen
     empty = whole.narrow(dimension, 0, 0)
     for part, chunk in itertools.zip_longest(parts, torch.chunk(whole, ranks, dimension), fillvalue=empty):
         assert torch.equal(part, chunk)
-    assert torch.equal(held.joined(parts), whole)
-    with pytest.raises(ValueError, match="its parts make a tensor of shape"):
-        held.joined([*parts, torch.ones(1, 5) if not dimension else torch.ones(5, 1)])
 
 
-def shorten(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-5])
-
-
-def test_any_number_of_ranks_reads_its_parts_of_what_one_has_saved(tmp_path: Path) -> None:
-    leg(Case(every=2, samples=12, epochs=1), tmp_path, 1)
-    path = max((tmp_path / "checkpoints").glob("*-step-*"))
-    manifest = read_manifest(path)
-    saved = list(pieces_of(read_state(path, manifest, [0])[0]))
-    for count in (2, 3):
-        states = [read_resharded(path, manifest, [0], rank, count, ())[0] for rank in range(count)]
-        for pieces in zip(saved, *map(pieces_of, states), strict=True):
-            assert torch.equal(torch.cat([piece.values for piece in pieces[1:]]), pieces[0].values)
-    with pytest.raises(CheckpointError, match=r"over a mesh of \(1,\), and those of now over one of \(1, 1\)"):
-        read_resharded(path, manifest, [0], 0, 1, (1, 1))
-    (file,) = path.glob("rank.*.sharded.safetensors")
-    damages: dict[Callable[[Path], None], str] = {shorten: "is damaged", Path.unlink: "cannot be read"}
-    for damage, message in damages.items():
-        damage(file)
-        with pytest.raises(CheckpointError, match=message):
-            read_resharded(path, manifest, [0], 0, 2, ())
+@pytest.mark.parametrize("dimension", [0, 1, None])
+@pytest.mark.parametrize("saved", [1, 2, 4])
+def test_any_number_of_ranks_reads_its_parts_of_what_others_have_saved(
+    saved: int, dimension: int | None, tmp_path: Path
+) -> None:
+    whole, files = torch.randn(7, 5), PieceFiles(tmp_path)
+    sharding = Sharding((7, 5), (5, 1), dimension, (saved,))
+    for rank in range(saved):
+        tensors = {"model/weight": sharding.part(whole, rank).contiguous()}
+        safetensors.torch.save_file(tensors, tmp_path / file_of_pieces(rank))
+    piece = Piece(whole.new_empty(0), sharding, name="model/weight")
+    assert torch.equal(files.part(piece), whole)
+    for count in (1, 2, 3, 4, 9):
+        held = Sharding((7, 5), (5, 1), dimension, (count,))
+        for rank in range(count):
+            assert torch.equal(files.part(piece, rank, count), held.part(whole, rank))
+    (tmp_path / file_of_pieces(0)).unlink()
+    with pytest.raises(CheckpointError, match="the parts of `model/weight` cannot be read"):
+        PieceFiles(tmp_path).part(piece)
 
 
 # ---- a rank of four, in two replicas of two shards, which talks to nobody

@@ -16,7 +16,7 @@ import torch
 from graphtrain import Trainer
 from tests.world import World, cross_entropy, small_fit, small_model, world
 
-MANIFEST, PROGRESS, WEIGHTS = "manifest.msgpack", "progress.msgpack", "model.safetensors"
+MANIFEST, PROGRESS, WEIGHTS = "manifest.msgpack", "state.msgpack", "model.safetensors"
 
 
 def saving(values: Mapping[int, float] | None = None, *, epochs: int = 3, **checkpoint: Any) -> World:

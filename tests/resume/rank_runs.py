@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from graphtrain import Graph, Loader, Outcome, Trainer
-from graphtrain.ranks import Alone, Ranks, using_ranks
+from graphtrain.ranks import Ranks, using_ranks
 from tests.fake_ranks import run_ranks
 
 BATCHES, VALIDATION = 11, 3
@@ -116,5 +116,5 @@ def run(
 
     if world_size > 1:
         return run_ranks(world_size, program, seed)
-    with using_ranks(Alone()):
-        return [program(Alone())]
+    with using_ranks(Ranks()):
+        return [program(Ranks())]

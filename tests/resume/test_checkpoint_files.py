@@ -21,13 +21,13 @@ import torch
 from graphtrain import CheckpointError
 from graphtrain.storage import rank_files, tensor_files
 from graphtrain.storage.background import Background, largest_first
-from graphtrain.storage.checkpoint import SavedCheckpoint, read_checkpoint, write_folder
+from graphtrain.storage.checkpoint import new_folder, read_checkpoint, write_manifest
 from graphtrain.storage.encoding import Tensors, UnsaveableError
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.rank_files import Slim, manifest_of, write_file, write_files
-from graphtrain.storage.regular import checksum_of, parsed_json, replace_file, temporary_name, write_pieces
-from graphtrain.storage.sharing import Sharing
-from graphtrain.storage.state_files import StagedState, split, state_digest
+from graphtrain.storage.regular import checksum_of, replace_file, temporary_name, write_pieces
+from graphtrain.storage.sharing import EqualParts
+from graphtrain.storage.state_files import StagedState, local_of, state_digest
 from graphtrain.storage.tensor_files import Layout, StagingBuffers, read_tensors, stage
 from tests.world import assert_same
 
@@ -58,44 +58,40 @@ def save(path: Path, count: int = 3, slim: Slim | None = None) -> Manifest:
     """Write a checkpoint as so many ranks do; the facts of each have its number."""
     states = [StagedState(state_of(rank), {}, StagingBuffers()) for rank in range(count)]
     summaries = [state.summary for state in states]
-    sharing = Sharing.of(states[0], summaries)
+    common = EqualParts.of(states[0], summaries)
 
-    def write(folder: Path) -> Manifest:
+    with new_folder(path, Event()) as folder:
         reports = [
-            {"files": write_files(folder, rank, each, sharing, slim), "own": {"unknown": [f"of {rank}"]}}
+            {"files": write_files(folder, rank, each, common, slim), "own": {"unknown": [f"of {rank}"]}}
             for rank, each in enumerate(states)
         ]
-        return manifest_of(Manifest(**FACTS), states[0], sharing, summaries, reports, slim)
-
-    return write_folder(path, write, Event())
+        manifest = manifest_of(Manifest(**FACTS), states[0], common, summaries, reports, slim)
+        write_manifest(folder, manifest)
+    return manifest
 
 
 def test_what_is_in_which_file(tmp_path: Path) -> None:
     """What is the same is written by rank 0."""
     folder = tmp_path / "000001-step-1"
     manifest = save(folder)
-    assert manifest.tensors == {
-        "model": {"weight": "model.safetensors", "bias": "model.safetensors"},
-        "rank": {"w": "rank.safetensors"},
-        "slots": {"loss": "slots.safetensors"},
-    }
+    assert manifest.tensors == {}, "each is in the file of its resource"
     own = [f"rank.{rank:05d}.{suffix}" for rank in range(3) for suffix in ("safetensors", "msgpack")]
-    shared = ["progress.msgpack", *{name for file in manifest.tensors.values() for name in file.values()}]
+    shared = ["state.msgpack", "model.safetensors", "rank.safetensors", "slots.safetensors"]
     written = {path.name for path in folder.iterdir()} - {"manifest.msgpack"}
     assert written == set(manifest.files) == {*own, *shared}
     names = {
         name: {section: [*parts] for section, parts in msgpack.unpackb((folder / name).read_bytes()).items()}
-        for name in ("progress.msgpack", "rank.00001.msgpack")
+        for name in ("state.msgpack", "rank.00001.msgpack")
     }
     assert names == {
-        "progress.msgpack": {
+        "state.msgpack": {
             "resources": ["model"], "gradients": ["model"], "progress": ["step"], "reachable": [], "slots": ["loss"],
         },
         "rank.00001.msgpack": {
             "resources": ["rank", "task"], "progress": ["next"], "reachable": ["task"], "slots": ["batch"],
         },
     }  # fmt: skip
-    assert manifest.ranks == 3 and manifest.own_drift
+    assert manifest.ranks == 3 and manifest.differing == "`model.mean` and what has changed since `setup`"
     assert manifest.own == [{"unknown": [f"of {rank}"]} for rank in range(3)]
     assert manifest.digest == hashlib.sha256(" ".join(manifest.digests).encode()).hexdigest()
     assert len(set(manifest.digests)) == 3
@@ -151,15 +147,14 @@ def test_another_number_of_ranks_reads_what_it_needs(
 def test_a_tensor_that_a_file_lacks_and_a_file_that_is_not_listed_are_named(tmp_path: Path) -> None:
     path = tmp_path / "000001-step-1"
     manifest = save(path)
-    places = {**manifest.tensors, "model": {"weight": "slots.safetensors"}}
-    with pytest.raises(CheckpointError) as refused:
-        rank_files.read_state(path, Manifest(**{**vars(manifest), "tensors": places}), [0])
-    assert str(refused.value) == f"{path}: `slots.safetensors` has no tensor `weight` of `model`"
-    for missing in ("progress.msgpack", "model.safetensors"):
+    for missing, message in (
+        ("state.msgpack", "the manifest lists no file `state.msgpack`"),
+        ("model.safetensors", "state.msgpack: resources/model: "),
+    ):
         files = {name: entry for name, entry in manifest.files.items() if name != missing}
         with pytest.raises(CheckpointError) as refused:
             rank_files.read_state(path, Manifest(**{**vars(manifest), "files": files}), [0])
-        assert str(refused.value) == f"{path}: the manifest lists no file `{missing}`"
+        assert str(refused.value).startswith(f"{path}: {message}")
 
 
 def test_a_file_is_written_in_pieces_and_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,16 +252,25 @@ def test_a_digest_sees_what_is_no_tensor_and_whose_a_tensor_is() -> None:
     swapped = {"model": BASE["resources"]["other"], "other": BASE["resources"]["model"]}
     digests = [state_digest({**BASE, **other}) for other in ({}, {"progress": progress}, {"resources": swapped})]
     assert len({*digests}) == 3
-    assert split(BASE).with_sections({"progress": progress}).digest == digests[1]
 
 
-def test_a_digest_of_a_part_of_a_section_counts_what_other_sections_refer_to_anew() -> None:
+def test_what_is_local_is_saved_and_is_not_in_the_digest(tmp_path: Path) -> None:
     tensor, other = torch.ones(2), torch.zeros(2)
-    progress = {"observer": {"seen": [torch.ones(1), other]}, "source": {"rest": [tensor, other]}}
-    sections = {**BASE, "progress": progress, "slots": {"batch": tensor, "pool": [other, tensor]}}
-    essential = {"progress": {"source": progress["source"]}}
-    staged = StagedState(sections, essential, StagingBuffers())
-    assert staged.summary.digest == state_digest({**sections, **essential})
+    fired = {"steps": 1, "seconds": 2.0}
+    progress = {"observer": {"seen": [torch.ones(1), other]}, "source": {"fired": fired, "time": 3}}
+    rest: State = {"metrics": {"loss": {"sum": other}}, "slots": {"pool": [other, tensor]}}
+    sections: State = {**BASE, **rest, "progress": progress}
+    essential: State = {**sections, "progress": {"source": {"fired": {"steps": 1}}}, "metrics": {}}
+    staged = StagedState(essential, local_of(sections, essential), StagingBuffers())
+    assert staged.digest({}) == staged.summary.digest == state_digest(essential) != state_digest(sections)
+    path = tmp_path / "000001-step-1"
+    common = EqualParts()
+    with new_folder(path, Event()) as folder:
+        report = {"files": write_files(folder, 0, staged, common)}
+        manifest = manifest_of(Manifest(**FACTS), staged, common, [], [report])
+        write_manifest(folder, manifest)
+    assert manifest.digest == staged.digest({}) and "local.safetensors" in manifest.files
+    assert_same(read_checkpoint(path).sections, sections)
 
 
 def test_what_was_laid_out_is_read_by_the_library_and_into_memory_of_its_own(tmp_path: Path) -> None:
@@ -304,10 +308,6 @@ def test_a_file_without_a_header_is_refused(data: bytes, tmp_path: Path) -> None
 
 
 # ---- writing
-
-
-def test_numbers_that_json_does_not_have_are_texts() -> None:
-    assert parsed_json("[NaN, Infinity, -Infinity, 1.5, 2]") == ["nan", "inf", "-inf", 1.5, 2]
 
 
 @pytest.mark.parametrize("flush", [False, True])
@@ -385,50 +385,3 @@ def test_a_job_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KeyError):
         job.result()
     assert job.is_over and told.wait(60)
-
-
-# ---- manifests
-
-
-def test_what_few_checkpoints_need_is_written_only_there() -> None:
-    table = Manifest().as_plain()
-    assert table["format"] == 1 and table["epoch"] == 0 and table["tensors"] == {}
-    omitted = {
-        "clock_of": "a", "clocks": {"a": 1.0}, "replaces": 2, "not_finite": "a", "ranked": {"a": None},
-        "hyper_parameters": {}, "hyper_parameters_in_force": {}, "window_ranks": 2, "ranks": 2, "digests": ["a"],
-        "own": [{}], "own_drift": True, "saved_by": {"a": ""}, "returns": 1,
-    }  # fmt: skip
-    assert not table.keys() & omitted.keys()
-    for name, value in omitted.items():
-        assert Manifest(**{name: value}).as_plain()[name] == value
-
-
-def saved(**facts: Any) -> SavedCheckpoint:
-    return SavedCheckpoint(Path("000001-step-1"), Manifest(**facts), {}, "cpu")
-
-
-INNER = {"clock_of": "stage", "position": "stage/step"}
-LEADS: list[tuple[dict[str, Any], dict[str, Any], bool]] = [
-    ({"step": 1, "epoch": 0.5}, {"step": 1, "epoch": 0.5}, True),
-    ({"step": 1, "epoch": 0.5}, {"step": 2, "epoch": 0.5}, True),
-    ({"step": 2, "epoch": 0.5}, {"step": 1, "epoch": 0.5}, False),
-    ({"step": 1, "epoch": 1}, {"step": 2, "epoch": 0.5}, False),
-    ({"metrics_bytes": 5}, {"metrics_bytes": 5}, True),
-    ({"metrics_bytes": 5}, {"metrics_bytes": 4, "step": 9}, False),
-    # In one stage, by its own steps; in another, by the clocks around it.
-    ({**INNER, "clocks": {"a": 1}, "step": 3}, {**INNER, "clocks": {"a": 1}, "step": 2}, False),
-    ({**INNER, "clocks": {"a": 1}, "step": 3}, {**INNER, "clocks": {"a": 1}, "step": 3}, True),
-    ({**INNER, "clocks": {"a": 1}, "step": 3}, {**INNER, "clocks": {"a": 2}, "step": 1}, True),
-    ({**INNER, "clocks": {"a": 2}, "step": 1}, {**INNER, "clocks": {"a": 1}, "step": 3}, False),
-    ({**INNER, "clocks": {"a": 1}, "step": 3}, {**INNER, "clocks": {"a": 1}, "step": 2, "position": "stage"}, True),
-    # Which training it is in is not known where no clock is around it.
-    ({**INNER, "clocks": {}, "step": 3}, {**INNER, "clocks": {}, "step": 2}, True),
-    ({"step": 3}, {**INNER, "clocks": {"a": 1}, "step": 2}, True),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("older", "newer", "leads"), LEADS)
-def test_whether_a_run_came_from_one_checkpoint_to_another(
-    older: dict[str, Any], newer: dict[str, Any], leads: bool
-) -> None:
-    assert saved(**older).leads_to(saved(**newer)) is leads

@@ -249,9 +249,11 @@ def test_many_cuts_are_exact(name: str, tmp_path: Path) -> None:
     "name", [*POSITIONS][:1] + [pytest.param(name, marks=pytest.mark.full) for name in [*POSITIONS][1:]]
 )
 def test_a_position_in_validation_is_exact(name: str, tmp_path: Path) -> None:
-    """Restored for the next validation too, where the cut is outside of one: in training, and in a second one."""
-    it = reading(lambda: {"train_data": POSITIONS[name](), "val_data": POSITIONS[name]()})
-    assert_exact(it, tmp_path, [53, 66] if name == "told at the beginning" else [33, 53, 66])
+    """Restored for the next validation too, where the cut is outside of one, or before the first batch of one."""
+    it = reading(
+        lambda: {"train_data": POSITIONS[name](), "val_data": POSITIONS[name]()}, setting("finish", after="3 epochs")
+    )
+    assert_exact(it, tmp_path, [33, 53, 60, 66])
 
 
 # ---- settings of what fetches batches
@@ -341,8 +343,9 @@ def test_a_run_in_pieces_is_the_run_in_one() -> None:
     [
         lambda: DataLoader(kinds.Samples(), 2, sampler=kinds.CountingSampler(), num_workers=1),
         lambda: Loader(kinds.LazilySeeded(), 2, shuffle=True, num_workers=1),
+        lambda: Loader(kinds.Samples(), 2, sampler=kinds.Adaptive(), num_workers=2),
     ],
-    ids=["a sampler that counts", "a lazy generator"],
+    ids=["a sampler that counts", "a lazy generator", "a sampler that adapts"],
 )
 def test_a_run_in_pieces_with_workers_is_the_run_in_one(made: Made) -> None:
     assert_same_in_pieces(made)
@@ -383,6 +386,26 @@ def test_with_workers_the_state_of_torchdatas_loader_is_taken_where_it_is_asked_
     for until in ("5 batches", None):
         it.trainer(tmp_path).run(until=until)
     assert step.batches == seen, "nothing here is drawn by workers"
+
+
+def test_what_data_caches_is_stored_once(tmp_path: Path) -> None:
+    """Once it does not change any more; an epoch is drawn again from it all the same."""
+
+    class Cached(kinds.Samples):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cache: dict[int, torch.Tensor] = {}
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            if index not in self.cache:
+                self.cache[index] = torch.rand(10_000)
+            return self.cache[index][:1].clone()
+
+    it = reading(lambda: DataLoader(Cached(), 2, shuffle=True))
+    it.trainer(tmp_path / "size").run(until="10 batches")
+    newest = max((tmp_path / "size" / "checkpoints").iterdir())
+    assert 1 < sum(file.stat().st_size for file in newest.iterdir()) / (kinds.COUNT * 40_000) < 1.2
+    assert_exact(it, tmp_path, at=2)
 
 
 def test_a_node_that_is_replaced_in_mid_epoch_leaves_data_as_it_is() -> None:
@@ -439,7 +462,7 @@ def assert_exact_in_a_way(way: str, kind: str, folder: Path, cuts: int) -> None:
     edit = setting("next_batch", combine="in_turn") if way == "in turn" else lambda graph: graph
     it = reading(lambda: {"train_data": WAYS[way](SINGLE[kind])}, edit=edit)
     if way not in ("in a tuple", "in turn") and kind in ("own state", "StatefulDataLoader"):
-        with pytest.raises(DataError, match="keeps its own position, which is undefined"):
+        with pytest.raises(DataError, match="keeps its own position, which an epoch"):
             assert_exact(it, folder, cuts)
     else:
         assert_exact(it, folder, cuts)

@@ -43,9 +43,9 @@ def test_batches_are_those_of_torchs_loader(options: dict[str, Any]) -> None:
     assert len(loader) == len(theirs)
     assert_same([*loader], [*theirs])
     epoch = loader.epoch(0)
-    assert epoch.length == len(theirs)
+    assert len(epoch) == len(theirs)
     counts = [len(batch[1]) if isinstance(batch, tuple) else batch.numel() for batch in theirs]
-    assert [epoch.samples(number) for number in range(epoch.length)] == counts
+    assert [epoch.samples(number) for number in range(len(epoch))] == counts
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 11, 12, None])
@@ -55,7 +55,7 @@ def test_an_epoch_from_anywhere_is_the_rest_of_it(size: int | None, drop_last: b
     drop_last = drop_last and size is not None
     loader = Loader(range(11), size, shuffle, drop_last=drop_last, seed=2)
     everything = plain(loader.batches(1))
-    assert len(everything) == len(loader) == loader.epoch(1).length
+    assert len(everything) == len(loader) == len(loader.epoch(1))
     order = everything if size is None else [index for batch in everything for index in batch]
     assert len({*order}) == len(order) and ({*order} == {*range(11)} or drop_last)
     assert (order == sorted(order)) is not shuffle or len(order) < 2

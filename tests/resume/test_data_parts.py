@@ -10,7 +10,7 @@ import signal
 import time
 import types
 from collections import UserDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
@@ -18,25 +18,14 @@ import torch
 
 from graphtrain import Loader, UsageError
 from graphtrain.data import workers
-from graphtrain.data.batch import mapped, move, sample_counter, tensors_held, tensors_of, trace
-from graphtrain.data.shares import Share, Shared, Window, Windows, planned_rounds, round_size
-from graphtrain.data.source import Ordered, source_of
+from graphtrain.data.batch import move, sample_counter, tensors_held, tensors_of, trace
+from graphtrain.data.shares import Share, Shared, round_size
+from graphtrain.data.source import Numbered, source_of
 from graphtrain.kind.batch_limit import BatchLimit
 
 # ---- shares of ranks
 
 BATCHES, SIZE = 23, 3
-
-
-class Moved(Windows):
-    """A window that the test moves."""
-
-    def __init__(self, size: int | None) -> None:
-        super().__init__()
-        self.size, self.count = size, 0
-
-    def __call__(self) -> list[Window]:
-        return [] if self.size is None else [Window(self.size - self.count, self.size)]
 
 
 class Counted:
@@ -59,90 +48,54 @@ def counted_loader(**keywords: Any) -> Loader:
 EXPECTED = [batch.tolist() for batch in counted_loader().batches(1)]
 
 
-def share_of(loader: Loader, rank: int, world_size: int, first: int, windows: Windows) -> Share:
-    numbered = Ordered(loader, 0).numbered(1)
-    return Share(numbered, numbered.length, rank, world_size, first, windows, loader)
+def share_of(loader: Loader, world_size: int) -> Share:
+    return Share(loader, loader.epoch(1), BATCHES, world_size)
 
 
-def consumed(
-    loaders: list[Loader], first: int, windows: Moved, steps_early: Iterator[bool]
-) -> tuple[list[Any], list[int]]:
-    """All batches from one on, in the order of their numbers, and the sizes of the windows that were stepped."""
-    shares = [share_of(loader, rank, len(loaders), first, windows) for rank, loader in enumerate(loaders)]
-    batches, stepped = [], []
+def sizes(world_size: int, window: int | None, first: int, is_early: Callable[[], bool]) -> Iterator[tuple[int, int]]:
+    """The rounds of an epoch from one on, where windows of this size may be stepped before they are full."""
+    count = 0
     while first < BATCHES:
-        size = round_size(first, BATCHES, len(loaders), windows())
-        for rank, share in enumerate(shares):
-            share.begin_round(first, size)
-            if rank < size:
-                batches.append(next(share).tolist())
+        size = round_size(first, BATCHES, world_size, [] if window is None else [window - count])
+        yield first, size
         first += size
-        windows.count += size
-        if windows.size is not None and (windows.count >= windows.size or next(steps_early) or first == BATCHES):
-            stepped.append(windows.count)
-            windows.count = 0
-    return batches, stepped
+        count += size
+        if window is not None and (count >= window or is_early()):
+            count = 0
 
 
 @pytest.mark.first(3)
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_every_batch_is_loaded_once_from_any_place(world_size: int) -> None:
-    for size, first in ((None, 0), (1, 5), (4, 0), (6, 5), (6, 22), (100, 5)):
+    choose = random.Random(world_size)
+    for window, first, early in ((None, 0, 0), (1, 5, 0), (4, 0, 0), (6, 5, 0), (6, 22, 0), (100, 5, 0), (5, 0, 0.3)):
         loaders = [counted_loader() for _ in range(world_size)]
-        batches, stepped = consumed(loaders, first, Moved(size), itertools.repeat(False))
+        shares, batches = [share_of(loader, world_size) for loader in loaders], list[Any]()
+        for number, size in sizes(world_size, window, first, lambda early=early: choose.random() < early):  # type: ignore[misc]
+            batches += [shares[rank].batch(number + rank).tolist() for rank in range(size)]
         assert batches == EXPECTED[first:]
         assert sum(loader.dataset.loaded for loader in loaders) == sum(map(len, batches)), "nothing in vain"
-        if size is not None:
-            rest = (BATCHES - first) % size
-            assert stepped == [size] * ((BATCHES - first) // size) + [rest] * (rest > 0)
-    choose = random.Random(world_size)  # windows that are stepped early lose nothing
-    steps_early = iter(lambda: choose.random() < 0.3, None)
-    assert consumed([counted_loader() for _ in range(world_size)], 0, Moved(5), steps_early)[0] == EXPECTED
 
 
 @pytest.mark.parametrize("count", [0, pytest.param(1, marks=pytest.mark.full)])
-def test_a_rank_loads_again_from_a_round_that_was_not_planned(count: int) -> None:
-    share = share_of(counted_loader(num_workers=count), 1, 2, 0, windows := Moved(4))
-    first = 0
-    for windows.count in [0, 2, 0, 2, 3, 0, 2, 0]:  # three in the second window, one in the fourth round
-        size = round_size(first, BATCHES, 2, windows())
-        share.begin_round(first, size)
-        if size > 1:
-            assert next(share).tolist() == EXPECTED[first + 1]
-        first += size
-        if first == 10:
+def test_a_rank_loads_again_from_a_round_that_has_no_batch_for_each(count: int) -> None:
+    share = share_of(counted_loader(num_workers=count), 2)
+    for number in (1, 3, 4, 6, 8, 9):
+        assert share.batch(number).tolist() == EXPECTED[number]
+        if number == 6:
             share.release()
     share.release()
 
 
-@pytest.mark.parametrize(
-    ("rounds", "windows"),
-    [
-        ([(0, 2), (2, 2), (4, 1)], []),
-        ([(0, 2), (2, 1), (3, 2)], [Window(3, 3)]),
-        ([(0, 1), (1, 2), (3, 1), (4, 1)], [Window(1, 3)]),
-        ([(0, 1), (1, 1), (2, 1), (3, 1), (4, 1)], [Window(2, 2), Window(1, 2)]),
-        ([(0, 2), (2, 2), (4, 1)], [Window(0, 2)]),
-    ],
-)
-def test_rounds_planned_for_two_ranks(rounds: list[tuple[int, int]], windows: list[Window]) -> None:
-    assert list(planned_rounds(0, 5, 2, windows)) == rounds
-
-
 @pytest.mark.parametrize(("limit", "numbers"), [(None, [0, 1, 2, 3, 4]), (3, [0, 1, 2]), (9, [0, 1, 2, 3, 4])])
 def test_a_share_ends_with_the_limit(limit: int | None, numbers: list[int]) -> None:
-    found: list[Any] = []
-    for rank in range(2):
-        source = Shared(Ordered(Loader(range(10), 2), 0), rank, 2, BatchLimit(limit), Windows())
-        opened = source.open(0)
-        share: Any = opened.batches
-        assert (opened.length, opened.state, share.end) == (5, {}, len(numbers))
-        for first in range(0, len(numbers), 2):
-            share.begin_round(first, min(2, len(numbers) - first))
-            if first + rank < len(numbers):
-                found.append(next(share).tolist())
-        assert source.release(share) is False
-    assert sorted(found) == [[2 * number, 2 * number + 1] for number in numbers]
+    source = Shared(Numbered(Loader(range(10), 2), 0), 2, BatchLimit(limit))
+    opened = source.open(0)
+    assert (opened.length, opened.state, opened.batches.end) == (len(numbers), {}, len(numbers))
+    assert [opened.batches.batch(number).tolist() for number in numbers[1::2]] == [
+        [2 * number, 2 * number + 1] for number in numbers[1::2]
+    ]
+    assert source.release() is False
 
 
 # ---- batches
@@ -204,7 +157,7 @@ def test_what_moves_itself_does_and_what_cannot_be_made_again_is_refused() -> No
     assert type(moving) is Moving and moving.was_moved and moving.inputs.device.type == "meta" and name == "a"
     assert sequence.data.device.type == "meta" and sequence.batch_sizes.device.type == "cpu"
     with pytest.raises(UsageError, match="a batch of type OfOwnWords cannot be made again: the type takes no dict"):
-        mapped(OfOwnWords(inputs=1), lambda leaf: leaf)
+        move(OfOwnWords(inputs=1), torch.device("meta"))
 
 
 @pytest.mark.parametrize(
@@ -319,8 +272,8 @@ def test_a_worker_ignores_its_end_while_the_run_lives(monkeypatch: pytest.Monkey
     called: list[int] = []
     monkeypatch.setattr(workers.signal, "signal", lambda *given: handlers.append(given))
     monkeypatch.setattr(workers.os, "kill", lambda *given: killed.append(given))
-    workers.WorkerStart(called.append)(3)
-    workers.WorkerStart(None)(4)
+    workers.start_worker(called.append, 3)
+    workers.start_worker(None, 4)
     (number, handler), _ = handlers
     assert called == [3] and number is signal.SIGTERM
     for parent, ends in (

@@ -121,7 +121,7 @@ def half_delete(path: Path) -> None:
 
 def exchange_files(path: Path) -> None:
     """A file of an earlier checkpoint in the place of this one's: sound by itself."""
-    shutil.copy(checkpoints(path.parent.parent)[-2] / "progress.msgpack", path / "progress.msgpack")
+    shutil.copy(checkpoints(path.parent.parent)[-2] / "state.msgpack", path / "state.msgpack")
 
 
 def rubbish(path: Path) -> None:

@@ -193,7 +193,8 @@ NAMED_WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
 @pytest.mark.parametrize("name", NAMED_WRONG)
 def test_what_is_not_there_says_what_is(name: str, ranked: Path, tmp_path: Path) -> None:
     run_dir = shutil.copytree(ranked, tmp_path / "run")
-    (run_dir / "best.json").unlink()
+    for path in checkpoints(run_dir):
+        forge(path, ranked_by={})
     act, message = NAMED_WRONG[name]
     with pytest.raises(ValueError, match=message):
         act(run_dir)
@@ -433,46 +434,50 @@ def predicting(file: Path, run_dir: Path | None = None) -> Trainer:
     types = (torch.int16, torch.bool, torch.bfloat16, torch.float64, torch.uint8)
 
     def step(model: Any, batch: torch.Tensor) -> Any:
-        return {str(dtype): batch.to(dtype) for dtype in types} if file.suffix == ".safetensors" else batch.tolist()
+        return {str(dtype): batch.to(dtype) for dtype in types} if not file.suffix else batch.tolist()
 
     given: dict[str, Any] = {"predict_data": data, "predict_step": step, "predictions_file": file}
     options: dict[str, Any] = {"seed": 0, "run_dir": run_dir, "display": None, "notify": lambda line: None}
     return Trainer("predict", model=torch.nn.Linear(1, 1), **options, **given)
 
 
-@pytest.mark.parametrize("suffix", ["safetensors", "jsonl"])
-def test_predictions_become_one_file_and_a_run_goes_on_from_before(suffix: str, tmp_path: Path) -> None:
-    file = tmp_path / f"p.{suffix}"
+@pytest.mark.parametrize("suffix", ["", ".jsonl"])
+def test_predictions_get_their_name_at_the_end_and_a_run_goes_on_from_before(suffix: str, tmp_path: Path) -> None:
+    def content() -> list[bytes]:
+        return [part.read_bytes() for part in ([file] if suffix else sorted(file.iterdir()))]
+
+    file = tmp_path / f"p{suffix}"
     for until in ("1 batches", "3 batches", None):
         predicting(file, tmp_path / "run").run(until=until)
-        assert file.exists() is (until is None) is not (tmp_path / f"p.{suffix}.parts").exists()
-    if suffix == "jsonl":
+        assert file.exists() is (until is None) is not (tmp_path / f"p{suffix}.part").exists()
+    if suffix:
         assert file.read_text() == "".join(f"[{number}.0]\n" for number in range(7))
     else:
-        for name, values in safetensors.torch.load_file(file).items():
+        parts = [safetensors.torch.load_file(part) for part in sorted(file.iterdir())]
+        for name in parts[0]:
+            values = torch.cat([part[name] for part in parts])
             assert str(values.dtype) == name
             assert torch.equal(values, torch.arange(7.0)[:, None].to(values.dtype))
     with pytest.raises(UsageError, match="exists; a file is never overwritten"):
         predicting(file).run()
     first = checkpoints(tmp_path / "run")[0]
-    content = file.read_bytes()
+    before = content()
     predicting(file, tmp_path / "run").run(resume=first.name)
-    assert file.read_bytes() == content, "made again, from an earlier sample"
+    assert content() == before, "made again, from an earlier sample"
 
 
-@pytest.mark.parametrize("suffix", ["safetensors", "jsonl"])
-def test_a_part_of_predictions_that_is_gone_is_found(suffix: str, tmp_path: Path) -> None:
-    predicting(tmp_path / f"p.{suffix}", tmp_path / "run").run(until="3 batches")
-    next((tmp_path / f"p.{suffix}.parts").glob("*2.*")).unlink()
-    with pytest.raises(UsageError, match="was changed since the run wrote it"):
-        predicting(tmp_path / f"p.{suffix}", tmp_path / "run").run()
+def test_lines_of_predictions_that_are_gone_are_found(tmp_path: Path) -> None:
+    predicting(tmp_path / "p.jsonl", tmp_path / "run").run(until="3 batches")
+    (tmp_path / "p.jsonl.part").write_text("[0.0]\n")
+    with pytest.raises(UsageError, match="it was changed since"):
+        predicting(tmp_path / "p.jsonl", tmp_path / "run").run()
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("p.csv", r"must end in \.safetensors or \.jsonl"), ("none/p.jsonl", "no folder"), ("q.jsonl", "File exists")],
+    [("p.csv", r"must end in \.jsonl, or be a folder"), ("none/p.jsonl", "no folder"), ("q", "File exists")],
 )
 def test_where_no_predictions_can_be(name: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / "q.jsonl.parts").touch()
+    (tmp_path / "q.part").touch()
     with pytest.raises((UsageError, CheckpointError), match=message):
         predicting(tmp_path / name).run()

@@ -98,7 +98,7 @@ def test_a_resume_passes_over_weights_that_are_not_finite_and_says_so(tmp_path: 
 @pytest.mark.full
 def test_a_checkpoint_that_a_person_names_is_taken(tmp_path: Path) -> None:
     trainer_of(tmp_path, until="6 steps").run()
-    for name, step in (("000007-step-6", 6), ("newest", 6), ("000003-step-3", 3)):
+    for name, step in (("000007-step-6", 6), ("newest", 4), ("000003-step-3", 3)):
         said: list[str] = []
         again = trainer_of(None, said)
         again.run(resume=tmp_path / "checkpoints" / name if name != "newest" else tmp_path / name, until="1 steps")

@@ -134,36 +134,6 @@ def test_a_name_that_means_nothing_is_refused(names: Any, tmp_path: Path) -> Non
         trainer(tmp_path, lr=0.2).run(from_setup=names)
 
 
-class Curriculum:
-    """A resource with a state, in which there is a setting, and what is learned."""
-
-    def __init__(self, hardest: Any) -> None:
-        self.hardest, self.seen = hardest, [0]
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"hardest": self.hardest, "seen": self.seen}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.hardest, self.seen = state["hardest"], state["seen"]
-
-
-@pytest.mark.parametrize(
-    ("before", "now", "message"),
-    [(3, 5, "curriculum.hardest: 3 -> 5"), (0.5, 0.25, "curriculum.hardest: 0.5 -> 0.25")],
-)
-def test_settings_of_other_resources_are_compared_too(before: Any, now: Any, message: str, tmp_path: Path) -> None:
-    first = trainer(tmp_path, more={"curriculum": Curriculum(before)})
-    first.run(until="2 steps")
-    first.resources["curriculum"].seen.append(7)
-    first.save()
-    with pytest.raises(UsageError, match=message):
-        trainer(tmp_path, more={"curriculum": Curriculum(now)}).run()
-    taken = trainer(tmp_path, more={"curriculum": Curriculum(now)})
-    taken.advance(0, from_setup="curriculum.hardest")
-    assert taken.resources["curriculum"].hardest == now
-    assert taken.resources["curriculum"].seen == [0, 7]
-
-
 # ---- what is decided
 
 

@@ -14,15 +14,15 @@ import pytest
 import torch
 
 from graphtrain import GraphtrainError
-from graphtrain.nodes import _opened
-from graphtrain.program import run_state
+from graphtrain.data import state as data_state
 from graphtrain.program.run_state import RunState
 from graphtrain.program.stateful_objects import StatefulObjects
 from graphtrain.program.triggers import Every
 from graphtrain.report.recorder import Recorder
 from graphtrain.resume import restore
 from graphtrain.state import objects
-from graphtrain.storage.encoding import Packed
+from graphtrain.state.generators import capture_random
+from graphtrain.storage.encoding import Encoded
 from tests.world import Course, run_through, world
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
@@ -62,16 +62,16 @@ def replaced(owner: Any, name: str, value: Any) -> Mutation:
 
 
 def random_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StatefulObjects, "restore_after_setup", lambda self, state: None)
-    monkeypatch.setattr(_opened, "RandomAside", lambda generators: nullcontext())
+    monkeypatch.setattr(StatefulObjects, "restore_after_setup", lambda *of_it: None)
+    monkeypatch.setattr(data_state, "RandomAside", lambda generators: nullcontext())
 
 
 def generator_not_saved(name: str) -> Mutation:
     """Of Python's, NumPy's and torch's, one."""
     original = StatefulObjects.restore_after_setup
 
-    def changed(self: StatefulObjects, state: RunState) -> None:
-        original(self, replace(state, random={**state.random, name: run_state.capture_random()[name]}))
+    def changed(self: StatefulObjects, state: RunState, *sections: Any) -> None:
+        original(self, replace(state, random={**state.random, name: capture_random()[name]}), *sections)
 
     return replaced(StatefulObjects, "restore_after_setup", changed)
 
@@ -104,7 +104,7 @@ def slots_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded = StatefulObjects.decoded
 
     def changed(self: StatefulObjects, value: Any) -> Any:
-        is_batch = isinstance(value, Packed) and value.part == "slots['batch']"
+        is_batch = isinstance(value, Encoded) and value.part == "slots['batch']"
         found = decoded(self, value)
         return tuple(map(torch.zeros_like, found)) if is_batch else found
 

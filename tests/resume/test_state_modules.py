@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from graphtrain.state.modules import load_optimizer
 from graphtrain.state.objects import SavedObjects
+from graphtrain.state.optimizers import kept_groups, load_optimizer
 
 
 class Net(torch.nn.Module):
@@ -78,7 +78,8 @@ def test_groups_and_what_others_hold_of_them_stay_the_same_objects() -> None:
     optimizer.param_groups[0].update(steps=steps, names=names, more=more, gone=1)
     groups, state, params = optimizer.param_groups, optimizer.state, optimizer.param_groups[0]["params"]
     first = groups[0]
-    load_optimizer(optimizer, copy.deepcopy(saved.state_dict()))
+    with kept_groups([optimizer]):
+        load_optimizer(optimizer, copy.deepcopy(saved.state_dict()))
     assert optimizer.param_groups is groups and optimizer.state is state
     assert groups[0] is first and first["params"] is params and first["rate"] is rate
     assert (first["lr"], first["betas"], "gone" in first) == (0.5, (0.5, 0.25), False)

@@ -22,7 +22,7 @@ from graphtrain.errors import GraphtrainError, LifeCycleError
 from graphtrain.kind import DECLARED
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.resume import environment
-from graphtrain.storage.store import FolderStore
+from graphtrain.storage.run_files import RunFiles
 from tests import once
 from tests.ranks.schedules import Plan
 from tests.simulation.disk import KILLED, Disk
@@ -240,21 +240,21 @@ def _steps(trainer: Trainer) -> int:
 @contextmanager
 def _noted_saves(file: Path) -> Iterator[Callable[[int], None]]:
     """A span in which the steps of the run are noted wherever it has a checkpoint, as its function notes them."""
-    descriptor, save = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND), FolderStore.save
+    descriptor, save = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND), RunFiles.keep
 
     def note(steps: int) -> None:
         _write(descriptor, f"{steps}\n".encode())
 
     def noted(*arguments: Any, **keywords: Any) -> Any:
-        path, manifest = save(*arguments, **keywords)
-        note(manifest.step)
-        return path, manifest
+        written = save(*arguments, **keywords)
+        note(written.manifest.step)
+        return written
 
-    FolderStore.save = noted  # type: ignore[method-assign]
+    RunFiles.keep = noted  # type: ignore[method-assign]
     try:
         yield note
     finally:
-        FolderStore.save = save  # type: ignore[method-assign]
+        RunFiles.keep = save  # type: ignore[method-assign]
         os.close(descriptor)
 
 

@@ -17,7 +17,7 @@ import torch
 
 from graphtrain import STOP, Outcome, Trainer
 from graphtrain.errors import CheckpointError, GraphtrainError, RanksError, SaveFailedError
-from graphtrain.ranks import Alone, Ranks, using_ranks
+from graphtrain.ranks import Ranks, using_ranks
 from graphtrain.resume import rank_saves
 from graphtrain.storage.manifest import read_manifest
 from tests.fake_ranks import KilledError, World
@@ -188,8 +188,8 @@ class RankLife:
                 trainers[world.choose.choice(sorted(trainers))]._run.requests.ask(asked)
 
         if world_size == 1:
-            with using_ranks(Alone()):
-                ends: list[Any] = [life(Alone())]
+            with using_ranks(Ranks()):
+                ends: list[Any] = [life(Ranks())]
         else:
             world = World(world_size, random.Random(order), at_switch)
             ends = world.run(life)

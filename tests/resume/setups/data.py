@@ -368,7 +368,6 @@ rows(
     own_loader_that_augments=lambda: trained_on(Loader(Augmented(), batch_size=4, shuffle=True)),
     samples_of_two_worker_processes=lambda: trained_on(loader(Augmented(), shuffle=True, num_workers=2)),
     lazy_generator_in_two_workers=lambda: trained_on(loader(Lazily(), shuffle=True, num_workers=2)),
-    own_loader_over_files_in_a_dictionary=lambda: trained_on(Loader(InTwoFiles(), batch_size=4, shuffle=True)),
     data_that_iterates_over_itself_in_an_order_of_its_own=lambda: seeded(perceptron, train_data=Shuffling()),
 )
 rows(
@@ -393,6 +392,11 @@ rows(
 rows(
     "train_data.dataset.file is an open file, whose position is not saved",
     file_that_is_read_on=lambda: trained_on(loader(OpenedAtOnce())),
+)
+rows(
+    "is a new BufferedReader, which cannot be saved",
+    bound="each sample is read where it is",
+    own_loader_over_files_in_a_dictionary=lambda: trained_on(Loader(InTwoFiles(), batch_size=4, shuffle=True)),
 )
 rows(
     "train_data.dataset.file is a new BufferedReader, which cannot be saved",

@@ -1,10 +1,11 @@
-"""The category of an object in the search for the state of a run, by its type alone, once for every type."""
+"""The kinds of objects: the category of each type, and how contents are read and put back."""
 
 from __future__ import annotations
 
 import array
 import collections
 import contextvars
+import copy
 import ctypes
 import enum
 import functools
@@ -20,18 +21,21 @@ import sysconfig
 import threading
 import types
 import weakref
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.sharedctypes import SynchronizedBase
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy
 import torch
 
-from graphtrain.storage.encoding import STANDARD
+from graphtrain.storage.value_types import STANDARD
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 Category = Literal[
     "value", "tensor", "array", "generator", "module", "optimizer", "object",
     "list", "tuple", "mapping", "set", "deque", "buffer",
-    "function", "method", "partial", "cell", "class", "iterator", "file", "run",
+    "function", "method", "partial", "cell", "class", "globals", "iterator", "file", "run",
     "watched", "hidden", "opaque", "skipped",
 ]  # fmt: skip
 
@@ -56,7 +60,6 @@ _SKIPPED = (
 # What stands for another object, and the attribute that has it: methods of objects in C, and functions with a cache.
 STANDS_FOR: dict[type, str] = {
     types.BuiltinFunctionType: "__self__",
-    types.MethodWrapperType: "__self__",
     type(functools.cache(len)): "__wrapped__",
     staticmethod: "__wrapped__",
     classmethod: "__wrapped__",
@@ -84,7 +87,7 @@ _BY_BASE: tuple[tuple[Any, Category], ...] = (
     (bytearray, "buffer"),
     # Compared as a whole, and reported if they have changed.
     ((contextvars.ContextVar, threading.local, SynchronizedBase), "watched"),
-    ((array.array, mmap.mmap, sqlite3.Connection), "watched"),
+    ((array.array, mmap.mmap, sqlite3.Connection, ctypes.c_int.__mro__[1], ctypes.Array), "watched"),
     (type, "class"),
     ((types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType), "iterator"),
     (io.IOBase, "file"),
@@ -95,16 +98,13 @@ _OPAQUE_PACKAGES = frozenset(
     {"PIL", "asyncio", "concurrent", "datasets", "h5py", "lmdb", "multiprocessing", "pandas", "pyarrow", "sqlite3"}
     | {"tensorboard", "tqdm", "wandb", "zarr"}
 )
-_OF_PANDAS = frozenset({"DataFrame", "Series"})
 # Of these, classes written in C hold nothing that training changes: compiled code, or settings.
 _HARMLESS = frozenset({
     "_cffi_backend", "cv2", "cython", "google", "jiter", "lxml", "matplotlib", "msgpack", "numpy", "onnxruntime",
     "orjson", "pybind11_builtins", "pydantic_core", "regex", "_regex", "rpds", "safetensors", "scipy", "sentencepiece",
     "sklearn", "tiktoken", "_tiktoken", "tokenizers", "torch", "torchaudio", "torchvision", "triton", "xxhash",
 })  # fmt: skip
-HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that a `class` statement made, or a module of C when it was imported
-# The codes of numbers and characters, not of addresses, which differ between processes.
-_CODES_OF_C = frozenset("cbBhHiIlLqQfdg?u")
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that a `class` statement made, or a module of C when it was imported
 # A trainer saves itself; of graphtrain's classes only data, and what adapters give to models, is examined.
 _EXAMINED = ("graphtrain.data.", "graphtrain.adapters.")
 _OPAQUE_MODULES = (
@@ -117,10 +117,6 @@ _DATA_OF_PYTHON = frozenset(
     | {"_hashlib", "_queue"}
 )
 
-# Called for every object at every save.
-_KNOWN: dict[type, Category] = {}
-_SLOTS: dict[type, tuple[str, ...]] = {}
-
 # The attributes that a class lists here are not state of the run: they are made again when needed.
 NOT_STATE = "_graphtrain_not_state"
 # The method of an object that runs another training: returns its contents, by name, and a text that changes once it has
@@ -132,19 +128,18 @@ _INSTALLED = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdl
 _INSTALLS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
+def _cached(function: F) -> F:
+    """`functools.cache`, of whose results the type checker knows that types are hashable."""
+    return functools.cache(function)  # type: ignore[return-value]
+
+
+@_cached
 def category_of(kind: type) -> Category:
     """The category of objects of a type.
 
     >>> category_of(int), category_of(torch.nn.Parameter), category_of(type(iter([])))
     ('value', 'tensor', 'iterator')
     """
-    category = _KNOWN.get(kind)
-    if category is None:
-        category = _KNOWN[kind] = _category_of(kind)
-    return category
-
-
-def _category_of(kind: type) -> Category:
     if issubclass(kind, _VALUES):
         return "value"
     if issubclass(kind, logging.Handler) and is_users(kind.__module__):
@@ -155,13 +150,12 @@ def _category_of(kind: type) -> Category:
         if issubclass(kind, base):
             return category
     package = kind.__module__.partition(".")[0]
-    if _is_number_of_c(kind) or (package == "pandas" and kind.__name__ in _OF_PANDAS):
+    if package == "pandas" and kind.__name__ in ("DataFrame", "Series"):
         return "watched"
     has_attributes = bool(kind.__dictoffset__) or bool(slots_of(kind))
-    if (step := getattr(kind, "__next__", None)) is not None:
-        is_in_c = not isinstance(step, types.FunctionType)
-        if is_in_c or not has_attributes or kind.__name__.endswith("DataLoaderIter"):
-            return "iterator"
+    step = getattr(kind, "__next__", None)
+    if step is not None and (not isinstance(step, types.FunctionType) or kind.__name__.endswith("DataLoaderIter")):
+        return "iterator"
     if kind.__module__.startswith("graphtrain.") and hasattr(kind, OF_A_RUN):
         return "run"
     if kind.__module__.startswith(_OPAQUE_MODULES) and not kind.__module__.startswith(_EXAMINED):
@@ -172,38 +166,16 @@ def _category_of(kind: type) -> Category:
         return "opaque"
     if has_attributes:
         return "object"
-    return "hidden" if _hides_state(kind, package) else "opaque"
-
-
-def _hides_state(kind: type, package: str) -> bool:
-    """True for a class written in C whose objects have contents that no attribute shows."""
-    is_of_python = package in sys.stdlib_module_names and not kind.__flags__ & HEAP_TYPE
+    # Written in C, with contents that no attribute shows.
+    is_of_python = package in sys.stdlib_module_names and not kind.__flags__ & _HEAP_TYPE
     size_of_nothing = object.__basicsize__ + bool(kind.__weakrefoffset__) * tuple.__itemsize__
-    return kind.__basicsize__ > size_of_nothing and not is_of_python and package not in _HARMLESS
+    hides = kind.__basicsize__ > size_of_nothing and not is_of_python and package not in _HARMLESS
+    return "hidden" if hides else "opaque"
 
 
-def _is_number_of_c(kind: type) -> bool:
-    """True for numbers of ctypes, and arrays of them; not for pointers, nor structures that may hold some.
-
-    >>> _is_number_of_c(ctypes.c_int * 3), _is_number_of_c(ctypes.c_void_p), _is_number_of_c(bytes)
-    (True, False, False)
-    """
-    element: Any = kind
-    while issubclass(element, ctypes.Array):
-        element = element._type_
-    simple = ctypes.c_int.__mro__[1]
-    return issubclass(element, simple) and element is not simple and element._type_ in _CODES_OF_C
-
-
+@_cached
 def slots_of(kind: type) -> tuple[str, ...]:
     """The names in `__slots__` of a class and its bases."""
-    slots = _SLOTS.get(kind)
-    if slots is None:
-        slots = _SLOTS[kind] = _slots_of(kind)
-    return slots
-
-
-def _slots_of(kind: type) -> tuple[str, ...]:
     names: list[str] = []
     for base in kind.__mro__:
         declared = vars(base).get("__slots__", ())
@@ -233,14 +205,10 @@ def is_users(module_name: str | None) -> bool:
     return file is not None and not (file.startswith(_INSTALLED) or any(folder in file for folder in _INSTALLS))
 
 
-def is_reopened(value: Any, *, seeks: bool) -> bool:
-    """True for what data reopens when needed: a file, an archive or a memory map that is only read.
-
-    Arguments:
-        seeks: False for data that may continue to read a file at its position.
-    """
+def is_reopened(value: Any) -> bool:
+    """True for what data reopens when needed: a closed file, an archive, or a memory map that is only read."""
     if isinstance(value, io.IOBase):
-        return value.closed or (seeks and not value.writable())
+        return value.closed
     if isinstance(value, numpy.memmap):
         return not value.flags.writeable
     return type(value).__module__.partition(".")[0] in ("h5py", "lmdb", "tarfile", "zipfile")
@@ -257,3 +225,190 @@ def is_constant(value: Any) -> bool:
     if category == "tuple" or isinstance(value, frozenset):
         return all(map(is_constant, value))
     return category in ("value", "class", "skipped")
+
+
+# ---- the table: the contents of an object, and how they are put back; a kind without a row is reported if it changes
+
+Contents = tuple[tuple[Any, ...], tuple[Any, ...]]
+"""The keys, none for a sequence, and the parts."""
+
+MOST_COMPARED = 100_000
+_MOST_DEPTH = 100
+CONSTANTS = frozenset({type(None), bool, int, float, str, bytes})
+CONTAINERS = (
+    collections.OrderedDict, collections.deque, dict, list, tuple, set, frozenset, *_WEAK_MAPPINGS, weakref.WeakSet,
+)  # fmt: skip
+_OF_FUNCTIONS = ("__defaults__", "__kwdefaults__")
+
+
+class ObjectKind(NamedTuple):
+    """A kind of objects with contents.
+
+    Attributes:
+        contents: returns the present contents.
+        put: sets the parts of some keys, and removes other keys; of a sequence or a mapping, sets everything.
+        is_named: True if keys are names that are set one by one.
+    """
+
+    contents: Callable[[Any], Contents]
+    put: Callable[[Any, Any, Sequence[Any]], None]
+    is_named: bool = False
+
+
+class Namespace(NamedTuple):
+    """The globals of a module that functions of the user use."""
+
+    values: dict[str, Any]
+    names: set[str]
+
+
+def _attributes(value: Any) -> Contents:
+    attributes = getattr(value, "__dict__", None) or {}
+    names, values = tuple(attributes), tuple(attributes.values())
+    for name in slots_of(type(value)):
+        try:
+            values += (object.__getattribute__(value, name),)
+            names += (name,)
+        except AttributeError:  # not set
+            pass
+    return names, values
+
+
+def _put_attributes(value: Any, parts: Mapping[str, Any], removed: Sequence[str]) -> None:
+    slots = slots_of(type(value))
+    for name, part in parts.items():
+        if name in slots:
+            object.__setattr__(value, name, part)
+        else:
+            value.__dict__[name] = part
+    for name in removed:
+        if name in slots:
+            object.__delattr__(value, name)
+        else:
+            value.__dict__.pop(name, None)
+
+
+@_cached
+def _base_of(kind: type) -> Any:
+    """The container that a class derives from: its methods are called, not overriding ones."""
+    return next(base for base in kind.__mro__ if base in CONTAINERS)
+
+
+def _items(value: Any) -> Contents:
+    return (), tuple(_base_of(type(value)).__iter__(value))
+
+
+def _put_all(value: Any, parts: Any, removed: Any) -> None:
+    base = _base_of(type(value))
+    base.clear(value)
+    (base.extend if hasattr(base, "extend") else base.update)(value, parts)
+
+
+def _pairs(value: Any) -> Contents:
+    base = _base_of(type(value))
+    return tuple(base.__iter__(value)), tuple(base.values(value))
+
+
+def _of_cell(value: types.CellType) -> Contents:
+    try:
+        return (), (value.cell_contents,)
+    except ValueError:  # empty
+        return (), ()
+
+
+def _put_in_cell(value: types.CellType, parts: Any, removed: Any) -> None:
+    if parts:
+        value.cell_contents = parts[0]
+    else:
+        del value.cell_contents
+
+
+def _of_class(value: type) -> Contents:
+    is_enum = isinstance(value, enum.EnumMeta)  # its bookkeeping, such as `_value2member_map_`, belongs to Python
+    names = tuple(
+        name for name in vars(value) if not name.startswith("__") and not (is_enum and name[0] == name[-1] == "_")
+    )
+    return names, tuple(vars(value)[name] for name in names)
+
+
+def _put_settings(value: Any, parts: Mapping[str, Any], removed: Sequence[str]) -> None:
+    """Set attributes of a class, or the defaults of a function."""
+    for name in (*parts, *removed):
+        if name not in _OF_FUNCTIONS if isinstance(value, types.FunctionType) else name.startswith("__"):
+            raise AttributeError(f"`{name}` of a function or a class is not state")
+    for name, part in parts.items():
+        setattr(value, name, part)
+    for name in removed:
+        delattr(value, name)
+
+
+def _of_namespace(value: Namespace) -> Contents:
+    names = tuple(sorted(value.names & value.values.keys()))
+    return names, tuple(value.values[name] for name in names)
+
+
+def _put_globals(value: Namespace, parts: Mapping[str, Any], removed: Sequence[str]) -> None:
+    if unused := parts.keys() - value.names:
+        raise AttributeError(f"no function of the module uses {', '.join(sorted(unused))} now")
+    value.values.update(parts)
+    for name in removed:
+        value.values.pop(name, None)
+
+
+_BY_ATTRIBUTES = ObjectKind(_attributes, _put_attributes, is_named=True)
+_IN_ORDER = ObjectKind(_items, _put_all)
+
+KINDS: Mapping[Category, ObjectKind] = {
+    "module": _BY_ATTRIBUTES,
+    "optimizer": _BY_ATTRIBUTES,
+    "object": _BY_ATTRIBUTES,
+    "list": _IN_ORDER,
+    "deque": _IN_ORDER,
+    "tuple": _IN_ORDER,
+    "set": _IN_ORDER,
+    "mapping": ObjectKind(_pairs, _put_all),
+    "cell": ObjectKind(_of_cell, _put_in_cell),
+    "function": ObjectKind(
+        lambda value: (_OF_FUNCTIONS, tuple(getattr(value, name) for name in _OF_FUNCTIONS)),
+        _put_settings,
+        is_named=True,
+    ),
+    "class": ObjectKind(_of_class, _put_settings, is_named=True),
+    "globals": ObjectKind(_of_namespace, _put_globals, is_named=True),
+}
+
+
+# ---- nested containers
+
+
+def replaced(
+    value: Any,
+    replace: Callable[[Any, tuple[Any, ...]], Any],
+    keys: tuple[Any, ...] = (),
+    kept: frozenset[type] = CONSTANTS,
+) -> Any:
+    """A value with parts replaced by those that `replace` returns; the same object if it replaces none.
+
+    Arguments:
+        replace: takes a part and the keys that lead to it.
+        kept: types of parts for which it is not called.
+    """
+    kind = type(value)
+    if (other := replace(value, keys)) is not value or len(keys) > _MOST_DEPTH:
+        return other
+    is_mapping = kind in (dict, collections.OrderedDict, collections.defaultdict)
+    if not is_mapping and kind not in (list, tuple, collections.deque):
+        return value
+    others = {
+        key: other
+        for key, part in (value.items() if is_mapping else enumerate(value))
+        if type(part) not in kept and (other := replaced(part, replace, (*keys, key), kept)) is not part
+    }
+    if not others:
+        return value
+    if is_mapping:
+        value = copy.copy(value)  # with its attributes, such as those of a module's `state_dict`
+        value.update(others)
+        return value
+    parts = [others.get(number, part) for number, part in enumerate(value)]
+    return collections.deque(parts, value.maxlen) if isinstance(value, collections.deque) else kind(parts)

@@ -1,0 +1,242 @@
+"""What has changed since a snapshot: encoded, or reported where it cannot be.
+
+The common case costs one comparison by identity per object: it holds the very same objects as before. What holds others
+is encoded; values are compared by value. Tensors, arrays and generators are encoded whenever nothing else saves them;
+those of data, only if they look changed.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy
+from torch.nn.modules.lazy import LazyModuleMixin
+
+from graphtrain.state.code_names import names_in
+from graphtrain.state.codec import StateWriter, UnknownStateError, shown_path
+from graphtrain.state.content import are_equal, is_equal, is_identical
+from graphtrain.state.entries import Entry, contents_of, has_stamp, hooks_of, place_of, stamp_of
+from graphtrain.state.generators import any_generator
+from graphtrain.state.graphs import KEEPS_GRAPH, computed_again
+from graphtrain.state.kinds import KINDS, MOST_COMPARED, category_of, is_left_alone, is_reopened, is_users, is_value
+from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY, is_within
+from graphtrain.state.snapshot import States, StateSnapshot
+from graphtrain.storage.encoding import is_saveable
+
+Section = Mapping[str, Any]
+
+OTHER_SUBMODULES = "has other submodules than it was set up with"
+_MOST_NAMED = 3
+# What has changed and cannot be saved, by category.
+_UNKNOWN = {
+    "file": "is an open file, whose position is not saved: open it when it is read",
+    "watched": f"is a {{0.__module__}}.{{0.__qualname__}} that has changed, and is not saved: {REMEDY}",
+    "run": (
+        "is a {0.__name__} that has trained, and its position is not saved: nest its graph in that of this run, or "
+        "make it within the step"
+    ),
+    "iterator": f"is an iterator ({{0.__name__}}), whose position is not saved: {REMEDY}",
+}
+
+
+@dataclass(frozen=True)
+class StateChanges:
+    """What has changed.
+
+    Attributes:
+        section: the form in a checkpoint: path -> change.
+        unknown: a line for everything that has changed, or may have, and cannot be saved.
+        writer: the writer that encoded it; None if nothing was examined.
+    """
+
+    section: Section
+    unknown: list[str] = field(default_factory=list)
+    writer: StateWriter | None = None
+
+
+NO_CHANGES = StateChanges({})
+
+
+def changes(snapshot: StateSnapshot, data: str | None = None, states: Mapping[str, Any] | None = None) -> StateChanges:
+    """What has changed since a snapshot.
+
+    Arguments:
+        data: the name of a root; only what is reachable from it. Default: everything.
+        states: path -> the present `state_dict` of an object. Default: read where needed.
+    """
+    known = {path: state for path, state in (states or {}).items() if isinstance(state, Mapping)}
+    finder = _Finder(snapshot, known)
+    section: dict[str, Any] = {}
+    for entry in snapshot.entries(data):
+        if id(entry.value) in snapshot.elsewhere or finder.is_unchanged(entry):
+            continue
+        with finder.writer.attempt(finder.unknown):
+            if (change := finder.change(entry)) is not None:
+                section[entry.path] = change
+    unknown = [*finder.unknown, *finder.writer.lost_memory()]
+    unknown += [f"{shown_path(path)} {KEEPS_GRAPH}" for path in finder.writer.graphs]
+    if data is None and snapshot.imported is not None:
+        unknown += lines_about_modules(snapshot.imported)
+    unknown += [f"{shown_path(path)} {bound}".strip() for path, bound in snapshot.reachable.bounds.items()]
+    return StateChanges(section, unknown, finder.writer)
+
+
+@final
+class _Finder:
+    """Compares objects with what they held, and encodes what they hold now."""
+
+    def __init__(self, snapshot: StateSnapshot, states: States) -> None:
+        self._snapshot, self._states = snapshot, states
+        excludes = snapshot.left_out or snapshot.replaced
+        self.writer = StateWriter(snapshot.reachable, snapshot.stateful, snapshot.is_excluded if excludes else None)
+        self.unknown: list[str] = []
+
+    def is_unchanged(self, entry: Entry) -> bool:
+        """A quick check for the common case: the object holds the very same objects as before."""
+        value, category = entry.value, entry.category
+        if category == "tensor":
+            return entry.is_covered and not value.__dict__
+        if category == "array":
+            return entry.is_covered or not value.flags.writeable
+        if category == "module":
+            if stamp_of(entry) != entry.stamp:
+                return False
+        elif category not in ("object", "optimizer", "cell", "list", "mapping", "globals") or not entry.is_entered:
+            return False
+        keys, parts = KINDS[category].contents(value)
+        is_same = is_identical(parts, entry.parts) and is_identical(keys, entry.keys)
+        return is_same and (category == "globals" or type(value) is entry.code)
+
+    def change(self, entry: Entry) -> dict[str, Any] | None:
+        """The change of an object; None if there is none."""
+        value, path, category = entry.value, entry.path, entry.category
+        if category == "module":
+            self._report_structure(entry)
+        elif has_stamp(entry) and stamp_of(entry) == entry.stamp:
+            return None
+        if category in _UNKNOWN:
+            raise UnknownStateError(path, _UNKNOWN[category].format(type(value)))
+        if category == "generator":
+            return {"state": any_generator(value).get_state()}
+        if category in ("tensor", "array", "buffer"):
+            return self._changed_value(entry)
+        code = value.__code__ if category == "function" else type(value)
+        is_lazy = category == "module" and issubclass(entry.code, LazyModuleMixin)  # until its first batch
+        if code is not entry.code and not is_lazy and category != "globals":
+            self.unknown.append(f"{shown_path(path)} was given another class or other code, which is not saved")
+        kind = KINDS.get(category)
+        if kind is None or category == "tuple" or (entry.is_covered and category != "module"):
+            return None
+        keys, parts = contents_of(entry)
+        is_same = entry.is_entered or len(value) == entry.length
+        if is_same and are_equal(keys, entry.keys) and are_equal(parts, entry.parts):
+            return None
+        return self._changed_names(entry, dict(zip(keys, parts, strict=True))) if kind.is_named else self._items(entry)
+
+    def _report_structure(self, module: Entry) -> None:
+        """Report other parts of a module; not hooks that a library registers in another process too, with a flag."""
+        path, late = module.path, [hook for hook in hooks_of(module.value) if id(hook) not in module.stamp[1]]
+        parts = zip(("submodules", "hooks", "parameters or buffers"), module.stamp, stamp_of(module), strict=True)
+        others = [what for what, before, now in parts if before != now]
+        if late and not any(is_users(getattr(getattr(hook, "func", hook), "__module__", None)) for hook in late):
+            listed = self._snapshot.reachable.by_path.values()
+            around = [vars(each.value) for each in listed if each.category == "module" and is_within(path, [each.path])]
+            flags = [name for attributes in around for name, part in attributes.items() if part is True]
+            if any("hook" in name for name in flags):
+                others = [what for what in others if what != "hooks"]
+        self.unknown += [f"{path} has other {what} than it was set up with" for what in others]
+
+    def _changed_names(self, entry: Entry, now: Mapping[str, Any]) -> dict[str, Any] | None:
+        before, ignored = dict(zip(entry.keys, entry.parts, strict=True)), self._snapshot.ignored(entry, self._states)
+        encoded = {}
+        computed = computed_again(entry.value) if entry.category == "module" else ()
+        unknown = [] if id(entry.value) in self._snapshot.redrawn else self.unknown
+        for name in sorted(set(now) - ignored):
+            path, part = place_of(entry, name), now[name]
+            is_same = name in before and is_equal(before[name], part)
+            if is_same or self._snapshot.is_excluded(path) or is_left_alone(part):
+                continue
+            if entry.is_data and is_value(before.get(name)) and is_reopened(part):
+                continue
+            with self.writer.attempt(unknown):
+                # Without a graph that is used again.
+                encoded[name] = self.writer.pack(part.detach() if name in computed else part, path)
+        removed = sorted(set(before) - set(now) - ignored)
+        return {"set": encoded} | ({"removed": removed} if removed else {}) if encoded or removed else None
+
+    def _items(self, entry: Entry) -> dict[str, Any]:
+        value, path, kind = entry.value, entry.path, KINDS[entry.category]
+        keys, parts = kind.contents(value)
+        if len(parts) > MOST_COMPARED:
+            raise UnknownStateError(path, f"has {len(parts):,} items and has changed: too many to be saved")
+        kept: Any = list(parts)
+        if entry.category == "mapping":
+            pairs = zip(keys, parts, strict=True)
+            kept = [pair for pair in pairs if not (entry.is_data and is_reopened(pair[1]))]
+        elif entry.category == "set":
+            kept = set(parts)
+            if all(type(part) is int for part in parts):  # put back as a resume does: do they come in this order?
+                kind.put(trial := set(entry.parts), parts, ())
+                if tuple(trial) != parts:
+                    self.unknown.append(f"{shown_path(path)} is a set in an order that is not saved: use a list")
+        return {"items": self.writer.pack(kept, path, f"{path}[:]")}
+
+    def _changed_value(self, entry: Entry) -> dict[str, Any] | None:
+        """The change of a tensor, an array or a bytearray."""
+        value, path = entry.value, entry.path
+        attributes = value.__dict__ if entry.category == "tensor" else {}
+        names = [name for name in attributes if not name.startswith(OF_THE_COMPILER)]
+        if names and self._snapshot.reachable.find(attributes) is None:  # one that had attributes is listed with them
+            raise UnknownStateError(path, f"was given attributes: {', '.join(names)}; set them in `setup`")
+        if entry.is_covered:
+            return None
+        if not is_saveable(value):
+            raise UnknownStateError(path, f"is a {type(value).__qualname__} that has changed, and cannot be saved")
+        if entry.category == "buffer":
+            self.writer.count(len(value), path)
+            return {"bytes": bytes(value)}
+        if entry.category == "array":
+            self.writer.count(value.nbytes, path)
+            if (value.shape, value.dtype) != entry.keys:
+                raise UnknownStateError(path, "has another shape or type than it had: bind a new array instead")
+            return {"array": numpy.asarray(value)}
+        self.writer.count(value.numel() * value.element_size(), path)
+        if value.grad_fn is not entry.code:  # else `setup` makes it again
+            self.writer.note_graph(value, path)
+        change: dict[str, Any] = {"tensor": value.detach()}
+        if value.is_leaf:
+            change["requires_grad"] = value.requires_grad
+            if value.grad is not None:
+                change["grad"] = value.grad
+        return change
+
+
+def lines_about_modules(known: Collection[str]) -> list[str]:
+    """A line for each module of the user with variables that was first imported during a run: they were not listed.
+
+    Arguments:
+        known: the names of the modules that had been imported when the run began.
+    """
+    lines = []
+    for name in sorted(sys.modules.keys() - known):
+        module = sys.modules[name]
+        # Code generated by a compiler, as into a module of torch, is in separate files.
+        if not (isinstance(module, types.ModuleType) and is_users(name) and is_users(name.partition(".")[0])):
+            continue
+        functions = [part for part in vars(module).values() if isinstance(part, types.FunctionType)]
+        assigned = {name for function in functions for name in names_in(function.__code__).assigned_variables}
+        constant = ("value", "function", "class", "skipped", "opaque")
+        variables = sorted(
+            name
+            for name, part in vars(module).items()
+            if name in assigned or not (name.startswith("__") or category_of(type(part)) in constant)
+        )
+        if variables:
+            shown = ", ".join([*variables[:_MOST_NAMED], *["..."][: len(variables) - _MOST_NAMED]])
+            what = f"so its variables ({shown}) are not saved: import it before the run begins"
+            lines.append(f"the module {name} was imported during the run, {what}")
+    return lines

@@ -1,0 +1,132 @@
+"""What was reachable when a run began: every object, with what it held."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, final
+
+from graphtrain.state.content import hold_the_same
+from graphtrain.state.entries import Entry, parts_of
+from graphtrain.state.kinds import KINDS
+from graphtrain.state.reachable import Reachable, held_by_state, is_within, state_of
+
+States = dict[str, Mapping[Any, Any]]
+"""Path -> the present `state_dict` of an object, read once in a save or a restore."""
+
+
+@final
+class StateSnapshot:
+    """The objects that were reachable when a run began.
+
+    Arguments:
+        roots: name -> object: resources, step functions, functions of nodes.
+        data: the names of those roots that are data.
+        covered: the names of those roots that something else saves as a whole.
+        elsewhere: the identities of objects that something else saves.
+        left_out: paths that are not state, with all that is reached through them.
+        with_code: False leaves out classes, and the globals of functions. Default: they count too.
+
+    Attributes:
+        reachable: the objects, each with what it held.
+        elsewhere, left_out: the same as the arguments.
+        replaced: path -> the object that has replaced the one there, with all that is reached through it.
+        redrawn: the identities of objects that a resume makes again by drawing batches.
+        imported: the names of all modules; None without code.
+    """
+
+    def __init__(
+        self,
+        roots: Mapping[str, Any],
+        data: Collection[str] = (),
+        covered: Collection[str] = (),
+        elsewhere: Collection[int] = (),
+        left_out: Collection[str] = (),
+        *,
+        with_code: bool = True,
+    ) -> None:
+        # All that is reachable from data, also if it is reachable from elsewhere.
+        within = {
+            name: Reachable({"data": roots[name]}, ["data"], with_code=with_code)
+            for name in data
+            if name not in covered
+        }
+        of_data = {identity for listed in within.values() for identity in listed.by_id}
+        self.reachable = Reachable(roots, data, covered, of_data, with_code=with_code)
+        self.elsewhere, self.left_out = frozenset(elsewhere), tuple(left_out)
+        self.replaced: Mapping[str, Any] = {}
+        self.redrawn: frozenset[int] = frozenset()
+        self.imported = frozenset(sys.modules) if with_code else None
+        self._of_data = {
+            name: [
+                entry
+                for each in listed.by_path.values()
+                if (entry := each if each.category == "globals" else self.reachable.find(each.value))
+            ]
+            for name, listed in within.items()
+        }
+
+    @property
+    def stateful(self) -> dict[str, Any]:
+        """The objects in use that are saved by their `state_dict`, by path."""
+        listed = self.reachable.stateful.items()
+        return {**{path: value for path, value in listed if not self.is_excluded(path)}, **self.replaced}
+
+    def entries(self, data: str | None = None) -> Iterator[Entry]:
+        """The objects that were reachable, except those left out.
+
+        Arguments:
+            data: the name of a root; only what is reachable from it. Default: everything.
+        """
+        listed = self.reachable.by_path.values() if data is None else self._of_data[data]
+        excludes = self.left_out or self.replaced
+        yield from (entry for entry in listed if not self.is_excluded(entry.path)) if excludes else listed
+
+    def data(self) -> dict[str, list[Entry]]:
+        """By the name of data that does not save itself: the objects reachable from it, except those left out."""
+        return {name: list(self.entries(name)) for name in self._of_data}
+
+    def note_redrawn(self, data: str) -> None:
+        """Note that a resume draws all batches of an epoch of data again, with what data makes for it."""
+        self.redrawn |= {id(entry.value) for entry in self._of_data[data]}
+
+    def places(self) -> Iterator[str]:
+        """The paths of all reachable objects, including plain values."""
+        for entry in self.reachable.by_path.values():
+            yield entry.path
+            if entry.is_entered:
+                yield from (place for place, _, _ in parts_of(entry))
+
+    def name_of_data(self, value: Any) -> str | None:
+        """The name of the root that is this data; None for data added later, or that saves itself."""
+        entry = self.reachable.find(value)
+        return entry.path if entry is not None and entry.path in self._of_data else None
+
+    def is_left_out(self, path: str) -> bool:
+        """True for a path that is declared not to be state, or is reached through one."""
+        return is_within(path, self.left_out)
+
+    def is_replaced(self, path: str) -> bool:
+        """True for a path that was replaced, or is reached through one."""
+        return is_within(path, self.replaced)
+
+    def is_excluded(self, path: str) -> bool:
+        """True for a path that is left out or was replaced."""
+        return self.is_left_out(path) or self.is_replaced(path)
+
+    def ignored(self, entry: Entry, states: States) -> frozenset[str]:
+        """The attributes that are not compared: those whose very value is in the present `state_dict`.
+
+        An entry of the same name may have another form, which loading does not always restore.
+        """
+        if entry.category == "module":  # which says that hooks are registered: they are registered again with it
+            flags = (name for name, part in vars(entry.value).items() if "hook" in name and isinstance(part, bool))
+            return entry.ignored.union(flags)
+        if not (entry.category == "object" and entry.path in self.reachable.stateful):
+            return entry.ignored
+        held = dict(zip(*KINDS["object"].contents(entry.value), strict=True))
+        if entry.path not in states:
+            states[entry.path] = state_of(entry.value)
+        state = states[entry.path]
+        equal = {name for name in held.keys() & state.keys() if hold_the_same(held[name], state[name])}
+        return entry.ignored | held_by_state(entry.value, state) | equal

@@ -1,0 +1,77 @@
+"""The lock on a run directory: one process trains in it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from graphtrain.errors import UsageError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+LOCK_FILE = ".lock"
+
+# The locks that this process holds. A forked process, such as a loader worker, shares them, and would keep them locked
+# for as long as it outlives the run, so it closes them immediately.
+_HELD: set[int] = set()
+
+
+@contextmanager
+def locked(folder: Path, notify: Callable[[str], None]) -> Iterator[None]:
+    """Hold the lock on a run directory; it is released when the process ends, however it ends.
+
+    Arguments:
+        notify: receives a line where the file system has no locks.
+
+    Raises:
+        UsageError: another run has it, or the file cannot be written.
+    """
+    file = folder / LOCK_FILE
+    try:
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise UsageError(f"cannot write {file}: {error.strerror}", "make it writable, then try again") from error
+    try:
+        if fcntl is not None:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            os.close(descriptor)
+            raise UsageError(
+                f"`{folder}` is being trained by {file.read_text() or 'another process'}",
+                "wait for it, stop it, or choose another run directory",
+            ) from None
+        notify(f"`{folder}` has no locks ({error.strerror}): make sure that no second process trains there")
+    _HELD.add(descriptor)
+    with suppress(OSError):  # a full disk: the lock holds without a name
+        os.ftruncate(descriptor, 0)
+        started = time.strftime("%Y-%m-%d %H:%M:%S")
+        os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()} since {started}".encode())
+    try:
+        yield
+    finally:
+        if descriptor in _HELD:  # false in a forked process
+            _HELD.discard(descriptor)
+            if fcntl is not None:
+                with suppress(OSError):
+                    # Closing is not enough while a worker that has just been forked still has the same open file.
+                    fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.close(descriptor)
+
+
+def _close_all() -> None:
+    for descriptor in _HELD:
+        os.close(descriptor)
+    _HELD.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_all)

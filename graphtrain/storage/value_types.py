@@ -1,0 +1,179 @@
+"""The types of values that encoded data can have, beyond those of msgpack: what they are made of, and making them."""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import operator
+import pathlib
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, Literal, NamedTuple
+
+import numpy
+import torch
+
+from graphtrain.storage.strides import placed
+
+# The dtypes that safetensors supports, and their names there.
+TYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
+    torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+    torch.uint16: "U16", torch.uint32: "U32", torch.uint64: "U64", torch.complex64: "C64",
+    torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
+}  # fmt: skip
+DTYPES = {str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+FACTORIES = {factory.__name__: factory for factory in (bool, int, float, complex, str, bytes, list, tuple, dict, set)}
+
+
+class ValueType(NamedTuple):
+    """How values of a type are encoded and made again.
+
+    Attributes:
+        name: in the format.
+        parts: returns what `make` takes; raises a ValueError for a value that cannot be encoded.
+        is_shared: True for objects that can be changed: two references to one are not two equal objects.
+        fill: puts what a container contains into it, for that may refer to the container. None: `make` takes all.
+    """
+
+    name: str
+    parts: Callable[[Any], Sequence[Any]]
+    make: Callable[..., Any]
+    is_shared: bool = False
+    fill: Callable[[Any, Iterable[Any]], object] | None = None
+
+
+def _nothing(value: Any) -> Sequence[Any]:
+    return ()
+
+
+def _as_for_a_copy(value: Any) -> Sequence[Any]:
+    """The arguments with which the `copy` module makes an equal value."""
+    arguments: Sequence[Any] = value.__reduce_ex__(4)[1]
+    return arguments
+
+
+def _as_text(value: Any) -> Sequence[Any]:
+    return [str(value)]
+
+
+def _extend(queue: Any, content: Iterable[Any]) -> None:
+    queue.extend(content)
+
+
+def _fill_pairs(mapping: Any, content: Iterable[Any]) -> None:
+    parts = iter(content)
+    for key in parts:
+        mapping[key] = next(parts)
+
+
+def _ordered(versions: Any) -> Any:
+    mapping = collections.OrderedDict[Any, Any]()
+    if versions is not None:  # of a module's state_dict: `load_state_dict` recognizes older formats by them
+        mapping._metadata = versions  # type: ignore[attr-defined]
+    return mapping
+
+
+def _tensor(saved: Any, kind: Any, placement: Any, requires_grad: bool, is_parameter: bool, gradient: Any) -> Any:
+    tensor = saved.tensor
+    if kind is not None:  # a dtype that files do not have
+        tensor = tensor.view(DTYPES[kind[0]]).reshape(kind[1])
+    if placement is not None:
+        tensor = placed(tensor, *placement)
+    tensor = torch.nn.Parameter(tensor, requires_grad) if is_parameter else tensor.requires_grad_(requires_grad)
+    if gradient is not None:
+        tensor.grad = gradient
+    return tensor
+
+
+def _sparse(indices: Any, values: Any, shape: Any, is_coalesced: bool, requires_grad: bool) -> Any:
+    tensor = torch.sparse_coo_tensor(indices, values, shape, is_coalesced=is_coalesced, check_invariants=True)
+    return tensor.requires_grad_(requires_grad)
+
+
+def _dtype_parts(dtype: Any) -> Sequence[Any]:
+    description = numpy.lib.format.dtype_to_descr(dtype)
+    if dtype.hasobject or numpy.lib.format.descr_to_dtype(description) != dtype:
+        raise ValueError(f"NumPy values of the type {dtype} cannot be encoded")
+    return [description]
+
+
+def _dtype(description: Any) -> Any:
+    dtype = numpy.lib.format.descr_to_dtype(description)
+    if dtype.hasobject:
+        raise ValueError("a type of objects")
+    return dtype
+
+
+def _array_parts(value: Any) -> Sequence[Any]:
+    array = numpy.asarray(value)
+    order: Literal["C", "F"] = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
+    return [*_dtype_parts(array.dtype), [*array.shape], array.tobytes(order), order]
+
+
+def _array(description: Any, shape: Any, raw: bytes, order: Any) -> Any:
+    memory = numpy.array(bytearray(raw))  # all bytes; a copy of an array leaves out the padding between its fields
+    return numpy.ndarray(tuple(shape), _dtype(description), memory.data, order=order)
+
+
+_OF_TORCH = (torch.dtype, torch.layout, torch.memory_format)
+_BY_TEXT = {str(value): value for value in vars(torch).values() if isinstance(value, _OF_TORCH)}
+_COPIED: Sequence[type] = (
+    range, slice, Fraction, Decimal, datetime.date, datetime.time, datetime.datetime, datetime.timedelta,
+    datetime.timezone, pathlib.PosixPath, pathlib.PurePosixPath, pathlib.PureWindowsPath, torch.device,
+)  # fmt: skip
+# Immutable values of Python, torch and NumPy.
+STANDARD: Mapping[type, ValueType] = {
+    **{kind: ValueType(kind.__name__, _as_for_a_copy, kind) for kind in _COPIED},
+    **{
+        kind: ValueType(f"torch.{kind.__name__}", lambda value: [str(value)], _BY_TEXT.__getitem__)
+        for kind in _OF_TORCH
+    },
+    type(Ellipsis): ValueType("ellipsis", _nothing, lambda: Ellipsis),
+    complex: ValueType("complex", operator.attrgetter("real", "imag"), complex),
+    uuid.UUID: ValueType("UUID", _as_text, uuid.UUID),
+    numpy.dtype: ValueType("numpy.dtype", _dtype_parts, _dtype),
+}
+_SCALAR = ValueType("scalar", _array_parts, lambda *parts: _array(*parts)[()])
+_BY_TYPE: Mapping[type, ValueType] = {
+    **STANDARD,
+    tuple: ValueType("tuple", list, lambda *parts: parts),
+    torch.Size: ValueType("torch.Size", list, lambda *parts: torch.Size(parts)),
+    frozenset: ValueType("frozenset", list, lambda *parts: frozenset(parts)),
+    numpy.ndarray: ValueType("array", _array_parts, _array, is_shared=True),
+    numpy.memmap: ValueType("array", _array_parts, _array, is_shared=True),
+    bytearray: ValueType("bytearray", lambda value: [bytes(value)], bytearray, is_shared=True),
+    **{
+        kind: ValueType(kind.__name__, parts, make, is_shared=True, fill=fill)
+        for kind, parts, make, fill in (
+            (list, _nothing, list, _extend),
+            (set, _nothing, set, set.update),
+            (dict, _nothing, dict, _fill_pairs),
+            (collections.Counter, _nothing, collections.Counter, _fill_pairs),
+            (collections.OrderedDict, lambda value: [getattr(value, "_metadata", None)], _ordered, _fill_pairs),
+            (collections.defaultdict, lambda value: [value.default_factory], collections.defaultdict, _fill_pairs),
+            (
+                collections.deque,
+                lambda value: [value.maxlen],
+                lambda most: collections.deque(maxlen=most),
+                collections.deque.extend,
+            ),
+        )
+    },
+}
+BY_NAME: Mapping[str, ValueType] = {
+    **{each.name: each for each in _BY_TYPE.values()},
+    "scalar": _SCALAR,
+    "type": ValueType("type", _nothing, FACTORIES.__getitem__),
+    "tensor": ValueType("tensor", _nothing, _tensor, is_shared=True),
+    "sparse": ValueType("sparse", _nothing, _sparse, is_shared=True),
+}
+
+
+def type_of(kind: type) -> ValueType | None:
+    """How values of a type are encoded; None if they cannot be."""
+    if issubclass(kind, numpy.generic):
+        return _SCALAR
+    return _BY_TYPE.get(numpy.dtype if issubclass(kind, numpy.dtype) else kind)

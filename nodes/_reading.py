@@ -1,0 +1,386 @@
+"""What a node reads batches of, and the batches of it that are open: those to come, those ahead, those of a resume."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, final
+
+import torch
+from torch.utils.data import DataLoader, SequentialSampler
+
+from graphtrain.data import NOTHING
+from graphtrain.data.batch import batch_mover, tensors_held, trace
+from graphtrain.data.loader import Loader
+from graphtrain.data.loaders import RankLocal, loaders_of, own_data
+from graphtrain.data.samplers import drawn_from, length_of
+from graphtrain.data.shares import Share, Windows
+from graphtrain.data.source import Numbered, Source, Stateful, ended_early, keeps_position, source_of
+from graphtrain.data.state import DataState
+from graphtrain.data.wrapped import AsOpened, Common, Limited
+from graphtrain.errors import DataError, UsageError
+from graphtrain.kind.batch_limit import BatchLimit
+from graphtrain.kind.declaration import WrittenBatches
+from graphtrain.lazy import lazy_import
+from graphtrain.state.generators import same_state
+from graphtrain.storage.encoding import Tensors, UnsaveableError, pack
+
+if TYPE_CHECKING:
+    from graphtrain.data import together
+    from graphtrain.nodes import _division as divisions
+    from graphtrain.nodes._division import Division
+    from graphtrain.nodes.next_batch import NextBatch
+    from graphtrain.program.agreement import Agreement
+else:
+    together = lazy_import("graphtrain.data.together")
+    divisions = lazy_import("graphtrain.nodes._division")
+
+
+class DataOfRun(NamedTuple):
+    """What a node that fetches batches is set up with, beside its data; `ranks` is None for one process."""
+
+    seed: int
+    saving: bool
+    notify: Callable[[str], None]
+    ranks: Agreement | None
+    state: DataState
+    windows: Windows
+    graph_trains: bool
+    counts_by_hand: bool
+
+
+@final
+class Reading:
+    """The data of a node: one loader, several together, or one after the other; alone or among ranks.
+
+    Sources are made once: one that keeps its position keeps it when the node is set up again.
+
+    Arguments:
+        node: its parameters say how data is read, its progress where it is.
+
+    Attributes:
+        loaders: what is read one after the other, by name; data that is read alone has the name "".
+        length_in_turn: the batches of all of these; 0 where that is not known.
+        data, source, division: what is read now, and how several ranks divide it.
+        batches: what the source has opened.
+        ahead: the batches that are fetched and not given.
+        held: of the last batch that was fetched here, what tells its tensors later; `NOTHING` before the first.
+        held_number: among several ranks, which of the batches of the source that was.
+    """
+
+    run: DataOfRun
+    limit: BatchLimit
+    division: Division
+    move: Callable[[Any], Any] | None
+    held_number: int
+    length_in_turn = 0
+
+    def __init__(self, node: NextBatch) -> None:
+        self.node = node
+        self.data = self.held = self._supplied = NOTHING
+        self._written: WrittenBatches | None = None
+        self._sources: dict[str, tuple[Any, Source, Any]] = {}  # by name: the data, its source and its division
+        self.loaders: dict[str, Any] = {}
+        self.source: Source = Numbered((), 0)  # until its data is written
+        self.batches: Any = iter(())
+        self.ahead: list[Any] = []
+
+    # ---- what is read
+
+    def set_up(
+        self, data: Any, run: DataOfRun, device: torch.device, transfer: Callable[[Any, Any], Any] | None
+    ) -> None:
+        """Take what the node was given."""
+        node, self.run = self.node, run
+        self.move = batch_mover(device) if transfer is None else functools.partial(_transferred, transfer, device)
+        limit = BatchLimit(min((most for most in (node.limit, node.overfit) if most is not None), default=None))
+        self._combine: Any = node.combine or ("cycle" if run.graph_trains else "in_turn")
+        if data is not self._supplied or limit.amount != self.limit.amount:
+            self._supplied, self._sources, self.limit = data, {}, limit
+            self._written = data if isinstance(data, WrittenBatches) else None
+            loaders, is_divided = loaders_of(own_data(data)), isinstance(data, RankLocal)
+            self.loaders = {"": data} if is_divided or self._combine != "in_turn" or not loaders else loaders
+            lengths = [_length_of(loader, limit) for loader in self.loaders.values()]
+            self.length_in_turn = sum(lengths) if self.is_in_turn and -1 not in lengths else 0
+        if self._written is None and node.pass_over:
+            self._take(*next(iter(self.loaders.items())))
+
+    @property
+    def is_in_turn(self) -> bool:
+        """True if loaders are read one after the other."""
+        return "" not in self.loaders
+
+    @property
+    def parts(self) -> list[Any]:
+        """The data that is read, or the loaders that are read together."""
+        return [*loaders_of(own_data(self.data)).values()] or [self.data]
+
+    @property
+    def name(self) -> str:
+        """What the data is called."""
+        return self.run.state.name(self.data)
+
+    @property
+    def has_length(self) -> bool:
+        """False if the length of an epoch is not known."""
+        return self.data is NOTHING or all(length_of(part) is not None for part in self.parts)
+
+    def _take(self, name: str, data: Any) -> None:
+        """Read this loader now."""
+        self.data = data
+        self.source, self.division = self._known(name, data)
+        for part in self.parts if self.source.replays else ():
+            self.run.state.is_redrawn(part)
+        self._note_ranks()
+
+    def _known(self, name: str, data: Any) -> tuple[Source, Any]:
+        """The source of a loader and its division, the same whenever they are asked for."""
+        if name not in self._sources or self._sources[name][0] is not data:
+            self._sources[name] = data, *self._source(data)
+        return self._sources[name][1:]
+
+    def _source(self, data: Any) -> tuple[Source, Any]:
+        """The source of a loader, or of several together, as this rank opens it, and how ranks divide it."""
+        run, loaders, division = self.run, loaders_of(own_data(data)), None
+        if loaders and (isinstance(data, RankLocal) or any(isinstance(each, RankLocal) for each in loaders.values())):
+            raise DataError(
+                f"rank_local data is read as one loader, and these are several: {', '.join(loaders)}",
+                "give every rank the same loaders, which then take turns; or combine them in an iterable of your own",
+            )
+        source: Source
+        if loaders:
+            sources = {name: AsOpened(self._source_of(loader), loader, run.state) for name, loader in loaders.items()}
+            keeping = [name for name, each in sources.items() if isinstance(each.source, Stateful)]
+            if keeping and run.saving:
+                raise DataError(
+                    f"the loader `{keeping[0]}` keeps its own position, which an epoch that ends before it undefines",
+                    'set next_batch.resume = "replay", if its `__iter__` starts over; or pass a graphtrain.Loader',
+                )
+            source = together.Together(sources, self._combine, run.notify)
+        else:
+            source = self._source_of(data)
+        if run.ranks is not None:
+            division = divisions.division_of(self, data, source, run.ranks)
+            source = division.source
+        elif not isinstance(source, Numbered):
+            source = Common(source, data, run.seed, is_shared=False)
+        source = source if loaders else AsOpened(source, data, run.state)
+        return source if division is not None and division.is_limited else Limited(source, self.limit), division
+
+    def _source_of(self, data: Any) -> Source:
+        node, run, own = self.node, self.run, own_data(data)
+        if node.overfit and isinstance(own, DataLoader) and not isinstance(own.sampler, SequentialSampler):
+            raise DataError(
+                f"next_batch.overfit = {node.overfit}: the data is a {type(own).__name__} with a "
+                f"{type(own.sampler).__name__}, which gives other batches in every epoch",
+                "leave shuffle=True out; or use graphtrain.Loader, which gives those of its first epoch again",
+            )
+
+        def doubt(line: str) -> None:
+            run.state.comparisons.append(functools.partial(str, f"{run.state.name(data)} {line}"))
+
+        settings: Any = {"resume": node.resume, "limit": self.limit.amount}
+        return source_of(own, seed=run.seed, saving=run.saving, notify=run.notify, doubt=doubt, **settings)
+
+    def _note_ranks(self) -> None:
+        """Note among how many ranks the data divides itself: where that has changed, its position is not defined."""
+        node, ranks = self.node, self.run.ranks
+        before, now = node.rank_local, 0 if ranks is None else ranks.world_size * isinstance(self.data, RankLocal)
+        if before != now and (node.opened if before else not node.pass_over):
+            was, is_now = (
+                f"rank_local, on {each} ranks" if each else "the same on all ranks" for each in (before, now)
+            )
+            raise DataError(
+                f"the data that the run has read was {was}, and is {is_now}: its position is not defined there",
+                f"resume with {before or 'as many'} processes and data that is divided as it was; a graphtrain.Loader "
+                "can be resumed with any number of them",
+            )
+        node.rank_local = now
+
+    # ---- where it is
+
+    def consumed(self) -> int:
+        """The batches that were given of what is open; of data alone, those of the epoch."""
+        return self.node.epoch_batches - self.node.pass_first
+
+    def _drawn(self) -> int:
+        """How many batches the data has given, those ahead included."""
+        return self.consumed() // (self.node.rank_local or 1) + len(self.ahead)
+
+    # ---- opening and closing
+
+    def open(self, indices: Any, *, begins: bool) -> None:
+        """Open what is written now, or the next loader, at the beginning of an epoch the first, from its beginning."""
+        node, names = self.node, [*self.loaders]
+        node.loader = names[0 if begins or node.loader not in names else (names.index(node.loader) + 1) % len(names)]
+        data = self.loaders[node.loader] if self._written is None else self._written.now()
+        if data is None:
+            raise DataError(
+                "an epoch is opened before anything has written its data",
+                "connect the node that writes it before `next_batch`",
+            )
+        if self.is_in_turn:
+            node.rank_local = 0  # which the loader before may have been
+        self._take(node.loader, data)
+        try:
+            if indices is not None and self.is_in_turn:
+                raise DataError(
+                    f"`indices` selects samples of one data set, and there are the loaders {', '.join(names)}",
+                    "select the samples of each in its loader, as by a Subset",
+                )
+            opened = self.source.open(0 if node.overfit else node.passes - 1, indices)
+        except DataError as error:
+            if indices is None:
+                raise
+            raise DataError(f"`{self.name}`: {error.message}", error.hint) from None
+        self.batches, node.length, node.source_state = opened
+        if self.run.ranks is not None:
+            self.held, node.last_batch = NOTHING, {}
+
+    def close(self) -> None:
+        """End what is open."""
+        if self.is_in_turn and not self.consumed():
+            raise together.without_batch(self.node.loader)
+        self.end()
+        self.node.source_state = {}
+
+    def end(self) -> None:
+        """Let there be no further batch, and release the workers of a loader now, not when the next epoch begins."""
+        self.ahead.clear()
+        self.node.fetched_ahead = 0
+        self.batches = iter(())
+
+    def release(self) -> None:
+        """End the worker processes of the data; if another batch is fetched, it is reopened where it was."""
+        if self.source.release() and not self.node.pass_over:
+            self.batches = self._released(self._drawn())
+
+    def _released(self, drawn: int) -> Iterator[Any]:
+        self._reopen(drawn, self._last_batch())
+        for line in self.run.state.not_as_before():
+            self.run.notify(line)
+        yield from itertools.islice(self.batches, 1)  # what follows is asked of the iterator itself
+
+    # ---- the next batch
+
+    def next(self) -> Any:
+        """The next batch; `NOTHING` at the end."""
+        if not self.ahead:
+            return next(self.batches, NOTHING)
+        batch = self.ahead.pop(0)
+        self.node.fetched_ahead = len(self.ahead)
+        return batch
+
+    def has_another(self) -> bool:
+        """True if there is a batch after those that were given; one that had to be fetched for that is ahead."""
+        node = self.node
+        if self.ahead or (node.length is not None and self.consumed() < node.length):
+            return True
+        following = next(self.batches, NOTHING)
+        if following is NOTHING:
+            return False
+        self.ahead.append(following)
+        node.fetched_ahead = 1
+        return True
+
+    # ---- saving and resuming
+
+    def position(self) -> dict[str, Any]:
+        """Where the data is, as far as it says so itself; and the batches ahead, if a resume cannot draw them again."""
+        node, state = self.node, self.run.state
+        for part in self.parts:
+            if isinstance(part, Loader):
+                state.unsaved |= {f"{state.name(part)}{line}": None for line in part.unsaved()}
+        known = {name: self._sources[name][1].position() for name in self.loaders if name in self._sources}
+        position: dict[str, Any] = {"loaders": {name: reported for name, reported in known.items() if reported}}
+        if self._written is not None and not node.pass_over and self.data is not self._written.now():
+            position["epoch_data"] = self.data  # another is written, for the next epoch
+        if self.held is not NOTHING:
+            node.last_batch = self._last_batch()
+        # One of a class of the user's own cannot be encoded, and is drawn again with those before it.
+        if self.ahead and (_has_plain_form(self.ahead) or not self.source.redraws):
+            position["ahead"] = self.ahead
+        return position
+
+    def _last_batch(self) -> dict[str, Any]:
+        """The number of the last batch among those of the source, and what it is known by."""
+        if self.held is NOTHING:
+            return {}
+        number = self.consumed() - 1 if self.run.ranks is None else self.held_number
+        return {"number": number, "trace": trace(self.held)}
+
+    def load(self, position: Mapping[str, Any]) -> None:
+        """Take what `position` returned; in an epoch, open what was open, behind the batches that it had given."""
+        node, loaders = self.node, dict(self.loaders)
+        if self._written is not None:
+            loaders = {"": position.get("epoch_data", self._written.now())}
+        for name, saved in position.get("loaders", {}).items():
+            if loaders.get(name) is not None:
+                self._known(name, loaders[name])[0].load_position(saved)
+        if node.pass_over:
+            return
+        if node.loader not in loaders:
+            raise DataError(
+                f"the run was saved in the loader `{node.loader}`, and now there are {', '.join(loaders)}",
+                f"supply the loader `{node.loader}` too, or resume from a checkpoint that was made elsewhere",
+            )
+        self._take(node.loader, loaders[node.loader])
+        self.ahead = position.get("ahead", [])  # into which a resume puts what the batch shares
+        self._reopen(self._drawn(), node.last_batch)
+
+    def _reopen(self, drawn: int, last: Mapping[str, Any]) -> None:
+        """Open the rest of the epoch, after this many batches; the last one is compared where it is drawn again."""
+        node, state, source = self.node, self.run.state, self.source
+        number: int = last.get("number", drawn)
+        is_known = all(state.is_known(part) or keeps_position(part) for part in self.parts)
+        is_redrawn = is_known and (source.redraws or source.replays) and number >= node.source_state.get("redrawn", 0)
+        number = number if is_redrawn else drawn
+        with state.aside(self.parts):
+            batches = source.reopen(0 if node.overfit else node.passes - 1, number, node.source_state)
+            if number < drawn:
+                before = [generator.get_state() for generator in drawn_from(self.data)]
+                redrawn = batches.batch(number) if isinstance(batches, Share) else next(batches, NOTHING)
+                after = [generator.get_state() for generator in drawn_from(self.data)]
+                if redrawn is NOTHING and source.replays:
+                    raise ended_early("the data", number, drawn)
+                # Random numbers are others than in training, which has drawn between two batches.
+                if source.redraws or not number or all(map(same_state, before, after)):
+                    self._compare(last["trace"], redrawn, number)
+            if not isinstance(batches, Share):
+                for _ in range(number + 1, drawn):  # of other ranks, and those that were saved ahead
+                    next(batches, NOTHING)
+                self.ahead += itertools.islice(batches, node.fetched_ahead - len(self.ahead))
+        self.batches = batches
+
+    def _compare(self, saved: Mapping[str, Any], redrawn: Any, number: int) -> None:
+        """Compare what was drawn again with what the run was saved with, unless training has changed that since."""
+        now = trace(tensors_held(redrawn))
+        if now["versions"] == saved["versions"] and now["hash"] != saved["hash"]:
+            line = f"{self.name} differs: batch {number + 1} of epoch {self.node.epoch + 1} is not what it was"
+            state, drawn_again = self.run.state, self.run.state.digest(self.data)
+            # Of data that changes while it is trained on, a batch cannot be drawn again, and need not be.
+            state.comparisons.append(lambda: line if state.digest(self.data) == drawn_again else "")
+
+
+def _length_of(loader: Any, limit: BatchLimit) -> int:
+    """The batches of a loader that are read; -1 where that is not known."""
+    length = None if isinstance(loader, RankLocal) else length_of(loader)
+    return -1 if length is None else min(length, limit.of(length) or length)
+
+
+def _transferred(transfer: Callable[[Any, Any], Any], device: Any, batch: Any) -> Any:
+    moved = transfer(batch, device)
+    if moved is None:
+        raise UsageError(
+            "`transfer` returned nothing", "it returns the batch on the device, as in return batch.to(device)"
+        )
+    return moved
+
+
+def _has_plain_form(value: Any) -> bool:
+    try:
+        pack(value, "ahead", Tensors("ahead"))
+    except UnsaveableError:
+        return False
+    return True
