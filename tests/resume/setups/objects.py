@@ -121,7 +121,7 @@ def list_that_holds_itself() -> dict[str, Any]:
     return seeded(perceptron, training_step=step)
 
 
-@row("which is not saved: keep the object, or its name")
+@row("is a new method, which cannot be saved")
 def method_that_is_exchanged() -> dict[str, Any]:
     class Switch:
         def __init__(self) -> None:
