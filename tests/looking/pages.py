@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import http.client
 import json
 import re
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -81,3 +83,5 @@ def serving(*runs: Path, folder: Path | None = None, port: int = 0) -> Iterator[
         finally:
             server.should_exit = True
             thread.join()
+            with warnings.catch_warnings(action="ignore"):  # a browser's connection that the loop has ended around
+                gc.collect()
