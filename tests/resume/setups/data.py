@@ -378,9 +378,12 @@ rows(
     stream=lambda: trained_on(loader(Endless())),
 )
 rows(
+    stateless="the epoch is set again before its first batch is drawn",
+    data_with_set_epoch=lambda: trained_on(loader(ByEpoch(), shuffle=True)),
+)
+rows(
     data_that_counts=lambda: trained_on(loader(Counted(), shuffle=True)),
     data_that_caches=lambda: trained_on(loader(Caching(), shuffle=True)),
-    data_with_set_epoch=lambda: trained_on(loader(ByEpoch(), shuffle=True)),
     sampler_that_counts_epochs=lambda: trained_on(loader(Samples(), sampler=CountsEpochs())),
     views_of_a_kept_tensor=lambda: trained_on(
         DataLoader(_Views(torch.cat(batches())), batch_size=None), training_step=_changed_in_place

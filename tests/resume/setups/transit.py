@@ -36,7 +36,7 @@ def _first(made: dict[str, Any]) -> Any:
     return next(iter(made["model"].parameters()))
 
 
-@row(needs="sharing", train_batch=_WRITES)
+@row(stateless="its parts are read before a step changes what they share", train_batch=_WRITES)
 def slot_that_is_the_state_of_an_optimizer() -> dict[str, Any]:
     def value(hidden: Any, loss: float, made: dict[str, Any]) -> Any:
         state = made["optimizer"].state.get(_first(made))
