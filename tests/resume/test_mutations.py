@@ -183,6 +183,7 @@ ROWS += [(name, "DataLoader") for name in (*OF_A_DATALOADER, "the position in th
 
 @pytest.mark.second(2)
 @pytest.mark.full
+@pytest.mark.filterwarnings("ignore:Detected call of")  # a schedule whose optimizer has stepped in another process
 @pytest.mark.parametrize(("name", "kind"), ROWS)
 def test_a_mutation_is_noticed_by_the_comparison(
     name: str, kind: str, cuts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
