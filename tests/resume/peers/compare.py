@@ -99,7 +99,9 @@ def result(train: Train, name: str, folder: Path) -> str:
     if "not exact" in (report := resumed.pop("report", "")):
         return f"reported: {_short(report.partition('not exact: ')[2])}"
     warned = " (warned)" if resumed.pop("warned", False) else ""
-    different = [what for what in whole if what != "report" and not _same(what, whole[what], resumed[what])]
+    different = [
+        what for what in whole if what not in ("report", "warned") and not _same(what, whole[what], resumed[what])
+    ]
     return f"differs{warned}: {', '.join(different)}" if different else "exact"
 
 
@@ -135,7 +137,8 @@ def _answer(train: Train, name: str, folder: Path, options: dict[str, Any], file
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             answer = train(name, folder, **options)
-        if any("resum" in str(warning.message) for warning in warned):
+        said = [str(each.message) for each in warned if not issubclass(each.category, ResourceWarning)]
+        if any("resum" in text for text in said):
             answer["warned"] = True
     except Killed:
         answer = {"killed": True}
