@@ -131,7 +131,7 @@ class Reading:
         self.data = data
         self.source, self.division = self._known(name, data)
         for part in self.parts if self.source.replays else ():
-            self.run.state.is_redrawn(part)
+            self.run.state.note_redrawn(part)
         self._note_ranks()
 
     def _known(self, name: str, data: Any) -> tuple[Source, Any]:

@@ -48,7 +48,7 @@ class DataState:
         """True for data whose state is followed: not for what came later, nor for what keeps its position itself."""
         return self._followed(data) is not None
 
-    def is_redrawn(self, data: Any) -> None:
+    def note_redrawn(self, data: Any) -> None:
         """Note that a resume draws all batches of an epoch again, with what data makes for it, such as iterators."""
         if (followed := self._followed(data)) is not None:
             followed[0].note_redrawn(followed[1])
@@ -68,7 +68,7 @@ class DataState:
         if (followed := self._followed(data)) is None:
             return
         snapshot, name = followed
-        if section is None and not self.saved:  # nothing is loaded: another node goes on with the epoch
+        if section is None and not self.saved:  # the epoch is continued in the same process, by a new node
             section = self.opened[self.name(data)]
         if section is None:
             section = {one.path: self.saved[one.path] for one in snapshot.entries(name) if one.path in self.saved}

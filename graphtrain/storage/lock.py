@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from graphtrain.errors import UsageError
+from graphtrain.storage.regular import readable_failure
 
 try:
     import fcntl
@@ -35,10 +36,8 @@ def locked(folder: Path, notify: Callable[[str], None]) -> Iterator[None]:
         UsageError: another run has it, or the file cannot be written.
     """
     file = folder / LOCK_FILE
-    try:
+    with readable_failure(file, UsageError):
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        raise UsageError(f"cannot write {file}: {error.strerror}", "make it writable, then try again") from error
     try:
         if fcntl is not None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

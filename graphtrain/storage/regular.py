@@ -13,7 +13,7 @@ from pathlib import Path
 
 import xxhash
 
-from graphtrain.errors import CheckpointError
+from graphtrain.errors import CheckpointError, GraphtrainError
 
 _PIECE = 1 << 20  # bytes in a read, hashed while they are in the cache, and in a write: of 4 MB, 1.1 to 5 times as long
 # What interrupted processes leave behind, with their process ids.
@@ -21,13 +21,13 @@ _TEMPORARY = re.compile(r"\.(probe|\d+-step-.+|.+\.(jsonl?|diff|txt|toml))\.\d+(
 
 
 @contextmanager
-def readable_failure(path: Path) -> Iterator[None]:
-    """Turn an error of the disk into a readable CheckpointError."""
+def readable_failure(path: Path, kind: type[GraphtrainError] = CheckpointError) -> Iterator[None]:
+    """Turn an error of the disk into a readable one of graphtrain."""
     try:
         yield
     except OSError as error:
         hint = "make it writable, then try again" if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) else ""
-        raise CheckpointError(f"cannot write {path}: {error.strerror or error}", hint) from error
+        raise kind(f"cannot write {path}: {error.strerror or error}", hint) from error
 
 
 def checksum_of(pieces: Iterable[bytes | memoryview]) -> str:
