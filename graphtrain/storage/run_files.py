@@ -14,12 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
-from graphtrain.errors import UsageError
+from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.plain import json_value
 from graphtrain.storage import retention
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.lock import locked
-from graphtrain.storage.manifest import Manifest, checkpoint_number, checkpoint_paths
+from graphtrain.storage.manifest import Manifest, checkpoint_number, checkpoint_paths, read_manifest
 from graphtrain.storage.named import existing_checkpoint, newest_in
 from graphtrain.storage.regular import readable_failure, remove_leftovers, replace_file, temporary_name
 from graphtrain.storage.retention import Ranking, Retention, kept_of, manifests_in, rankings_of
@@ -312,8 +312,9 @@ class RunFiles:
         """
         for file in (self._metrics, self._nodes):
             file.flush()  # first, so that the checkpoint counts only rows that are on the disk
-        manifests, ranked_by = manifests_in(self.checkpoints), _ranked_by(retentions)
-        before = manifests.get(replaced) if replaced is not None else None
+        ranked_by, before = _ranked_by(retentions), None
+        with suppress(CheckpointError):
+            before = read_manifest(replaced) if replaced is not None else None
         if facts.not_finite and before is not None and not before.not_finite:
             replaced = before = None
         earlier = before.value_of if before is not None else lambda metric: None
