@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from graphtrain.errors import CheckpointError, SaveFailedError
-from graphtrain.names import plainly_named, quoted
+from graphtrain.names import quoted
 from graphtrain.printable import Notices
 from graphtrain.program.gradient_windows import counters_of
 from graphtrain.program.requests import SavePolicy, Saves
@@ -23,7 +23,6 @@ from graphtrain.storage.background import Background
 from graphtrain.storage.checkpoint import Checkpoint, new_folder, write_manifest
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.manifest import Manifest
-from graphtrain.storage.rank_files import Slim
 from graphtrain.storage.retention import Retention
 from graphtrain.storage.run_files import RunFiles, Written
 from graphtrain.storage.state_files import StagedState, split
@@ -313,22 +312,12 @@ class CheckpointWriter(Saves):
             askers = askers.union(path for path, name in before.items() if name == former)
             # The name of this checkpoint is not known yet.
             facts = replace(facts, saved_by={**before, **dict.fromkeys(sorted(askers), "")}, returns=self.returns)
-        state, slim = compiled.state, None
-        if self._policy.slim:
-            frozen = {  # by the names that they have in the file of their module
-                name: [
-                    path
-                    for path, each in plainly_named(module.named_parameters("", True, False))
-                    if not each.requires_grad
-                ]
-                for name, module in state.objects.modules.items()
-            }
-            slim = Slim(frozen, newest.path.name if newest is not None else "")
+        state = compiled.state
         snapshot, saved = state.snapshot, state.changed
         return _Save(
             run_files,
             staged,
-            self._ranks.save(staged, state.must_be_equal, run_files.checkpoints, slim),
+            self._ranks.save(staged, state.must_be_equal, run_files.checkpoints, newest.path.name if newest else ""),
             facts,
             problem,
             self._requests.retentions,
