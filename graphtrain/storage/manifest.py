@@ -15,7 +15,7 @@ import msgpack
 
 from graphtrain.errors import CheckpointError, LaterFormatError
 from graphtrain.printable import one_line
-from graphtrain.storage.background import largest_first
+from graphtrain.storage.parallel import largest_first
 from graphtrain.storage.regular import checksum_of_file
 
 T = TypeVar("T")

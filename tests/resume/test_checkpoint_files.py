@@ -6,7 +6,6 @@ import hashlib
 import io
 import os
 import struct
-import threading
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -20,10 +19,10 @@ import torch
 
 from graphtrain import CheckpointError
 from graphtrain.storage import rank_files, tensor_files
-from graphtrain.storage.background import Background, largest_first
 from graphtrain.storage.checkpoint import new_folder, read_checkpoint, write_manifest
 from graphtrain.storage.encoding import Tensors, UnsaveableError
 from graphtrain.storage.manifest import Manifest
+from graphtrain.storage.parallel import largest_first
 from graphtrain.storage.rank_files import manifest_of, write_file, write_files
 from graphtrain.storage.regular import checksum_of, replace_file, temporary_name, write_pieces
 from graphtrain.storage.sharing import EqualParts
@@ -350,35 +349,12 @@ def test_what_is_large_is_written_in_as_many_calls_as_the_system_wants() -> None
     assert b"".join(taken) == data + data
 
 
-# ---- threads that write
+# ---- threads that read
 
 
-def test_what_a_job_raises_is_raised_and_no_further_ones_are_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1})
-    begun = []
-    both = threading.Barrier(2)
-
+def test_what_a_job_raises_is_raised() -> None:
     def fails(name: str) -> None:
-        begun.append(name)
-        both.wait(10)
         raise IndexError(name)
 
     with pytest.raises(IndexError):
         largest_first({str(number): 1 << 20 for number in range(9)}, fails)
-    assert sorted(begun) == ["0", "1"]
-
-
-def test_a_job_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
-    begins, told = threading.Event(), threading.Event()
-
-    def fails() -> None:
-        begins.wait(60)
-        raise KeyError("a")
-
-    job = Background(fails, told.set)
-    assert job._thread.daemon, "the end of the process does not wait for it"
-    assert not job.is_over and not told.is_set()
-    begins.set()
-    with pytest.raises(KeyError):
-        job.result()
-    assert job.is_over and told.wait(60)
