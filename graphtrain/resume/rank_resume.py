@@ -32,7 +32,7 @@ from graphtrain.state.generators import RandomAside, capture_random, global_gene
 from graphtrain.state.objects import SavedObjects
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.manifest import Manifest
-from graphtrain.storage.named import existing_checkpoint
+from graphtrain.storage.named import checkpoint_folder
 from graphtrain.storage.run_files import RunFiles
 from graphtrain.storage.state_files import Sections
 
@@ -78,7 +78,7 @@ def choose(
         if run_files is not None:
             checkpoint = run_files.find(options.resume, read)
         elif options.is_named:
-            checkpoint = read(existing_checkpoint(options.resume), None)
+            checkpoint = read(checkpoint_folder(options.resume), None)
         return {"run": uuid.uuid4().hex[:12], "begins": checkpoint is None}
 
     while "try" in (message := agreement.lead(decision)):  # on other ranks than 0

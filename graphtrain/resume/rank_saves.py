@@ -23,9 +23,8 @@ from graphtrain.program.agreement import Agreement
 from graphtrain.ranks import LostRankError, Ranks
 from graphtrain.storage.checkpoint import reason_of
 from graphtrain.storage.encoding import UnsaveableError
-from graphtrain.storage.manifest import OWN_FACTS, Manifest
+from graphtrain.storage.manifest import OWN_FACTS, Manifest, SavedCheckpoint
 from graphtrain.storage.rank_files import Slim, manifest_of, write_files
-from graphtrain.storage.run_files import Written
 from graphtrain.storage.sharing import EqualParts, MustBeEqual, first_difference
 from graphtrain.storage.state_files import Digests, StagedState
 
@@ -134,10 +133,10 @@ class RankSave:
                 self._publish(_OUTCOME, {"kind": kind, "message": message, "hint": getattr(error, "hint", "")})
             raise
 
-    def succeeded(self, written: Written) -> None:
+    def succeeded(self, written: SavedCheckpoint) -> None:
         """Tell all ranks that the checkpoint is written."""
         facts = {"digest": written.manifest.digest, "not_finite": written.manifest.not_finite}
-        self._publish(_OUTCOME, {"name": written.path.name, "facts": facts})
+        self._publish(_OUTCOME, {"name": written.name, "facts": facts})
         self._forget()
 
     def files(self, folder: Path, facts: Manifest) -> Manifest:
@@ -162,7 +161,7 @@ class RankSave:
             raise
         return manifest_of(facts, state, common, summaries, reports, slim)
 
-    def follow(self, facts: Manifest) -> Written:
+    def follow(self, facts: Manifest) -> SavedCheckpoint:
         """Write the files of this rank, and return the outcome that rank 0 publishes.
 
         Arguments:
@@ -181,7 +180,7 @@ class RankSave:
         self._forget()
         if "kind" in outcome:
             raise _ERRORS[outcome["kind"]](outcome["message"], outcome["hint"])
-        return Written(self.folder / outcome["name"], replace(facts, **outcome["facts"]))
+        return SavedCheckpoint(self.folder / outcome["name"], replace(facts, **outcome["facts"]))
 
     def has_outcome(self, timeout_seconds: float) -> bool:
         """True if rank 0 has published the outcome, within this time."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from graphtrain.errors import CheckpointError, SaveFailedError
@@ -22,10 +21,10 @@ from graphtrain.state.optimizers import NO_RESUME
 from graphtrain.storage.background import Background
 from graphtrain.storage.checkpoint import Checkpoint, new_folder, write_manifest
 from graphtrain.storage.encoding import UnsaveableError
-from graphtrain.storage.manifest import Manifest
+from graphtrain.storage.manifest import Manifest, SavedCheckpoint
 from graphtrain.storage.rank_files import Slim
 from graphtrain.storage.retention import Retention
-from graphtrain.storage.run_files import RunFiles, Written
+from graphtrain.storage.run_files import RunFiles
 from graphtrain.storage.state_files import StagedState, split
 from graphtrain.storage.tensor_files import Layout, StagingBuffers
 
@@ -61,13 +60,13 @@ class _Save:
     problem: CheckpointError | None
     retentions: Mapping[str, Retention]
     values: Mapping[str, float | None]
-    replaced: Path | None
+    replaced: SavedCheckpoint | None
     saved_by: Mapping[str, str]
     askers: frozenset[str]
     moment: Mapping[str, Fraction]
     contents: Callable[[], dict[str, Any]]
 
-    def write(self) -> Written:
+    def write(self) -> SavedCheckpoint:
         """Write the checkpoint, in a thread of its own, while training continues.
 
         Raises:
@@ -81,11 +80,11 @@ class _Save:
                 raise self.problem
             if weight := self.staged.weight_that_is_not_finite:
                 facts = replace(facts, not_finite=weight, saved_by=self.saved_by if facts.saved_by else {})
-            new = self.run_files.new(facts, self.retentions, self.values, self.replaced)
+            new, replaced = self.run_files.new(facts, self.retentions, self.values, self.replaced)
             with new_folder(new.path, self.staged.given_up) as folder:
-                manifest = self.part.files(folder, new.facts)
+                manifest = self.part.files(folder, new.manifest)
                 write_manifest(folder, manifest)
-            written = self.run_files.keep(new, manifest, self.retentions)
+            written = self.run_files.keep(SavedCheckpoint(new.path, manifest), replaced, self.retentions)
             self.part.succeeded(written)
         return written
 
@@ -117,9 +116,9 @@ class CheckpointWriter(Saves):
         self._requests, self._notices = run.requests, run.notices
         self._buffers = StagingBuffers()
         self._save: _Save | None = None  # that is being written
-        self._writing: Background[Written] | None = None
+        self._writing: Background[SavedCheckpoint] | None = None
         self._was_written = False
-        self._newest: Written | None = None
+        self._newest: SavedCheckpoint | None = None
         self._newest_moment: Mapping[str, Fraction] = {}  # the clock of the run then
         self._policy = SavePolicy()
         self._attempts = 0
@@ -142,7 +141,7 @@ class CheckpointWriter(Saves):
 
     def resumed_from(self, checkpoint: Checkpoint) -> None:
         """Note that the run is exactly at its newest checkpoint."""
-        self._newest, self._newest_moment = Written(checkpoint.path, checkpoint.manifest), self._run.moment
+        self._newest, self._newest_moment = SavedCheckpoint(checkpoint.path, checkpoint.manifest), self._run.moment
 
     def keep_newest(self) -> None:
         """Note that the run was changed: the newest checkpoint is kept as a way back, and no save replaces it."""
@@ -279,7 +278,7 @@ class CheckpointWriter(Saves):
         self._was_written = True
         _report(written.manifest.unknown, self._notices)
         if not written.manifest.not_finite:
-            self.saved |= dict.fromkeys(sorted(save.askers), written.path.name)
+            self.saved |= dict.fromkeys(sorted(save.askers), written.name)
         save.run_files.saved(written)
         self._newest, self._newest_moment = written, save.moment
 
@@ -306,7 +305,7 @@ class CheckpointWriter(Saves):
             problem = error
         moment, newest, replaced = self._run.moment, self._newest, None
         if newest is not None and moment and moment == self._newest_moment:
-            replaced = newest.path
+            replaced = newest
         compiled, before = self._run.compiled, dict(self.saved)
         if compiled.returning:
             former = replaced.name if replaced is not None else ""
@@ -323,7 +322,7 @@ class CheckpointWriter(Saves):
                 ]
                 for name, module in state.objects.modules.items()
             }
-            slim = Slim(frozen, newest.path.name if newest is not None else "")
+            slim = Slim(frozen, newest.name if newest is not None else "")
         snapshot, saved = state.snapshot, state.changed
         return _Save(
             run_files,

@@ -19,7 +19,7 @@ import torch
 from graphtrain.printable import one_line
 from graphtrain.storage.background import uncollected
 from graphtrain.storage.encoding import Encoder, Tensors, unpack
-from graphtrain.storage.regular import checksum_of
+from graphtrain.storage.files import checksum_of
 from graphtrain.storage.strides import DEVICES
 from graphtrain.storage.tensor_files import (
     TENSOR_SUFFIX,

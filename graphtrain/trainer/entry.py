@@ -19,8 +19,8 @@ from graphtrain.state.generators import capture_random
 from graphtrain.state.objects import MISFITS
 from graphtrain.state.weights import fitting
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
-from graphtrain.storage.named import checkpoint_folder, existing_checkpoint
-from graphtrain.storage.run_directory import noted
+from graphtrain.storage.named import checkpoint_folder
+from graphtrain.storage.run_directory import last_status, noted
 from graphtrain.trainer.live_run import LiveRun
 
 _OTHER_MODEL = "build the model as in the saved run, or name a checkpoint of this run"
@@ -43,7 +43,7 @@ def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> tuple[Checkpoint
             "name one: --run-dir runs/first, in Python Trainer(..., run_dir=...)",
         )
     checkpoint = choose(files, options, run.rank_saves, compiled.state.objects)
-    status = files.last_status() if files is not None and checkpoint is not None else {}
+    status = last_status(files.folder) if files is not None and checkpoint is not None else {}
     run.notices.last.clear()
     run.notices.last.extend(noted(status))  # those of the process before
     session.set_up(checkpoint, holder)
@@ -250,11 +250,10 @@ def load_weights(run: LiveRun, named: str | Path, sources: Mapping[str, str], on
         CheckpointError: it is damaged.
     """
     world, objects = run.session.world, run.session.compiled.state.objects
-    folder = run.files.checkpoints if run.files is not None else None
-    path = Path(world.lead(lambda: str(checkpoint_folder(named, folder))))
-    if folder is not None and (folder / path.name).is_dir():
+    run_dir, folder = (run.files.folder, run.files.checkpoints) if run.files is not None else (None, Path())
+    path = Path(world.lead(lambda: str(checkpoint_folder(named, run_dir))))
+    if run_dir is not None and (folder / path.name).is_dir():
         path = folder / path.name  # where this rank sees the run directory
-    path = existing_checkpoint(path, folder)
     checkpoint = read_checkpoint(path, rank=world.rank, world_size=world.world_size)
     if checkpoint.manifest.sharded or world.mesh:
         from graphtrain.resume.sharded import assembled  # which few runs need

@@ -23,9 +23,9 @@ from graphtrain.storage import rank_files, tensor_files
 from graphtrain.storage.background import Background, largest_first
 from graphtrain.storage.checkpoint import new_folder, read_checkpoint, write_manifest
 from graphtrain.storage.encoding import Tensors, UnsaveableError
+from graphtrain.storage.files import checksum_of, replace_file, write_pieces
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.rank_files import Slim, manifest_of, write_file, write_files
-from graphtrain.storage.regular import checksum_of, replace_file, temporary_name, write_pieces
 from graphtrain.storage.sharing import EqualParts
 from graphtrain.storage.state_files import StagedState, local_of, state_digest
 from graphtrain.storage.tensor_files import Layout, StagingBuffers, read_tensors, stage
@@ -312,7 +312,7 @@ def test_a_file_without_a_header_is_refused(data: bytes, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("flush", [False, True])
 def test_a_file_is_replaced_as_a_whole(flush: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if a process of the same number has left its temporary file, and through no link."""
+    """And through no link."""
     path, flushed = tmp_path / "file", []
 
     def fsync(descriptor: int) -> None:
@@ -322,7 +322,6 @@ def test_a_file_is_replaced_as_a_whole(flush: bool, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(os, "fsync", fsync)
     (tmp_path / "other").write_bytes(b"other")
     path.symlink_to("other")
-    temporary_name(path).write_bytes(b"left behind, and longer")
     replace_file(path, b"new", flush=flush)
     assert path.read_bytes() == b"new" and not path.is_symlink() and (tmp_path / "other").read_bytes() == b"other"
     assert sorted(tmp_path.iterdir()) == [path, tmp_path / "other"]
