@@ -24,7 +24,7 @@ from graphtrain.ranks import LostRankError, Ranks
 from graphtrain.storage.checkpoint import reason_of
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.manifest import OWN_FACTS, Manifest, SavedCheckpoint
-from graphtrain.storage.rank_files import Slim, manifest_of, write_files
+from graphtrain.storage.rank_files import manifest_of, write_files
 from graphtrain.storage.sharing import EqualParts, MustBeEqual, first_difference
 from graphtrain.storage.state_files import Digests, StagedState
 
@@ -79,13 +79,11 @@ class RankSaves:
                 raise UnsaveableError(path, f"{reason} (rank {rank})", hint)
         return copied
 
-    def save(
-        self, staged: StagedState, required: Callable[[], MustBeEqual], folder: Path, slim: Slim | None
-    ) -> RankSave:
+    def save(self, staged: StagedState, required: Callable[[], MustBeEqual], folder: Path, previous: str) -> RankSave:
         """Begin the save that all ranks have copied their state for."""
         self.begun += 1
         equal = MustBeEqual() if self.are_one else required()
-        return RankSave(self.ranks, f"{self.run}/save/{self.begun}", staged, equal, folder, slim)
+        return RankSave(self.ranks, f"{self.run}/save/{self.begun}", staged, equal, folder, previous)
 
 
 @final
@@ -97,7 +95,7 @@ class RankSave:
         key: the prefix of the keys of this save in the store.
         required: what has to be equal on all ranks.
         folder: of the checkpoints, as this rank sees it.
-        slim: how the files of rank 0 are divided. None: tensors by their resource.
+        previous: the name of the checkpoint before, whose files are used where they are the same; empty for none.
     """
 
     ranks: Ranks
@@ -105,7 +103,7 @@ class RankSave:
     staged: StagedState
     required: MustBeEqual
     folder: Path
-    slim: Slim | None
+    previous: str
     _end: float = math.inf
     _published: set[str] = field(default_factory=set)
 
@@ -113,6 +111,10 @@ class RankSave:
     def leads(self) -> bool:
         """True on rank 0."""
         return not self.ranks.rank
+
+    @property
+    def _earlier(self) -> Path | None:
+        return self.folder / self.previous if self.previous else None
 
     def hurry(self) -> None:
         """Wait no longer for ranks that may be dead."""
@@ -145,11 +147,11 @@ class RankSave:
         Raises:
             OSError: they cannot be written; and as for `follow`.
         """
-        state, slim, others = self.staged, self.slim, range(1, self.ranks.world_size)
+        state, others = self.staged, range(1, self.ranks.world_size)
         if not others:
             common = EqualParts()
-            report = {"files": write_files(folder, 0, state, common, slim)}
-            return manifest_of(facts, state, common, [], [report], slim)
+            report = {"files": write_files(folder, 0, state, common, self._earlier)}
+            return manifest_of(facts, state, common, [], [report])
         try:
             common, summaries, report = self._write_files(folder.name, facts)
             reports = [report, *(self._read(_FILES, rank) for rank in others)]
@@ -159,7 +161,7 @@ class RankSave:
                 with suppress(GraphtrainError):
                     self._read(_FILES, rank)
             raise
-        return manifest_of(facts, state, common, summaries, reports, slim)
+        return manifest_of(facts, state, common, summaries, reports)
 
     def follow(self, facts: Manifest) -> SavedCheckpoint:
         """Write the files of this rank, and return the outcome that rank 0 publishes.
@@ -201,7 +203,7 @@ class RankSave:
         if difference := first_difference(self.required, state, summaries):
             raise RanksDivergedError(difference, "it must be the same on all ranks: do not change it on one rank only")
         common = EqualParts.of(state, summaries)
-        written = write_files(folder, self.ranks.rank, state, common, self.slim)
+        written = write_files(folder, self.ranks.rank, state, common, self._earlier)
         report: dict[str, Any] = {"files": written, "own": {name: getattr(facts, name) for name in OWN_FACTS}}
         if state.pieces:
             report["not_finite"] = state.weight_that_is_not_finite

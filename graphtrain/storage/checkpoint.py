@@ -14,9 +14,9 @@ from threading import Event
 import msgpack
 
 from graphtrain.errors import CheckpointError, GraphtrainError
-from graphtrain.storage.background import uncollected
 from graphtrain.storage.files import temporary_name
 from graphtrain.storage.manifest import MANIFEST_FILE, OWN_FACTS, Manifest, read_manifest
+from graphtrain.storage.parallel import uncollected
 from graphtrain.storage.rank_files import read_state, write_file
 from graphtrain.storage.state_files import Sections
 

@@ -17,9 +17,9 @@ import msgpack
 import torch
 
 from graphtrain.printable import one_line
-from graphtrain.storage.background import uncollected
 from graphtrain.storage.encoding import Encoder, Tensors, unpack
 from graphtrain.storage.files import checksum_of
+from graphtrain.storage.parallel import uncollected
 from graphtrain.storage.strides import DEVICES
 from graphtrain.storage.tensor_files import (
     TENSOR_SUFFIX,
