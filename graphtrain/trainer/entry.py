@@ -200,7 +200,7 @@ def note_start(run: LiveRun, checkpoint: Checkpoint | None, *, is_as_saved: bool
                 "checkpoint": checkpoint.path.name if checkpoint else None,
                 **({"setup": setup} if setup != known else {}),
             },
-            environment.files,
+            environment.difference,
         )
         if not is_as_saved:
             run.writer.check()
