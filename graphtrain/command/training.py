@@ -20,7 +20,6 @@ from graphtrain.command.run import RunOptions, Script, resume_command, without
 from graphtrain.command.script import load_graph
 from graphtrain.command.set_up import SetUp, named_weights, set_up, warm_start
 from graphtrain.command.settings import renamings, setup_arguments, split_settings, with_parameters
-from graphtrain.data.loaders import RankLocal
 from graphtrain.data.samplers import length_of
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.graph import Graph
@@ -299,7 +298,7 @@ def refuse_idle_ranks(train_data: Any, world_size: int) -> None:
 
     Epochs of a `Trainer` may be shorter, as the first rounds of active learning: ranks without a batch are idle.
     """
-    length = None if isinstance(train_data, Mapping | RankLocal) else length_of(train_data)
+    length = None if isinstance(train_data, Mapping) else length_of(train_data)
     if length is not None and 0 < length < world_size:
         batches = "1 micro-batch" if length == 1 else f"{length} micro-batches"
         raise UsageError(

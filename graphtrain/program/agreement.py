@@ -147,8 +147,8 @@ class Agreement:
         For one process, nothing is gathered.
 
         Arguments:
-            partial: a record with the fields known to the caller: `digest`, `payload_bytes`, `has_batch`,
-                `length` and `samples`. The others are filled in here. Default: none is known.
+            partial: a record with the fields known to the caller: `digest`, `payload_bytes`, `length` and
+                `samples`. The others are filled in here. Default: none is known.
             carried: at most as many bytes as there is room for.
 
         Raises:

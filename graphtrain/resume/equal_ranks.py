@@ -10,7 +10,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from graphtrain.data.fingerprint import fingerprint
-from graphtrain.data.loaders import RankLocal, by_name, is_data
+from graphtrain.data.loaders import by_name, is_data
 from graphtrain.errors import RanksDivergedError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.program.agreement import Agreement
@@ -98,11 +98,7 @@ def _weights(resources: Mapping[str, Any], *, with_buffers: bool) -> dict[str, s
 def _of_data(resources: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, data in by_name(resources):
         if is_data(name, data):
-            is_local = isinstance(data, RankLocal)
-            yield f"whether `{name}` is rank_local", is_local
-            yield from (
-                () if is_local else ((f"the {fact} of `{name}`", part) for fact, part in fingerprint(data).items())
-            )
+            yield from ((f"the {fact} of `{name}`", part) for fact, part in fingerprint(data).items())
 
 
 def _flat(values: Mapping[str, Any], outer: str = "") -> dict[str, Any]:

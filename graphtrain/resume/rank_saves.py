@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -23,7 +23,7 @@ from graphtrain.program.agreement import Agreement, error_as_plain, error_of_pla
 from graphtrain.ranks import LostRankError, Ranks
 from graphtrain.storage.checkpoint import reason_of
 from graphtrain.storage.manifest import OWN_FACTS, Manifest
-from graphtrain.storage.rank_files import Slim, manifest_of, write_files
+from graphtrain.storage.rank_files import manifest_of, write_files
 from graphtrain.storage.run_files import Written
 from graphtrain.storage.sharing import EqualParts, MustBeEqual, first_difference, required_digests
 from graphtrain.storage.state_files import StagedState
@@ -68,13 +68,11 @@ class RankSaves:
         finally:
             self.agreement.synchronised = False  # where a run is saved makes no difference to where ranks meet next
 
-    def save(
-        self, staged: StagedState, required: Callable[[], MustBeEqual], folder: Path, slim: Slim | None
-    ) -> RankSave:
+    def save(self, staged: StagedState, required: Callable[[], MustBeEqual], folder: Path, previous: str) -> RankSave:
         """Begin the save that all ranks have copied their state for."""
         self.begun += 1
         equal = {} if self.are_one else required()
-        return RankSave(self.ranks, f"{self.run}/save/{self.begun}", staged, equal, folder, slim)
+        return RankSave(self.ranks, f"{self.run}/save/{self.begun}", staged, equal, folder, previous)
 
 
 @final
@@ -86,7 +84,7 @@ class RankSave:
         key: the prefix of the keys of this save in the store.
         required: what has to be equal on all ranks.
         folder: of the checkpoints, as this rank sees it.
-        slim: how the files of rank 0 are divided. None: tensors by their resource.
+        previous: the name of the checkpoint before, whose files are used where they are the same; empty for none.
     """
 
     ranks: Ranks
@@ -94,13 +92,8 @@ class RankSave:
     staged: StagedState
     required: MustBeEqual
     folder: Path
-    slim: Slim | None
+    previous: str
     _end: float = math.inf
-
-    @property
-    def leads(self) -> bool:
-        """True on rank 0."""
-        return not self.ranks.rank
 
     def hurry(self) -> None:
         """Wait no longer for ranks that may be dead."""
@@ -108,29 +101,38 @@ class RankSave:
 
     # ---- in the threads that write
 
-    @contextmanager
-    def leading(self) -> Iterator[None]:
-        """A context in which rank 0 writes the checkpoint: if that fails, all ranks learn why."""
+    def write(self, facts: Manifest, lead: Callable[[], Written]) -> Written:
+        """Write the part of this rank; returns the outcome, which rank 0 publishes.
+
+        Arguments:
+            facts: what this rank knows for the manifest; whatever is not its own comes from rank 0.
+            lead: writes the checkpoint on rank 0, and calls `files`.
+
+        Raises:
+            CheckpointError: it cannot be written, on this rank or another.
+            RanksDivergedError: what must be equal on all ranks is not.
+            RankFailedError: a rank has ended.
+        """
+        if self.ranks.rank:
+            return self._follow(facts)
         try:
-            yield
+            written = lead()
         except BaseException as error:
             told = error if isinstance(error, GraphtrainError) else CheckpointError(f"{type(error).__name__}: {error}")
             self._fail(told.message)
             with suppress(LostRankError):
                 self._publish(_OUTCOME, {"error": error_as_plain(told)})
             raise
-
-    def succeeded(self, written: Written) -> None:
-        """Tell all ranks that the checkpoint is written."""
-        facts = {"digest": written.manifest.digest, "not_finite": written.manifest.not_finite}
-        self._publish(_OUTCOME, {"name": written.path.name, "facts": facts})
+        common = {"digest": written.manifest.digest, "not_finite": written.manifest.not_finite}
+        self._publish(_OUTCOME, {"name": written.path.name, "facts": common})
         self._fail(_OVER)
+        return written
 
     def files(self, folder: Path, facts: Manifest) -> Manifest:
         """Write the files of rank 0 to a new folder, and wait for those of the others; returns the manifest.
 
         Raises:
-            OSError: they cannot be written; and as for `follow`.
+            OSError: they cannot be written; and as for `write`.
         """
         others = range(1, self.ranks.world_size)
         try:
@@ -142,19 +144,9 @@ class RankSave:
                 with suppress(GraphtrainError):
                     self._read(_FILES, rank)
             raise
-        return manifest_of(facts, self.staged, common, reports, self.slim)
+        return manifest_of(facts, self.staged, common, reports)
 
-    def follow(self, facts: Manifest) -> Written:
-        """Write the files of this rank, and return the outcome that rank 0 publishes.
-
-        Arguments:
-            facts: what this rank knows for the manifest; whatever is not its own comes from rank 0.
-
-        Raises:
-            CheckpointError: it cannot be written, on this rank or another.
-            RanksDivergedError: what must be equal on all ranks is not.
-            RankFailedError: a rank has ended.
-        """
+    def _follow(self, facts: Manifest) -> Written:
         try:
             self._write_files("", facts)
         except Exception as error:
@@ -187,7 +179,8 @@ class RankSave:
                 f"rank 0 writes to {folder}, which this rank does not see",
                 "put the run directory on a file system that all ranks share",
             )
-        files = write_files(folder, self.ranks.rank, state, common, self.slim)
+        previous = self.folder / self.previous if self.previous else None
+        files = write_files(folder, self.ranks.rank, state, common, previous)
         digest, own = state.digest(files if is_alone else {}), {name: getattr(facts, name) for name in OWN_FACTS}
         report = {"files": files, "digest": digest, "own": own}
         if state.pieces:

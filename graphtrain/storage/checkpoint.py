@@ -17,9 +17,9 @@ import msgpack
 import torch
 
 from graphtrain.errors import CheckpointError, GraphtrainError
-from graphtrain.storage.background import uncollected
 from graphtrain.storage.manifest import MANIFEST_FILE, OWN_FACTS, Manifest
 from graphtrain.storage.manifest import read_manifest as read_manifest
+from graphtrain.storage.parallel import uncollected
 from graphtrain.storage.rank_files import read_state, write_file
 from graphtrain.storage.regular import temporary_name
 from graphtrain.storage.state_files import Sections

@@ -15,7 +15,7 @@ import msgpack
 
 from graphtrain.errors import CheckpointError, LaterFormatError
 from graphtrain.printable import one_line
-from graphtrain.storage.background import largest_first
+from graphtrain.storage.parallel import largest_first
 from graphtrain.storage.regular import checksum_of_file
 
 T = TypeVar("T")
@@ -74,7 +74,6 @@ class Manifest:
     ranks: int = 1  # that wrote it; if several, the next two have an entry for each
     digests: Sequence[str] = field(default_factory=list)
     own: Sequence[Mapping[str, Any]] = field(default_factory=list)
-    tensors: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # file -> tensor -> the file that holds it
     not_state: Sequence[str] = field(default_factory=list)  # what the user declared not to be state
     data_content: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what data held, by name
     differing: str = ""  # what another number of ranks takes from rank 0, in words
@@ -94,8 +93,7 @@ class Manifest:
         ValueError: `../x` is not the name of a file
         """
         manifest = cls(**{each.name: table[each.name] for each in fields(cls) if each.name in table})
-        held = [holder for places in manifest.tensors.values() for holder in places.values()]
-        for name in (*manifest.files, *manifest.tensors, *held):
+        for name in manifest.files:
             if not is_file_name(name):
                 raise ValueError(f"`{name}` is not the name of a file")
         return manifest

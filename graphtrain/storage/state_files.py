@@ -16,8 +16,8 @@ import msgpack
 import torch
 
 from graphtrain.printable import one_line
-from graphtrain.storage.background import uncollected
 from graphtrain.storage.encoding import Encoder, Tensors, unpack
+from graphtrain.storage.parallel import uncollected
 from graphtrain.storage.regular import checksum_of
 from graphtrain.storage.sharing import Digests
 from graphtrain.storage.strides import DEVICES
