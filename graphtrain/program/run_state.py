@@ -18,7 +18,7 @@ from graphtrain.names import quoted
 from graphtrain.program.bind import ProgramNode
 from graphtrain.program.rounds import is_fetching
 from graphtrain.state.changes import OTHER_SUBMODULES, changes
-from graphtrain.state.generators import AnyGenerator, any_generator, named_generators
+from graphtrain.state.generators import capture_random, restore_random
 from graphtrain.state.modules import capture_module, reshape_buffers, restore_module
 from graphtrain.state.objects import MISFITS
 from graphtrain.state.optimizers import kept_groups, put_gradient
@@ -298,27 +298,12 @@ def _restore_reachable(run: StatefulObjects, saved: Section, exempt: Exemptions)
     run.reader = None
 
 
-def _generators(run: StatefulObjects) -> dict[str, AnyGenerator]:
-    """Those of the process, and those in resources."""
-    return {**named_generators(), **{name: any_generator(value) for name, value in run.generators.items()}}
-
-
 def _capture_random(run: StatefulObjects, alive: set[int]) -> Section:
-    return {name: generator.get_state() for name, generator in _generators(run).items()}
+    return capture_random()
 
 
 def _restore_random(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
-    generators = _generators(run)
-    for name, state in saved.items():
-        resource = name.rpartition("/")[0]
-        if name in generators:
-            generators[name].set_state(state)
-        elif resource and not run.is_left_out(resource):
-            raise CheckpointError(
-                f"the checkpoint has the state of a random generator of `{resource}`, which has no such one now",
-                "make it again in `setup`; or, if this is other data on purpose: "
-                f'Trainer(..., not_state=["{resource}"])',
-            )
+    restore_random(saved)
 
 
 # ---- the record
@@ -341,8 +326,8 @@ class RunState:
         progress: the fields of each node, by path.
         slots: the values between nodes that are alive.
         metrics: running means; the rows are in a file of their own.
-        reachable: the changes since set-up of all reachable state that nothing else saves.
-        random: the generators of the process, and those in data.
+        reachable: the changes since set-up of all reachable state that nothing else saves; all other generators.
+        random: the global generators of the process.
     """
 
     forms: Annotated[Section, Handler(_capture_forms, _restore_forms)]

@@ -69,7 +69,6 @@ class StatefulObjects:
 
     Attributes:
         objects: those with a `state_dict`: resources, and once the run has begun, those in resources.
-        generators: random generators in resources: ``"train_data/0"``.
         data_state: that of the data; nodes report to it.
         snapshot: what was reachable when the run began; None before.
         further: the state reachable from objects that `rewire` supplied, of which only a `state_dict` is saved.
@@ -87,12 +86,6 @@ class StatefulObjects:
         self.objects = SavedObjects(
             {name: value for name, value in resources.items() if name not in data and keeps_state(value)}
         )
-        self.generators = {
-            f"{name}/{number}": generator
-            for name, value in by_name(resources, self.program.drawn)
-            if not isinstance(value, torch.nn.Module | torch.optim.Optimizer)
-            for number, generator in enumerate(held_generators(value))
-        }
         self.data_state: DataState = program.resources.get("data_state", DataState())
         self.snapshot: StateSnapshot | None = None
         self.resources = resources
@@ -126,7 +119,7 @@ class StatefulObjects:
             parts = {f"{name}.{part}": value for part, value in parts_beside_position(roots[name]).items()}
             roots |= parts
             data += parts
-        elsewhere = {id(run), *map(id, self.generators.values())}
+        elsewhere = {id(run), *(id(generator) for name in data for generator in held_generators(roots[name]))}
         snapshot = StateSnapshot(roots, data, covered, elsewhere, left_out)
         places = list(snapshot.places()) if left_out else []
         for path in left_out:

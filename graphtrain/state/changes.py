@@ -72,7 +72,9 @@ def changes(snapshot: StateSnapshot, data: str | None = None, states: Mapping[st
     finder = _Finder(snapshot, known)
     section: dict[str, Any] = {}
     for entry in snapshot.entries(data):
-        if id(entry.value) in snapshot.elsewhere or finder.is_unchanged(entry):
+        # The generators of data are restored by its source when it is reopened, and here when all is.
+        is_elsewhere = id(entry.value) in snapshot.elsewhere and (data is not None or entry.category != "generator")
+        if is_elsewhere or finder.is_unchanged(entry):
             continue
         with finder.writer.attempt(finder.unknown):
             if (change := finder.change(entry)) is not None:

@@ -260,7 +260,7 @@ DOES_NOT_FIT: dict[str, tuple[Make, Make, tuple[str, ...]]] = {
                      ("`optimizer` does not have the parameters of the saved run: other groups",)),
     "more groups": (lambda: groups(1), lambda: groups(2), ("other groups, or another order",)),
     "a generator that is gone": (lambda: {"train_data": drawn()}, lambda: {"train_data": batches()},
-                                 ("a random generator of `train_data`", 'not_state=["train_data"]')),
+                                 ("the state of `train_data", "does not exist now", 'not_state=["train_data')),
 }  # fmt: skip
 
 
