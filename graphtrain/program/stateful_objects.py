@@ -190,8 +190,7 @@ class StatefulObjects:
             objects.drop(path)
         known = {id(value) for value in objects.stateful.values()}
         for path, value in snapshot.stateful.items():
-            is_left = snapshot.is_left_out(path) or snapshot.is_replaced(path)
-            if id(value) not in known and not is_left:
+            if id(value) not in known and not snapshot.is_excluded(path):
                 objects.add(path, value)
         objects.note_forms(former.objects if former is not None else None)
         if former is not None:
@@ -240,7 +239,7 @@ class StatefulObjects:
         if self.snapshot is None:
             return ""
         reached = self.snapshot.reachable.find(parameter)
-        return "" if reached is None or self.snapshot.is_replaced(reached.path) else reached.path
+        return "" if reached is None or self.snapshot.is_excluded(reached.path) else reached.path
 
     def parameter_at(self, path: str) -> torch.Tensor:
         """The parameter at that path.
@@ -249,7 +248,7 @@ class StatefulObjects:
             CheckpointError: there is none.
         """
         snapshot = self.snapshot
-        known = snapshot.reachable.by_path if snapshot is not None and not snapshot.is_replaced(path) else {}
+        known = snapshot.reachable.by_path if snapshot is not None and not snapshot.is_excluded(path) else {}
         reached = known.get(path)
         if reached is None or not isinstance(reached.value, torch.Tensor):
             raise CheckpointError(
