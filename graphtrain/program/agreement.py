@@ -24,7 +24,6 @@ from graphtrain.errors import (
     DataError,
     EditError,
     GraphtrainError,
-    LaterFormatError,
     RankFailedError,
     RanksDivergedError,
     RanksError,
@@ -427,8 +426,7 @@ def _spot(record: Record) -> tuple[int, int, int, int]:
 
 
 _LEADING: dict[str, Callable[[str, str], GraphtrainError]] = {
-    kind.__name__: kind
-    for kind in (UsageError, EditError, DataError, SaveFailedError, LaterFormatError, CheckpointError)
+    kind.__name__: kind for kind in (UsageError, EditError, DataError, SaveFailedError, CheckpointError)
 }
 
 
