@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch.utils.data import DistributedSampler
 
@@ -14,7 +13,7 @@ from graphtrain.data.batch import tensors_held, trace
 from graphtrain.data.loader import Loader
 from graphtrain.data.loaders import RankLocal, loaders_of, own_data
 from graphtrain.data.samplers import length_of, parts_of
-from graphtrain.data.shares import Share, Shared, round_size
+from graphtrain.data.shares import Share, round_size
 from graphtrain.data.source import Numbered, Source
 from graphtrain.data.wrapped import Common
 from graphtrain.errors import DataError, RanksDivergedError
@@ -39,144 +38,17 @@ class Round(NamedTuple):
     stand_in: Any = NOTHING  # the first batch, for a rank without one that takes part in the passes of a sharded model
 
 
-class Division(ABC):
-    """How the batches of some data go to ranks.
-
-    Attributes:
-        source: the data, as this rank opens it.
-        synchronises: True if ranks agree in every round on what they have fetched; otherwise, where an epoch opens.
-        is_limited: True if it counts the batches of all ranks for the limit; otherwise the source is limited.
-    """
-
-    synchronises = False
-    is_limited = True
-
-    def __init__(self, reading: Reading, ranks: Agreement, source: Source) -> None:
-        self._reading, self._ranks, self.source = reading, ranks, source
-
-    @abstractmethod
-    def draw(self, opens: bool, count: Count) -> Round:
-        """The next round; it `opens` an epoch where it is the first, and `count` counts the samples in a batch."""
-
-    def _size(self, first: int, end: int | None) -> int:
-        """The micro-batches of a round in which ranks take turns in one order: rank r takes the r-th."""
-        run = self._reading.run
-        for path, left in run.windows.left.items():
-            if left() <= 0:
-                run.notify(
-                    f"the window of `{path}` is full and not stepped: how many batches a step has depends on the "
-                    "number of ranks; let a guard step where `accumulate.full`"
-                )
-        return round_size(first, end, self._ranks.world_size, run.windows())
-
-    def _agree(self, content: Sequence[Any], length: int | None, samples: int) -> list[Record]:
-        """Compare what the ranks have drawn, which is the same data on all of them, and tell its samples."""
-        digest, name = bytes.fromhex(content_hash(content)[:16]), self._reading.name
-        records = self._ranks.with_batch(
-            Record(digest=digest, length=-1 if length is None else length, samples=samples)
-        )
-        for rank, record in enumerate(records):
-            if record.length != records[0].length:
-                both = (records[0].length, record.length)
-                first, other = ("no length" if length < 0 else f"{length} batches" for length in both)
-                raise RanksDivergedError(
-                    f"{name} has {first} on rank 0, and {other} on rank {rank}",
-                    "give every rank the same data; or pass graphtrain.rank_local(data), of which each has its own",
-                )
-            if record.digest != records[0].digest:
-                raise RanksDivergedError(
-                    f"{name} gives other batches on rank {rank} than on rank 0",
-                    "seed the generator that it draws from, or use a graphtrain.Loader, whose order follows from the "
-                    "seed; or pass graphtrain.rank_local(data), of which each rank has its own",
-                )
-        return records
-
-
-@final
-class _ByNumber(Division):
-    """A `Loader`: every rank loads its own batches, and knows of the others by their numbers."""
-
-    def draw(self, opens: bool, count: Count) -> Round:
-        reading, rank = self._reading, self._ranks.rank
-        share, first = reading.batches, reading.consumed()
-        assert isinstance(share, Share), "what the source has opened"
-        size = self._size(first, share.end) if first < share.end else 0
-        numbers = range(first, first + size)
-        batch = share.batch(first + rank) if rank < size else NOTHING
-        stand_in = share.batch(first) if rank >= size > 0 and self._ranks.sharded else NOTHING
-        counts = [share.epoch.samples(number) for number in numbers]
-        if opens or self.synchronises:
-            content = [share.epoch.indices(number) for number in numbers] if opens else ()
-            records = self._agree(content, len(share.epoch), count(batch) if rank < size else 0)
-            counts = [record.samples for record in records[:size]] if self.synchronises else counts
-        return Round(batch, counts, first + rank, first + size >= share.end, stand_in=stand_in)
-
-
-@final
-class _DrawnByAll(Division):
-    """Data that gives one batch after the other: every rank draws those of all ranks, and keeps its own."""
-
-    is_limited = False
-
-    def draw(self, opens: bool, count: Count) -> Round:
-        reading, rank = self._reading, self._ranks.rank
-        first, end = reading.consumed(), reading.node.length
-        size = self._size(first, end if end is not None and first < end else None)  # it may have more than its length
-        batches = [*itertools.takewhile(lambda batch: batch is not NOTHING, (reading.next() for _ in range(size)))]
-        if opens:
-            self._agree([trace(tensors_held(batch)) for batch in batches], end, 0)
-        batch = batches[rank] if rank < len(batches) else NOTHING
-        stand_in = batches[0] if rank >= len(batches) > 0 and self._ranks.sharded else NOTHING
-        return Round(batch, [*map(count, batches)], first + rank, None, stand_in=stand_in)
-
-
-@final
-class _EachItsOwn(Division):
-    """Data that is divided already: a round has one batch of every rank, and there is none where one has none left."""
-
-    synchronises = True
-
-    def draw(self, opens: bool, count: Count) -> Round:
-        reading, ranks = self._reading, self._ranks
-        first, most, name = reading.consumed(), reading.limit.of(None), reading.name
-        size = round_size(first, most, ranks.world_size, [])
-        batch = reading.next() if ranks.rank < size else NOTHING
-        own_length = length_of(own_data(reading.data)) if opens else None
-        records = ranks.with_batch(
-            Record(
-                has_batch=batch is not NOTHING or ranks.rank >= size,
-                length=-1 if own_length is None else own_length,
-                samples=0 if batch is NOTHING else count(batch),
-            )
-        )
-        without = [rank for rank, record in enumerate(records) if not record.has_batch]
-        if without and first == 0 and len(without) < size:
-            raise DataError(
-                f"`{name}` gave no batch in this epoch on rank {', '.join(map(str, without))}: it is empty there, or "
-                "was iterated over before and does not start over",
-                "give every rank data that starts over at each `__iter__`, such as its own part of the files",
-            )
-        if without:
-            return Round(NOTHING, [], 0, True)
-        length = reading.node.length
-        if opens:
-            shortest = min(record.length for record in records)
-            length = min(shortest * ranks.world_size, most or shortest * ranks.world_size) if shortest > 0 else None
-        counts = [record.samples for record in records[:size]]
-        is_last = any(first + size >= end for end in (length, most) if end is not None)
-        return Round(batch, counts, first // ranks.world_size, is_last, length)
-
-
-def division_of(reading: Reading, data: Any, source: Source, ranks: Agreement) -> Division:
-    """The division among ranks of data that a node reads."""
-    run, limit = reading.run, reading.limit
+def divided(reading: Reading, data: Any, source: Source, ranks: Agreement) -> Source:
+    """The source of data as a rank opens it; data that ranks cannot divide is refused."""
+    run = reading.run
     if isinstance(data, RankLocal):
-        if limit.is_share:
+        if reading.limit.is_share:
             raise DataError(
-                f"next_batch.limit = {limit} is a share of the batches, and each rank has another number of them",
+                f"next_batch.limit = {reading.limit} is a share of the batches, and each rank has another number of "
+                "them",
                 "set limit to a number of batches, of all ranks",
             )
-        return _EachItsOwn(reading, ranks, source)
+        return source
     loaders = loaders_of(data)
     parts = [part for loader in loaders.values() or [data] for part in parts_of(loader)]
     if any(isinstance(part, DistributedSampler) and part.num_replicas > 1 for part in parts):
@@ -190,16 +62,121 @@ def division_of(reading: Reading, data: Any, source: Source, ranks: Agreement) -
             "no node counts the micro-batches of a step, as `accumulate` does: a step has one of every rank, so it "
             "depends on their number"
         )
-    if isinstance(data, Loader) and isinstance(source, Numbered):
-        division = _ByNumber(reading, ranks, Shared(source, ranks.world_size, limit))
-        division.synchronises = run.counts_by_hand
-        return division
-    if not isinstance(source, Numbered):
-        what = "several loaders that are read together" if loaders else f"a {type(data).__name__}"
-        run.notify(
-            f"train or validation data is {what}: each of {ranks.world_size} ranks draws all of its batches and keeps "
-            f"its own, which is {ranks.world_size} times the loading; of a graphtrain.Loader, every batch is loaded "
-            "once"
+    if isinstance(source, Numbered):
+        source.world_size = ranks.world_size
+        return source
+    what = "several loaders that are read together" if loaders else f"a {type(data).__name__}"
+    run.notify(
+        f"train or validation data is {what}: each of {ranks.world_size} ranks draws all of its batches and keeps its "
+        f"own, which is {ranks.world_size} times the loading; of a graphtrain.Loader, every batch is loaded once"
+    )
+    return Common(source, data, run.seed, is_shared=True)
+
+
+def agrees_in_every_round(reading: Reading) -> bool:
+    """True if ranks tell each other in every round what they have fetched; otherwise, where an epoch opens."""
+    counts_by_hand = reading.run.counts_by_hand and isinstance(reading.data, Loader)
+    return isinstance(reading.data, RankLocal) or counts_by_hand
+
+
+def draw(reading: Reading, ranks: Agreement, count: Count, *, opens: bool) -> Round:
+    """The next round; it `opens` an epoch where it is the first, and `count` counts the samples in a batch."""
+    if isinstance(reading.data, RankLocal):
+        return _of_each_its_own(reading, ranks, count, opens)
+    if isinstance(reading.batches, Share):
+        return _by_number(reading, reading.batches, ranks, count, opens)
+    return _drawn_by_all(reading, ranks, count, opens)
+
+
+def _by_number(reading: Reading, share: Share, ranks: Agreement, count: Count, opens: bool) -> Round:
+    """Of a `Loader` every rank loads its own batches, and knows of the others by their numbers."""
+    first, end, rank = reading.consumed(), reading.node.length or 0, ranks.rank
+    size = _size(reading, ranks, first, end) if first < end else 0
+    numbers = range(first, first + size)
+    batch = share.batch(first + rank, end) if rank < size else NOTHING
+    stand_in = share.batch(first, end) if rank >= size > 0 and ranks.sharded else NOTHING
+    counts = [share.epoch.samples(number) for number in numbers]
+    if opens or reading.run.counts_by_hand:
+        content = [share.epoch.indices(number) for number in numbers] if opens else ()
+        records = _agree(reading, ranks, content, len(share.epoch), count(batch) if rank < size else 0)
+        counts = [record.samples for record in records[:size]] if reading.run.counts_by_hand else counts
+    return Round(batch, counts, first + rank, first + size >= end, stand_in=stand_in)
+
+
+def _drawn_by_all(reading: Reading, ranks: Agreement, count: Count, opens: bool) -> Round:
+    """Of data that gives one batch after the other, every rank draws those of all ranks, and keeps its own."""
+    first, end, rank = reading.consumed(), reading.node.length, ranks.rank
+    # It may have more than its length.
+    size = _size(reading, ranks, first, end if end is not None and first < end else None)
+    batches = [*itertools.takewhile(lambda batch: batch is not NOTHING, (reading.next() for _ in range(size)))]
+    if opens:
+        _agree(reading, ranks, [trace(tensors_held(batch)) for batch in batches], end, 0)
+    batch = batches[rank] if rank < len(batches) else NOTHING
+    stand_in = batches[0] if rank >= len(batches) > 0 and ranks.sharded else NOTHING
+    return Round(batch, [*map(count, batches)], first + rank, None, stand_in=stand_in)
+
+
+def _of_each_its_own(reading: Reading, ranks: Agreement, count: Count, opens: bool) -> Round:
+    """Of data that is divided already, a round has one batch of every rank, and ends the epoch where one has none."""
+    first, most = reading.consumed(), reading.limit.of(None)
+    size = round_size(first, most, ranks.world_size, [])
+    batch = reading.next() if ranks.rank < size else NOTHING
+    own_length = length_of(own_data(reading.data)) if opens else None
+    records = ranks.with_batch(
+        Record(
+            has_batch=batch is not NOTHING or ranks.rank >= size,
+            length=-1 if own_length is None else own_length,
+            samples=0 if batch is NOTHING else count(batch),
         )
-        source = Common(source, data, run.seed, is_shared=True)
-    return _DrawnByAll(reading, ranks, source)
+    )
+    without = [rank for rank, record in enumerate(records) if not record.has_batch]
+    if without and first == 0 and len(without) < size:
+        raise DataError(
+            f"`{reading.name}` gave no batch in this epoch on rank {', '.join(map(str, without))}: it is empty there, "
+            "or was iterated over before and does not start over",
+            "give every rank data that starts over at each `__iter__`, such as its own part of the files",
+        )
+    if without:
+        return Round(NOTHING, [], 0, True)
+    length = reading.node.length
+    if opens:
+        shortest = min(record.length for record in records)
+        length = min(shortest * ranks.world_size, most or shortest * ranks.world_size) if shortest > 0 else None
+    counts = [record.samples for record in records[:size]]
+    is_last = any(first + size >= end for end in (length, most) if end is not None)
+    return Round(batch, counts, first // ranks.world_size, is_last, length)
+
+
+def _size(reading: Reading, ranks: Agreement, first: int, end: int | None) -> int:
+    """The micro-batches of a round in which ranks take turns in one order: rank r takes the r-th."""
+    run = reading.run
+    for path, left in run.windows.left.items():
+        if left() <= 0:
+            run.notify(
+                f"the window of `{path}` is full and not stepped: how many batches a step has depends on the number of "
+                "ranks; let a guard step where `accumulate.full`"
+            )
+    return round_size(first, end, ranks.world_size, run.windows())
+
+
+def _agree(
+    reading: Reading, ranks: Agreement, content: Sequence[Any], length: int | None, samples: int
+) -> list[Record]:
+    """Compare what the ranks have drawn, which is the same data on all of them, and tell its samples."""
+    digest, name = bytes.fromhex(content_hash(content)[:16]), reading.name
+    records = ranks.with_batch(Record(digest=digest, length=-1 if length is None else length, samples=samples))
+    for rank, record in enumerate(records):
+        if record.length != records[0].length:
+            both = (records[0].length, record.length)
+            first, other = ("no length" if length < 0 else f"{length} batches" for length in both)
+            raise RanksDivergedError(
+                f"{name} has {first} on rank 0, and {other} on rank {rank}",
+                "give every rank the same data; or pass graphtrain.rank_local(data), of which each has its own",
+            )
+        if record.digest != records[0].digest:
+            raise RanksDivergedError(
+                f"{name} gives other batches on rank {rank} than on rank 0",
+                "seed the generator that it draws from, or use a graphtrain.Loader, whose order follows from the seed; "
+                "or pass graphtrain.rank_local(data), of which each rank has its own",
+            )
+    return records

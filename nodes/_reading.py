@@ -24,12 +24,10 @@ from graphtrain.kind.batch_limit import BatchLimit
 from graphtrain.kind.declaration import WrittenBatches
 from graphtrain.lazy import lazy_import
 from graphtrain.state.generators import same_state
-from graphtrain.storage.encoding import Tensors, UnsaveableError, pack
 
 if TYPE_CHECKING:
     from graphtrain.data import together
     from graphtrain.nodes import _division as divisions
-    from graphtrain.nodes._division import Division
     from graphtrain.nodes.next_batch import NextBatch
     from graphtrain.program.agreement import Agreement
 else:
@@ -62,7 +60,7 @@ class Reading:
     Attributes:
         loaders: what is read one after the other, by name; data that is read alone has the name "".
         length_in_turn: the batches of all of these; 0 where that is not known.
-        data, source, division: what is read now, and how several ranks divide it.
+        data, source: what is read now.
         batches: what the source has opened.
         ahead: the batches that are fetched and not given.
         held: of the last batch that was fetched here, what tells its tensors later; `NOTHING` before the first.
@@ -71,7 +69,6 @@ class Reading:
 
     run: DataOfRun
     limit: BatchLimit
-    division: Division
     move: Callable[[Any], Any] | None
     held_number: int
     length_in_turn = 0
@@ -80,7 +77,7 @@ class Reading:
         self.node = node
         self.data = self.held = self._supplied = NOTHING
         self._written: WrittenBatches | None = None
-        self._sources: dict[str, tuple[Any, Source, Any]] = {}  # by name: the data, its source and its division
+        self._sources: dict[str, tuple[Any, Source]] = {}  # by name: the data and its source
         self.loaders: dict[str, Any] = {}
         self.source: Source = Numbered((), 0)  # until its data is written
         self.batches: Any = iter(())
@@ -128,27 +125,25 @@ class Reading:
 
     def _take(self, name: str, data: Any) -> None:
         """Read this loader now."""
-        self.data = data
-        self.source, self.division = self._known(name, data)
+        self.data, self.source = data, self._known(name, data)
         for part in self.parts if self.source.replays else ():
             self.run.state.note_redrawn(part)
         self._note_ranks()
 
-    def _known(self, name: str, data: Any) -> tuple[Source, Any]:
-        """The source of a loader and its division, the same whenever they are asked for."""
+    def _known(self, name: str, data: Any) -> Source:
+        """The source of a loader, the same whenever it is asked for."""
         if name not in self._sources or self._sources[name][0] is not data:
-            self._sources[name] = data, *self._source(data)
-        return self._sources[name][1:]
+            self._sources[name] = data, self._source(data)
+        return self._sources[name][1]
 
-    def _source(self, data: Any) -> tuple[Source, Any]:
-        """The source of a loader, or of several together, as this rank opens it, and how ranks divide it."""
-        run, loaders, division = self.run, loaders_of(own_data(data)), None
+    def _source(self, data: Any) -> Source:
+        """The source of a loader, or of several together, as this rank opens it."""
+        run, loaders = self.run, loaders_of(own_data(data))
         if loaders and (isinstance(data, RankLocal) or any(isinstance(each, RankLocal) for each in loaders.values())):
             raise DataError(
                 f"rank_local data is read as one loader, and these are several: {', '.join(loaders)}",
                 "give every rank the same loaders, which then take turns; or combine them in an iterable of your own",
             )
-        source: Source
         if loaders:
             sources = {name: AsOpened(self._source_of(loader), loader, run.state) for name, loader in loaders.items()}
             keeping = [name for name, each in sources.items() if isinstance(each.source, Stateful)]
@@ -157,16 +152,13 @@ class Reading:
                     f"the loader `{keeping[0]}` keeps its own position, which an epoch that ends before it undefines",
                     'set next_batch.resume = "replay", if its `__iter__` starts over; or pass a graphtrain.Loader',
                 )
-            source = together.Together(sources, self._combine, run.notify)
-        else:
-            source = self._source_of(data)
+        source = together.Together(sources, self._combine) if loaders else self._source_of(data)
         if run.ranks is not None:
-            division = divisions.division_of(self, data, source, run.ranks)
-            source = division.source
+            source = divisions.divided(self, data, source, run.ranks)
         elif not isinstance(source, Numbered):
             source = Common(source, data, run.seed, is_shared=False)
         source = source if loaders else AsOpened(source, data, run.state)
-        return source if division is not None and division.is_limited else Limited(source, self.limit), division
+        return source if isinstance(data, RankLocal) else Limited(source, self.limit)  # of all ranks, not of each
 
     def _source_of(self, data: Any) -> Source:
         node, run, own = self.node, self.run, own_data(data)
@@ -298,8 +290,7 @@ class Reading:
             position["epoch_data"] = self.data  # another is written, for the next epoch
         if self.held is not NOTHING:
             node.last_batch = self._last_batch()
-        # One of a class of the user's own cannot be encoded, and is drawn again with those before it.
-        if self.ahead and (_has_plain_form(self.ahead) or not self.source.redraws):
+        if self.ahead and not self.source.redraws:
             position["ahead"] = self.ahead
         return position
 
@@ -317,7 +308,7 @@ class Reading:
             loaders = {"": position.get("epoch_data", self._written.now())}
         for name, saved in position.get("loaders", {}).items():
             if loaders.get(name) is not None:
-                self._known(name, loaders[name])[0].load_position(saved)
+                self._known(name, loaders[name]).load_position(saved)
         if node.pass_over:
             return
         if node.loader not in loaders:
@@ -340,7 +331,8 @@ class Reading:
             batches = source.reopen(0 if node.overfit else node.passes - 1, number, node.source_state)
             if number < drawn:
                 before = [generator.get_state() for generator in drawn_from(self.data)]
-                redrawn = batches.batch(number) if isinstance(batches, Share) else next(batches, NOTHING)
+                is_share = isinstance(batches, Share)
+                redrawn = batches.batch(number, node.length) if is_share else next(batches, NOTHING)
                 after = [generator.get_state() for generator in drawn_from(self.data)]
                 if redrawn is NOTHING and source.replays:
                     raise ended_early("the data", number, drawn)
@@ -376,11 +368,3 @@ def _transferred(transfer: Callable[[Any, Any], Any], device: Any, batch: Any) -
             "`transfer` returned nothing", "it returns the batch on the device, as in return batch.to(device)"
         )
     return moved
-
-
-def _has_plain_form(value: Any) -> bool:
-    try:
-        pack(value, "ahead", Tensors("ahead"))
-    except UnsaveableError:
-        return False
-    return True

@@ -244,11 +244,11 @@ class NextBatch:
             if opens := self.pass_over:
                 self._open(indices)
                 self.length = None if self.rank_local else self.length  # until all ranks have said theirs
-            elif not reading.division.synchronises:
+            elif not divisions.agrees_in_every_round(reading):
                 ranks.before_batch()
             drawn = divisions.Round(NOTHING, (), 0, True)
             if not self.ended:
-                drawn = reading.division.draw(opens, lambda batch: 0 if batch is None else self._count(batch))
+                drawn = divisions.draw(reading, ranks, self._count_if_any, opens=opens)
             now = self._clock()
             self.seconds += now - self._mark
             self._mark = now
@@ -272,6 +272,9 @@ class NextBatch:
         reading.held, reading.held_number = tensors_held(drawn.batch), drawn.number
         count = drawn.counts[ranks.rank]
         return (drawn.batch if reading.move is None else reading.move(drawn.batch)), count
+
+    def _count_if_any(self, batch: Any) -> int:
+        return 0 if batch is None else self._count(batch)
 
     def end_epoch(self) -> None:
         """End the epoch before its next batch, where it has one: a step function has asked for it."""

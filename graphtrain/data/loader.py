@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
-import operator
 import types
 from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
@@ -24,10 +23,9 @@ from graphtrain.data.workers import iterate, shut_down, start_worker
 from graphtrain.errors import DataError
 from graphtrain.state.code_names import names_in
 from graphtrain.state.generators import HOST, AnyGenerator, RandomAside, generator_of, seed_all
-from graphtrain.state.kinds import category_of, is_users
+from graphtrain.state.kinds import is_users
 from graphtrain.state.reachable import Reachable
 
-_MOST_WATCHED = 16  # objects in which a generator may appear while data is fetched: those nearest to the data set
 _MOST_WITHOUT_LENGTH = 1_000_000  # samples, or ten times the dataset, are surely enough for an epoch
 
 Job = tuple[int, int, int, Any]  # what to load: the seed, epoch and number of a batch, and the indices of its samples
@@ -184,13 +182,12 @@ class Loader:
         An attribute or a global that is None in this process is made there when it is first needed, such as an open
         file, and is no memory.
         """
-        parts = [(f".dataset{path}", part) for path, part in parts_within(self.dataset)] if self.num_workers else []
-        names = [name for path, part in parts for name in _changed_by(path, part)]
-        names += _changed_by(".collate_fn", self._collate) if self.num_workers else ()
-        hint = "use num_workers=0, or derive it from the index"
-        return [
-            f"{name} changes in worker processes, whose memory is not saved: {hint}" for name in dict.fromkeys(names)
-        ]
+        if not self.num_workers:
+            return []
+        parts = [(f".dataset{path}", part) for path, part in parts_within(self.dataset)]
+        parts.append((".collate_fn", self._collate))
+        said = "changes in worker processes, whose memory is not saved: use num_workers=0, or derive it from the index"
+        return list(dict.fromkeys(f"{name} {said}" for path, part in parts for name in _changed_by(path, part)))
 
     def _order(self, indices: torch.Tensor | None) -> tuple[Any, bool]:
         """What an epoch has, in its order, and whether that is batches.
@@ -199,7 +196,7 @@ class Loader:
         """
         for sampler, is_in_batches in ((self.batch_sampler, True), (self.sampler, False)):
             if sampler is not None:
-                return _drawn(sampler, len(self.dataset), is_in_batches), is_in_batches
+                return _drawn(sampler, len(self.dataset)), is_in_batches
         if self.shuffle:
             order = torch.randperm(len(self.dataset if indices is None else indices))
             return order if indices is None else indices[order], False
@@ -261,27 +258,34 @@ class _SeededFetch(Dataset[Any]):
 
     def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any] | None, *, in_workers: bool) -> None:
         self._dataset, self._collate, self._in_workers = dataset, collate, in_workers
-        self._epoch, self._generators = -1, Generators(())
+        self._epoch, self._generators = -1, list[AnyGenerator]()
 
     def __getitem__(self, job: Job) -> Any:
         seed, epoch, number, indices = job
+        is_first = self._epoch < 0
         if epoch != self._epoch:  # to look for generators anywhere takes long
-            self._epoch, self._generators = epoch, Generators([self._dataset, self._collate])
-        batch_seed = derived_seed(seed, epoch, number)
-        if self._in_workers:
-            return self._fetch(epoch, batch_seed, indices)
-        with RandomAside([*HOST.values(), *self._generators.all()]):
-            return self._fetch(epoch, batch_seed, indices)
-
-    def _fetch(self, epoch: int, seed: int, indices: Any) -> Any:
-        announce_epoch(self._dataset, epoch)  # a persistent worker has its own copy
-        before, generators = -1, self._generators.all()
-        while len(generators) > before:  # again, if one was made unseeded, and numbers were drawn from it
-            seed_all(seed, generators)
-            samples = self._dataset[indices] if self._collate is None else [self._dataset[index] for index in indices]
-            batch = samples if self._collate is None else self._collate(samples)
-            before, generators = len(generators), self._generators.all()
+            self._epoch, self._generators = epoch, _generators_within(self._dataset, self._collate)
+        with RandomAside(() if self._in_workers else [*HOST.values(), *self._generators]):
+            batch = self._fetch(derived_seed(seed, epoch, number), indices)
+            if is_first and len(found := _generators_within(self._dataset, self._collate)) > len(self._generators):
+                self._generators = found  # which were made unseeded, when they were first needed
+                batch = self._fetch(derived_seed(seed, epoch, number), indices)
         return batch
+
+    def _fetch(self, seed: int, indices: Any) -> Any:
+        announce_epoch(self._dataset, self._epoch)  # a persistent worker has its own copy
+        seed_all(seed, self._generators)
+        if self._collate is None:
+            return self._dataset[indices]
+        return self._collate([self._dataset[index] for index in indices])
+
+
+def _generators_within(*parts: Any) -> list[AnyGenerator]:
+    """The generators that these hold, at any depth."""
+    roots = {f"{number}": part for number, part in enumerate(parts) if part is not None}
+    reached = Reachable(roots, list(roots)).by_path.values()
+    generators = (generator_of(each.value) for each in reached if each.category == "generator")
+    return [generator for generator in generators if generator is not None]
 
 
 def functions_of(kind: type, method: str) -> Iterator[types.FunctionType]:
@@ -309,21 +313,16 @@ def _unchanged(batch: Any) -> Any:
     return batch
 
 
-def _drawn(sampler: Iterable[Any], samples: int, is_in_batches: bool) -> list[Any]:
+def _drawn(sampler: Iterable[Any], samples: int) -> list[Any]:
     """All that a sampler gives; without a length it may have no end."""
     most = max(10 * samples, _MOST_WITHOUT_LENGTH)
-    if length_of(sampler) is not None:
-        return list(sampler)
-    order, given = [], 0
-    for each in sampler:
-        order.append(each)
-        given += len(each) if is_in_batches else 1
-        if given > most:
-            raise DataError(
-                f"Loader: the {type(sampler).__name__} has no length, and has given more than {most:,} samples of a "
-                f"dataset of {samples:,}; a Loader draws the order of a whole epoch when it begins",
-                "let it end, as after one epoch; or pass a DataLoader, which draws batch by batch",
-            )
+    order = list(sampler if length_of(sampler) is not None else itertools.islice(sampler, most + 1))
+    if len(order) > most and length_of(sampler) is None:
+        raise DataError(
+            f"Loader: the {type(sampler).__name__} has no length, and has given more than {most:,} items for a dataset "
+            f"of {samples:,} samples; a Loader draws the order of a whole epoch when it begins",
+            "let it end, as after one epoch; or pass a DataLoader, which draws batch by batch",
+        )
     return order
 
 
@@ -335,36 +334,3 @@ def derived_seed(*numbers: int) -> int:
     """
     text = ",".join(str(number) for number in numbers).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
-
-
-@final
-class Generators:
-    """The generators that a data set and its parts hold, at any depth, and those that appear in them in a fetch.
-
-    >>> holder = type("Holder", (), {})(); generators = Generators([holder]); len(generators.all())
-    0
-    >>> holder.generator = torch.Generator(); len(generators.all())
-    1
-    """
-
-    def __init__(self, parts: Iterable[Any]) -> None:
-        roots = {f"{number}": part for number, part in enumerate(parts) if part is not None}
-        reached = Reachable(roots, list(roots)).by_path.values()
-        self._values = [each.value for each in reached if each.category == "generator"]
-        holders = [each.value for each in reached if each.category in ("object", "module")]
-        self._attributes = [vars(value) for value in holders if hasattr(value, "__dict__")][:_MOST_WATCHED]
-        self._look()
-
-    def _look(self) -> None:
-        self._held = [tuple(attributes.values()) for attributes in self._attributes]
-        held = [value for values in self._held for value in values if category_of(type(value)) == "generator"]
-        distinct = {id(value): value for value in (*self._values, *held)}.values()
-        self._all = [generator for value in distinct if (generator := generator_of(value)) is not None]
-
-    def all(self) -> list[AnyGenerator]:
-        """Those there are now; 0.3 us for each object that may hold one, where none has changed."""
-        for attributes, held in zip(self._attributes, self._held, strict=True):
-            if len(attributes) != len(held) or not all(map(operator.is_, attributes.values(), held)):
-                self._look()
-                break
-        return self._all

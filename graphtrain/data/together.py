@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, final
 
 from graphtrain.data import NOTHING
-from graphtrain.data.source import Opened, Source, ended_early, redrawn
+from graphtrain.data.source import Opened, Source, ended_early
 from graphtrain.errors import DataError
 from graphtrain.kind.batch_limit import combined_length
 
@@ -25,11 +25,10 @@ class Together(Source):
     Arguments:
         sources: by the name of the loader.
         combine: what happens where a loader ends before another: it is read again, or the epoch ends.
-        notify: called with a line about batches that are drawn again, where that takes long.
     """
 
-    def __init__(self, sources: Mapping[str, Source], combine: Combine, notify: Callable[[str], None]) -> None:
-        self.data, self._sources, self._combine, self._notify = None, sources, combine, notify
+    def __init__(self, sources: Mapping[str, Source], combine: Combine) -> None:
+        self.data, self._sources, self._combine = None, sources, combine
         self.replays = any(source.replays for source in sources.values())
         self._passes = dict.fromkeys(sources, 0)  # how often each was opened before
 
@@ -80,7 +79,7 @@ class Together(Source):
             for name, source in self._sources.items()
         }
         replayed = [name for name, source in self._sources.items() if source.replays]
-        for number in redrawn(epoch, drawn if replayed else 0, self._notify):
+        for number in range(drawn if replayed else 0):
             # One that has ended begins again after the others have given their batch.
             for name in sorted(replayed, key=lambda name: number == last[name]["first"] > 0):
                 first = last[name]["first"]

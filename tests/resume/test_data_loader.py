@@ -154,9 +154,9 @@ def test_a_sampler_may_have_no_length_and_has_an_end() -> None:
         with pytest.raises(TypeError, match=r"has no len\(\)"):
             len(loader)
         assert plain(loader) == [[1]]
-    endless: list[dict[str, Any]] = [{"sampler": itertools.repeat(1)}, {"batch_sampler": itertools.repeat([1] * 1000)}]
+    endless: list[dict[str, Any]] = [{"sampler": itertools.repeat(1)}, {"batch_sampler": itertools.repeat([1])}]
     for keywords in endless:
-        with pytest.raises(DataError, match="has no length, and has given more than 1,000,000 samples"):
+        with pytest.raises(DataError, match="has no length, and has given more than 1,000,000 items"):
             next(iter(Loader(range(8), **keywords)))
 
 
