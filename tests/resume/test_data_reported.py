@@ -81,7 +81,7 @@ NOT_EXACT: dict[str, tuple[World, str, str]] = {
         "not exact: train_data has a batch 7 in this epoch now, and had 6: a state loaded after the last",
     ),
     "a state that begins again": (
-        reading(kinds.Starting), "5 batches", 'next_batch.resume = "replay" draws the batches of the epoch again',
+        reading(kinds.Starting), "5 batches", 'next_batch.resume = "replay" draws the batches of an epoch again',
     ),
     "a loader of a state without its buffer": (
         reading(lambda: stateful(kinds.Incomplete(), 2)), "3 batches", OTHER_BATCH,
