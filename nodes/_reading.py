@@ -98,8 +98,9 @@ class Reading:
             self._written = data if isinstance(data, WrittenBatches) else None
             loaders, is_divided = loaders_of(own_data(data)), isinstance(data, RankLocal)
             self.loaders = {"": data} if is_divided or self._combine != "in_turn" or not loaders else loaders
-            lengths = [_length_of(loader, limit) for loader in self.loaders.values()]
-            self.length_in_turn = sum(lengths) if self.is_in_turn and -1 not in lengths else 0
+            lengths = [length_of(loader) for loader in self.loaders.values()]
+            known = [min(length, limit.of(length) or length) for length in lengths if length is not None]
+            self.length_in_turn = sum(known) if self.is_in_turn and len(known) == len(lengths) else 0
         if self._written is None and node.pass_over:
             self._take(*next(iter(self.loaders.items())))
 
@@ -121,7 +122,8 @@ class Reading:
     @property
     def has_length(self) -> bool:
         """False if the length of an epoch is not known."""
-        return self.data is NOTHING or all(length_of(part) is not None for part in self.parts)
+        parts = self.loaders.values() if self.is_in_turn else self.parts
+        return self.data is NOTHING or all(length_of(part) is not None for part in parts)
 
     def _take(self, name: str, data: Any) -> None:
         """Read this loader now."""
@@ -202,9 +204,15 @@ class Reading:
 
     # ---- opening and closing
 
-    def open(self, indices: Any, *, begins: bool) -> None:
-        """Open what is written now, or the next loader, at the beginning of an epoch the first, from its beginning."""
+    def open(self, indices: Any) -> None:
+        """Begin an epoch of what is written now, or open the next loader of this one."""
         node, names = self.node, [*self.loaders]
+        begins = node.last or not node.opened
+        if begins:
+            node.epoch += node.opened
+            node.epoch_batches = 0
+            node.passes += 1
+        node.pass_first = node.epoch_batches
         node.loader = names[0 if begins or node.loader not in names else (names.index(node.loader) + 1) % len(names)]
         data = self.loaders[node.loader] if self._written is None else self._written.now()
         if data is None:
@@ -217,25 +225,43 @@ class Reading:
         self._take(node.loader, data)
         try:
             if indices is not None and self.is_in_turn:
-                raise DataError(
-                    f"`indices` selects samples of one data set, and there are the loaders {', '.join(names)}",
-                    "select the samples of each in its loader, as by a Subset",
-                )
-            opened = self.source.open(0 if node.overfit else node.passes - 1, indices)
+                raise together.not_of_several(names)
+            opened = self.source.open(self._epoch, indices)
         except DataError as error:
-            if indices is None:
-                raise
-            raise DataError(f"`{self.name}`: {error.message}", error.hint) from None
+            raise error if indices is None else DataError(f"`{self.name}`: {error.message}", error.hint) from None
         self.batches, node.length, node.source_state = opened
         if self.run.ranks is not None:
             self.held, node.last_batch = NOTHING, {}
+        node.opened, node.pass_over = True, False
+        node.last = node.exhausted = node.empty = node.ended = False
+        node.turns += 1
+        self.note_certain()
+
+    @property
+    def _epoch(self) -> int:
+        """Which epoch of the data is open."""
+        return 0 if self.node.overfit else self.node.passes - 1
+
+    def note_certain(self) -> None:
+        """Note up to which batch nothing is looked ahead for."""
+        node = self.node
+        node.certain = node.pass_first + node.length if node.length else 0
 
     def close(self) -> None:
-        """End what is open."""
+        """End what is open, and the epoch unless it reads another loader."""
+        node = self.node
         if self.is_in_turn and not self.consumed():
-            raise together.without_batch(self.node.loader)
+            raise together.without_batch(node.loader)
         self.end()
-        self.node.source_state = {}
+        node.source_state = {}
+        node.last = node.ended or node.loader == [*self.loaders][-1]
+        node.pass_over, node.empty = True, node.epoch_batches == 0
+        if node.empty:
+            epoch = f" in epoch {node.epoch + 1}" if node.epoch else ""
+            self.run.notify(
+                f"the data gave no batch{epoch}: it is empty, or was iterated over before and does not start over"
+            )
+        node.turns += 1
 
     def end(self) -> None:
         """Let there be no further batch, and release the workers of a loader now, not when the next epoch begins."""
@@ -244,9 +270,11 @@ class Reading:
         self.batches = iter(())
 
     def release(self) -> None:
-        """End the worker processes of the data; if another batch is fetched, it is reopened where it was."""
-        if self.source.release() and not self.node.pass_over:
-            self.batches = self._released(self._drawn())
+        """End the worker processes of what is open; if another batch is fetched, it is reopened where it was."""
+        if isinstance(self.batches, Share):
+            self.batches.release()
+        elif any(getattr(own_data(part), "num_workers", 0) for part in self.parts):
+            self.batches = self._released(self._drawn())  # which ends the iterator that has them
 
     def _released(self, drawn: int) -> Iterator[Any]:
         self._reopen(drawn, self._last_batch())
@@ -275,6 +303,13 @@ class Reading:
         self.ahead.append(following)
         node.fetched_ahead = 1
         return True
+
+    def gave_none(self) -> DataError:
+        """The error where a batch is None, as a `collate_fn` may return it."""
+        return DataError(
+            f"{self.name}: batch {self.node.epoch_batches} of epoch {self.node.epoch + 1} is None",
+            "leave such samples out in the data set or its sampler; or return a batch that `training_step` recognizes",
+        )
 
     # ---- saving and resuming
 
@@ -328,7 +363,7 @@ class Reading:
         is_redrawn = is_known and (source.redraws or source.replays) and number >= node.source_state.get("redrawn", 0)
         number = number if is_redrawn else drawn
         with state.aside(self.parts):
-            batches = source.reopen(0 if node.overfit else node.passes - 1, number, node.source_state)
+            batches = source.reopen(self._epoch, number, node.source_state)
             if number < drawn:
                 before = [generator.get_state() for generator in drawn_from(self.data)]
                 is_share = isinstance(batches, Share)
@@ -353,12 +388,6 @@ class Reading:
             state, drawn_again = self.run.state, self.run.state.digest(self.data)
             # Of data that changes while it is trained on, a batch cannot be drawn again, and need not be.
             state.comparisons.append(lambda: line if state.digest(self.data) == drawn_again else "")
-
-
-def _length_of(loader: Any, limit: BatchLimit) -> int:
-    """The batches of a loader that are read; -1 where that is not known."""
-    length = None if isinstance(loader, RankLocal) else length_of(loader)
-    return -1 if length is None else min(length, limit.of(length) or length)
 
 
 def _transferred(transfer: Callable[[Any, Any], Any], device: Any, batch: Any) -> Any:

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 
 from graphtrain.data import NOTHING
 from graphtrain.data.samplers import announce_epoch, generators_of, length_of, parts_within
-from graphtrain.data.workers import iterate, shut_down, start_worker
+from graphtrain.data.workers import iterate, start_worker
 from graphtrain.errors import DataError
 from graphtrain.state.code_names import names_in
 from graphtrain.state.generators import HOST, AnyGenerator, RandomAside, generator_of, seed_all
@@ -171,13 +171,6 @@ class Loader:
         iterator = iterate(self._inner)
         self._numbered.jobs = iter(())  # a loader that holds a generator could be neither copied nor pickled
         return iterator
-
-    def release(self, batches: Iterator[Any]) -> bool:
-        """End the worker processes of what `batches` returned last, persistent ones too; True if there are any."""
-        if self._inner is not None and self._inner.persistent_workers:
-            persistent, self._inner = self._inner._iterator, None
-            batches = batches if persistent is None else persistent
-        return shut_down(batches, even_persistent=True)
 
     def unsaved(self) -> list[str]:
         """What the code of the data set changes in worker processes, whose memory is not saved, by its source text.

@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, final
 
 from graphtrain.data.loader import Loader, NumberedEpoch
-from graphtrain.data.workers import shut_down
 
 
 class Windows(NamedTuple):
@@ -60,12 +59,11 @@ class Share:
     def batch(self, number: int, end: int) -> Any:
         """The batch of this number, in an epoch that ends before the batch `end`."""
         if number != self._next:
-            shut_down(self._batches)
+            self.release()
             self._batches = self._loader.load(self.epoch, iter(range(number, end, self._world_size)))
         self._next = number + self._world_size
         return next(self._batches)
 
     def release(self) -> None:
         """End the workers; the next batch starts them again."""
-        self._loader.release(self._batches)
-        self._next = -1
+        self._batches, self._next = iter(()), -1

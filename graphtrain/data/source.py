@@ -32,7 +32,7 @@ from graphtrain.data.samplers import (
 )
 from graphtrain.data.shares import Share
 from graphtrain.data.stream import Stream
-from graphtrain.data.workers import iterate, shut_down
+from graphtrain.data.workers import iterate
 from graphtrain.errors import DataError
 from graphtrain.state.code_names import names_in
 from graphtrain.state.content import content_hash
@@ -81,10 +81,6 @@ class Source(ABC):
 
         Whatever has to be saved beyond `drawn` is added to `state` while the epoch goes on, here as in `open`.
         """
-
-    def release(self) -> bool:
-        """End the worker processes that load batches; True if the epoch has to be reopened therefore."""
-        return False
 
     def position(self) -> dict[str, Any]:
         """The position that the data itself reports; empty if it has none."""
@@ -211,7 +207,6 @@ class Numbered(Source):
         self.data, self._seed, self.world_size = data, seed, 1
         self._number = -1  # of the epoch that this process has begun: a sampler is asked for its order once
         self._epoch: Any = ()
-        self._batches: Any = iter(())
 
     def open(self, epoch: int, indices: Any = None) -> Opened:
         state = self._begin(epoch, indices)
@@ -243,18 +238,10 @@ class Numbered(Source):
 
     def _from(self, first: int) -> Any:
         if not isinstance(self.data, Loader):
-            self._batches = itertools.islice(self._epoch, first, None)
-        elif self.world_size > 1:
-            self._batches = Share(self.data, self._epoch, self.world_size)
-        else:
-            self._batches = self.data.load(self._epoch, itertools.count(first))
-        return self._batches
-
-    def release(self) -> bool:
-        if isinstance(self._batches, Share):
-            self._batches.release()  # which starts again by itself
-            return False
-        return isinstance(self.data, Loader) and self.data.release(self._batches)
+            return itertools.islice(self._epoch, first, None)
+        if self.world_size > 1:
+            return Share(self.data, self._epoch, self.world_size)
+        return self.data.load(self._epoch, itertools.count(first))
 
 
 @final
@@ -372,7 +359,6 @@ class Replayed(Source):
         self.data, self._once, self._notify = data, once, notify
         # Augmentation in this process differs in a replay, which drops those batches.
         self.redraws = not _is_map_style(data) or data.num_workers > 0
-        self._iterator: Any = None
 
     def open(self, epoch: int, indices: Any = None) -> Opened:
         _refuse_indices(self.data, indices)
@@ -380,11 +366,8 @@ class Replayed(Source):
         length, state = length_of(self.data), _random_of(self.data)
         return Opened(self._begin(state), length, state)
 
-    def release(self) -> bool:
-        return not self._once and shut_down(self._iterator)
-
     def _begin(self, state: dict[str, Any]) -> Iterator[Any]:
-        self._iterator = iterator = iterate(self.data)
+        iterator = iterate(self.data)
         if isinstance(self.data, DataLoader):
             is_stream = isinstance(self.data.dataset, IterableDataset)
             if self.data.num_workers > 0 if is_stream else draws_at_once(self.data):

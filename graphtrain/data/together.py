@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, final
 
 from graphtrain.data import NOTHING
@@ -34,10 +34,7 @@ class Together(Source):
 
     def open(self, epoch: int, indices: Any = None) -> Opened:
         if indices is not None:
-            raise DataError(
-                f"`indices` selects samples of one data set, and there are the loaders {', '.join(self._sources)}",
-                "select the samples of each in its loader, as by a Subset",
-            )
+            raise not_of_several(self._sources)
         if not epoch:
             self._passes = dict.fromkeys(self._sources, 0)
         state: dict[str, Any] = {"loaders": {}}
@@ -115,10 +112,6 @@ class Together(Source):
             number += 1
             yield batch
 
-    def release(self) -> bool:
-        released = [source.release() for source in self._sources.values()]
-        return any(released)
-
     def position(self) -> dict[str, Any]:
         for source in self._sources.values():
             source.position()  # which may note what it needs in the state of the epoch
@@ -133,4 +126,12 @@ def without_batch(name: str) -> DataError:
     return DataError(
         f"the loader `{name}` gave no batch: it is empty, or was iterated over before and does not start over",
         "leave it out of the mapping, or give it data",
+    )
+
+
+def not_of_several(loaders: Iterable[str]) -> DataError:
+    """The error where indices are given for several loaders."""
+    return DataError(
+        f"`indices` selects samples of one data set, and there are the loaders {', '.join(loaders)}",
+        "select the samples of each in its loader, as by a Subset",
     )

@@ -33,9 +33,6 @@ class Wrapped(Source):
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Any:
         return self.source.reopen(epoch, drawn, state)
 
-    def release(self) -> bool:
-        return self.source.release()
-
     def position(self) -> dict[str, Any]:
         return self.source.position()
 
