@@ -21,7 +21,6 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from graphtrain.data import NOTHING
 from graphtrain.data.loader import Loader, functions_of
-from graphtrain.data.loaders import own_data
 from graphtrain.data.samplers import (
     announce_epoch,
     drawn_from,
@@ -159,7 +158,6 @@ def source_of(
 
 def keeps_position(data: Any) -> bool:
     """True for data whose `state_dict` holds its position completely."""
-    data = own_data(data)
     return _has_state(data) and _is_complete(data)
 
 

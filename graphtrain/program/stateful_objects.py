@@ -284,9 +284,9 @@ class StatefulObjects:
         """Encode the values of slots, and those that nodes keep, by references to the objects that others have."""
         further = self.objects.stateful.keys() - self.objects.modules.keys() - self.objects.optimizers.keys()
         others = {
-            f"{name}.state_dict(){''.join(f'[{key!r}]' for key in keys)}": part
+            path: part
             for name in sorted(further)
-            for keys, part in parts_in(captured.get("resources", {}).get(name))
+            for path, part in parts_in(captured.get("resources", {}).get(name), f"{name}.state_dict()")
             if isinstance(part, torch.Tensor | numpy.ndarray)
         }
         progress = {path: dict(fields) for path, fields in captured["progress"].items()}
@@ -347,16 +347,19 @@ class StatefulObjects:
         return parts
 
     def must_be_equal(self) -> MustBeEqual:
-        """The state that must be equal on all ranks of a run: parameters, optimizers, schedulers, and progress."""
+        """What must be equal on all ranks: parameters, optimizers, schedulers, and progress, but for that of data."""
         stateful, optimizers, nodes = self.objects.stateful, self.objects.optimizers, self.program.nodes
         schedulers = {
             name for name, value in stateful.items() if isinstance(value, torch.optim.lr_scheduler.LRScheduler)
         }
-        return MustBeEqual(
-            {**self.objects.weights(), **dict.fromkeys([*optimizers, *schedulers])},
-            {"resources": {*optimizers, *schedulers}, "optimizers": {*optimizers}},
-            {node.path: (*_OF_DATA, *of_rank(node)) if is_fetching(node) else of_rank(node) for node in nodes},
-        )
+        return {
+            "tensors": {**self.objects.weights(), **dict.fromkeys([*optimizers, *schedulers])},
+            "parts": {
+                "resources": {*optimizers, *schedulers},
+                "optimizers": {*optimizers},
+                "progress": {node.path for node in nodes if not (is_fetching(node) or of_rank(node))},
+            },
+        }
 
     def essential(self, state: RunState, *, in_transit: bool = True) -> dict[str, Section]:
         """All that a continuation depends on: this is what a digest covers, and `verify` compares.

@@ -6,6 +6,7 @@ import collections
 import datetime
 import operator
 import pathlib
+import random
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
@@ -118,6 +119,43 @@ def _array(description: Any, shape: Any, raw: bytes, order: Any) -> Any:
     return numpy.ndarray(tuple(shape), _dtype(description), memory.data, order=order)
 
 
+def _torch_parts(generator: Any) -> Sequence[Any]:
+    if generator.device.type != "cpu":
+        raise ValueError(f"a generator of the device {generator.device} cannot be encoded")
+    return [generator.get_state()]
+
+
+def _in_state(kind: Any, set_state: Any) -> Callable[[Any], Any]:
+    def make(state: Any) -> Any:
+        generator = kind()
+        set_state(generator, state)
+        return generator
+
+    return make
+
+
+_BIT_GENERATORS = {
+    kind.__name__: kind
+    for kind in (
+        *(numpy.random.MT19937, numpy.random.PCG64, numpy.random.PCG64DXSM),
+        *(numpy.random.Philox, numpy.random.SFC64),
+    )
+}
+
+
+def _numpy_parts(generator: Any) -> Sequence[Any]:
+    name = type(generator.bit_generator).__name__
+    if name not in _BIT_GENERATORS:
+        raise ValueError(f"a generator over a {name} cannot be encoded")
+    return [name, generator.bit_generator.state]
+
+
+def _generator_of_numpy(name: Any, state: Any) -> numpy.random.Generator:
+    bits: Any = _BIT_GENERATORS[name]()
+    bits.state = state
+    return numpy.random.Generator(bits)
+
+
 _OF_TORCH = (torch.dtype, torch.layout, torch.memory_format)
 _BY_TEXT = {str(value): value for value in vars(torch).values() if isinstance(value, _OF_TORCH)}
 _COPIED: Sequence[type] = (
@@ -144,6 +182,20 @@ _BY_TYPE: Mapping[type, ValueType] = {
     frozenset: ValueType("frozenset", list, lambda *parts: frozenset(parts)),
     numpy.ndarray: ValueType("array", _array_parts, _array, is_shared=True),
     numpy.memmap: ValueType("array", _array_parts, _array, is_shared=True),
+    **{
+        kind: ValueType(name, parts, _in_state(kind, set_state), is_shared=True)
+        for kind, name, parts, set_state in (
+            (torch.Generator, "torch.Generator", _torch_parts, torch.Generator.set_state),
+            (random.Random, "random.Random", lambda value: [value.getstate()], random.Random.setstate),
+            (
+                numpy.random.RandomState,
+                "numpy.RandomState",
+                lambda value: [value.get_state(legacy=False)],
+                numpy.random.RandomState.set_state,
+            ),
+        )
+    },
+    numpy.random.Generator: ValueType("numpy.Generator", _numpy_parts, _generator_of_numpy, is_shared=True),
     bytearray: ValueType("bytearray", lambda value: [bytes(value)], bytearray, is_shared=True),
     **{
         kind: ValueType(kind.__name__, parts, make, is_shared=True, fill=fill)

@@ -53,7 +53,7 @@ def weak_set_that_grows() -> dict[str, Any]:
     return stepped(update)
 
 
-@row()
+@row("SeedSequence that has changed")
 def seeds_that_spawn() -> dict[str, Any]:
     seeds = numpy.random.SeedSequence(3)
     parent = numpy.random.default_rng(4)
@@ -346,7 +346,7 @@ rows(
     hook_for_one_step=lambda: seeded(Inspected),
 )
 rows(
-    "model.part shares memory with model.state",
+    "model.state shares memory with model.part",
     bound="both are bound again before they are used",
     lazy_conjugates=lambda: seeded(Conjugated),
 )
