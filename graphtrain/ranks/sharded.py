@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore  # which torch.distributed does not mark as exported
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from graphtrain.errors import UsageError
 from graphtrain.ranks.ranks import WITH_DEVICES
@@ -55,19 +55,17 @@ def mesh_shape(tensor: Any) -> tuple[int, ...]:
     return tuple(tensor.device_mesh.shape)
 
 
-def whole_of_part(
-    values: torch.Tensor, like: Any, shape: Sequence[int], stride: Sequence[int], dimension: int | None
-) -> torch.Tensor:
-    """A sharded tensor of this shape and stride, of which this rank has these values.
+def whole_of_part(values: torch.Tensor, like: Any, shape: Sequence[int], dimension: int | None) -> torch.Tensor:
+    """A sharded tensor of this shape, of which this rank has these values.
 
     Arguments:
         like: a sharded tensor, on whose mesh it is.
         dimension: as `divided_dimension` has it.
     """
     mesh: DeviceMesh = like.device_mesh
-    last: Placement = Replicate() if dimension is None else Shard(dimension)
-    placements, local = [*[Replicate()] * (mesh.ndim - 1), last], values.to(like.to_local().device)
-    form: dict[str, Any] = {"shape": torch.Size(shape), "stride": tuple(stride)}
+    placements = [*[Replicate()] * (mesh.ndim - 1), Replicate() if dimension is None else Shard(dimension)]
+    local, stride = values.to(like.to_local().device), torch.empty(shape, device="meta").stride()
+    form: dict[str, Any] = {"shape": torch.Size(shape), "stride": stride}
     whole: torch.Tensor = DTensor.from_local(local, mesh, placements, run_check=False, **form)
     return whole
 
