@@ -288,9 +288,9 @@ class StatefulObjects:
         """Encode the values of slots, and those that nodes keep, by references to the objects that others have."""
         further = self.objects.stateful.keys() - self.objects.modules.keys() - self.objects.optimizers.keys()
         others = {
-            f"{name}.state_dict(){''.join(f'[{key!r}]' for key in keys)}": part
+            path: part
             for name in sorted(further)
-            for keys, part in parts_in(captured.get("resources", {}).get(name))
+            for path, part in parts_in(captured.get("resources", {}).get(name), f"{name}.state_dict()")
             if isinstance(part, torch.Tensor | numpy.ndarray)
         }
         progress = {path: dict(fields) for path, fields in captured["progress"].items()}

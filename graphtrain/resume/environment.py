@@ -122,7 +122,7 @@ def run_environment(
         "threads": torch.get_num_threads(),
         "cuda": torch.version.cuda or "",
         # A run on the host does not look for another device, which would be in use then.
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "device": f"cuda ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else device.type,
         "deterministic": deterministic,
         "seed": seed,
         "float32_matmul_precision": torch.get_float32_matmul_precision(),

@@ -22,9 +22,8 @@ from graphtrain.errors import CheckpointError, GraphtrainError, RankFailedError,
 from graphtrain.program.agreement import Agreement, error_as_plain, error_of_plain
 from graphtrain.ranks import LostRankError, Ranks
 from graphtrain.storage.checkpoint import reason_of
-from graphtrain.storage.manifest import OWN_FACTS, Manifest
+from graphtrain.storage.manifest import OWN_FACTS, Manifest, SavedCheckpoint
 from graphtrain.storage.rank_files import manifest_of, write_files
-from graphtrain.storage.run_files import Written
 from graphtrain.storage.sharing import EqualParts, MustBeEqual, first_difference, required_digests
 from graphtrain.storage.state_files import StagedState
 
@@ -101,7 +100,7 @@ class RankSave:
 
     # ---- in the threads that write
 
-    def write(self, facts: Manifest, lead: Callable[[], Written]) -> Written:
+    def write(self, facts: Manifest, lead: Callable[[], SavedCheckpoint]) -> SavedCheckpoint:
         """Write the part of this rank; returns the outcome, which rank 0 publishes.
 
         Arguments:
@@ -124,7 +123,7 @@ class RankSave:
                 self._publish(_OUTCOME, {"error": error_as_plain(told)})
             raise
         common = {"digest": written.manifest.digest, "not_finite": written.manifest.not_finite}
-        self._publish(_OUTCOME, {"name": written.path.name, "facts": common})
+        self._publish(_OUTCOME, {"name": written.name, "facts": common})
         self._fail(_OVER)
         return written
 
@@ -146,7 +145,7 @@ class RankSave:
             raise
         return manifest_of(facts, self.staged, common, reports)
 
-    def _follow(self, facts: Manifest) -> Written:
+    def _follow(self, facts: Manifest) -> SavedCheckpoint:
         try:
             self._write_files("", facts)
         except Exception as error:
@@ -157,7 +156,7 @@ class RankSave:
         self._fail(_OVER)
         if "error" in outcome:
             raise error_of_plain(outcome["error"])
-        return Written(self.folder / outcome["name"], replace(facts, **outcome["facts"]))
+        return SavedCheckpoint(self.folder / outcome["name"], replace(facts, **outcome["facts"]))
 
     def has_outcome(self, timeout_seconds: float) -> bool:
         """True if rank 0 has published the outcome, within this time."""

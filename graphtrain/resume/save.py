@@ -21,8 +21,8 @@ from graphtrain.state.data_content import data_contents
 from graphtrain.state.optimizers import NO_RESUME
 from graphtrain.storage.checkpoint import Checkpoint, new_folder, write_manifest
 from graphtrain.storage.encoding import UnsaveableError
-from graphtrain.storage.manifest import Manifest
-from graphtrain.storage.run_files import RunFiles, Written
+from graphtrain.storage.manifest import Manifest, SavedCheckpoint
+from graphtrain.storage.run_files import RunFiles
 from graphtrain.storage.state_files import StagedState, split
 from graphtrain.storage.tensor_files import Layout, StagingBuffers
 
@@ -47,7 +47,7 @@ class _Save(NamedTuple):
     """
 
     part: RankSave
-    writing: Future[Written]
+    writing: Future[SavedCheckpoint]
     policy: SavePolicy
     askers: frozenset[str]
     moment: Mapping[str, Fraction]
@@ -81,7 +81,7 @@ class CheckpointWriter(Saves):
         self._buffers = StagingBuffers()
         self._save: _Save | None = None  # that is being written
         self._was_written = False
-        self._newest: Written | None = None
+        self._newest: SavedCheckpoint | None = None
         self._newest_moment: Mapping[str, Fraction] = {}  # the clock of the run then
         self._attempts = 0
         self.refusal = self.way_out = ""
@@ -103,7 +103,7 @@ class CheckpointWriter(Saves):
 
     def resumed_from(self, checkpoint: Checkpoint) -> None:
         """Note that the run is exactly at its newest checkpoint."""
-        self._newest, self._newest_moment = Written(checkpoint.path, checkpoint.manifest), self._run.moment
+        self._newest, self._newest_moment = SavedCheckpoint(checkpoint.path, checkpoint.manifest), self._run.moment
 
     def keep_newest(self) -> None:
         """Note that the run was changed: the newest checkpoint is kept as a way back, and no save replaces it."""
@@ -227,7 +227,7 @@ class CheckpointWriter(Saves):
         self._was_written = True
         _report(written.manifest.unknown, self._notices)
         if not written.manifest.not_finite:
-            self.saved |= dict.fromkeys(sorted(save.askers), written.path.name)
+            self.saved |= dict.fromkeys(sorted(save.askers), written.name)
         assert self._run_files is not None, "it was saved there"
         self._run_files.saved(written)
         self._newest, self._newest_moment = written, save.moment
@@ -255,7 +255,7 @@ class CheckpointWriter(Saves):
             facts = files.noted(facts)
         except CheckpointError as error:
             problem = error
-        replaced = newest.path if newest is not None and moment and moment == self._newest_moment else None
+        replaced = newest if newest is not None and moment and moment == self._newest_moment else None
         if compiled.returning:
             askers = askers.union(
                 path for path, name in before.items() if replaced is not None and name == replaced.name
@@ -264,21 +264,21 @@ class CheckpointWriter(Saves):
             facts = replace(facts, saved_by={**before, **dict.fromkeys(sorted(askers), "")}, returns=self.returns)
         state, retentions = compiled.state, self._requests.retentions
         snapshot, changed = state.snapshot, state.changed
-        previous = newest.path.name if newest is not None else ""
+        previous = newest.name if newest is not None else ""
         part = self._ranks.save(staged, state.must_be_equal, files.checkpoints, previous)
 
-        def lead(known: Manifest) -> Written:
+        def lead(known: Manifest) -> SavedCheckpoint:
             if problem is not None:
                 raise problem
             if weight := staged.weight_that_is_not_finite:
                 known = replace(known, not_finite=weight, saved_by=before if known.saved_by else {})
-            new = files.new(known, retentions, values, replaced)
+            new, former = files.new(known, retentions, values, replaced)
             with new_folder(new.path, staged.given_up) as folder:
-                manifest = part.files(folder, new.facts)
+                manifest = part.files(folder, new.manifest)
                 write_manifest(folder, manifest)
-            return files.keep(new, manifest, retentions)
+            return files.keep(SavedCheckpoint(new.path, manifest), former, retentions)
 
-        def write() -> Written:
+        def write() -> SavedCheckpoint:
             """Write the checkpoint, in a thread of its own, while training continues."""
             content = data_contents(snapshot, changed, pauses=True) if snapshot is not None else {}
             known = replace(facts, data_content=content)
@@ -325,9 +325,9 @@ def _report(unknown: Sequence[str], notices: Notices) -> None:
         notices.once(line if NO_RESUME in line else f"a resume will not be exact: {line}")
 
 
-def _in_background(job: Callable[[], Written]) -> Future[Written]:
+def _in_background(job: Callable[[], SavedCheckpoint]) -> Future[SavedCheckpoint]:
     """Call a function in a thread of its own, which does not keep the process alive."""
-    future: Future[Written] = Future()
+    future: Future[SavedCheckpoint] = Future()
 
     def run() -> None:
         try:

@@ -1,4 +1,4 @@
-"""The places of objects in what a `state_dict` saves, by which they are referred to."""
+"""The places of objects in what a `state_dict` saves, by which they are referred to: ``optimizer.state[0].exp_avg``."""
 
 from __future__ import annotations
 
@@ -8,64 +8,58 @@ from typing import Any
 import torch
 
 from graphtrain.names import plainly_named
-from graphtrain.state.kinds import CONSTANTS, KINDS, category_of, replaced
+from graphtrain.state.kinds import CONSTANTS, KINDS, category_of, is_constant, replaced
 
 CONTAINERS = frozenset({"list", "mapping", "deque", "set", "object", "buffer"})
 """The categories of objects that are changed in place, and can be found where others hold them too."""
 
-Place = tuple[Any, ...]
 
-
-def places(stateful: Mapping[str, Any]) -> Iterator[tuple[Place, Any]]:
-    """What a `state_dict` saves, and gradients, with the place of each: tensors, of other objects also containers."""
+def places(stateful: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What the `state_dict` of modules and optimizers saves, and gradients, with the place of each."""
     for path, value in stateful.items():
         if isinstance(value, torch.nn.Module):
             for name, parameter in plainly_named(value.named_parameters()):
-                yield (path, "tensor", name), parameter
+                yield f"{path}.{name}", parameter
                 if parameter.is_leaf and parameter.grad is not None:
-                    yield (path, "grad", name), parameter.grad
-            for name, tensor in plainly_named(value.named_buffers()):
-                yield (path, "tensor", name), tensor
+                    yield f"{path}.{name}.grad", parameter.grad
+            yield from ((f"{path}.{name}", tensor) for name, tensor in plainly_named(value.named_buffers()))
         elif isinstance(value, torch.optim.Optimizer):
-            for number, state in enumerate(value.state.values()):
-                yield from _parts_by_name((path, "state", number), state)
+            yield from places_in_states({path: value})
             for number, group in enumerate(value.param_groups):
                 tensors = {name: part for name, part in group.items() if isinstance(part, torch.Tensor)}
-                yield from _parts_by_name((path, "group", number), tensors)
-        elif category_of(type(value)) == "object":
-            yield from _parts_by_name((path, "attribute"), dict(zip(*KINDS["object"].contents(value), strict=True)))
+                yield from _by_name(f"{path}.param_groups[{number}]", tensors)
 
 
-def _parts_by_name(place: Place, named: Mapping[Any, Any]) -> Iterator[tuple[Place, Any]]:
+def places_in_states(stateful: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What the states of optimizers hold, with the place of each."""
+    for path, value in stateful.items():
+        if isinstance(value, torch.optim.Optimizer):
+            for number, state in enumerate(value.state.values()):
+                yield from _by_name(f"{path}.state[{number}]", state)
+
+
+def places_in_attributes(stateful: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The attributes of other objects with a `state_dict`, and the parts of containers in them."""
+    for path, value in stateful.items():
+        if category_of(type(value)) == "object":
+            yield from _by_name(path, dict(zip(*KINDS["object"].contents(value), strict=True)))
+
+
+def _by_name(path: str, named: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
     for name, part in named.items():
         if isinstance(part, torch.Tensor):  # of which there may be 100,000
-            yield (*place, name), part
+            yield f"{path}.{name}", part
         elif type(part) not in CONSTANTS:  # such as the list of an L-BFGS
-            yield from (((*place, name, *keys), inner) for keys, inner in parts_in(part))
+            yield from parts_in(part, f"{path}.{name}")
 
 
-def shown_place(place: Place) -> str:
-    """A place of `places` for a message.
+def parts_in(value: Any, path: str) -> list[tuple[str, Any]]:
+    """A value, and the parts of nested containers that can be changed in place, with the path of each."""
+    parts: list[tuple[str, Any]] = []
 
-    >>> shown_place(("optimizer", "state", 0, "exp_avg")), shown_place(("model", "grad", "0.weight"))
-    ('optimizer.state[0].exp_avg', 'model.0.weight.grad')
-    """
-    path, kind, *keys = place
-    if kind == "grad":
-        return f"{path}.{keys[0]}.grad"
-    if kind in ("state", "group"):
-        path = f"{path}.{'state' if kind == 'state' else 'param_groups'}[{keys.pop(0)}]"
-    name, *inner = keys
-    return f"{path}.{name}" + "".join(f"[{key!r}]" for key in inner)
-
-
-def parts_in(value: Any) -> list[tuple[Place, Any]]:
-    """A value, and the parts of nested containers that can be changed in place, with the keys that lead to each."""
-    parts: list[tuple[Place, Any]] = []
-
-    def note(part: Any, keys: Place) -> Any:
-        if category_of(type(part)) in CONTAINERS | {"tensor", "array"}:
-            parts.append((keys, part))
+    def note(part: Any, keys: tuple[Any, ...]) -> Any:
+        if category_of(type(part)) in CONTAINERS | {"tensor", "array"} and all(map(is_constant, keys)):
+            parts.append((path + "".join(f"[{key!r}]" for key in keys), part))
         return part
 
     replaced(value, note)

@@ -16,7 +16,7 @@ import torch
 from graphtrain.errors import UsageError
 from graphtrain.names import plain_name, quoted
 from graphtrain.state.content import content_hash
-from graphtrain.state.memory import overlapping, span_of
+from graphtrain.state.memory import MemoryIndex, span_of
 
 _MOST_PROBLEMS = 10
 
@@ -82,7 +82,7 @@ def fitting(module: torch.nn.Module, saved: Mapping[str, Any], only: Sequence[st
     tensors = {key: value for key, value in state_dict.items() if isinstance(value, torch.Tensor)}
     names = [key for key in {**tensors, **saved} if not only or any(fnmatch.fnmatchcase(key, each) for each in only)]
     saved = {key: saved[key] for key in saved if key in names}
-    places = {key: span.start for key, each in tensors.items() if (span := span_of(local_part(each)))}
+    places = {key: start for key, each in tensors.items() if (start := span_of(local_part(each))[0])}
     loaded = {places[key] for key in saved if key in places}
     missing = [key for key in names if key not in saved and places.get(key) not in loaded]
     problems = {
@@ -114,9 +114,8 @@ def _matches(saved: Any, expected: torch.Tensor) -> bool:
 def _lost(state: Mapping[str, Any], saved: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The saved tensors that loading would overwrite by others, because they share memory in the module."""
     tensors = {key: local_part(each) for key, each in state.items() if isinstance(each, torch.Tensor)}
-    spans = {key: span for key in tensors if key in saved and (span := span_of(tensors[key])) and span.start}
-    for shared in overlapping(spans):
-        keys = [key for key in spans if key in shared and _matches(saved[key], state[key])]  # in the order of loading
+    for shared in map(dict, MemoryIndex({key: each for key, each in tensors.items() if key in saved}).overlapping()):
+        keys = [key for key in tensors if key in shared and _matches(saved[key], state[key])]  # in the order of loading
         values = {key: local_part(saved[key]) for key in keys if not saved[key].is_meta}
         copies = copy.deepcopy({key: tensors[key] for key in values})  # which share memory as well
         for key, tensor in copies.items():

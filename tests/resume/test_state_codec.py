@@ -104,7 +104,6 @@ def test_objects_are_shared_again_with_what_is_there() -> None:
 ARRAY = numpy.arange(12.0).reshape(3, 4)
 VIEWS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "of a tensor": (torch.arange(12.0).reshape(4, 3), lambda kept: kept[1:3, ::2]),
-    "of the memory before a tensor": (torch.arange(12.0)[4:], lambda kept: kept.as_strided((3,), (1,), 2)),
     "as another type": (torch.arange(12.0), lambda kept: kept.view(torch.int32)[3:]),
     "of an array": (ARRAY, lambda kept: kept[1:3, ::-1]),
     "of an array in the order of Fortran": (numpy.asfortranarray(ARRAY), lambda kept: kept[1:3]),
@@ -134,8 +133,8 @@ def test_memory_that_new_values_share_is_named() -> None:
     writer.pack([kept.conj()[1:], torch.ones(2), windows[:4]], "first")
     weight = torch.nn.Parameter(model.weight.detach()[0, 1:])
     writer.pack([windows[3:6], windows[6:], weight, "a"], "second")
-    pairs = ["first[0] shares memory with task[0]", "second[2] shares memory with model.weight"]
-    pairs.append("second[0] shares memory with first[2]")
+    pairs = ["first[0] shares memory with task[0]", "second[0] shares memory with first[2]"]
+    pairs.append("second[2] shares memory with model.weight")
     assert writer.lost_memory() == [f"{pair}, which a resume cannot restore: clone it" for pair in pairs]
 
 
@@ -145,7 +144,7 @@ def test_memory_that_new_values_share_is_named() -> None:
         (iter([1]), "it is an iterator (list_iterator), whose position is not saved"),
         (torch.ones(1, requires_grad=True) * 2, "it is a tensor that is part of an autograd graph"),
         ({Plain()}, "it is a set of objects, whose order is that of their addresses"),
-        (torch.ones(1).as_subclass(OwnTensor), "OwnTensor (torch.strided) cannot be encoded"),
+        (torch.ones(1).as_subclass(OwnTensor), "it is a new OwnTensor (torch.strided), which cannot be saved"),
     ],
     ids=range(4),
 )

@@ -346,7 +346,7 @@ rows(
     hook_for_one_step=lambda: seeded(Inspected),
 )
 rows(
-    "model.part shares memory with model.state",
+    "model.state shares memory with model.part",
     bound="both are bound again before they are used",
     lazy_conjugates=lambda: seeded(Conjugated),
 )
