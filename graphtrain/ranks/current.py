@@ -35,7 +35,7 @@ def current_ranks() -> Ranks:
         if is_one_of_several():
             from graphtrain.ranks.processes import Processes
 
-            _of_process = Processes.join()
+            _of_process = Processes()
         else:
             _of_process = Ranks()
     return _of_process

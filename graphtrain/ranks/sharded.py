@@ -6,7 +6,6 @@ Imported only where there are such tensors.
 from __future__ import annotations
 
 import atexit
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -141,15 +140,10 @@ def mesh_of_process(device_type: str, shape: Sequence[int]) -> DeviceMesh:
             backend = WITH_DEVICES
             torch.cuda.set_device(torch.cuda.current_device())  # else a mesh warns that nobody has chosen one
         dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
-        atexit.register(_leave, os.getpid())
+        atexit.register(lambda: dist.is_initialized() and dist.destroy_process_group())
     return mesh_of_group(device_type, shape)
 
 
 def mesh_of_group(device_type: str, shape: Sequence[int]) -> DeviceMesh:
     """A mesh over all ranks, whose group exists."""
     return init_device_mesh(device_type, tuple(shape), mesh_dim_names=_DIMENSIONS[-len(shape) :])
-
-
-def _leave(process: int) -> None:
-    if os.getpid() == process and dist.is_initialized():
-        dist.destroy_process_group()

@@ -170,7 +170,7 @@ def test_a_restart_finds_nothing_of_the_attempt_before(monkeypatch: Patch) -> No
     attempts = []
     for attempt in ("0", "1", "0"):
         monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", attempt)
-        attempts.append(Processes.join())
+        attempts.append(Processes())
         if len(attempts) == 1:
             attempts[0].publish("joins/1", b"address")
     assert [ranks.read("joins/1") for ranks in attempts] == [b"address", None, b"address"]
