@@ -30,7 +30,6 @@ from graphtrain.version import __version__ as __version__
 if TYPE_CHECKING:
     from graphtrain.command.program import main as main
     from graphtrain.data.loader import Loader as Loader
-    from graphtrain.data.loaders import rank_local as rank_local
     from graphtrain.graph import Graph as Graph
     from graphtrain.graph.elements import Edge as Edge
     from graphtrain.graph.elements import Node as Node
@@ -91,7 +90,6 @@ _LATE = {
     "optimizers_of": "graphtrain.nodes._optimizers",
     "parameters_of": "graphtrain.nodes._optimizers",
     "put_back": "graphtrain.nodes.end_evaluation",
-    "rank_local": "graphtrain.data.loaders",
     "suggestion": "graphtrain.names",
 }
 

@@ -12,8 +12,8 @@ from torch.utils.data import DistributedSampler
 from graphtrain.data import NOTHING
 from graphtrain.data.batch import tensors_held, trace
 from graphtrain.data.loader import Loader
-from graphtrain.data.loaders import RankLocal, loaders_of, own_data
-from graphtrain.data.samplers import length_of, parts_of
+from graphtrain.data.loaders import loaders_of
+from graphtrain.data.samplers import parts_of
 from graphtrain.data.shares import Share, Shared, round_size
 from graphtrain.data.source import Numbered, Source
 from graphtrain.data.wrapped import Common
@@ -35,7 +35,6 @@ class Round(NamedTuple):
     counts: Sequence[int]  # the samples of every micro-batch, in the order of ranks; empty where the data has ended
     number: int  # which of the batches of the source this rank was given, from 0
     is_last: bool | None  # the epoch has no further round; None where nobody has looked
-    length: int | None = None  # the micro-batches of the epoch, where that is known only now
     stand_in: Any = NOTHING  # the first batch, for a rank without one that takes part in the passes of a sharded model
 
 
@@ -81,13 +80,13 @@ class Division(ABC):
                 first, other = ("no length" if length < 0 else f"{length} batches" for length in both)
                 raise RanksDivergedError(
                     f"{name} has {first} on rank 0, and {other} on rank {rank}",
-                    "give every rank the same data; or pass graphtrain.rank_local(data), of which each has its own",
+                    "give every rank the same data",
                 )
             if record.digest != records[0].digest:
                 raise RanksDivergedError(
                     f"{name} gives other batches on rank {rank} than on rank 0",
                     "seed the generator that it draws from, or use a graphtrain.Loader, whose order follows from the "
-                    "seed; or pass graphtrain.rank_local(data), of which each rank has its own",
+                    "seed",
                 )
         return records
 
@@ -130,60 +129,16 @@ class _DrawnByAll(Division):
         return Round(batch, [*map(count, batches)], first + rank, None, stand_in=stand_in)
 
 
-@final
-class _EachItsOwn(Division):
-    """Data that is divided already: a round has one batch of every rank, and there is none where one has none left."""
-
-    synchronises = True
-
-    def draw(self, opens: bool, count: Count) -> Round:
-        reading, ranks = self._reading, self._ranks
-        first, most, name = reading.consumed(), reading.limit.of(None), reading.name
-        size = round_size(first, most, ranks.world_size, [])
-        batch = reading.next() if ranks.rank < size else NOTHING
-        own_length = length_of(own_data(reading.data)) if opens else None
-        records = ranks.with_batch(
-            Record(
-                has_batch=batch is not NOTHING or ranks.rank >= size,
-                length=-1 if own_length is None else own_length,
-                samples=0 if batch is NOTHING else count(batch),
-            )
-        )
-        without = [rank for rank, record in enumerate(records) if not record.has_batch]
-        if without and first == 0 and len(without) < size:
-            raise DataError(
-                f"`{name}` gave no batch in this epoch on rank {', '.join(map(str, without))}: it is empty there, or "
-                "was iterated over before and does not start over",
-                "give every rank data that starts over at each `__iter__`, such as its own part of the files",
-            )
-        if without:
-            return Round(NOTHING, [], 0, True)
-        length = reading.node.length
-        if opens:
-            shortest = min(record.length for record in records)
-            length = min(shortest * ranks.world_size, most or shortest * ranks.world_size) if shortest > 0 else None
-        counts = [record.samples for record in records[:size]]
-        is_last = any(first + size >= end for end in (length, most) if end is not None)
-        return Round(batch, counts, first // ranks.world_size, is_last, length)
-
-
 def division_of(reading: Reading, data: Any, source: Source, ranks: Agreement) -> Division:
     """The division among ranks of data that a node reads."""
     run, limit = reading.run, reading.limit
-    if isinstance(data, RankLocal):
-        if limit.is_share:
-            raise DataError(
-                f"next_batch.limit = {limit} is a share of the batches, and each rank has another number of them",
-                "set limit to a number of batches, of all ranks",
-            )
-        return _EachItsOwn(reading, ranks, source)
     loaders = loaders_of(data)
     parts = [part for loader in loaders.values() or [data] for part in parts_of(loader)]
     if any(isinstance(part, DistributedSampler) and part.num_replicas > 1 for part in parts):
         raise DataError(
             f"{run.state.name(data)} has a DistributedSampler, which gives every rank another part; and ranks take "
             "turns in the batches of one order already",
-            "leave the sampler out; or, to divide the data by it, pass graphtrain.rank_local(data)",
+            "leave the sampler out",
         )
     if run.windows.are_expected:
         run.notify(

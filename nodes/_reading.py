@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, SequentialSampler
 from graphtrain.data import NOTHING
 from graphtrain.data.batch import batch_mover, tensors_held, trace
 from graphtrain.data.loader import Loader
-from graphtrain.data.loaders import RankLocal, loaders_of, own_data
+from graphtrain.data.loaders import loaders_of
 from graphtrain.data.samplers import drawn_from, length_of
 from graphtrain.data.shares import Share, Windows
 from graphtrain.data.source import Numbered, Source, Stateful, ended_early, keeps_position, source_of
@@ -99,8 +99,8 @@ class Reading:
         if data is not self._supplied or limit.amount != self.limit.amount:
             self._supplied, self._sources, self.limit = data, {}, limit
             self._written = data if isinstance(data, WrittenBatches) else None
-            loaders, is_divided = loaders_of(own_data(data)), isinstance(data, RankLocal)
-            self.loaders = {"": data} if is_divided or self._combine != "in_turn" or not loaders else loaders
+            loaders = loaders_of(data)
+            self.loaders = {"": data} if self._combine != "in_turn" or not loaders else loaders
             lengths = [_length_of(loader, limit) for loader in self.loaders.values()]
             self.length_in_turn = sum(lengths) if self.is_in_turn and -1 not in lengths else 0
         if self._written is None and node.pass_over:
@@ -114,7 +114,7 @@ class Reading:
     @property
     def parts(self) -> list[Any]:
         """The data that is read, or the loaders that are read together."""
-        return [*loaders_of(own_data(self.data)).values()] or [self.data]
+        return [*loaders_of(self.data).values()] or [self.data]
 
     @property
     def name(self) -> str:
@@ -132,7 +132,6 @@ class Reading:
         self.source, self.division = self._known(name, data)
         for part in self.parts if self.source.replays else ():
             self.run.state.note_redrawn(part)
-        self._note_ranks()
 
     def _known(self, name: str, data: Any) -> tuple[Source, Any]:
         """The source of a loader and its division, the same whenever they are asked for."""
@@ -142,12 +141,7 @@ class Reading:
 
     def _source(self, data: Any) -> tuple[Source, Any]:
         """The source of a loader, or of several together, as this rank opens it, and how ranks divide it."""
-        run, loaders, division = self.run, loaders_of(own_data(data)), None
-        if loaders and (isinstance(data, RankLocal) or any(isinstance(each, RankLocal) for each in loaders.values())):
-            raise DataError(
-                f"rank_local data is read as one loader, and these are several: {', '.join(loaders)}",
-                "give every rank the same loaders, which then take turns; or combine them in an iterable of your own",
-            )
+        run, loaders, division = self.run, loaders_of(data), None
         source: Source
         if loaders:
             sources = {name: AsOpened(self._source_of(loader), loader, run.state) for name, loader in loaders.items()}
@@ -169,11 +163,11 @@ class Reading:
         return source if division is not None and division.is_limited else Limited(source, self.limit), division
 
     def _source_of(self, data: Any) -> Source:
-        node, run, own = self.node, self.run, own_data(data)
-        if node.overfit and isinstance(own, DataLoader) and not isinstance(own.sampler, SequentialSampler):
+        node, run = self.node, self.run
+        if node.overfit and isinstance(data, DataLoader) and not isinstance(data.sampler, SequentialSampler):
             raise DataError(
-                f"next_batch.overfit = {node.overfit}: the data is a {type(own).__name__} with a "
-                f"{type(own.sampler).__name__}, which gives other batches in every epoch",
+                f"next_batch.overfit = {node.overfit}: the data is a {type(data).__name__} with a "
+                f"{type(data.sampler).__name__}, which gives other batches in every epoch",
                 "leave shuffle=True out; or use graphtrain.Loader, which gives those of its first epoch again",
             )
 
@@ -181,22 +175,7 @@ class Reading:
             run.state.comparisons.append(functools.partial(str, f"{run.state.name(data)} {line}"))
 
         settings: Any = {"resume": node.resume, "limit": self.limit.amount}
-        return source_of(own, seed=run.seed, saving=run.saving, notify=run.notify, doubt=doubt, **settings)
-
-    def _note_ranks(self) -> None:
-        """Note among how many ranks the data divides itself: where that has changed, its position is not defined."""
-        node, ranks = self.node, self.run.ranks
-        before, now = node.rank_local, 0 if ranks is None else ranks.world_size * isinstance(self.data, RankLocal)
-        if before != now and (node.opened if before else not node.pass_over):
-            was, is_now = (
-                f"rank_local, on {each} ranks" if each else "the same on all ranks" for each in (before, now)
-            )
-            raise DataError(
-                f"the data that the run has read was {was}, and is {is_now}: its position is not defined there",
-                f"resume with {before or 'as many'} processes and data that is divided as it was; a graphtrain.Loader "
-                "can be resumed with any number of them",
-            )
-        node.rank_local = now
+        return source_of(data, seed=run.seed, saving=run.saving, notify=run.notify, doubt=doubt, **settings)
 
     # ---- where it is
 
@@ -206,7 +185,7 @@ class Reading:
 
     def _drawn(self) -> int:
         """How many batches the data has given, those ahead included."""
-        return self.consumed() // (self.node.rank_local or 1) + len(self.ahead)
+        return self.consumed() + len(self.ahead)
 
     # ---- opening and closing
 
@@ -220,8 +199,6 @@ class Reading:
                 "an epoch is opened before anything has written its data",
                 "connect the node that writes it before `next_batch`",
             )
-        if self.is_in_turn:
-            node.rank_local = 0  # which the loader before may have been
         self._take(node.loader, data)
         try:
             if indices is not None and self.is_in_turn:
@@ -365,7 +342,7 @@ class Reading:
 
 def _length_of(loader: Any, limit: BatchLimit) -> int:
     """The batches of a loader that are read; -1 where that is not known."""
-    length = None if isinstance(loader, RankLocal) else length_of(loader)
+    length = length_of(loader)
     return -1 if length is None else min(length, limit.of(length) or length)
 
 

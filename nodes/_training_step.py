@@ -78,7 +78,7 @@ def stand_in_is_missing(path: str) -> DataError:
     """The error of a rank that has to take part in the passes of a sharded model, and has no batch for it."""
     return DataError(
         f"`{path}` runs a sharded model, in which every rank takes part, and this one has no batch in this round",
-        "let `collate_fn` return no None; give rank_local data, and a limit, whole rounds of all ranks",
+        "let `collate_fn` return no None",
     )
 
 

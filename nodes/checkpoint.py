@@ -34,9 +34,6 @@ class Checkpoint:
             being written; "sync" waits until it is written. Default: "async".
         if_failed: what to do if a checkpoint cannot be written, for example on a full disk: "stop" the run, or
             "continue". Earlier checkpoints are kept in either case. Default: "stop".
-        slim: True stores frozen parameters separately, and unchanged files as hard links to the previous checkpoint if
-            the file system supports them: a frozen model is written only once for all checkpoints. The weights are then
-            in several files, which `graphtrain export` joins. Default: False.
         best: a metric by which older checkpoints are kept as well, such as "val/loss". Its value belongs to a
             checkpoint saved at the step at which it was recorded. Default: none.
         best_mode: "min" if small values are best, "max" if large ones are. Default: by the name of the metric, "min"
@@ -60,7 +57,6 @@ class Checkpoint:
     keep: Annotated[int, Above(0)] = 2
     mode: Literal["async", "sync"] = "async"
     if_failed: Literal["stop", "continue"] = "stop"
-    slim: bool = False
     best: Annotated[str, Metric()] | None = None
     best_mode: Mode | None = None
     keep_best: Annotated[int, Above(0)] = 1
@@ -79,7 +75,7 @@ class Checkpoint:
     def setup(self, checkpoints: Requests, recorder: Recorder) -> None:
         self._requests, self._recorder = checkpoints, recorder
         self._failures = checkpoints.failures
-        self._policy = checkpoints.policy = SavePolicy(self.mode, self.if_failed, self.slim)
+        self._policy = checkpoints.policy = SavePolicy(self.mode, self.if_failed)
 
     def retention(self) -> Retention:
         return Retention(self.keep, self.best, self._best_mode, self.keep_best)

@@ -70,8 +70,7 @@ class NextBatch:
 
     With several ranks, a visit fetches one batch for each rank, or as many as the epoch and the open window still need,
     and counts them all. The other ranks get None, and nodes that read the batch are not called there. From a
-    `graphtrain.Loader`, each rank loads only its own batches; other data is read in full by every rank, except data
-    wrapped by `graphtrain.rank_local`, which is different on each rank.
+    `graphtrain.Loader`, each rank loads only its own batches; other data is read in full by every rank.
 
     Arguments:
         limit: maximum number of batches per epoch, or a fraction below 1 of the batches of the data, such as 0.25.
@@ -112,8 +111,7 @@ class NextBatch:
 
     Raises:
         UsageError: `batch_size` did not return an integer.
-        DataError: `indices` are not valid indices, an epoch begins before its data is written, or rank_local data is
-            resumed with a different number of ranks.
+        DataError: `indices` are not valid indices, or an epoch begins before its data is written.
         RanksDivergedError: the data differs between ranks.
         UnsaveableError: a checkpoint is due, and the batch read ahead can neither be saved nor drawn again.
 
@@ -143,7 +141,6 @@ class NextBatch:
     fetched_ahead: int = progress(0)
     # Of several ranks.
     round_batches: int = progress(1, in_digest=False)
-    rank_local: int = progress(0, in_digest=False)  # the ranks among which the data divides itself
     idle: bool = progress(False, in_digest=False)  # the batch of this rank is None
     loader: str = progress("")
     # What is open is the data, or one of the loaders, of which an epoch has several.
@@ -243,7 +240,6 @@ class NextBatch:
         while True:
             if opens := self.pass_over:
                 self._open(indices)
-                self.length = None if self.rank_local else self.length  # until all ranks have said theirs
             elif not reading.division.synchronises:
                 ranks.before_batch()
             drawn = divisions.Round(NOTHING, (), 0, True)
@@ -256,7 +252,6 @@ class NextBatch:
             self.epoch_batches += len(drawn.counts)
             self.batches += len(drawn.counts)
             self.samples += sum(drawn.counts)
-            self.length = self.length if drawn.length is None else drawn.length
             self.exhausted = not drawn.counts
             looks = drawn.is_last is None and self.epoch_batches >= self._certain
             if drawn.is_last or not drawn.counts or (looks and not reading.has_another()):
@@ -370,7 +365,7 @@ class NextBatch:
     def _has_length(self) -> bool:
         if self._reading is not None and self._reading.is_in_turn:
             return bool(self.epoch_length)
-        return self._reading is not None and self._reading.has_length and not self.rank_local
+        return self._reading is not None and self._reading.has_length
 
 
 def _whole(batch_size: Callable[[Any], Any]) -> Callable[[Any], int]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from graphtrain.errors import GraphtrainError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.graph import PICTURE_SUFFIXES
-from graphtrain.storage.regular import write_output
+from graphtrain.storage.files import write_output
 from graphtrain.viz.dot import to_dot
 from graphtrain.viz.mermaid import to_mermaid
 from graphtrain.viz.picture import Picture, picture

@@ -104,7 +104,7 @@ def plain(value: Any) -> Any:
     return getattr(value, "value", value)
 
 
-def with_arguments(graph: Graph, args: Any, steps: int, window: str, *, slim: bool) -> Graph:
+def with_arguments(graph: Graph, args: Any, steps: int, window: str) -> Graph:
     """The graph `fit` with the edits that the arguments are.
 
     Arguments:
@@ -113,7 +113,6 @@ def with_arguments(graph: Graph, args: Any, steps: int, window: str, *, slim: bo
         window: what the losses of a window of several batches are: "tokens", sums that are divided by the tokens of the
             window; "mean", means that the window has the mean of; "sum", means that are added up, as `Trainer` has it
             for a model that takes `num_items_in_batch` and does not use it.
-        slim: parameters are frozen, and are written once.
     """
     is_whole = float(args.num_train_epochs).is_integer()
     graph = graph.set("finish", after=f"{args.num_train_epochs:g} epochs" if is_whole else f"{steps} steps")
@@ -133,7 +132,7 @@ def with_arguments(graph: Graph, args: Any, steps: int, window: str, *, slim: bo
         graph = graph.overlay("fp16")
     if args.torch_compile:
         graph = graph.set("train_batch", compile=True)
-    graph = _with_rows(graph, args, steps, slim)
+    graph = _with_rows(graph, args, steps)
     if plain(args.lr_scheduler_type) == "reduce_lr_on_plateau":
         mode = (args.lr_scheduler_kwargs or {}).get("mode", "min")
         graph = graph.overlay("plateau").set("plateau", monitor=best_metric(args), mode=mode)
@@ -151,7 +150,7 @@ def best_metric(args: Any) -> str | None:
     return None if name is None else f"val/{name.removeprefix('eval_')}"
 
 
-def _with_rows(graph: Graph, args: Any, steps: int, slim: bool) -> Graph:
+def _with_rows(graph: Graph, args: Any, steps: int) -> Graph:
     """A graph that records, evaluates and saves when the arguments say."""
     log = {"no": "never", "epoch": "1 epochs", "steps": _every(args.logging_steps, steps)}
     graph = graph.set("log", every=log[plain(args.logging_strategy)])
@@ -172,7 +171,7 @@ def _with_rows(graph: Graph, args: Any, steps: int, slim: bool) -> Graph:
         saving["keep"] = args.save_total_limit
     if best_metric(args) is not None and plain(args.save_strategy) != "no":
         saving |= {"best": best_metric(args), "best_mode": "max" if args.greater_is_better else "min"}
-    return graph.set("checkpoint", **saving, **({"slim": True} if slim else {}))
+    return graph.set("checkpoint", **saving)
 
 
 def refuse(args: Any) -> None:

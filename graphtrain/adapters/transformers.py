@@ -395,7 +395,7 @@ def setup(
     loss = _Losses(model, args, compute_loss_func)
     window = loss.window(model, args, train_data)
     is_frozen = not all(parameter.requires_grad for parameter in model.parameters())
-    graph = with_arguments(Graph.load("fit"), args, steps, window, slim=is_frozen)
+    graph = with_arguments(Graph.load("fit"), args, steps, window)
     graph = graph.insert("draw", draw_as_loader, after="begin_epoch", reads={"data": "train_data"})
     resources: dict[str, Any] = {"model": model, "train_data": train_data}
     resources |= zip(("optimizer", "scheduler"), _optimizer(args, model, steps, *optimizers), strict=True)

@@ -28,11 +28,9 @@ from graphtrain.plain import json_value
 from graphtrain.ranks import current_ranks, on_all_ranks
 from graphtrain.report.numbers import metric
 from graphtrain.report.values import ROW_POSITION
-from graphtrain.storage.checkpoint import SavedCheckpoint
-from graphtrain.storage.manifest import read_manifest
-from graphtrain.storage.named import NEWEST, checkpoint_folder, existing_checkpoint, graph_of
-from graphtrain.storage.regular import readable_failure, replace_file
-from graphtrain.storage.retention import manifests_in, rankings_of
+from graphtrain.storage.files import readable_failure, replace_file
+from graphtrain.storage.manifest import SavedCheckpoint, read_manifest
+from graphtrain.storage.named import NEWEST, checkpoint_folder, graph_of
 from graphtrain.storage.run_directory import BEST, CHECKPOINTS_FOLDER
 from graphtrain.trainer.trainer import Trainer
 from graphtrain.trainer.watchers import display_for
@@ -71,15 +69,17 @@ class Weights:
         folder = self.run_dir / CHECKPOINTS_FOLDER
         if not folder.is_dir():
             raise UsageError(f"there is no run in `{self.run_dir}`", "name the directory of a run with --run-dir")
-        if self.name is None:
-            first = next(iter(rankings_of(manifests_in(folder)).values()), None)
-            return checkpoint_folder(BEST if first is not None and first.values else NEWEST, folder)
-        return existing_checkpoint(self.name, folder, "--weights", "best or newest")
+        if self.name is not None:
+            return checkpoint_folder(self.name, self.run_dir, option="--weights: ", hint="best or newest")
+        try:
+            return checkpoint_folder(BEST, self.run_dir)
+        except UsageError:  # nothing is ranked
+            return checkpoint_folder(NEWEST, self.run_dir)
 
     def trainer(self, trainers: TrainerFactory, path: Path, **options: Any) -> Trainer:
         """A trainer of another graph, in which `model` has these weights."""
         report, is_first = notify_once(quiet=self.quiet), trainers.changes is None
-        checkpoint = SavedCheckpoint.read(path)
+        checkpoint = SavedCheckpoint.sound(path)
         options |= {"display": None if self.quiet else display_for(report), "notify": report}
         options |= {"device": self.device} if self.device is not None else {}
         trainer = trainers.trainer(checkpoint, from_the_beginning=False, **options)

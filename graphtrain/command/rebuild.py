@@ -24,7 +24,7 @@ from graphtrain.program.resources import resolve_device, without_unread
 from graphtrain.ranks import current_ranks
 from graphtrain.resume.environment import run_environment
 from graphtrain.resume.rank_resume import processes
-from graphtrain.storage.checkpoint import SavedCheckpoint
+from graphtrain.storage.manifest import SavedCheckpoint
 from graphtrain.storage.named import graph_of
 from graphtrain.trainer.trainer import Trainer
 
@@ -85,7 +85,7 @@ class TrainerFactory:
         seed_of_setup = about.get("seed", seed)  # that before the call of `setup`, which may seed too
         if not all(isinstance(number, int) and 0 <= number < 2**63 for number in (seed, seed_of_setup)):
             raise CheckpointError(f"{checkpoint.path}: its seed cannot be read")
-        device = options.get("device", checkpoint.device)
+        device = options.get("device", str(environment.get("device", "cpu")).partition(" ")[0])
         made = set_up(program.setup, arguments, program.name, graph, seed_of_setup, device)
         resources, _ = without_unread(graph, made.resources)
         if from_the_beginning:
@@ -102,7 +102,7 @@ class TrainerFactory:
             self.changes = now.partition("what changed: ")[2]
             self._notify(now or "what changed since the run is not known")
         flags = {
-            "device": checkpoint.device,
+            "device": device,
             "deterministic": deterministic,
             "display": None,
             "notify": ignore,

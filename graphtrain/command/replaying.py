@@ -27,8 +27,9 @@ from graphtrain.proof.verify import Verdict, verify
 from graphtrain.ranks import current_ranks, on_all_ranks
 from graphtrain.report.numbers import duration, size
 from graphtrain.state.weights import dtype_and_shape
-from graphtrain.storage.checkpoint import SavedCheckpoint
-from graphtrain.storage.named import checkpoint_folder, graph_of
+from graphtrain.storage.checkpoint import read_checkpoint
+from graphtrain.storage.manifest import SavedCheckpoint
+from graphtrain.storage.named import checkpoint_folder, graph_of, holds_a_graph
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
 from graphtrain.trainer.trainer import Trainer
 
@@ -194,7 +195,7 @@ def _replayed(
         raise UsageError(f"`{run_dir}` holds no sound checkpoint to replay from")
     trainers = TrainerFactory(source, settings, report)
     if (path := _checkpoint(run_dir, to)) is not None:
-        replay = Replay(trainers.trainer(SavedCheckpoint.read(path), from_the_beginning=False), path)
+        replay = Replay(trainers.trainer(SavedCheckpoint.sound(path), from_the_beginning=False), path)
         replay.to_start()
         return replay, path
     term = parse_moment(to, graph_of(lineage[-1].path, lineage[-1].manifest))
@@ -212,7 +213,8 @@ def _replayed(
 
 def _checkpoint(run_dir: Path, to: str) -> Path | None:
     """The checkpoint that `--to` names: best, newest, or a name in the run directory; None for an amount."""
-    path = checkpoint_folder(to, run_dir / CHECKPOINTS_FOLDER)
+    named = Path(to) if Path(to).is_dir() else run_dir / to
+    path = checkpoint_folder(named) if holds_a_graph(named) else named
     return path if path.parent == run_dir / CHECKPOINTS_FOLDER and path.is_dir() else None
 
 
@@ -242,8 +244,8 @@ def _count(checkpoint: SavedCheckpoint, term: Term) -> float:
     """The value of a unit at a checkpoint; infinity where it is computed and was not saved."""
     unit = term.base.unit
     owner, _, field = graph_of(checkpoint.path, checkpoint.manifest).units.get(unit, f"{unit}.").rpartition(".")
-    counts = checkpoint.counts.get(owner, {})
-    return counts.get(field, checkpoint.manifest.epoch if unit == "epochs" else math.inf)
+    counts = read_checkpoint(*checkpoint).sections["progress"].get(owner, {})
+    return float(counts.get(field, checkpoint.manifest.epoch if unit == "epochs" else math.inf))
 
 
 # ---- the tables of a replay

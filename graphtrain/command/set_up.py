@@ -21,7 +21,7 @@ from graphtrain.ranks import current_ranks
 from graphtrain.state.generators import seed_everything
 from graphtrain.state.weights import fitting, load_weights, uncompiled
 from graphtrain.storage.manifest import MANIFEST_FILE
-from graphtrain.storage.named import checkpoint_folder
+from graphtrain.storage.named import checkpoint_folder, holds_a_graph
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
 
 SUFFIX = ".safetensors"  # of files of weights
@@ -115,7 +115,9 @@ def named_weights(text: str) -> tuple[str, Path]:
     name, equals, file = text.partition("=")
     if not equals or not name.isidentifier() or not file:
         raise UsageError(f"--init: expected NAME=FILE, got `{text}`", "as in --init model=weights.safetensors")
-    path = checkpoint_folder(file)
+    path = Path(file)
+    if path.is_dir() or holds_a_graph(path):
+        path = checkpoint_folder(path)
     parts = (f"{name}.[0-9]*{SUFFIX}", f"rank.*{SUFFIX}")
     if (path / f"{name}{SUFFIX}").is_file() and not any(any(path.glob(part)) for part in parts):
         path = path / f"{name}{SUFFIX}"

@@ -20,7 +20,6 @@ from graphtrain.command.run import RunOptions, Script, resume_command, without
 from graphtrain.command.script import load_graph
 from graphtrain.command.set_up import SetUp, named_weights, set_up, warm_start
 from graphtrain.command.settings import renamings, setup_arguments, split_settings, with_parameters
-from graphtrain.data.loaders import RankLocal
 from graphtrain.data.samplers import length_of
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.graph import Graph
@@ -34,10 +33,10 @@ from graphtrain.program.resources import USUAL, resolve_device, without_unread
 from graphtrain.ranks import current_ranks, is_one_of_several, on_all_ranks
 from graphtrain.report.logger import Logger
 from graphtrain.storage.checkpoint import read_checkpoint
-from graphtrain.storage.named import checkpoint_folder, existing_checkpoint, holds_a_graph, newest_in, saved_graph
+from graphtrain.storage.named import checkpoint_folder, holds_a_graph, newest_in, saved_graph
 from graphtrain.storage.rank_files import digest_of_ranks
-from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, has_begun
-from graphtrain.storage.run_files import Lead, write_start
+from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, has_begun, write_status
+from graphtrain.storage.run_files import Lead
 from graphtrain.trainer.breakpoints import parse_amount
 from graphtrain.trainer.debugging import error_line
 from graphtrain.trainer.trainer import Trainer
@@ -74,9 +73,10 @@ def _failed_start(options: RunOptions, known: Mapping[str, Any]) -> Iterator[Non
     except UsageError:
         raise
     except Exception as error:
-        if options.run_dir is not None and not options.dry_run and not current_ranks().rank:
+        run_dir, is_first = options.run_dir, not current_ranks().rank
+        if run_dir is not None and not options.dry_run and is_first and not has_begun(run_dir):
             with contextlib.suppress(CheckpointError):  # there is a worse one
-                write_start(options.run_dir, {"state": "failed", **known, "error": error_line(error)})
+                write_status(run_dir, {"position": "", "state": "failed", **known, "error": error_line(error)})
         raise
 
 
@@ -299,7 +299,7 @@ def refuse_idle_ranks(train_data: Any, world_size: int) -> None:
 
     Epochs of a `Trainer` may be shorter, as the first rounds of active learning: ranks without a batch are idle.
     """
-    length = None if isinstance(train_data, Mapping | RankLocal) else length_of(train_data)
+    length = None if isinstance(train_data, Mapping) else length_of(train_data)
     if length is not None and 0 < length < world_size:
         batches = "1 micro-batch" if length == 1 else f"{length} micro-batches"
         raise UsageError(
@@ -377,8 +377,7 @@ def check_resume(resume: str, run_dir: Path | None) -> None:
                 f"--resume never: `{run_dir}` holds a run already", "choose another run directory, or resume the run"
             )
     elif resume != "auto":
-        known = "auto, never, or the path of a checkpoint"
-        existing_checkpoint(resume, run_dir / CHECKPOINTS_FOLDER if run_dir is not None else None, "--resume", known)
+        checkpoint_folder(resume, run_dir, option="--resume: ", hint="auto, never, or the path of a checkpoint")
 
 
 def graph_to_resume(run_dir: Path | None, resume: str, notify: Callable[[str], None]) -> Graph:
@@ -392,7 +391,7 @@ def graph_to_resume(run_dir: Path | None, resume: str, notify: Callable[[str], N
         raise UsageError("--graph saved: no run is resumed", "name the directory of a run with --run-dir")
     if resume == "auto" and run_dir is not None:
         return saved_graph(run_dir, notify)
-    return saved_graph(checkpoint_folder(resume, run_dir / CHECKPOINTS_FOLDER if run_dir is not None else None), notify)
+    return saved_graph(checkpoint_folder(resume, run_dir), notify)
 
 
 def forked_checkpoint(source: Path, run_dir: Path | None, resume: str, notify: Callable[[str], None]) -> str:
@@ -410,5 +409,6 @@ def forked_checkpoint(source: Path, run_dir: Path | None, resume: str, notify: C
     if run_dir is not None and has_begun(run_dir):
         return resume
     if not (source / CHECKPOINTS_FOLDER).is_dir():
-        return str(existing_checkpoint(source, None, "--fork", "name the directory of a run, or a checkpoint in it"))
+        hint = "name the directory of a run, or a checkpoint in it"
+        return str(checkpoint_folder(source, option="--fork: ", hint=hint))
     return str(newest_in(source, read_checkpoint, notify, option="--fork: ").path)

@@ -37,9 +37,7 @@ def export_weights(run: Path, path: Path, model: str | None, notify: Callable[[s
         raise UsageError(f"`{path}`: the name of a file of weights must end in {SUFFIX}", "as in weights.safetensors")
     if path.exists():
         raise UsageError(f"`{path}` exists; a file is never overwritten", "choose another name")
-    folder = checkpoint_folder(run, notify=notify)
-    if not folder.is_dir():
-        raise UsageError(f"there is no run `{folder}`", "name a run directory, or a checkpoint in one")
+    folder = checkpoint_folder(run, notify=notify, hint="name a run directory, or a checkpoint in one")
     is_run = (folder / CHECKPOINTS_FOLDER).is_dir()
     checkpoint, sections, stored = newest_in(folder, _read, notify) if is_run else _read(folder, read_manifest(folder))
     tensors = _named_weights(checkpoint, sections, stored, model)

@@ -8,7 +8,6 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from graphtrain.data.loader import Loader
-from graphtrain.data.loaders import own_data
 from graphtrain.data.samplers import samples_per_batch
 
 
@@ -18,7 +17,6 @@ def fingerprint(data: Any) -> dict[str, Any]:
     >>> fingerprint([1, 2])
     {'length': 2}
     """
-    data = own_data(data)
     settings = _settings(data) if isinstance(data, Loader | DataLoader) else {}
     return {"length": _length(data), **settings}
 

@@ -16,7 +16,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from graphtrain.data.loaders import loaders_of, own_data
+from graphtrain.data.loaders import loaders_of
 from graphtrain.errors import DataError
 from graphtrain.state.generators import AnyGenerator, any_generator, generator_of, global_generators
 
@@ -55,14 +55,14 @@ def held_generators(data: Any) -> list[Any]:
 
 def parts_within(data: Any) -> Iterator[tuple[str, Any]]:
     """Data with its samplers, transforms and data sets, at any depth: each once, with the path that leads to it."""
-    found, seen = [("", own_data(data))], set()
+    found, seen = [("", data)], set()
     for path, part in found:  # which grows
         if part is None or id(part) in seen:
             continue
         seen.add(id(part))
         yield path, part
         attributes = getattr(part, "__dict__", {})
-        found += [(f"{path}.{name}", own_data(attributes[name])) for name in _PARTS if name in attributes]
+        found += [(f"{path}.{name}", attributes[name]) for name in _PARTS if name in attributes]
 
 
 def announce_epoch(data: Any, epoch: int) -> None:

@@ -22,7 +22,6 @@ from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
 from graphtrain.data import NOTHING
 from graphtrain.data.loader import Loader, functions_of
-from graphtrain.data.loaders import own_data
 from graphtrain.data.samplers import (
     announce_epoch,
     drawn_from,
@@ -164,13 +163,11 @@ def source_of(
 
 def keeps_position(data: Any) -> bool:
     """True for data whose `state_dict` holds its position completely."""
-    data = own_data(data)
     return _has_state(data) and _restores_itself(data, None)
 
 
 def parts_beside_position(data: Any) -> dict[str, Any]:
     """The parts, by attribute, of data that keeps its position, of which its state does not hold what they hold."""
-    data = own_data(data)
     if not _is_map_style(data):
         return {}
     parts = {"dataset": data.dataset, "collate_fn": data.collate_fn}

@@ -95,11 +95,3 @@ def renamed_path(former: str, names: Mapping[str, str]) -> str:
         if around in names:
             return "/".join([names[around], *parts[length:]])
     return former
-
-
-def lost_position_hint(path: str) -> str:
-    """A hint for a graph without the node that is next in a run."""
-    return (
-        f"name the corresponding node: --rename {path}=NODE, in Python rename={{...}}; "
-        "or resume with the saved graph: --graph saved"
-    )

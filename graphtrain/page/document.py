@@ -14,7 +14,7 @@ from graphtrain.errors import UsageError
 from graphtrain.page.content import content_of_runs
 from graphtrain.page.pictures import style
 from graphtrain.printable import printable
-from graphtrain.storage.regular import write_output
+from graphtrain.storage.files import write_output
 
 STYLES = ("uPlot.css", "page.css", "pictures.css")
 SCRIPTS = {

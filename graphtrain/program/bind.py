@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
-from graphtrain.data.loaders import are_loaders, own_data
+from graphtrain.data.loaders import are_loaders
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import Node, Problem
@@ -476,10 +476,9 @@ class Program:
                     )
                     yield Problem("G309", "error", where, message, hint)
                 for label, part in parts.items():
-                    own = own_data(part)
                     # It is read by index; one that can be iterated over may give batches.
-                    if isinstance(own, torch.utils.data.Dataset) and not hasattr(type(own), "__iter__"):
-                        message = f"`{label}` is a {type(own).__name__}: iterating over it gives samples, not batches"
+                    if isinstance(part, torch.utils.data.Dataset) and not hasattr(type(part), "__iter__"):
+                        message = f"`{label}` is a {type(part).__name__}: iterating over it gives samples, not batches"
                         hint = (
                             f"supply Loader({label}, batch_size=...); if its items are batches already, "
                             f"DataLoader({label}, batch_size=None)"

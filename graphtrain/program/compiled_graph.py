@@ -15,7 +15,6 @@ from graphtrain.graph.renaming import Renaming
 from graphtrain.kind import Read
 from graphtrain.kind.fields import EpochFields
 from graphtrain.kind.trigger import Trigger
-from graphtrain.names import suggestion
 from graphtrain.plan.flow import Flow
 from graphtrain.plan.plan import Plan
 from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, Target, leaves
@@ -228,11 +227,8 @@ class CompiledGraph:
         self.compiler.enter(self.program.main, reset=True)
         self._runs_before = {}
 
-    def locate(self, path: str, saved: Collection[str], ended: bool = False, hint: str = "") -> int:
+    def locate(self, path: str, saved: Collection[str], ended: bool = False) -> int:
         """The position of a node, for a run that has the slots `saved`.
-
-        Arguments:
-            hint: for the error if there is no such node. Default: the nearest name.
 
         Raises:
             UsageError: the graph has no such node, or needs a slot there that is not saved.
@@ -241,7 +237,8 @@ class CompiledGraph:
         if node is None:
             raise UsageError(
                 f"the run is at the node `{path}`, which this graph does not have",
-                hint or suggestion(path, self.program.by_path),
+                f"name the corresponding node: --rename {path}=NODE, in Python rename={{...}}; "
+                "or resume with the saved graph: --graph saved",
             )
         if missing := self.liveness.missing(node, saved, ended):
             raise UsageError(

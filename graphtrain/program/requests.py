@@ -23,12 +23,10 @@ class SavePolicy:
     Arguments:
         mode: "async" copies the state and writes it while training continues; "sync" writes it first.
         if_failed: "stop" stops the run when a checkpoint cannot be written; "continue" reports it and trains on.
-        slim: True stores frozen tensors apart, and files that have not changed as hard links.
     """
 
     mode: Literal["async", "sync"] = "async"
     if_failed: Literal["stop", "continue"] = "stop"
-    slim: bool = False
 
 
 @dataclass(frozen=True)

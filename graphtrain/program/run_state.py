@@ -18,7 +18,7 @@ from graphtrain.names import plainly_named, quoted
 from graphtrain.program.bind import ProgramNode
 from graphtrain.program.rounds import is_fetching
 from graphtrain.state.changes import OTHER_SUBMODULES, changes
-from graphtrain.state.generators import AnyGenerator, any_generator, named_generators, without_generators
+from graphtrain.state.generators import AnyGenerator, any_generator, named_generators
 from graphtrain.state.objects import MISFITS
 from graphtrain.state.optimizers import kept_groups
 from graphtrain.state.restore import restore
@@ -62,7 +62,7 @@ class Handler:
 
 def _capture_resources(run: StatefulObjects, alive: set[int]) -> Section:
     run.states = {name: _state_of(run, name, resource) for name, resource in run.objects.stateful.items()}
-    return {name: without_generators(state) for name, state in run.states.items()}
+    return run.states
 
 
 def _state_of(run: StatefulObjects, name: str, resource: Any) -> Any:

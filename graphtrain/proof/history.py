@@ -11,9 +11,9 @@ from typing import final
 from graphtrain.errors import CheckpointError
 from graphtrain.ranks import current_ranks
 from graphtrain.report.run import Run
-from graphtrain.storage.checkpoint import SavedCheckpoint
-from graphtrain.storage.manifest import checkpoint_number, checkpoint_paths
-from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, STARTS_FILE
+from graphtrain.storage.manifest import SavedCheckpoint
+from graphtrain.storage.named import lineage_in
+from graphtrain.storage.run_directory import STARTS_FILE
 
 
 @dataclass(frozen=True)
@@ -62,18 +62,13 @@ class RunHistory:
             spans: only the newest, with this many spans with batches between them. Default: all.
         """
         newest_first: list[SavedCheckpoint] = []
-        for path in reversed(checkpoint_paths(self.path / CHECKPOINTS_FOLDER)):
+        for checkpoint in lineage_in(self.path, self._notify):
             if spans is not None and _trained_spans(newest_first) >= spans:
                 break
             try:
-                checkpoint = SavedCheckpoint.read(path)
+                newest_first.append(SavedCheckpoint.sound(*checkpoint))
             except CheckpointError as error:
                 self._notify(f"skipped a damaged checkpoint: {error.message}")
-                continue
-            if newest_first and newest_first[-1].manifest.follows < checkpoint_number(path):
-                self._notify(f"skipped {path.name}: the run was resumed from an earlier checkpoint")
-                continue
-            newest_first.append(checkpoint)
         return newest_first[::-1]
 
     def segments(self, last: int | None = None) -> list[Segment]:

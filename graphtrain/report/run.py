@@ -19,9 +19,9 @@ from graphtrain.printable import error_lines, one_line, shown
 from graphtrain.report.activity import RunActivity
 from graphtrain.report.recorded import Recorded, html_of
 from graphtrain.report.snapshot import Snapshot
+from graphtrain.storage.files import readable_failure
 from graphtrain.storage.manifest import Manifest, checkpoint_paths, read_manifest
 from graphtrain.storage.named import graph_of
-from graphtrain.storage.regular import readable_failure
 from graphtrain.storage.run_directory import (
     ACTIVE,
     CHECKPOINTS_FOLDER,

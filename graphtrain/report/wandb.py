@@ -10,7 +10,7 @@ from typing import Any, final
 from graphtrain.lazy import imported
 from graphtrain.plain import json_value
 from graphtrain.report.logger import Beginning, Histogram, Image, RunLogger, Shown, Text
-from graphtrain.storage.regular import replace_file
+from graphtrain.storage.files import replace_file
 
 
 @final

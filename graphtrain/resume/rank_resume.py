@@ -17,6 +17,7 @@ from typing import Any
 
 from graphtrain.data.loader import derived_seed
 from graphtrain.errors import CheckpointError
+from graphtrain.graph.renaming import Renaming
 from graphtrain.kind.fields import IDLE, ROUND
 from graphtrain.program.bind import ProgramNode
 from graphtrain.program.compiled_graph import CompiledGraph
@@ -27,12 +28,12 @@ from graphtrain.program.stateful_objects import of_rank
 from graphtrain.ranks import Ranks
 from graphtrain.report.recorder import added
 from graphtrain.resume.rank_saves import RankSaves
-from graphtrain.resume.restore import GraphChange, ResumeOptions
+from graphtrain.resume.restore import ResumeOptions
 from graphtrain.state.generators import RandomAside, capture_random, global_generators, seed_everything
 from graphtrain.state.objects import SavedObjects
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.manifest import Manifest
-from graphtrain.storage.named import existing_checkpoint
+from graphtrain.storage.named import checkpoint_folder
 from graphtrain.storage.run_files import RunFiles
 from graphtrain.storage.state_files import Sections
 
@@ -57,28 +58,18 @@ def choose(
     copied = objects.copying() - SECTIONS.keys()  # the file of a section has what is in the section too
 
     def read(path: Path, manifest: Manifest | None) -> Checkpoint:
-        agreement.lead(lambda: {"try": str(path)})
-        return read_by_all(path, manifest)
-
-    def read_by_all(path: Path, manifest: Manifest | None) -> Checkpoint:
-        problem = None
-        try:
-            sound = read_checkpoint(path, manifest, ranks.rank, ranks.world_size, copied, together=True)
-        except CheckpointError as error:
-            problem = error
-        problems = agreement.gather(problem.message if problem is not None else "")
-        if problem is not None:
-            raise problem
-        if wrong := next((f"rank {rank}: {text}" for rank, text in enumerate(problems) if text), ""):
-            raise CheckpointError(wrong)
-        return sound
+        if ranks.rank == 0:
+            agreement.lead(lambda: {"try": str(path)})
+        return agreement.together(  # type: ignore[no-any-return]
+            lambda: read_checkpoint(path, manifest, ranks.rank, ranks.world_size, copied, together=True)
+        )
 
     def decision() -> dict[str, Any]:
         nonlocal checkpoint
         if run_files is not None:
             checkpoint = run_files.find(options.resume, read)
         elif options.is_named:
-            checkpoint = read(existing_checkpoint(options.resume), None)
+            checkpoint = read(checkpoint_folder(options.resume), None)
         return {"run": uuid.uuid4().hex[:12], "begins": checkpoint is None}
 
     while "try" in (message := agreement.lead(decision)):  # on other ranks than 0
@@ -86,7 +77,7 @@ def choose(
         if run_files is not None and (run_files.checkpoints / path.name).is_dir():
             path = run_files.checkpoints / path.name  # where this rank sees the run directory
         with suppress(CheckpointError):
-            checkpoint = read_by_all(path, None)
+            checkpoint = read(path, None)
     saves.run = message["run"]
     return None if message["begins"] else checkpoint
 
@@ -101,19 +92,17 @@ def processes(number: int, before: int = 0) -> str:
 
 
 def resized(
-    checkpoint: Checkpoint, compiled: CompiledGraph, ranks: Ranks, seed: int, rename: Mapping[str, str]
+    checkpoint: Checkpoint, compiled: CompiledGraph, ranks: Ranks, seed: int, renaming: Renaming
 ) -> tuple[Checkpoint, str]:
     """A checkpoint for a rank, of another number of ranks than have written it; and what changes, in words.
 
     Arguments:
         seed: that of the run.
-        rename: as in `ResumeOptions`. The checkpoint returned has the saved names.
+        renaming: of nodes. The checkpoint returned has the saved names.
 
     Raises:
-        UsageError: `rename` names no node.
         CheckpointError: one process has saved it in the middle of a window or a batch.
     """
-    renaming = GraphChange.of(checkpoint, compiled.graph, rename).renaming
     states = dict(sorted(checkpoint.others.items())) or {0: checkpoint.sections}
     first, nodes, rank = checkpoint.sections, compiled.program.nodes, ranks.rank
 

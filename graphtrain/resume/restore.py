@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,10 +12,9 @@ from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.difference import Difference
 from graphtrain.graph.elements import nodes_of
-from graphtrain.graph.renaming import Renaming, lost_position_hint
+from graphtrain.graph.renaming import Renaming
 from graphtrain.plan.preparation import made_resources
 from graphtrain.printable import one_line, shorten
-from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
 from graphtrain.resume.hyper_parameters import SettingChange
 from graphtrain.state.codec import MALFORMED
@@ -32,77 +31,30 @@ if TYPE_CHECKING:
     from graphtrain.resume.session import Session
 
 _MOST_CHARACTERS = 200
-_MOST_IN_A_LINE = 8  # differences of the graph
 
 
-class RunPosition(NamedTuple):
-    """Where a run is.
+def graph_change(checkpoint: Checkpoint, now: Graph, rename: Mapping[str, str]) -> tuple[Renaming, Difference]:
+    """How the graph of a checkpoint was renamed, and how the present one differs from it under present names.
 
-    Attributes:
-        position: the number of the node that runs next.
-        ended: True if it was the last one.
-        clock_of: the path of the node whose body trained last; empty for none.
-    """
-
-    position: int
-    ended: bool
-    clock_of: str
-
-
-@dataclass(frozen=True)
-class GraphChange:
-    """How the graph that a run is resumed in differs from the saved one.
-
-    If it is *identical*, nothing is reported; differences that are *cosmetic* are reported as such (`aside`). Another
-    graph is *compatible* if it has the position, and what is read from there on was saved. Any other is refused.
-
+    Another graph is compatible if it has the position, and what is read from there on was saved; any other is refused.
     Nodes take the progress saved under their names, present or former; if the fields of the kind differ, those that
     fit. A new trigger, or one with another unit, counts from here; any other counts from its last firing, so that a
     shorter interval that has already passed is due at once.
 
-    Attributes:
-        former: the saved graph.
-        difference: from the saved graph, renamed, to the present one.
+    Raises:
+        UsageError: `rename` names no node.
+        CheckpointError: the saved graph cannot be read.
     """
+    former = graph_of(checkpoint.path, checkpoint.manifest)
+    paths = set(nodes_of(former))
+    # If the command of a resume is repeated, the run was already saved with the renamed graph.
+    renaming = Renaming({old: new for old, new in rename.items() if old in paths or new not in paths}, former, now)
+    return renaming, renaming.graph(former).diff(now)
 
-    former: Graph
-    renaming: Renaming
-    difference: Difference
 
-    @classmethod
-    def of(cls, checkpoint: Checkpoint, now: Graph, rename: Mapping[str, str]) -> GraphChange:
-        """The change from the graph of a checkpoint to the present one.
-
-        Raises:
-            UsageError: `rename` names no node.
-            CheckpointError: the saved graph cannot be read.
-        """
-        former = graph_of(checkpoint.path, checkpoint.manifest)
-        paths = set(nodes_of(former))
-        # If the command of a resume is repeated, the run was already saved with the renamed graph.
-        names = {old: new for old, new in rename.items() if old in paths or new not in paths}
-        renaming = Renaming(names, former, now)
-        return cls(former, renaming, renaming.graph(former).diff(now))
-
-    @property
-    def replaced(self) -> list[str]:
-        """The paths of nodes that are of another kind now."""
-        return [change.path.partition(".")[0] for change in self.difference.changes if change.what == "kind"]
-
-    def words(self) -> list[str]:
-        """The differences, for the line that reports a resume."""
-        renamed = [f"node {old} renamed {new}" for old, new in self.renaming.names.items()]
-        changes = [str(change) for change in self.difference.changes if change.independent and change.matters]
-        more = len(changes) - _MOST_IN_A_LINE
-        listed = changes[:_MOST_IN_A_LINE]
-        return renamed + listed + ([f"{more} more differences of the graph: graphtrain diff"] if more > 0 else [])
-
-    def aside(self) -> str:
-        """The differences of a graph that does the same; empty if one of them matters."""
-        if self.difference.matters or not self.difference:
-            return ""
-        shown = [str(change) for change in self.difference.changes]
-        return f"in the graph only {', '.join(shown)}" if shown else ""
+def other_kinds(difference: Difference) -> list[str]:
+    """The paths of nodes that are of another kind now."""
+    return [change.path.partition(".")[0] for change in difference.changes if change.what == "kind"]
 
 
 def capture(run: Session) -> tuple[RunState, Manifest]:
@@ -169,8 +121,7 @@ class ResumeOptions:
         return self.resume not in ("auto", "never")
 
 
-@dataclass(frozen=True)
-class Restored:
+class Restored(NamedTuple):
     """What is reported about a restored run.
 
     Attributes:
@@ -179,17 +130,13 @@ class Restored:
         is_other_graph: True if the graph differs from the saved one in a way that matters.
         changes: of the graph, and of hyper-parameters with the decisions; in words.
         lost: state that differs from what was saved, in words.
-        is_as_saved: True if the state is that of the checkpoint, bit for bit, so that it can be saved again.
-        aside: the differences of the graph that change nothing, in words; empty for none. `sampled` likewise: the data
-            of which a sample was compared.
+        sampled: the data of which a sample was compared, in words.
     """
 
     decided: bool
     is_other_graph: bool
     changes: list[str]
     lost: list[str]
-    is_as_saved: bool
-    aside: str
     sampled: str
 
 
@@ -202,20 +149,19 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
     """
     compiled, manifest = run.compiled, checkpoint.manifest
     # Everything that can be refused is refused before any object is changed.
-    checkpoint, change, state, place, resized = _fitted(checkpoint, run, options)
+    renaming, difference = graph_change(checkpoint, compiled.graph, options.rename)
+    checkpoint, state, fitted = _fitted(checkpoint, run, renaming)
     differences, chosen = _decided(run, checkpoint, options)
 
-    copies = made_resources(change.former, compiled.program.resources).keys() & state.resources.keys()  # no node's now
+    copies = made_resources(difference.before, compiled.program.resources).keys() & state.resources.keys()  # no node's
     # The saved state of a resource of another class is not loaded either.
     as_set_up = copies | {name.removesuffix(".class") for name in chosen if name.endswith(".class")}
     changed = {path: part for path, part in state.reachable.items() if not is_within(path, copies)}
-    state = replace(state, reachable=changed)
-    # Those that few runs need are written only where they hold something.
-    sections = [name for name in SECTIONS if name in checkpoint.sections]
-    # Nodes that measure time read the watch when they are set up, so it is restored before them.
-    run.watch.load(manifest.seconds)
+    state = replace(state, reachable=changed, progress={**state.progress, **options.kept})
+    place = renaming.path(manifest.position), manifest.ended, renaming.path(manifest.clock_of)
+    run.watch.load(manifest.seconds)  # first: nodes that measure time read the watch when they are set up
     with _named_failure(checkpoint):
-        not_restored = run.enter(state, place, Exemptions(as_set_up, change.replaced))
+        not_restored = run.enter(state, *place, Exemptions(as_set_up, other_kinds(difference)))
         reported = run.environment.changed_data(manifest) if run.environment is not None else []
         other_data, sampled = compared_data(manifest.data_content, compiled.state.snapshot, state.reachable, reported)
 
@@ -227,57 +173,44 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
     lost = [*compiled.state.not_restored(), *other_data]
     lost = lost or ([] if left_out else compiled.state.differs_from(state.reachable))
     # What was not saved is lost, as the line of the resume says: another module, for instance.
-    parts = (as_set_up, not_restored, left_out, manifest.unknown, change.renaming.names, change.difference.matters)
-    is_as_written = not (resized or options.kept)
-    if not any(parts):
-        _expect_digest(checkpoint, run, state, sections, is_as_written=is_as_written)
+    if not (as_set_up or not_restored or left_out or manifest.unknown or renaming.names or difference.matters):
+        _expect_digest(checkpoint, run, state, is_as_written=not (fitted or options.kept))
     applied = run.hyper_parameters.apply(chosen, manifest.in_force or {}) & chosen
     applied -= {each.name for each in differences}
     decided = [f"{each} ({'taken' if each.name in chosen else 'kept as saved'})" for each in differences]
     decided += [f"{name} (taken)" for name in sorted(applied)]
     left = sorted(set(state.progress) - set(compiled.program.by_path))
-    return Restored(
-        bool(decided or change.renaming.names),
-        change.difference.matters,
-        [
-            *change.words(),
-            *([f"progress of {', '.join(left)} left out"] if left else []),
-            *(f"{name} left out" for name in sorted(copies)),
-            *left_out,
-            *not_restored,
-            *decided,
-            *resized,
-        ],
-        lost,
-        is_as_written and not (any(parts) or chosen or lost),
-        change.aside(),
-        sampled,
-    )
+    changes = [
+        *(f"node {old} renamed {new}" for old, new in renaming.names.items()),
+        *difference.words(),
+        *([f"progress of {', '.join(left)} left out"] if left else []),
+        *(f"{name} left out" for name in sorted(copies)),
+        *left_out,
+        *not_restored,
+        *decided,
+        *fitted,
+    ]
+    return Restored(bool(decided or renaming.names), difference.matters, changes, lost, sampled)
 
 
-def _fitted(
-    checkpoint: Checkpoint, run: Session, options: ResumeOptions
-) -> tuple[Checkpoint, GraphChange, RunState, RunPosition, list[str]]:
-    """The checkpoint for this number of ranks, and its state for this graph and these devices; what that changes."""
+def _fitted(checkpoint: Checkpoint, run: Session, renaming: Renaming) -> tuple[Checkpoint, RunState, list[str]]:
+    """The checkpoint and its state, for this graph, this number of ranks and these devices; what that changes."""
     compiled, manifest, world, words = run.compiled, checkpoint.manifest, run.world, []
     for line in compiled.program.begun_with(manifest.window_ranks):
         run.notices.once(line)
     if checkpoint.ranks != world.world_size:
         from graphtrain.resume.rank_resume import resized  # which few runs need
 
-        checkpoint, resizing = resized(checkpoint, compiled, world.ranks, run.seed, options.rename)
+        checkpoint, resizing = resized(checkpoint, compiled, world.ranks, run.seed, renaming)
         words.append(resizing)
     if manifest.sharded or world.mesh:
         from graphtrain.resume.sharded import assembled  # which few runs need
 
         checkpoint, reshaped = assembled(checkpoint, compiled.state.objects.modules.values(), world.rank)
         words.append(reshaped)
-    change = GraphChange.of(checkpoint, compiled.graph, options.rename)
-    former = RunPosition(-1, manifest.ended, manifest.clock_of)
-    state, place = placed(change, checkpoint.sections, manifest.position, former, compiled)
+    state = RunState.of(renaming.sections(checkpoint.sections))
     random, of_devices = fitted_random(state.random)
-    state = replace(state, progress={**state.progress, **options.kept}, random=random)
-    return checkpoint, change, state, place, [*filter(None, [*words, of_devices])]
+    return checkpoint, replace(state, random=random), [*filter(None, [*words, of_devices])]
 
 
 def _decided(run: Session, checkpoint: Checkpoint, options: ResumeOptions) -> tuple[list[SettingChange], set[str]]:
@@ -291,39 +224,22 @@ def _decided(run: Session, checkpoint: Checkpoint, options: ResumeOptions) -> tu
     differences = now.differences(manifest.hyper_parameters, manifest.in_force or {}, states)
     chosen = now.chosen(options.from_setup, differences)
     undecided = [difference for difference in differences if difference.name not in chosen]
-    not_saved = [difference for difference in undecided if difference.cannot_be_kept]
+    names = ",".join(change.chosen_by for change in undecided)
     if undecided and not options.from_saved:
-        lines = "".join(f"\n    {change}" for change in undecided)
-        names = ",".join(change.chosen_by for change in undecided)
-        saved, in_python = ("", "") if not_saved else (", --from-saved keeps the old ones", " or run(from_saved=True)")
         ended = "the run is finished, and " if manifest.ended else ""
+        lines = "".join(f"\n    {change}" for change in undecided)
+        can_keep = not any(change.cannot_be_kept for change in undecided)
         raise UsageError(
             f"{ended}what is set up now differs from what the run was set up with:{lines}",
-            f'--from-setup {names} takes the new values{saved}; in Python: run(from_setup="{names}"){in_python}; '
-            "or begin another run, with another --run-dir",
+            f"--from-setup {names} takes the new values{', --from-saved keeps the old ones' * can_keep}; in Python: "
+            f'run(from_setup="{names}"){" or run(from_saved=True)" * can_keep}; or begin another run, with another '
+            "--run-dir",
         )
-    for change in not_saved:
-        name = change.chosen_by
-        raise UsageError(f"the saved state of `{name}` cannot be used: {change}", f"--from-setup {name}")
+    for change in undecided:
+        if change.cannot_be_kept:
+            name = change.chosen_by
+            raise UsageError(f"the saved state of `{name}` cannot be used: {change}", f"--from-setup {name}")
     return differences, chosen
-
-
-def placed(
-    change: GraphChange, sections: Mapping[str, Section], path: str, former: RunPosition, compiled: CompiledGraph
-) -> tuple[RunState, RunPosition]:
-    """The state of a run with the names of another graph, and its place there.
-
-    Arguments:
-        sections: of the state, and
-        path: of the node that is next, with the names of the former graph.
-        former: the place in that graph; its number is not read.
-
-    Raises:
-        UsageError: the graph has no such node, or needs a slot there that has no value.
-    """
-    state, path = RunState.of(change.renaming.sections(sections)), change.renaming.path(path)
-    position = compiled.locate(path, state.slots, former.ended, lost_position_hint(path))
-    return state, RunPosition(position, former.ended, change.renaming.path(former.clock_of))
 
 
 @contextmanager
@@ -331,17 +247,31 @@ def _named_failure(checkpoint: Checkpoint) -> Iterator[None]:
     """Report in words a state that `setup` has not made, as it was reported when it was saved, or that is altered."""
     try:
         yield
-    except CheckpointError as error:
-        if lines := [line for line in checkpoint.manifest.unknown if NO_RESUME in line]:
-            raise CheckpointError(
-                f"{checkpoint.path}: {lines[0]}", "resume from a checkpoint made before that, by --resume NAME"
-            ) from error
-        raise
-    except GraphtrainError:
-        raise
+    except GraphtrainError as error:
+        lines = [line for line in checkpoint.manifest.unknown if NO_RESUME in line]
+        if not (lines and isinstance(error, CheckpointError)):
+            raise
+        hint = "resume from a checkpoint made before that, by --resume NAME"
+        raise CheckpointError(f"{checkpoint.path}: {lines[0]}", hint) from error
     except MALFORMED as error:
         reason = shorten(one_line(f"{type(error).__name__}: {error}"), _MOST_CHARACTERS)
         raise CheckpointError(f"{checkpoint.path}: its state cannot be restored ({reason})") from error
+
+
+def _expect_digest(checkpoint: Checkpoint, run: Session, state: RunState, *, is_as_written: bool) -> None:
+    """Raise unless the loaded state equals the saved one, bit for bit."""
+    objects = run.compiled.state
+    # Values in transit are encoded with the names that slots and nodes had.
+    is_whole = is_as_written and checkpoint.manifest.graph_hash == run.compiled.saved_graph[1]
+    saved = checkpoint.digest if is_whole else state_digest(objects.essential(state, in_transit=False))
+    # Those that few runs need are written only where they hold something.
+    sections = [name for name in SECTIONS if name in checkpoint.sections]
+    digest = objects.digest(run.alive, sections, state.reachable, in_transit=is_whole)
+    if digest != saved:
+        raise CheckpointError(
+            f"{checkpoint.path}: the state loaded is not the state saved (digest {digest[:12]}, not {saved[:12]})",
+            "a resource has state that its state_dict does not load back exactly",
+        )
 
 
 def repeated(batches: int, status: Mapping[str, Any], nested: Mapping[str, Any] | None = None) -> str:
@@ -353,34 +283,14 @@ def repeated(batches: int, status: Mapping[str, Any], nested: Mapping[str, Any] 
 
     >>> repeated(100, {"trained": [140, 48.2]}), repeated(140, {"trained": [140, 48.2]})
     ('repeating 40 batches', 'repeating nothing')
-    >>> repeated(100, {"trained": [140, 48.2], "state": "running"})
-    'repeating about 40 batches'
-    >>> repeated(3, {"trained": [140, 48.2], "clocks": {"fold": 2}}, nested={"clocks": {"fold": 1}})
-    'repeating what came after it'
     """
     nested = nested or {}
     if any(status.get(name) != nested[name] for name in {"clock_of", "clocks"} & nested.keys()):
         return "repeating what came after it"
-    try:
-        lost = max(int(status["trained"][0]) - batches, 0)
-    except (KeyError, TypeError, ValueError):
+    if "trained" not in status:
         return ""
-    if status.get("state") in ("running", "stopping"):  # killed, so it may have trained until its next status
-        return f"repeating about {lost} batches"
-    return f"repeating {lost} {'batch' if lost == 1 else 'batches'}" if lost else "repeating nothing"
-
-
-def _expect_digest(
-    checkpoint: Checkpoint, run: Session, state: RunState, sections: Collection[str], *, is_as_written: bool
-) -> None:
-    """Raise unless the loaded state equals the saved one, bit for bit."""
-    objects = run.compiled.state
-    # Values in transit are encoded with the names that slots and nodes had.
-    is_whole = is_as_written and checkpoint.manifest.graph_hash == run.compiled.saved_graph[1]
-    saved = checkpoint.digest if is_whole else state_digest(objects.essential(state, in_transit=False))
-    digest = objects.digest(run.alive, sections, state.reachable, in_transit=is_whole)
-    if digest != saved:
-        raise CheckpointError(
-            f"{checkpoint.path}: the state loaded is not the state saved (digest {digest[:12]}, not {saved[:12]})",
-            "a resource has state that its state_dict does not load back exactly",
-        )
+    lost = max(int(status["trained"][0]) - batches, 0)
+    is_known = status.get("state") not in ("running", "stopping")  # else it was killed after its last status
+    if is_known and not lost:
+        return "repeating nothing"
+    return f"repeating {'' if is_known else 'about '}{lost} {'batch' if lost == 1 else 'batches'}"

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from threading import Thread
+from typing import TYPE_CHECKING, NamedTuple, final
 
 from graphtrain.errors import CheckpointError, SaveFailedError
-from graphtrain.names import plainly_named, quoted
+from graphtrain.names import quoted
 from graphtrain.printable import Notices
 from graphtrain.program.gradient_windows import counters_of
 from graphtrain.program.requests import SavePolicy, Saves
@@ -19,13 +19,10 @@ from graphtrain.resume.rank_saves import RankSave, RankSaves
 from graphtrain.resume.restore import capture
 from graphtrain.state.data_content import data_contents
 from graphtrain.state.optimizers import NO_RESUME
-from graphtrain.storage.background import Background
 from graphtrain.storage.checkpoint import Checkpoint, new_folder, write_manifest
 from graphtrain.storage.encoding import UnsaveableError
-from graphtrain.storage.manifest import Manifest
-from graphtrain.storage.rank_files import Slim
-from graphtrain.storage.retention import Retention
-from graphtrain.storage.run_files import RunFiles, Written
+from graphtrain.storage.manifest import Manifest, SavedCheckpoint
+from graphtrain.storage.run_files import RunFiles
 from graphtrain.storage.state_files import StagedState, split
 from graphtrain.storage.tensor_files import Layout, StagingBuffers
 
@@ -40,54 +37,20 @@ _MOST_ATTEMPTS = 10_000
 _SLICE_SECONDS = 0.5
 
 
-@final
-@dataclass(frozen=True)
-class _Save:
-    """One save: the copy of the state, and what is known about it.
+class _Save(NamedTuple):
+    """A save under way.
 
     Attributes:
-        facts: the manifest without digest and checksums.
-        problem: what keeps this rank from writing: the outcome of the save tells all others.
-        saved_by: node -> the checkpoint that it requested before this one.
-        askers: the paths of the nodes that requested this one.
+        writing: the thread that writes.
+        askers: the paths of the nodes that requested it.
         moment: the clock of the run.
-        contents: returns the hashes of data, as facts.
     """
 
-    run_files: RunFiles
-    staged: StagedState
     part: RankSave
-    facts: Manifest
-    problem: CheckpointError | None
-    retentions: Mapping[str, Retention]
-    values: Mapping[str, float | None]
-    replaced: Path | None
-    saved_by: Mapping[str, str]
+    writing: Future[SavedCheckpoint]
+    policy: SavePolicy
     askers: frozenset[str]
     moment: Mapping[str, Fraction]
-    contents: Callable[[], dict[str, Any]]
-
-    def write(self) -> Written:
-        """Write the checkpoint, in a thread of its own, while training continues.
-
-        Raises:
-            CheckpointError: it cannot be written, on this rank or another.
-        """
-        facts = replace(self.facts, data_content=self.contents())
-        if not self.part.leads:
-            return self.part.follow(facts)
-        with self.part.leading():
-            if self.problem is not None:
-                raise self.problem
-            if weight := self.staged.weight_that_is_not_finite:
-                facts = replace(facts, not_finite=weight, saved_by=self.saved_by if facts.saved_by else {})
-            new = self.run_files.new(facts, self.retentions, self.values, self.replaced)
-            with new_folder(new.path, self.staged.given_up) as folder:
-                manifest = self.part.files(folder, new.facts)
-                write_manifest(folder, manifest)
-            written = self.run_files.keep(new, manifest, self.retentions)
-            self.part.succeeded(written)
-        return written
 
 
 @final
@@ -117,11 +80,9 @@ class CheckpointWriter(Saves):
         self._requests, self._notices = run.requests, run.notices
         self._buffers = StagingBuffers()
         self._save: _Save | None = None  # that is being written
-        self._writing: Background[Written] | None = None
         self._was_written = False
-        self._newest: Written | None = None
+        self._newest: SavedCheckpoint | None = None
         self._newest_moment: Mapping[str, Fraction] = {}  # the clock of the run then
-        self._policy = SavePolicy()
         self._attempts = 0
         self.refusal = self.way_out = ""
         self.saved: dict[str, str] = {}
@@ -142,7 +103,7 @@ class CheckpointWriter(Saves):
 
     def resumed_from(self, checkpoint: Checkpoint) -> None:
         """Note that the run is exactly at its newest checkpoint."""
-        self._newest, self._newest_moment = Written(checkpoint.path, checkpoint.manifest), self._run.moment
+        self._newest, self._newest_moment = SavedCheckpoint(checkpoint.path, checkpoint.manifest), self._run.moment
 
     def keep_newest(self) -> None:
         """Note that the run was changed: the newest checkpoint is kept as a way back, and no save replaces it."""
@@ -173,23 +134,15 @@ class CheckpointWriter(Saves):
         try:
             with self._run.watch.measure("save"):
                 self._wait()
-                self._policy = policy
-                self._save = self._copied(self._run_files, values, askers)
-                # Several ranks learn that it is over when they synchronise.
-                done = functools.partial(self._requests.post, "written") if self._ranks.are_one else lambda: None
-                self._writing = Background(self._save.write, done)
+                self._save = self._begin(self._run_files, policy, values, askers)
                 if policy.mode == "sync":
                     self._wait()
         except UnsaveableError as error:
             if not (error.path.startswith(("slots", "the slot ")) or compiled.state.objects.is_lazy()):
                 raise
-            alive = compiled.liveness.names(loop.position, loop.ended)
-            of_slot = {name: (f"slots[{name!r}]", f"the slot `{name}`") for name in alive}
-            slot = next((name for name in alive if error.path.startswith(of_slot[name])), error.path)
-            reason = error.message.removeprefix(f"slots[{slot!r}] cannot be saved: ")
             again = "write it again before it is read, so that it is not alive there"
-            self.way_out = f"{error.hint}; or {again}" if error.hint else ""
-            return self._refuse(f"{quoted([slot])} cannot be saved ({reason})")
+            self.way_out = f"{error.hint}; or {again}" if error.hint else again
+            return self._refuse(error.message)
         self._attempts = 0
         return True
 
@@ -208,16 +161,17 @@ class CheckpointWriter(Saves):
         Raises:
             SaveFailedError: it could not be, and the policy is to stop.
         """
-        ranks = self._ranks
         # Several ranks know the outcome once rank 0 has passed it on at a synchronization.
-        if self._writing is not None and (
-            self._writing.is_over if ranks.are_one else ranks.agreement.saves_known >= ranks.begun
+        if (
+            self.over() == self._ranks.begun
+            if self._ranks.are_one
+            else self._ranks.agreement.saves_known >= self._ranks.begun
         ):
             self._wait()
 
     def over(self) -> int:
         """How many saves of several ranks are over, written or failed, as far as this rank knows."""
-        return self._ranks.begun - (self._writing is not None and not self._writing.is_over)
+        return self._ranks.begun - (self._save is not None and not self._save.writing.done())
 
     def take_written(self) -> bool:
         """True if a checkpoint was written since this was last called."""
@@ -230,7 +184,7 @@ class CheckpointWriter(Saves):
         Raises:
             SaveFailedError: it could not be written, and the policy is to stop.
         """
-        if self._run_files is not None:
+        if self._save is not None:
             with self._run.watch.measure("save"):
                 self._wait()
 
@@ -256,89 +210,84 @@ class CheckpointWriter(Saves):
     def _give_up(self) -> None:
         """Abandon the checkpoint that is being written, without waiting for it."""
         if self._save is not None:
-            self._save.staged.given_up.set()
+            self._save.part.staged.given_up.set()
         # Its thread may still read the buffers.
-        self._save, self._writing, self._buffers, self._was_written = None, None, StagingBuffers(), False
+        self._save, self._buffers, self._was_written = None, StagingBuffers(), False
 
     def _wait(self) -> None:
-        if self._writing is None or self._save is None:
+        if (save := self._save) is None:
             return
-        save = self._save
-        try:
-            self._await_outcome(save.part)
-            written = self._writing.result()
-        except KeyboardInterrupt:
-            raise  # it is still being written
-        except BaseException as error:
-            self._writing = self._save = None
-            if not isinstance(error, CheckpointError):
-                raise
-            self._fail(error)
+        self._await_outcome(save)
+        error = save.writing.exception()  # if this is interrupted, it is still being written
+        self._save = None
+        if isinstance(error, CheckpointError):
+            self._fail(error, save.policy)
             return
-        self._writing = self._save = None
+        written = save.writing.result()
         self._was_written = True
         _report(written.manifest.unknown, self._notices)
         if not written.manifest.not_finite:
-            self.saved |= dict.fromkeys(sorted(save.askers), written.path.name)
-        save.run_files.saved(written)
+            self.saved |= dict.fromkeys(sorted(save.askers), written.name)
+        assert self._run_files is not None, "it was saved there"
+        self._run_files.saved(written)
         self._newest, self._newest_moment = written, save.moment
 
     def fails(self) -> None:
         """Wait for the save that all ranks have begun before leaving them, but not for ranks that may be dead."""
         if self._save is not None and not self._ranks.are_one:
             self._save.part.hurry()
-            self._await_outcome(self._save.part)
+            self._await_outcome(self._save)
 
-    def _await_outcome(self, part: RankSave) -> None:
+    def _await_outcome(self, save: _Save) -> None:
         """Wait for the outcome of a save of several ranks, in slices: ranks may be threads of this process."""
-        while not (self._ranks.are_one or self._writing is None or self._writing.is_over):
-            if part.has_outcome(_SLICE_SECONDS):
-                return
+        while not (self._ranks.are_one or save.writing.done() or save.part.has_outcome(_SLICE_SECONDS)):
+            pass
 
-    def _copied(self, run_files: RunFiles, values: Mapping[str, float | None], askers: frozenset[str]) -> _Save:
-        """Copy the state, on all ranks."""
+    def _begin(
+        self, files: RunFiles, policy: SavePolicy, values: Mapping[str, float | None], askers: frozenset[str]
+    ) -> _Save:
+        """Copy the state, on all ranks, and begin to write the copy."""
+        compiled, moment, newest, before = self._run.compiled, self._run.moment, self._newest, dict(self.saved)
         staged, facts = self._ranks.copied(self._staged_now)
         _report(facts.unknown, self._notices)
-        problem: CheckpointError | None = None
+        problem: CheckpointError | None = None  # the outcome of the save tells it to all ranks
         try:
-            facts = run_files.noted(facts)
+            facts = files.noted(facts)
         except CheckpointError as error:
             problem = error
-        moment, newest, replaced = self._run.moment, self._newest, None
-        if newest is not None and moment and moment == self._newest_moment:
-            replaced = newest.path
-        compiled, before = self._run.compiled, dict(self.saved)
+        replaced = newest if newest is not None and moment and moment == self._newest_moment else None
         if compiled.returning:
-            former = replaced.name if replaced is not None else ""
-            askers = askers.union(path for path, name in before.items() if name == former)
+            askers = askers.union(
+                path for path, name in before.items() if replaced is not None and name == replaced.name
+            )
             # The name of this checkpoint is not known yet.
             facts = replace(facts, saved_by={**before, **dict.fromkeys(sorted(askers), "")}, returns=self.returns)
-        state, slim = compiled.state, None
-        if self._policy.slim:
-            frozen = {  # by the names that they have in the file of their module
-                name: [
-                    path
-                    for path, each in plainly_named(module.named_parameters("", True, False))
-                    if not each.requires_grad
-                ]
-                for name, module in state.objects.modules.items()
-            }
-            slim = Slim(frozen, newest.path.name if newest is not None else "")
-        snapshot, saved = state.snapshot, state.changed
-        return _Save(
-            run_files,
-            staged,
-            self._ranks.save(staged, state.must_be_equal, run_files.checkpoints, slim),
-            facts,
-            problem,
-            self._requests.retentions,
-            values,
-            replaced,
-            before,
-            askers if compiled.returning else frozenset(),
-            moment,
-            functools.partial(data_contents, snapshot, saved, pauses=True) if snapshot is not None else dict,
-        )
+        state, retentions = compiled.state, self._requests.retentions
+        snapshot, changed = state.snapshot, state.changed
+        previous = newest.name if newest is not None else ""
+        part = self._ranks.save(staged, state.must_be_equal, files.checkpoints, previous)
+
+        def lead(known: Manifest) -> SavedCheckpoint:
+            if problem is not None:
+                raise problem
+            if weight := staged.weight_that_is_not_finite:
+                known = replace(known, not_finite=weight, saved_by=before if known.saved_by else {})
+            new, former = files.new(known, retentions, values, replaced)
+            with new_folder(new.path, staged.given_up) as folder:
+                manifest = part.files(folder, new.manifest)
+                write_manifest(folder, manifest)
+            return files.keep(SavedCheckpoint(new.path, manifest), former, retentions)
+
+        def write() -> SavedCheckpoint:
+            """Write the checkpoint, in a thread of its own, while training continues."""
+            content = data_contents(snapshot, changed, pauses=True) if snapshot is not None else {}
+            known = replace(facts, data_content=content)
+            return part.write(known, lambda: lead(known))
+
+        writing = _in_background(write)
+        if self._ranks.are_one:  # several ranks learn that it is over when they synchronise
+            writing.add_done_callback(lambda _: self._requests.post("written"))
+        return _Save(part, writing, policy, askers if compiled.returning else frozenset(), moment)
 
     def _staged_now(self) -> tuple[StagedState, Manifest]:
         """A copy of the state, in the buffers of the copy before, and the facts about it."""
@@ -346,15 +295,16 @@ class CheckpointWriter(Saves):
         run_state = self._run.compiled.state
         return StagedState(*run_state.divided(state), self._buffers, run_state.objects.weights()), facts
 
-    def _fail(self, error: CheckpointError) -> None:
+    def _fail(self, error: CheckpointError, policy: SavePolicy) -> None:
         self._requests.failures += 1
-        if self._policy.if_failed == "stop":
-            hint = "remove the cause, then resume"
-            if self._requests.policy.if_failed == "stop":
-                hint += "; checkpoint.if_failed = 'continue' trains on until the run ends or is stopped"
-            message = f"{error.message}; earlier checkpoints are kept"
-            raise SaveFailedError(message, error.hint or hint) from error
-        self._notices(f"{error.message}; earlier checkpoints are kept, and the run continues")
+        message = f"{error.message}; earlier checkpoints are kept"
+        if policy.if_failed == "continue":
+            self._notices(f"{message}, and the run continues")
+            return
+        hint = "remove the cause, then resume"
+        if self._requests.policy.if_failed == "stop":
+            hint += "; checkpoint.if_failed = 'continue' trains on until the run ends or is stopped"
+        raise SaveFailedError(message, error.hint or hint) from error
 
     def _refuse(self, why: str) -> bool:
         """Note why this is not a save point; reported once if it lasts."""
@@ -373,3 +323,17 @@ def _report(unknown: Sequence[str], notices: Notices) -> None:
     """Report what a save does not cover, each line once."""
     for line in unknown:
         notices.once(line if NO_RESUME in line else f"a resume will not be exact: {line}")
+
+
+def _in_background(job: Callable[[], SavedCheckpoint]) -> Future[SavedCheckpoint]:
+    """Call a function in a thread of its own, which does not keep the process alive."""
+    future: Future[SavedCheckpoint] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(job())
+        except BaseException as error:  # of any type: `result` raises it
+            future.set_exception(error)
+
+    Thread(target=run, name="graphtrain-save", daemon=True).start()
+    return future

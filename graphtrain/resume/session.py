@@ -29,7 +29,7 @@ from graphtrain.report.recorder import Recorder
 from graphtrain.resume.environment import RunEnvironment, run_environment
 from graphtrain.resume.equal_ranks import prepare_models, require_equal
 from graphtrain.resume.hyper_parameters import HyperParameters
-from graphtrain.resume.restore import GraphChange, RunPosition, placed
+from graphtrain.resume.restore import other_kinds
 from graphtrain.resume.setup_change import setup_hashes
 from graphtrain.state.generators import restore_random, seed_everything, seed_given, seed_the_rest
 from graphtrain.storage.checkpoint import Checkpoint
@@ -223,24 +223,29 @@ class Session(RunOfRank):
     def enter(
         self,
         state: RunState,
-        place: RunPosition,
+        path: str,
+        ended: bool,
+        clock_of: str,
         exempt: Exemptions = EVERYTHING,
         sections: Collection[str] = tuple(SECTIONS),
     ) -> list[str]:
         """Enter a state, that of a checkpoint or of the graph before; returns messages about what does not fit.
 
         Arguments:
-            place: where the run is then.
+            path: of the node that is next, or has `ended` the run.
+            clock_of: the path of the node whose body trained last; empty for none.
             exempt: what is not restored as it was saved. Default: nothing.
             sections: those that are restored. Default: all. Random generators are the last, since nodes may draw.
 
         Raises:
+            UsageError: the graph has no such node, or needs a slot there that has no value.
             CheckpointError: an object has changed its shape, or is missing.
         """
+        position = self.compiled.locate(path, state.slots, ended)
         not_restored = self.compiled.state.restore(state, exempt, sections)
-        self.compiled.resume_at(place.position, place.clock_of)
+        self.compiled.resume_at(position, clock_of)
         self.compiled.state.restore_after_setup(state, [name for name in AFTER_SETUP if name in sections])
-        self.loop.position, self.loop.ended = place.position, place.ended
+        self.loop.position, self.loop.ended = position, ended
         return not_restored
 
     def compile_again(self) -> None:
@@ -269,7 +274,7 @@ class Session(RunOfRank):
         former, policy, environment, loop = self.compiled, self.requests.policy, self.environment, self.loop
         # The state of nodes moves to the other graph in memory; resources are the same objects.
         state = former.state.capture(former.written(), OF_NODES if moves else ("random",))
-        before = RunPosition(loop.position, loop.ended, former.program.clocked.prefix.rstrip("/"))
+        position = loop.position
         try:
             prepared = prepare_further(self._prepared, all_resources, resources, self.device)
             if environment is not None:  # before the data is opened: inspecting it may draw from its generator
@@ -281,13 +286,16 @@ class Session(RunOfRank):
                 self.requests.policy = SavePolicy()
             self.compiled, loop.position = compiled, compiled.start
             if moves:
-                change = GraphChange(former.graph, renaming, renaming.graph(former.graph).diff(graph))
-                moved, place = placed(change, state.sections(), former.path(before.position), before, compiled)
+                moved = RunState.of(renaming.sections(state.sections()))
                 # Nodes that keep their object hold their progress in it.
                 kept = {node.path for node in compiled.kept}
                 progress = {path: fields for path, fields in moved.progress.items() if path not in kept}
+                path = renaming.path(former.path(position))
+                compiled.locate(path, moved.slots, loop.ended)  # refused before anything is released
                 former.release(compiled.kept)  # before the new ones open the same data
-                self.enter(replace(moved, progress=progress), place, Exemptions(replaced=change.replaced), OF_NODES)
+                clock_of = renaming.path(former.program.clocked.prefix.rstrip("/"))
+                exempt = Exemptions(replaced=other_kinds(renaming.graph(former.graph).diff(graph)))
+                self.enter(replace(moved, progress=progress), path, loop.ended, clock_of, exempt, OF_NODES)
             hyper_parameters = HyperParameters(compiled.state.set_up(), former=self.hyper_parameters)
             if self.world.world_size > 1:
                 prepare_models(self.world, resources)
@@ -296,7 +304,7 @@ class Session(RunOfRank):
                 compiled.state.track(former.state.snapshot, former.state)
         except BaseException:
             self.requests.policy = policy  # which the `setup` of a `checkpoint` may have changed
-            self.compiled, loop.position = former, before.position
+            self.compiled, loop.position = former, position
             raise
         finally:
             former.state.restore_after_setup(state, ("random",))

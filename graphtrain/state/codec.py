@@ -22,7 +22,6 @@ import torch
 
 from graphtrain.errors import CheckpointError
 from graphtrain.state.entries import Entry
-from graphtrain.state.generators import any_generator, kind_of_generator, new_generator
 from graphtrain.state.graphs import keeps_graph
 from graphtrain.state.kinds import KINDS, Category, category_of, is_constant, is_users
 from graphtrain.state.memory import MemoryIndex, view_of, viewed
@@ -175,10 +174,6 @@ class StateWriter(Encoder):
                 raise UnknownStateError(path, "is a set of objects, whose order is that of their addresses: use a list")
             case _ if type_of(kind) is not None or (kind is type and value.__module__ == "builtins"):
                 return None
-            case "generator" if (generator := kind_of_generator(value)) is not None:
-                state = self.encode(any_generator(value).get_state(), f"{path}.state", f"{name}/state", depth + 1)
-                self.add(value)
-                return tagged("generator", generator, state)
             case "object" if kind is types.SimpleNamespace or is_plain_class(kind):
                 self.add(value)
                 attributes = {
@@ -317,10 +312,6 @@ class StateReader(Decoder):
                 kind = found_by_name(module, named)
                 if kind.__mro__[1] is tuple and len(kind._fields) == len(members):
                     return tuple.__new__(kind, map(self.decode, members))
-            case "generator", [str(kind), state]:
-                generator = new_generator(kind)
-                any_generator(generator).set_state(self.decode(state))
-                return self.add(generator)
             case "view", [bool(is_tensor), owner, str(dtype), *geometry]:
                 return self.add(viewed(self.decode(owner), DTYPES[dtype] if is_tensor else dtype, *geometry))
             case "object", [{**attributes}, *names]:

@@ -208,6 +208,8 @@ class ContentHash:
                 self._waiting.append(value.get(None))
             case threading.local():
                 self._waiting.append(vars(value))
+            case numpy.random.SeedSequence():  # with the number of its children
+                self._text(repr(value))
             case SynchronizedBase():
                 self._waiting.append(value.get_obj())
             case _ if hasattr(value, "iloc"):

@@ -12,18 +12,10 @@ from typing import Any, NamedTuple, final
 import numpy
 import torch
 
-from graphtrain.errors import CheckpointError
-from graphtrain.state.kinds import CONSTANTS, replaced
 from graphtrain.storage.strides import DEVICES
 
-# The key of a generator's kind in a saved `state_dict`, next to "state".
-_KIND = "graphtrain.generator"
-# The most frequent types in a `state_dict`.
-_NO_GENERATORS = CONSTANTS | {torch.Tensor, torch.nn.Parameter}
 # struct { uint32_t key[624]; int pos; }, at the address that NumPy documents for use from C.
-_TWISTER_NUMBERS = 624
-_TWISTER_BYTES = _TWISTER_NUMBERS * 4 + 4
-_PHILOX_NUMBERS = 4
+_TWISTER_BYTES = 625 * 4
 
 
 class AnyGenerator(NamedTuple):
@@ -54,15 +46,19 @@ def generator_of(value: Any) -> AnyGenerator | None:
             draw = partial(torch.randint, 2**62, (), generator=value, device=value.device)
             return AnyGenerator(value.get_state, value.set_state, value.manual_seed, lambda: int(draw()))
         case numpy.random.Generator():
-            return _of_bits(value.bit_generator)
+            return generator_of(value.bit_generator)
         case numpy.random.BitGenerator():
-            return _of_bits(value)
-        case numpy.random.SeedSequence():
-            return _of_seeds(value)
+            bits: Any = value
+            return AnyGenerator(
+                lambda: bits.state,
+                lambda state: setattr(bits, "state", state),
+                lambda seed: setattr(bits, "state", type(bits)(seed).state),
+                lambda: int(bits.random_raw()) % 2**62,
+            )
         case numpy.random.RandomState():
             return AnyGenerator(
                 lambda: value.get_state(legacy=False),
-                lambda state: value.set_state(_inside(state)),
+                value.set_state,
                 lambda seed: value.seed(seed % 2**32),
                 lambda: int(value.randint(2**62, dtype=numpy.int64)),
             )
@@ -76,49 +72,6 @@ def any_generator(value: Any) -> AnyGenerator:
     generator = generator_of(value)
     assert generator is not None, "its category is that of generators"
     return generator
-
-
-def _of_bits(bits: Any) -> AnyGenerator:
-    """Of a bit generator. Its state lacks the number of children of its seed, from which `spawn` makes others."""
-    seeds = _of_seeds(bits.seed_seq) if isinstance(bits.seed_seq, numpy.random.SeedSequence) else None
-
-    def get_state() -> Any:
-        return {**bits.state, "seeds": seeds.get_state()} if seeds is not None else bits.state
-
-    def set_state(state: Any) -> None:
-        bits.state = _inside({name: part for name, part in state.items() if name != "seeds"})
-        if seeds is not None and not same_state(state["seeds"], seeds.get_state()):
-            seeds.set_state(state["seeds"])
-
-    def seed(seed: int) -> None:
-        bits.state = type(bits)(seed).state
-        if seeds is not None:
-            seeds.seed(seed)
-
-    return AnyGenerator(get_state, set_state, seed, lambda: int(bits.random_raw()) % 2**62)
-
-
-def _of_seeds(source: Any) -> AnyGenerator:
-    """Of a `SeedSequence`: it draws nothing, but counts its children."""
-    names = ("entropy", "spawn_key", "pool_size", "n_children_spawned")
-
-    def replace(seeds: Any) -> None:
-        source.__setstate__(seeds.__reduce__()[2])
-
-    return AnyGenerator(
-        lambda: {name: getattr(source, name) for name in names},
-        lambda state: replace(numpy.random.SeedSequence(**state)),
-        lambda seed: replace(numpy.random.SeedSequence(seed)),
-        lambda: int(source.generate_state(1, numpy.uint64)[0]) % 2**62,
-    )
-
-
-def _inside(state: Any) -> Any:
-    """The state; a ValueError for a position beyond the numbers of a generator: NumPy would read past its memory."""
-    position, buffered = state["state"].get("pos", 0), state.get("buffer_pos", 0)
-    if not (0 <= position <= _TWISTER_NUMBERS and 0 <= buffered <= _PHILOX_NUMBERS):
-        raise ValueError(f"the state of a generator is at its number {max(position, buffered, key=abs)}, of fewer")
-    return state
 
 
 # ---- the global generators of the processor
@@ -147,7 +100,7 @@ class NumpyGlobal:
             numpy.random.seed(0)  # drops half a pair that was drawn since
             ctypes.memmove(address, self._bytes, _TWISTER_BYTES)
         else:
-            numpy.random.set_state(_inside(state))
+            numpy.random.set_state(state)
             self._bytes = b""  # it may differ from the state read last only in its half pair
 
 
@@ -170,71 +123,6 @@ HOST: Mapping[str, AnyGenerator] = {
 """The global generators of the processor."""
 
 
-# ---- as parts of saved values
-
-_NEW: Mapping[str, type] = {
-    "python": random.Random,
-    "torch": torch.Generator,
-    "numpy.RandomState": numpy.random.RandomState,
-    "numpy.SeedSequence": numpy.random.SeedSequence,
-}
-_KINDS = {kind: name for name, kind in _NEW.items()}
-_BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
-
-
-def kind_of_generator(value: Any) -> str | None:
-    """The name by which another process can make such a generator; None if it cannot, as on a device.
-
-    >>> kind_of_generator(numpy.random.default_rng(3)), kind_of_generator(random.SystemRandom())
-    ('PCG64', None)
-    """
-    if isinstance(value, numpy.random.Generator):
-        name = type(value.bit_generator).__name__
-        return name if name in _BIT_GENERATORS else None
-    is_on_device = isinstance(value, torch.Generator) and value.device.type != "cpu"
-    return None if is_on_device else _KINDS.get(type(value))
-
-
-def new_generator(kind: str) -> Any:
-    """A generator of a kind, whose state will be set immediately.
-
-    Raises:
-        CheckpointError: there is no such kind.
-    """
-    if kind in _BIT_GENERATORS:
-        return numpy.random.Generator(getattr(numpy.random, kind)())
-    if not isinstance(kind, str) or kind not in _NEW:
-        raise CheckpointError(f"a generator of the kind {str(kind)[:100]} cannot be made")
-    return _NEW[kind]()
-
-
-def without_generators(state: Any) -> Any:
-    """A `state_dict` in which every generator is described as plain data; the same object if it holds none.
-
-    >>> with_generators(without_generators([random.Random(4)]))[0].random() == random.Random(4).random()
-    True
-    """
-
-    def describe(value: Any, keys: tuple[Any, ...]) -> Any:
-        kind = kind_of_generator(value)
-        return value if kind is None else {_KIND: kind, "state": any_generator(value).get_state()}
-
-    return replaced(state, describe, kept=_NO_GENERATORS)
-
-
-def with_generators(state: Any) -> Any:
-    """The same with new generators, in the states described."""
-
-    def rebuild(value: Any, keys: tuple[Any, ...]) -> Any:
-        if type(value) is not dict or value.keys() != {_KIND, "state"}:
-            return value
-        generator = new_generator(value[_KIND])
-        any_generator(generator).set_state(value["state"])
-        return generator
-
-    return replaced(state, rebuild, kept=_NO_GENERATORS)
-
-
 def same_state(state: Any, other: Any) -> bool:
     """True if two states of one generator are equal.
 
@@ -245,9 +133,6 @@ def same_state(state: Any, other: Any) -> bool:
         return state is other or all(same_state(part, other[name]) for name, part in state.items())
     is_same = state is other or state == other
     return bool(is_same if isinstance(is_same, bool) else is_same.all())
-
-
-# ---- the global generators of this process
 
 
 def seed_everything(seed: int) -> None:

@@ -71,8 +71,7 @@ _BY_BASE: tuple[tuple[Any, Category], ...] = (
     (torch.nn.Module, "module"),
     (torch.optim.Optimizer, "optimizer"),
     (numpy.ndarray, "array"),
-    ((torch.Generator, numpy.random.Generator, numpy.random.RandomState), "generator"),
-    ((numpy.random.BitGenerator, numpy.random.SeedSequence), "generator"),
+    ((torch.Generator, numpy.random.Generator, numpy.random.RandomState, numpy.random.BitGenerator), "generator"),
     (random.SystemRandom, "skipped"),
     (random.Random, "generator"),
     (list, "list"),
@@ -86,7 +85,7 @@ _BY_BASE: tuple[tuple[Any, Category], ...] = (
     (types.CellType, "cell"),
     (bytearray, "buffer"),
     # Compared as a whole, and reported if they have changed.
-    ((contextvars.ContextVar, threading.local, SynchronizedBase), "watched"),
+    ((contextvars.ContextVar, threading.local, SynchronizedBase, numpy.random.SeedSequence), "watched"),
     ((array.array, mmap.mmap, sqlite3.Connection, ctypes.c_int.__mro__[1], ctypes.Array), "watched"),
     (type, "class"),
     ((types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType), "iterator"),
@@ -385,13 +384,11 @@ def replaced(
     value: Any,
     replace: Callable[[Any, tuple[Any, ...]], Any],
     keys: tuple[Any, ...] = (),
-    kept: frozenset[type] = CONSTANTS,
 ) -> Any:
     """A value with parts replaced by those that `replace` returns; the same object if it replaces none.
 
     Arguments:
-        replace: takes a part and the keys that lead to it.
-        kept: types of parts for which it is not called.
+        replace: takes a part and the keys that lead to it; it is not called for constants within.
     """
     kind = type(value)
     if (other := replace(value, keys)) is not value or len(keys) > _MOST_DEPTH:
@@ -402,7 +399,7 @@ def replaced(
     others = {
         key: other
         for key, part in (value.items() if is_mapping else enumerate(value))
-        if type(part) not in kept and (other := replaced(part, replace, (*keys, key), kept)) is not part
+        if type(part) not in CONSTANTS and (other := replaced(part, replace, (*keys, key))) is not part
     }
     if not others:
         return value

@@ -11,7 +11,6 @@ from typing import Any, final
 import torch
 
 from graphtrain.names import plainly_named
-from graphtrain.state.generators import with_generators
 from graphtrain.state.kinds import is_users
 from graphtrain.state.modules import (
     ModuleForm,
@@ -185,7 +184,7 @@ class SavedObjects:
         Raises:
             one of `MISFITS`: it does not fit.
         """
-        value, state = self.stateful[path], with_generators(state)
+        value = self.stateful[path]
         if path in self.modules:
             load_weights(value, state, strict=strict)
             return

@@ -12,7 +12,7 @@ import torch
 
 from graphtrain.state.content import is_identical
 from graphtrain.state.generators import any_generator, generator_of
-from graphtrain.storage.background import uncollected
+from graphtrain.storage.parallel import uncollected
 
 NO_RESUME = "a resume with this `setup` is refused, or not exact"
 """A part of each line about parameters that no resume can load as they are."""

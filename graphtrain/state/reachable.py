@@ -217,6 +217,7 @@ class Reachable:
                 yield from _in_hooks(value, path, _HOOKS_OF_TENSORS)
             case "generator":
                 yield f"{path}.__dict__", getattr(value, "__dict__", None), False
+                yield f"{path}.seed_seq", getattr(getattr(value, "bit_generator", value), "seed_seq", None), False
             case "method" | "partial":
                 names = ("__self__", "__func__") if category == "method" else ("func", "args", "keywords", "__dict__")
                 yield from ((f"{path}.{name}", getattr(value, name), False) for name in names)

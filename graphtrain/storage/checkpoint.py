@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import os
 import shutil
 from collections.abc import Collection, Iterator, Mapping
@@ -11,20 +10,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 import msgpack
-import torch
 
 from graphtrain.errors import CheckpointError, GraphtrainError
-from graphtrain.storage.background import uncollected
-from graphtrain.storage.manifest import MANIFEST_FILE, OWN_FACTS, Manifest
-from graphtrain.storage.manifest import read_manifest as read_manifest
+from graphtrain.storage.files import temporary_name
+from graphtrain.storage.manifest import MANIFEST_FILE, OWN_FACTS, Manifest, read_manifest
+from graphtrain.storage.parallel import uncollected
 from graphtrain.storage.rank_files import read_state, write_file
-from graphtrain.storage.regular import temporary_name
 from graphtrain.storage.state_files import Sections
-
-_NUMBERS = itertools.count(1)
 
 
 @dataclass(frozen=True)
@@ -57,43 +51,6 @@ class Checkpoint:
         return self.manifest.ranks
 
 
-@dataclass(frozen=True)
-class SavedCheckpoint:
-    """A sound checkpoint of a past run. Its tensors are not kept; they are read again when needed.
-
-    Attributes:
-        counts: node path -> progress field -> value, of the fields that are numbers.
-        device: the device of the models.
-    """
-
-    path: Path
-    manifest: Manifest
-    counts: Mapping[str, Mapping[str, int | float]]
-    device: str
-
-    @staticmethod
-    def read(path: Path) -> SavedCheckpoint:
-        """The checkpoint at a path.
-
-        Raises:
-            CheckpointError: it is damaged.
-        """
-        checkpoint = read_checkpoint(path)
-        counts = {
-            node: {name: value for name, value in fields.items() if isinstance(value, int | float)}
-            for node, fields in checkpoint.sections["progress"].items()
-        }
-        return SavedCheckpoint(path, checkpoint.manifest, counts, _device(checkpoint.sections["resources"]) or "cpu")
-
-
-def _device(value: Any) -> str:
-    """The first device that is not the CPU, where optimizers always keep their counters; empty if there is none."""
-    if isinstance(value, torch.Tensor):
-        return "" if value.device.type == "cpu" else str(value.device)
-    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    return next((device for part in inner if (device := _device(part))), "")
-
-
 @contextmanager
 def new_folder(path: Path, given_up: Event) -> Iterator[Path]:
     """A temporary folder that becomes a checkpoint at the end of the context: flushed to the disk, then renamed.
@@ -105,8 +62,7 @@ def new_folder(path: Path, given_up: Event) -> Iterator[Path]:
         CheckpointError: the disk refuses, or the checkpoint was given up. Nothing is left behind, unless only the final
             flush of the parent folder fails.
     """
-    # Numbered, because one that was given up may still be being written.
-    temporary = temporary_name(path, next(_NUMBERS))
+    temporary = temporary_name(path)
     try:
         temporary.mkdir(parents=True)
         yield temporary

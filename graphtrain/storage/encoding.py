@@ -18,7 +18,7 @@ import torch
 from graphtrain.errors import CheckpointError, GraphtrainError
 from graphtrain.printable import one_line, shorten
 from graphtrain.storage.strides import flat_bytes, placement_of, without_repeats
-from graphtrain.storage.value_types import BY_NAME, FACTORIES, TYPES, ValueType, has_form, type_of
+from graphtrain.storage.value_types import BY_NAME, FACTORIES, TYPES, ValueType, type_of
 
 if TYPE_CHECKING:
     from graphtrain.storage.pieces import Sharding
@@ -209,7 +209,7 @@ class Encoder:
             return tagged("type", value.__name__)
         if kind is Encoded:
             return tagged("part", value.part, value.data)
-        if (encoding := type_of(kind)) is None or not is_saveable(value):
+        if (encoding := type_of(kind)) is None:
             raise UnsaveableError(path, *_refusal(value))
         if depth >= MOST_DEPTH:
             raise UnsaveableError(path, f"it is nested more than {MOST_DEPTH} deep")
@@ -227,7 +227,10 @@ class Encoder:
         if (is_set or isinstance(value, dict)) and any(isinstance(each, torch.Tensor) for each in value):
             what = "a tensor in a set, or as a key, is looked up by its identity, which a resume cannot keep"
             raise UnsaveableError(path, what, "save a list, or use its name as the key")
-        parts = self._each(encoding.parts(value), path, name, depth)
+        try:
+            parts = self._each(encoding.parts(value), path, name, depth)
+        except ValueError as error:
+            raise UnsaveableError(path, str(error)) from None
         if encoding.is_shared:
             self.add(value)
         if encoding.fill is not None:
@@ -371,8 +374,6 @@ def _refusal(value: Any) -> tuple[str, str]:
         form = " (quantised)" if value.is_quantized else " (meta)" if value.is_meta else f" ({value.layout})"
         if is_lazy:
             form, hint = " (lazy)", "pass a batch through the model first"
-    elif isinstance(value, numpy.ndarray):
-        form = f" ({value.dtype})"
     elif callable(getattr(value, "state_dict", None)):
         hint = "save `value.state_dict()`"
     return f"a {kind.__module__}.{kind.__qualname__}{form} cannot be encoded", hint
@@ -381,8 +382,7 @@ def _refusal(value: Any) -> tuple[str, str]:
 def is_saveable(value: Any) -> bool:
     """True for values of types that a checkpoint can hold."""
     if not isinstance(value, torch.Tensor):
-        dtype = value if isinstance(value, numpy.dtype) else getattr(value, "dtype", None)
-        return type_of(type(value)) is not None and (not isinstance(dtype, numpy.dtype) or has_form(dtype))
+        return type_of(type(value)) is not None and not (isinstance(value, numpy.ndarray) and value.dtype.hasobject)
     is_plain = type(value) in (torch.Tensor, torch.nn.Parameter) and not value.is_meta
     return (
         is_plain and value.layout in (torch.strided, torch.sparse_coo) and not (value.is_quantized or value.is_nested)

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from graphtrain.errors import UsageError
-from graphtrain.storage.regular import readable_failure
+from graphtrain.storage.files import readable_failure
 
 try:
     import fcntl

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeVar, final
+from typing import Any, NamedTuple, TypeVar, final
 
 import msgpack
 
 from graphtrain.errors import CheckpointError, LaterFormatError
 from graphtrain.printable import one_line
-from graphtrain.storage.background import largest_first
-from graphtrain.storage.regular import checksum_of_file
+from graphtrain.storage.files import checksum_of_file
+from graphtrain.storage.parallel import largest_first
 
 T = TypeVar("T")
 
@@ -26,8 +25,6 @@ OWN_FACTS = frozenset({"data_content", "unknown"})
 """The fields of which each rank has its own."""
 
 _MOST_BYTES_OF_A_NAME = 255
-# Errors of the files themselves; any other may be temporary.
-_NO_SUCH_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR)
 _NAME = re.compile(r"(\d{6,})-step-(\d+)")
 
 
@@ -74,7 +71,6 @@ class Manifest:
     ranks: int = 1  # that wrote it; if several, the next two have an entry for each
     digests: Sequence[str] = field(default_factory=list)
     own: Sequence[Mapping[str, Any]] = field(default_factory=list)
-    tensors: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # file -> tensor -> the file that holds it
     not_state: Sequence[str] = field(default_factory=list)  # what the user declared not to be state
     data_content: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what data held, by name
     differing: str = ""  # what another number of ranks takes from rank 0, in words
@@ -94,8 +90,7 @@ class Manifest:
         ValueError: `../x` is not the name of a file
         """
         manifest = cls(**{each.name: table[each.name] for each in fields(cls) if each.name in table})
-        held = [holder for places in manifest.tensors.values() for holder in places.values()]
-        for name in (*manifest.files, *manifest.tensors, *held):
+        for name in manifest.files:
             if not is_file_name(name):
                 raise ValueError(f"`{name}` is not the name of a file")
         return manifest
@@ -115,6 +110,34 @@ class Manifest:
         return self.ranked[metric] if metric in self.ranked else self.metrics.get(metric)
 
 
+class SavedCheckpoint(NamedTuple):
+    """A checkpoint on the disk."""
+
+    path: Path
+    manifest: Manifest
+
+    @property
+    def name(self) -> str:
+        """The name of its folder, which is unique in a run."""
+        return self.path.name
+
+    @property
+    def number(self) -> int:
+        """The number in its name, which counts saves."""
+        return checkpoint_number(self.path)
+
+    @classmethod
+    def sound(cls, path: Path, manifest: Manifest | None = None) -> SavedCheckpoint:
+        """The checkpoint in a folder, after the checksums of all files were verified, none of which is kept in memory.
+
+        Raises:
+            CheckpointError: a file is missing, torn or altered.
+        """
+        manifest = manifest or read_manifest(path)
+        read_files(path, manifest.files, lambda file: None)
+        return cls(path, manifest)
+
+
 def read_manifest(path: Path) -> Manifest:
     """Read and check the manifest of a checkpoint folder; absent fields have their defaults.
 
@@ -131,7 +154,7 @@ def read_manifest(path: Path) -> Manifest:
         if version == FORMAT:
             return Manifest.of(table)
     except OSError as error:
-        raise CheckpointError(f"{path}: the manifest cannot be read ({error.strerror})") from _temporary(error)
+        raise CheckpointError(f"{path}: the manifest cannot be read ({error.strerror})") from None
     except (msgpack.UnpackException, ValueError, KeyError, TypeError, MemoryError) as error:
         reason = str(error) if type(error) is ValueError else type(error).__name__
         raise CheckpointError(f"{path}: the manifest is damaged ({one_line(reason, 200)})") from None
@@ -161,22 +184,13 @@ def read_files(path: Path, files: Mapping[str, Sequence[Any]], read: Callable[[P
                 raise ValueError("does not match its checksum")
             return read(file)
         except OSError as error:
-            raise CheckpointError(f"{path}: {name} cannot be read ({error.strerror})") from _temporary(error)
+            raise CheckpointError(f"{path}: {name} cannot be read ({error.strerror})") from None
         except MemoryError as error:
             raise CheckpointError(f"{path}: {name} has {size} bytes, which do not fit into memory") from error
         except ValueError as error:
             raise CheckpointError(f"{path}: {name} is damaged: it {error}") from None
 
     return largest_first({name: size for name, (size, _) in files.items()}, sound)
-
-
-def check_files(path: Path, manifest: Manifest) -> None:
-    """Verify the checksums of the files of a checkpoint folder, without holding them in memory.
-
-    Raises:
-        CheckpointError: a file is missing, torn or altered.
-    """
-    read_files(path, manifest.files, lambda file: None)
 
 
 def checkpoint_paths(folder: Path) -> list[Path]:
@@ -190,8 +204,3 @@ def checkpoint_number(path: Path) -> int:
     match = _NAME.fullmatch(path.name)
     assert match is not None, "its name was matched before"
     return int(match.group(1))
-
-
-def _temporary(error: OSError) -> OSError | None:
-    """The error, if it may be temporary; None if the file itself is the problem."""
-    return None if error.errno in _NO_SUCH_FILE else error

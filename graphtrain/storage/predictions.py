@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import final
 
 from graphtrain.errors import UsageError
-from graphtrain.storage.regular import readable_failure, replace_file
+from graphtrain.storage.files import readable_failure, replace_file
 from graphtrain.storage.run_directory import RowsFile
 from graphtrain.storage.tensor_files import TENSOR_SUFFIX
 

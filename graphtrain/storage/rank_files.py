@@ -3,13 +3,12 @@
 | file | what is in it |
 | --- | --- |
 | `model.safetensors` | tensors of `model` that are the same on all ranks |
-| `model.frozen.safetensors` | those that are not trained, if `checkpoint.slim` |
 | `state.msgpack` | everything but tensors that is the same on all ranks |
 | `rank.00001.safetensors`, `rank.00001.msgpack` | what is rank 1's own: its tensors as `file/name`, and the rest |
 | `rank.00001.sharded.safetensors` | its pieces of tensors that are sharded over ranks, in the same way |
 
-With one process, everything is the same on all ranks. The manifest has the file of every tensor that is not in that of
-its resource.
+With one process, everything is the same on all ranks. A file that is the same as in the checkpoint before is a hard
+link to it, so that frozen weights are stored once.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +27,11 @@ import torch
 
 from graphtrain.errors import CheckpointError
 from graphtrain.names import quoted
-from graphtrain.storage.background import Background
+from graphtrain.storage.files import checksum_of, write_pieces
 from graphtrain.storage.manifest import Manifest, read_files, read_manifest
 from graphtrain.storage.pieces import file_of_pieces
-from graphtrain.storage.regular import checksum_of, write_pieces
 from graphtrain.storage.sharing import EqualParts
-from graphtrain.storage.state_files import LOCAL, STATE_FILE, Bytes, Digests, StagedState, joined
+from graphtrain.storage.state_files import LOCAL, STATE_FILE, Bytes, StagedState, joined
 from graphtrain.storage.tensor_files import TENSOR_SUFFIX, StagedTensor, file_of, read_tensors
 
 _OWN_TENSORS, _OWN_PARTS = "rank.{:05d}.safetensors", "rank.{:05d}.msgpack"
@@ -46,37 +44,13 @@ Written = dict[str, list[Any]]
 """File name -> size and checksum."""
 
 
-@dataclass(frozen=True)
-class Slim:
-    """How a checkpoint is divided into files, so that what stays the same is stored once.
-
-    Attributes:
-        frozen: file -> the names of the tensors that are not trained, which go to a separate file.
-        previous: the name of the previous checkpoint, in the same folder; empty for none.
-    """
-
-    frozen: Mapping[str, Collection[str]] = field(default_factory=dict)
-    previous: str = ""
-
-
-def _linked(path: Path, pieces: Sequence[Bytes], previous: Path) -> list[Any] | None:
-    """Hard-link a file to that of the previous checkpoint; its size and checksum, None if it has to be written."""
-    try:
-        size, checksum = read_manifest(previous).files[path.name]
-        if size != sum(map(len, pieces)) or checksum != checksum_of(pieces):
-            return None
-        read_files(previous, {path.name: (size, checksum)}, lambda file: None)  # one that is damaged is written again
-        os.link(previous / path.name, path, follow_symlinks=False)
-    except (KeyError, OSError, CheckpointError):  # a file system without links, or the checkpoint is gone
-        return None
-    return [size, checksum]
-
-
-def write_files(folder: Path, rank: int, state: StagedState, common: EqualParts, slim: Slim | None = None) -> Written:
+def write_files(
+    folder: Path, rank: int, state: StagedState, common: EqualParts, previous: Path | None = None
+) -> Written:
     """Write and flush the files of one rank.
 
     Arguments:
-        slim: how tensors are divided into files. Default: by resource, and no file is linked.
+        previous: the checkpoint before, to whose files those that are the same become hard links. Default: none.
 
     Raises:
         OSError: the disk refuses, or the folder does not exist for this rank.
@@ -84,8 +58,8 @@ def write_files(folder: Path, rank: int, state: StagedState, common: EqualParts,
     tensors: dict[str, dict[str, StagedTensor]] = {}
     contents: dict[str, Sequence[Bytes]] = {}
     for file, data in state.tensor_files.items():
-        shardings, frozen = state.pieces.get(file, {}), slim.frozen.get(file) if slim is not None else None
-        if common.tensors is None and not (shardings or frozen):
+        shardings = state.pieces.get(file, {})
+        if common.tensors is None and not shardings:
             contents[file + TENSOR_SUFFIX] = [data]  # as it is
             continue
         for name, tensor in state.tensors(file).items():
@@ -95,8 +69,7 @@ def write_files(folder: Path, rank: int, state: StagedState, common: EqualParts,
             elif not common.has(file, name):
                 tensors.setdefault(_OWN_TENSORS.format(rank), {})[f"{file}/{name}"] = tensor
             elif rank == 0:
-                place = _frozen(file) if name in (frozen or ()) else file + TENSOR_SUFFIX
-                tensors.setdefault(place, {})[name] = tensor
+                tensors.setdefault(file + TENSOR_SUFFIX, {})[name] = tensor
     contents |= {physical: file_of(named) for physical, named in tensors.items()}
     if common.parts is None:
         contents[STATE_FILE] = [state.packed]
@@ -105,12 +78,26 @@ def write_files(folder: Path, rank: int, state: StagedState, common: EqualParts,
             contents[STATE_FILE] = [msgpack.packb(_parts(state, common.parts, are_common=True))]
         if own := _parts(state, common.parts, are_common=False):
             contents[_OWN_PARTS.format(rank)] = [msgpack.packb(own)]
-    previous = folder.parent / slim.previous if slim is not None and slim.previous else None
+    known: Mapping[str, Sequence[Any]] = {}
+    if previous is not None:
+        with suppress(CheckpointError):
+            known = read_manifest(previous).files
     written: Written = {}
     for name, pieces in contents.items():
-        linked = _linked(folder / name, pieces, previous) if previous and name.endswith(TENSOR_SUFFIX) else None
-        written[name] = linked or write_file(folder / name, pieces)
+        written[name] = entry = [sum(map(len, pieces)), checksum_of(pieces)]
+        if previous is None or known.get(name) != entry or not _linked(folder, name, previous, entry):
+            write_file(folder / name, pieces)
     return written
+
+
+def _linked(folder: Path, name: str, previous: Path, entry: Sequence[Any]) -> bool:
+    """Hard-link a file to that of another checkpoint; False if it is damaged there, or the file system has no links."""
+    try:
+        read_files(previous, {name: entry}, lambda file: None)
+        os.link(previous / name, folder / name, follow_symlinks=False)
+    except (OSError, CheckpointError):
+        return False
+    return True
 
 
 def _parts(
@@ -128,33 +115,24 @@ def manifest_of(
     facts: Manifest,
     state: StagedState,
     common: EqualParts,
-    summaries: Sequence[Digests],
     reports: Sequence[Mapping[str, Any]],
-    slim: Slim | None = None,
 ) -> Manifest:
     """The manifest of a checkpoint whose files all ranks have written.
 
     Arguments:
         facts: those of rank 0, and those that are the same on all ranks.
-        summaries: of each rank; none if one process has written it.
-        reports: of each rank, the `files` that it has written, and its `own` facts; for sharded tensors a weight
-            that is `not_finite`.
-        slim: how tensors are divided into files.
+        reports: of each rank, the `files` that it has written, the `digest` of its state, and its `own` facts; for
+            sharded tensors a weight that is `not_finite`.
     """
-    elsewhere: dict[str, dict[str, str]] = {}
-    for file, names in slim.frozen.items() if slim is not None else ():
-        for name in sorted(state.tensors(file).keys() & names):
-            if common.has(file, name) and name not in state.pieces.get(file, {}):
-                elsewhere.setdefault(file, {})[name] = _frozen(file)
     files = {name: entry for report in reports for name, entry in report["files"].items()}
-    digests = [summary.digest for summary in summaries] or [state.digest(files)]
-    if summaries:
+    digests = [report["digest"] for report in reports]
+    if len(reports) > 1:
         own = [dict(report["own"]) for report in reports]
-        facts = replace(facts, ranks=len(summaries), digests=digests, own=own, differing=_differing(state, common))
+        facts = replace(facts, ranks=len(reports), digests=digests, own=own, differing=_differing(state, common))
     if state.pieces:
         named = [facts.not_finite, *(report.get("not_finite", "") for report in reports)]
         facts = replace(facts, sharded=True, not_finite=next(filter(None, named), ""))
-    return replace(facts, digest=digest_of_ranks(digests), tensors=elsewhere, files=files)
+    return replace(facts, digest=digest_of_ranks(digests), files=files)
 
 
 def _differing(state: StagedState, common: EqualParts) -> str:
@@ -174,20 +152,12 @@ def digest_of_ranks(digests: Sequence[str]) -> str:
     return digests[0] if len(digests) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest()
 
 
-def _frozen(file: str) -> str:
-    """The file of the tensors of another one that are not trained."""
-    return f"{file}.frozen{TENSOR_SUFFIX}"
-
-
-def write_file(path: Path, pieces: Sequence[Bytes]) -> list[Any]:
-    """Write and flush a file; returns its size, and its checksum, which is computed in parallel."""
-
-    hashing = Background(partial(checksum_of, pieces))
+def write_file(path: Path, pieces: Iterable[Bytes]) -> None:
+    """Write and flush a new file."""
     # Unbuffered: the lock of a buffer would stay locked in a process that is forked meanwhile.
     with path.open("xb", buffering=0) as file:
-        size = write_pieces(file, pieces)
+        write_pieces(file, pieces)
         os.fsync(file.fileno())
-    return [size, hashing.result()]
 
 
 # ---- reading
@@ -210,12 +180,10 @@ def read_state(
     Raises:
         CheckpointError: a file is missing, torn or altered, or does not hold the state of these ranks.
     """
-    listed, places, (number, count) = manifest.files, manifest.tensors, share
+    listed, (number, count) = manifest.files, share
     named = [name.format(rank) for rank in ranks for name in (_OWN_TENSORS, _OWN_PARTS)] + [file_of_pieces(0)]
     wanted = {name for name in listed if name in named or not _OF_A_RANK.fullmatch(name)}
-    if missing := sorted({STATE_FILE, *(place for each in places.values() for place in each.values())} - wanted):
-        raise CheckpointError(f"{path}: the manifest lists no file `{missing[0]}`")
-    in_place = {place for file in copied or () for place in (file + TENSOR_SUFFIX, *places.get(file, {}).values())}
+    in_place = {file + TENSOR_SUFFIX for file in copied or ()}
 
     def read(file: Path) -> Any:
         if file.name not in wanted:
@@ -229,25 +197,18 @@ def read_state(
     verified = sorted(listed)[number::count]
     entries = {name: (listed[name][0], listed[name][1] * (name in verified)) for name in {*wanted, *verified}}
     files = {name: content for name, content in read_files(path, entries, read).items() if name in wanted}
-    return {rank: _joined(path, places, files, rank, None if rank == ranks[0] else OF_RANKS) for rank in ranks}
+    return {rank: _joined(path, files, rank, None if rank == ranks[0] else OF_RANKS) for rank in ranks}
 
 
 def _joined(
-    path: Path,
-    places: Mapping[str, Mapping[str, str]],
-    files: Mapping[str, Any],
-    rank: int,
-    sections: Collection[str] | None,
+    path: Path, files: Mapping[str, Any], rank: int, sections: Collection[str] | None
 ) -> dict[str, dict[str, Any]]:
     """The state of a rank, in some sections or all, from the tensors or the bytes of files, by their names."""
-    elsewhere = {place for listed in places.values() for place in listed.values()}
-    tensors: dict[str, dict[str, torch.Tensor]] = {}
-    for physical, file in files.items():
-        if physical.endswith(TENSOR_SUFFIX) and not (physical in elsewhere or _OF_A_RANK.fullmatch(physical)):
-            tensors[physical.removesuffix(TENSOR_SUFFIX)] = dict(file)
-    for name, listed in places.items():
-        found = {each: files[physical][each] for each, physical in listed.items() if each in files[physical]}
-        tensors.setdefault(name, {}).update(found)
+    tensors: dict[str, dict[str, torch.Tensor]] = {
+        physical.removesuffix(TENSOR_SUFFIX): dict(file)
+        for physical, file in files.items()
+        if physical.endswith(TENSOR_SUFFIX) and not _OF_A_RANK.fullmatch(physical)
+    }
     for physical in (_OWN_TENSORS.format(rank), file_of_pieces(0)):
         for key, tensor in files.get(physical, {}).items():
             name, _, inner = key.partition("/")
@@ -263,5 +224,5 @@ def _joined(
             if sections is None or section in sections
         }
         return joined(parts, tensors)
-    except (msgpack.UnpackException, TypeError, AttributeError, ValueError) as error:
+    except (msgpack.UnpackException, KeyError, TypeError, AttributeError, ValueError) as error:
         raise CheckpointError(f"{path}: {STATE_FILE}: {error or type(error).__name__}") from None

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from graphtrain.errors import CheckpointError
-from graphtrain.storage.manifest import Manifest, checkpoint_number, checkpoint_paths, read_manifest
-from graphtrain.storage.regular import readable_failure, replace_file
-from graphtrain.storage.run_directory import BEST
+from graphtrain.storage.manifest import SavedCheckpoint
 
 T = TypeVar("T")
 
@@ -56,94 +50,68 @@ class Ranking(NamedTuple):
     """The checkpoints with a value of the metric by which a node ranks them: name -> value, the best first."""
 
     metric: str
-    mode: str
     values: Mapping[str, float]
-
-    def as_plain(self) -> dict[str, Any]:
-        """The table that is written."""
-        entries = [{"checkpoint": name, "value": value} for name, value in self.values.items()]
-        return {"metric": self.metric, "mode": self.mode, "checkpoints": entries}
-
-    @property
-    def name(self) -> str | None:
-        """The name of the best checkpoint; None if there is none."""
-        return next(iter(self.values), None)
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """The same with the metric and the value."""
-        name = self.name
-        return None if name is None else {"checkpoint": name, "metric": self.metric, "value": self.values[name]}
+        """The name of the best with its value and the metric; None if there is none."""
+        return next(
+            ({"checkpoint": name, "metric": self.metric, "value": self.values[name]} for name in self.values), None
+        )
 
 
-def manifests_in(folder: Path) -> dict[Path, Manifest]:
-    """The manifests of the checkpoints in a folder that can be read, oldest first."""
-    manifests: dict[Path, Manifest] = {}
-    for path in checkpoint_paths(folder):
-        with suppress(CheckpointError):
-            manifests[path] = read_manifest(path)
-    return manifests
+def lineage_of(checkpoints: Iterable[SavedCheckpoint], newest: float = math.inf) -> list[SavedCheckpoint]:
+    """Those that a run has come through: without those that it has given up for an earlier one.
+
+    Arguments:
+        checkpoints: of one run, the newest first.
+        newest: the number of the checkpoint that the run has come from. Default: that of the newest.
+    """
+    lineage = []
+    for checkpoint in checkpoints:
+        if checkpoint.number <= newest:
+            lineage.append(checkpoint)
+            newest = checkpoint.manifest.follows
+    return lineage
 
 
 def rankings_of(
-    manifests: Mapping[Path, Manifest],
-    ranked_by: Mapping[str, Sequence[Any]] | None = None,
-    newest: float = math.inf,
+    lineage: Sequence[SavedCheckpoint], ranked_by: Mapping[str, Sequence[Any]] | None = None
 ) -> dict[str, Ranking]:
     """The ranking of each node, by its path, the first node first.
 
     Arguments:
-        manifests: of the checkpoints of a run, oldest first. Those that the run has given up are left out: a newer one
-            follows an older one.
+        lineage: the checkpoints of a run, the newest first.
         ranked_by: node -> metric and mode. Default: as when the newest was saved.
-        newest: the number of the checkpoint that the run has come from. Default: that of the newest.
     """
-    lineage: dict[str, Manifest] = {}
-    for path in reversed([*manifests]):
-        if checkpoint_number(path) <= newest:
-            lineage[path.name], newest = manifests[path], manifests[path].follows
     if ranked_by is None:
-        ranked_by = next((manifest.ranked_by for manifest in lineage.values()), {})
+        ranked_by = lineage[0].manifest.ranked_by if lineage else {}
     rankings = {}
     for node, (metric, mode) in ranked_by.items():
-        values = {name: lineage[name].value_of(metric) for name in reversed(lineage)}
+        values = {each.name: each.manifest.value_of(metric) for each in reversed(lineage)}
         finite = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
-        rule = Retention(best=metric, best_mode="max" if mode == "max" else "min")
-        rankings[node] = Ranking(metric, mode, {name: finite[name] for name in rule.ranked(finite)})
+        names = Retention(best_mode="max" if mode == "max" else "min").ranked(finite)
+        rankings[node] = Ranking(metric, {name: finite[name] for name in names})
     return rankings
 
 
-def kept_of(
-    manifests: Mapping[Path, Manifest], retentions: Mapping[str, Retention], rankings: Mapping[str, Ranking]
-) -> Collection[str]:
-    """The names of the checkpoints that some node keeps, and of those that the newest may have to return to.
+def expired(
+    checkpoints: Sequence[SavedCheckpoint], retentions: Mapping[str, Retention], rankings: Mapping[str, Ranking]
+) -> list[SavedCheckpoint]:
+    """The checkpoints of a run that no node keeps, and that the newest cannot return to.
 
-    Of those with weights that are not finite, only the newest is kept, if there are others.
+    Of those with weights that are not finite, only the newest is kept, if there are others. What the run has given up
+    does not count; it goes once enough newer ones are kept.
+
+    Arguments:
+        checkpoints: the newest first.
     """
-    newest = [*manifests][-1]
-    finite = [path for path, manifest in manifests.items() if not manifest.not_finite] or [*manifests]
-    kept = {newest.name, *manifests[newest].saved_by.values()}
-    for node, rule in (retentions or {"": Retention()}).items():
-        best = [*rankings[node].values] if node in rankings else []
-        kept |= {*(path.name for path in finite[-rule.keep :]), *best[: rule.keep_best]}
-    return kept
-
-
-def best_by_name(rankings: Mapping[str, Ranking]) -> dict[str, dict[str, Any] | None]:
-    """The best checkpoint of each ranking, by its name in the run: ``best``; of further nodes ``best:NODE``."""
-    names = [BEST, *(f"{BEST}:{node}" for node in [*rankings][1:])]
-    return {BEST: None, **{name: ranking.best for name, ranking in zip(names, rankings.values(), strict=False)}}
-
-
-def write_rankings(file: Path, rankings: Mapping[str, Ranking]) -> None:
-    """Write them for people and other programs, or remove the file if nothing is ranked.
-
-    The table is the ranking of the first node, which has those of the others in it.
-    """
-    with readable_failure(file):
-        if not any(ranking.values for ranking in rankings.values()):
-            file.unlink(missing_ok=True)
-            return
-        (node, first), *others = ((node, ranking.as_plain()) for node, ranking in rankings.items())
-        table = {**first, "node": node, **({"others": dict(others)} if others else {})}
-        replace_file(file, (json.dumps(table, indent=2) + "\n").encode(), flush=True)
+    lineage, rules = lineage_of(checkpoints), [*retentions.values()] or [Retention()]
+    finite = [each for each in lineage if not each.manifest.not_finite] or lineage
+    newest = finite[: max(rule.keep for rule in rules)]
+    kept = {each.name for each in (lineage[0], *newest)} | {*lineage[0].manifest.saved_by.values()}
+    for node, ranking in rankings.items():
+        if node in retentions:
+            kept |= {*[*ranking.values][: retentions[node].keep_best]}
+    others = [each for each in checkpoints if each.name not in kept]
+    return [each for each in others if each in lineage or each.manifest.not_finite or each.number < newest[-1].number]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import socket
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -11,13 +14,12 @@ from typing import Any
 
 from graphtrain.errors import UsageError
 from graphtrain.plain import json_value
-from graphtrain.storage.regular import readable_failure
+from graphtrain.storage.files import readable_failure, replace_file
 
 METRICS_FILE = "metrics.jsonl"
 NODES_FILE = "nodes.jsonl"
 STATUS_FILE = "status.json"
 STARTS_FILE = "starts.jsonl"
-BEST_FILE = "best.json"
 BEST = "best"  # `RUN/best` stands for a checkpoint of the run
 CHECKPOINTS_FOLDER = "checkpoints"
 ACTIVE = ("running", "stopping")
@@ -43,6 +45,9 @@ def tables_in(lines: Iterable[bytes]) -> list[dict[str, Any]]:
     return [table for table in tables if isinstance(table, dict)]
 
 
+# ---- the status
+
+
 def read_status(path: str | Path) -> dict[str, Any]:
     """The status of a run, as its process last wrote it.
 
@@ -58,6 +63,32 @@ def read_status(path: str | Path) -> dict[str, Any]:
         raise UsageError(f"the status of `{path}` cannot be read: {error}", hint) from None
 
 
+def last_status(path: Path) -> dict[str, Any]:
+    """The status of a run; empty if there is none, or it cannot be read, as after a loss of power."""
+    try:
+        return read_status(path)
+    except UsageError:
+        return {}
+
+
+def write_status(folder: Path, status: Mapping[str, Any]) -> None:
+    """Replace the status file, which other processes read, atomically.
+
+    Raises:
+        CheckpointError: the disk refuses.
+    """
+    plain = json_value({**status, **process_facts("written_at_unix_seconds")})
+    lines = (f"  {json.dumps(name)}: {json.dumps(value, default=str)}" for name, value in plain.items())
+    with readable_failure(folder / STATUS_FILE):  # with `indent`, it takes five times as long
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_file(folder / STATUS_FILE, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
+
+
+def process_facts(time_field: str) -> dict[str, Any]:
+    """What tells this process from others, and the time, in a field of this name."""
+    return {"process": os.getpid(), "host": socket.gethostname(), time_field: round(time.time(), 3)}
+
+
 def noted(status: Mapping[str, Any]) -> list[tuple[float, str]]:
     """What a run has reported last, as its status has it: times in Unix seconds, and lines."""
     return [(at, line) for at, line in status.get("notices") or ()]
@@ -70,24 +101,26 @@ def best_in(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 def has_begun(run_dir: Path) -> bool:
     """True for a directory with a run that began; one that failed before has a status without a place."""
-    try:
-        return bool(read_status(run_dir).get("position"))
-    except UsageError:  # no status, or one that a power failure has cut
-        return bool(read_starts(run_dir))
+    status = last_status(run_dir)
+    return bool(status.get("position") if status else read_starts(run_dir))
+
+
+# ---- rows
 
 
 class RowsFile:
-    """Rows of plain data, one JSON object per line: metrics, or counts of nodes. It is appended to, and truncated.
+    """Rows of plain data, one JSON object per line: metrics, counts, or starts. It is appended to, and truncated.
 
     Rows are written immediately. What a full disk did not take is kept, and written first when there is room again.
 
     Arguments:
-        path: the file; created with the first row.
+        path: the file; created with the first row, and open until `close`.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._waiting = b""
+        self._file: io.FileIO | None = None
 
     def append(self, *rows: Mapping[str, Any]) -> None:
         """Add rows. NaN and infinities are written as the strings "nan", "inf" and "-inf"."""
@@ -96,9 +129,16 @@ class RowsFile:
             self._write()
 
     def _write(self) -> None:
-        with self._path.open("ab", buffering=0) as file:
-            while self._waiting:
-                self._waiting = self._waiting[os.write(file.fileno(), self._waiting) :]
+        if self._file is None:  # opening it for each row takes as long as writing the row
+            self._file = self._path.open("ab", buffering=0)
+        while self._waiting:
+            self._waiting = self._waiting[os.write(self._file.fileno(), self._waiting) :]
+
+    def close(self) -> None:
+        """Close the file until the next row."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def length(self) -> int:
         """The length of the file in bytes, after all rows so far were written.
@@ -112,7 +152,7 @@ class RowsFile:
             return self._path.stat().st_size if self._path.exists() else 0
 
     def flush(self) -> None:
-        """Flush what was written to the disk.
+        """Flush what was written to the disk; in any thread.
 
         Raises:
             CheckpointError: the disk refuses.

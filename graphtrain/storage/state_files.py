@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from threading import Event
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, final
@@ -16,10 +15,10 @@ from typing import TYPE_CHECKING, Any, final
 import msgpack
 import torch
 
-from graphtrain.printable import one_line
-from graphtrain.storage.background import uncollected
 from graphtrain.storage.encoding import Encoder, Tensors, unpack
-from graphtrain.storage.regular import checksum_of
+from graphtrain.storage.files import checksum_of
+from graphtrain.storage.parallel import uncollected
+from graphtrain.storage.sharing import Digests
 from graphtrain.storage.strides import DEVICES
 from graphtrain.storage.tensor_files import (
     TENSOR_SUFFIX,
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 STATE_FILE = "state.msgpack"
 LOCAL = "local"
 _DEVICES = "devices"  # the name in it of a table: file -> tensor -> device, if that is another one than the CPU
-_MOST_CHARACTERS = 400
 
 # Section -> name -> state.
 Sections = Mapping[str, Mapping[str, Any]]
@@ -74,61 +72,40 @@ def joined(parts: Parts, files: Mapping[str, Mapping[str, torch.Tensor]]) -> dic
     """The state of which `split` made these parts, and tensors by file and name.
 
     Raises:
-        ValueError: the bytes are not a state.
+        ValueError, TypeError, AttributeError: they are not of a state.
     """
+    local = dict(parts.get(LOCAL, {}))
+    tensors = {file: dict(named) for file, named in files.items()}
+    for file, devices in msgpack.unpackb(local.pop(_DEVICES, b"\x80")).items():
+        for name in devices.keys() & tensors.get(file, {}).keys():
+            tensors[file][name] = _on_device(tensors[file][name], devices[name])
 
-    def value_of(section: str, name: str, part: bytes) -> Any:
-        file = _file_of(section, name, parts)
-        try:
-            return unpack(part, tensors.get(file), file)
-        except ValueError as error:
-            raise ValueError(one_line(f"{section}/{name}: {error}", _MOST_CHARACTERS)) from error
+    def value_of(file: str, part: bytes) -> Any:
+        return unpack(part, tensors.get(file), file)
 
-    try:
-        local = dict(parts.get(LOCAL, {}))
-        tensors = {file: dict(named) for file, named in files.items()}
-        for file, devices in msgpack.unpackb(local.pop(_DEVICES, b"\x80")).items():
-            for name in devices.keys() & tensors.get(file, {}).keys():
-                tensors[file][name] = _on_device(tensors[file][name], devices[name])
-        sections = {
-            section: {name: value_of(section, name, part) for name, part in named.items()}
-            for section, named in parts.items()
-            if section != LOCAL
-        }
-        for key, part in local.items():
-            section, _, name = key.partition("/")
-            if section in sections:
-                values = sections[section]
-                values[name] = _merged(values.get(name, {}), value_of(LOCAL, key, part))
-        return sections
-    except (TypeError, AttributeError) as error:
-        raise ValueError(f"not the state of a checkpoint ({type(error).__name__})") from error
-
-
-def local_of(sections: Sections, essential: Sections) -> dict[str, Any]:
-    """What a state has in addition to its essential sections, as the section `local`: ``"section/name"`` -> value."""
-    return {
-        f"{section}/{name}": rest
-        for section, values in sections.items()
-        for name, rest in _rest(values, essential[section]).items()
+    sections = {
+        section: {name: value_of(_file_of(section, name, parts), part) for name, part in named.items()}
+        for section, named in parts.items()
+        if section != LOCAL
     }
+    for key, part in local.items():
+        section, _, name = key.partition("/")
+        if section in sections:
+            values = sections[section]
+            values[name] = {**values.get(name, {}), **value_of(LOCAL, part)}
+    return sections
 
 
-def _rest(value: Any, essential: Any) -> Any:
-    """The entries of nested mappings that are not among the essential ones."""
-    if value is essential or not (isinstance(value, Mapping) and isinstance(essential, Mapping)):
-        return {}
-    pairs = {key: _rest(part, essential[key]) if key in essential else part for key, part in value.items()}
-    return {key: part for key, part in pairs.items() if key not in essential or part}
-
-
-def _merged(essential: Any, rest: Any) -> Any:
-    if not isinstance(rest, dict):
-        return rest
-    return {
-        **essential,
-        **{key: _merged(essential[key], part) if key in essential else part for key, part in rest.items()},
-    }
+def local_of(sections: Sections, essential: Sections) -> dict[str, dict[str, Any]]:
+    """The section `local`: the entries that a state has beyond its essential sections, by ``"section/name"``."""
+    local = {}
+    for section, values in sections.items():
+        for name in [name for name in values if values[name] is not essential[section].get(name)]:
+            kept = essential[section].get(name, {})
+            local[f"{section}/{name}"] = {
+                key: part for key, part in values[name].items() if key not in kept or kept[key] is not part
+            }
+    return {key: rest for key, rest in local.items() if rest}
 
 
 def state_digest(sections: Sections) -> str:
@@ -161,26 +138,6 @@ def _on_device(tensor: torch.Tensor, device: str) -> torch.Tensor:
     wanted = torch.device(device)
     is_here = wanted.type in DEVICES and (wanted.index or 0) < getattr(torch, wanted.type).device_count()
     return tensor.to(wanted) if is_here else tensor
-
-
-@dataclass(frozen=True)
-class Digests:
-    """The digests of the state of a rank, by which ranks find out what they have in common.
-
-    Attributes:
-        digest: of the state, as `StagedState.digest` returns it.
-        tensors: file -> name -> digest of the tensor.
-        parts: section -> name -> digest of the packed bytes.
-        progress: node path -> field that a continuation depends on -> digest.
-    """
-
-    digest: str
-    tensors: Mapping[str, Mapping[str, str]]
-    parts: Mapping[str, Mapping[str, str]]
-    progress: Mapping[str, Mapping[str, str]]
-
-    def as_plain(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @final
@@ -238,20 +195,22 @@ class StagedState:
         return packed
 
     @functools.cached_property
-    def summary(self) -> Digests:
-        """The digests that this rank sends to the others, computed once: all tensors are hashed in this thread."""
-        return Digests(
-            self.digest({}),
-            {file: {name: each.digest() for name, each in self.tensors(file).items()} for file in self.tensor_files},
-            {
+    def digests(self) -> Digests:
+        """Those that this rank sends to the others, computed once: all tensors but pieces are hashed in this thread."""
+        return {
+            "tensors": {
+                file: {
+                    name: each.digest()
+                    for name, each in self.tensors(file).items()
+                    if name not in self.pieces.get(file, ())
+                }
+                for file in self.tensor_files
+            },
+            "parts": {
                 section: {name: checksum_of([part]) for name, part in each.items()}
                 for section, each in self.parts.items()
             },
-            {
-                path: {name: checksum_of([msgpack.packb(value)]) for name, value in _fields(part).items()}
-                for path, part in self.parts.get("progress", {}).items()
-            },
-        )
+        }
 
     def digest(self, written: Mapping[str, Sequence[Any]]) -> str:
         """The digest of what is essential.
@@ -269,9 +228,3 @@ class StagedState:
     def tensors(self, file: str) -> dict[str, StagedTensor]:
         """The tensors of a file, by name; empty if this rank does not have the file."""
         return staged_tensors(self.tensor_files[file]) if file in self.tensor_files else {}
-
-
-def _fields(part: bytes) -> Mapping[str, Any]:
-    """The fields of a node, still encoded."""
-    fields = msgpack.unpackb(part)
-    return fields if isinstance(fields, dict) else {"": fields}

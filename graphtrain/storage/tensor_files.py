@@ -20,10 +20,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from graphtrain.storage.background import largest_first, uncollected
 from graphtrain.storage.encoding import RESERVED, Tensors, UnsaveableError
+from graphtrain.storage.files import checksum_of
 from graphtrain.storage.manifest import is_file_name
-from graphtrain.storage.regular import checksum_of
+from graphtrain.storage.parallel import largest_first, uncollected
 from graphtrain.storage.strides import flat_bytes
 from graphtrain.storage.value_types import TYPES
 

@@ -7,6 +7,7 @@ import datetime
 import functools
 import operator
 import pathlib
+import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
@@ -33,7 +34,7 @@ class ValueType(NamedTuple):
 
     Attributes:
         name: in the format.
-        parts: returns what `make` takes.
+        parts: returns what `make` takes; raises a ValueError for a value that cannot be encoded.
         is_shared: True for objects that can be changed: two references to one are not two equal objects.
         fill: puts what a container contains into it, for that may refer to the container. None: `make` takes all.
     """
@@ -86,11 +87,11 @@ def _sparse(indices: Any, values: Any, shape: Any, is_coalesced: bool, requires_
     return tensor.requires_grad_(requires_grad)
 
 
-@functools.cache
-def has_form(dtype: Any) -> bool:
-    """True for a NumPy type whose values a checkpoint can hold."""
-    described = numpy.lib.format.dtype_to_descr(dtype)
-    return not dtype.hasobject and bool(numpy.lib.format.descr_to_dtype(described) == dtype)
+def _described(dtype: Any) -> Any:
+    description = numpy.lib.format.dtype_to_descr(dtype)
+    if dtype.hasobject or numpy.lib.format.descr_to_dtype(description) != dtype:
+        raise ValueError(f"NumPy values of the type {dtype} cannot be encoded")
+    return description
 
 
 def _dtype(description: Any) -> Any:
@@ -103,11 +104,44 @@ def _dtype(description: Any) -> Any:
 def _array_parts(value: Any) -> Sequence[Any]:
     array = numpy.asarray(value)
     order: Literal["C", "F"] = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
-    return [numpy.lib.format.dtype_to_descr(array.dtype), [*array.shape], array.tobytes(order), order]
+    return [_described(array.dtype), [*array.shape], array.tobytes(order), order]
 
 
 def _array(description: Any, shape: Any, raw: bytes, order: Any) -> Any:
     return numpy.ndarray(tuple(shape), _dtype(description), bytearray(raw), order=order)
+
+
+def _torch_parts(generator: Any) -> Sequence[Any]:
+    if generator.device.type != "cpu":
+        raise ValueError(f"a generator of the device {generator.device} cannot be encoded")
+    return [generator.get_state()]
+
+
+def _in_state(kind: Any, set_state: Any) -> Callable[[Any], Any]:
+    def make(state: Any) -> Any:
+        generator = kind()
+        set_state(generator, state)
+        return generator
+
+    return make
+
+
+def _bit_generator(name: str) -> Any:
+    if name not in ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"):
+        raise ValueError(f"a generator over a {name} cannot be encoded")
+    return getattr(numpy.random, name)()
+
+
+def _numpy_parts(generator: Any) -> Sequence[Any]:
+    name = type(generator.bit_generator).__name__
+    _bit_generator(name)  # one of another type cannot be made again
+    return [name, generator.bit_generator.state]
+
+
+def _generator_of_numpy(name: Any, state: Any) -> numpy.random.Generator:
+    bits = _bit_generator(name)
+    bits.state = state
+    return numpy.random.Generator(bits)
 
 
 _COPIED: Sequence[type] = (
@@ -119,7 +153,7 @@ STANDARD: Mapping[type, ValueType] = {
     **{kind: ValueType(kind.__name__, _as_for_a_copy, kind) for kind in _COPIED},
     complex: ValueType("complex", operator.attrgetter("real", "imag"), complex),
     torch.dtype: ValueType("torch.dtype", lambda value: [str(value).removeprefix("torch.")], DTYPES.__getitem__),
-    numpy.dtype: ValueType("numpy.dtype", lambda value: [numpy.lib.format.dtype_to_descr(value)], _dtype),
+    numpy.dtype: ValueType("numpy.dtype", lambda value: [_described(value)], _dtype),
 }
 _SCALAR = ValueType("scalar", _array_parts, lambda *parts: _array(*parts)[()])
 _ARRAY = ValueType("array", _array_parts, _array, is_shared=True)
@@ -131,6 +165,20 @@ _BY_TYPE: Mapping[type, ValueType] = {
     frozenset: ValueType("frozenset", list, lambda *parts: frozenset(parts)),
     numpy.ndarray: _ARRAY,
     numpy.memmap: _ARRAY,
+    **{
+        kind: ValueType(name, parts, _in_state(kind, set_state), is_shared=True)
+        for kind, name, parts, set_state in (
+            (torch.Generator, "torch.Generator", _torch_parts, torch.Generator.set_state),
+            (random.Random, "random.Random", lambda value: [value.getstate()], random.Random.setstate),
+            (
+                numpy.random.RandomState,
+                "numpy.RandomState",
+                lambda value: [value.get_state(legacy=False)],
+                numpy.random.RandomState.set_state,
+            ),
+        )
+    },
+    numpy.random.Generator: ValueType("numpy.Generator", _numpy_parts, _generator_of_numpy, is_shared=True),
     bytearray: ValueType("bytearray", lambda value: [bytes(value)], bytearray, is_shared=True),
     **{
         kind: ValueType(kind.__name__, parts, make, is_shared=True, fill=fill)

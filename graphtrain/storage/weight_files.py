@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, final
 import safetensors
 import torch
 
+from graphtrain.storage.files import replace_file
 from graphtrain.storage.manifest import Manifest, read_manifest
 from graphtrain.storage.pieces import Piece, PieceFiles
 from graphtrain.storage.rank_files import read_state
-from graphtrain.storage.regular import replace_file
 from graphtrain.storage.state_files import Sections
 from graphtrain.storage.tensor_files import TENSOR_SUFFIX, header_of
 from graphtrain.storage.value_types import TYPES

@@ -19,8 +19,8 @@ from graphtrain.state.generators import capture_random
 from graphtrain.state.objects import MISFITS
 from graphtrain.state.weights import fitting
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
-from graphtrain.storage.named import checkpoint_folder, existing_checkpoint
-from graphtrain.storage.run_directory import noted
+from graphtrain.storage.named import checkpoint_folder
+from graphtrain.storage.run_directory import last_status, noted
 from graphtrain.trainer.live_run import LiveRun
 
 _OTHER_MODEL = "build the model as in the saved run, or name a checkpoint of this run"
@@ -43,7 +43,7 @@ def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> tuple[Checkpoint
             "name one: --run-dir runs/first, in Python Trainer(..., run_dir=...)",
         )
     checkpoint = choose(files, options, run.rank_saves, compiled.state.objects)
-    status = files.last_status() if files is not None and checkpoint is not None else {}
+    status = last_status(files.folder) if files is not None and checkpoint is not None else {}
     run.notices.last.clear()
     run.notices.last.extend(noted(status))  # those of the process before
     session.set_up(checkpoint, holder)
@@ -55,11 +55,11 @@ def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> tuple[Checkpoint
             run.cut_back_to(None)
         note_start(run, None)
         return None, ()
-    is_as_saved, changes = _resume(run, checkpoint, options, status)
+    changes = _resume(run, checkpoint, options, status)
     if _is_over(run, checkpoint) and changes:
         run.unnoted = checkpoint  # what has changed is not trained with, so the directory does not say so
     else:
-        note_start(run, checkpoint, is_as_saved=is_as_saved)
+        note_start(run, checkpoint)
     return checkpoint, changes
 
 
@@ -107,10 +107,8 @@ def go_back(run: LiveRun, request: Return) -> None:
     run.announce()
 
 
-def _resume(
-    run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status: Mapping[str, Any]
-) -> tuple[bool, tuple[str, ...]]:
-    """Resume from a checkpoint; whether the state is bit for bit the saved one, and what has changed.
+def _resume(run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status: Mapping[str, Any]) -> tuple[str, ...]:
+    """Resume from a checkpoint; returns what has changed, in words.
 
     Arguments:
         status: how far the run had trained; empty if unknown.
@@ -136,7 +134,7 @@ def _resume(
     if files is not None and (begins_anew or not is_newest):
         savers = frozenset(session.compiled.saving) if begins_lineage else frozenset()
         run.save(run.requests.sync_policy, askers=savers)
-    return restored.is_as_saved, changes
+    return changes
 
 
 def _is_over(run: LiveRun, checkpoint: Checkpoint) -> bool:
@@ -161,7 +159,7 @@ def _report(
     if files is not None and state.snapshot is not None and environment is not None:
         changed = environment.changed_data(manifest)
         different = setup_changes(files.setup_of(checkpoint), session.setup, state.snapshot, changed)
-    changes, facts = tuple(restored.changes), [restored.aside]
+    changes, facts = tuple(restored.changes), []
     lost, others = [*manifest.unknown, *restored.lost], [*restored.changes]
     if environment is not None:
         by_a_person = environment.changes(manifest)
@@ -187,7 +185,7 @@ def _report(
     return changes
 
 
-def note_start(run: LiveRun, checkpoint: Checkpoint | None, *, is_as_saved: bool = False) -> None:
+def note_start(run: LiveRun, checkpoint: Checkpoint | None) -> None:
     """Record that the run has begun, or resumes from a checkpoint."""
     files, environment, setup = run.files, run.session.environment, run.session.setup
     run.unnoted = None
@@ -200,10 +198,9 @@ def note_start(run: LiveRun, checkpoint: Checkpoint | None, *, is_as_saved: bool
                 "checkpoint": checkpoint.path.name if checkpoint else None,
                 **({"setup": setup} if setup != known else {}),
             },
-            environment.files,
+            environment.difference,
         )
-        if not is_as_saved:
-            run.writer.check()
+        run.writer.check()
     run.announce()
     run.status.write()
 
@@ -250,11 +247,10 @@ def load_weights(run: LiveRun, named: str | Path, sources: Mapping[str, str], on
         CheckpointError: it is damaged.
     """
     world, objects = run.session.world, run.session.compiled.state.objects
-    folder = run.files.checkpoints if run.files is not None else None
-    path = Path(world.lead(lambda: str(checkpoint_folder(named, folder))))
-    if folder is not None and (folder / path.name).is_dir():
+    run_dir, folder = (run.files.folder, run.files.checkpoints) if run.files is not None else (None, Path())
+    path = Path(world.lead(lambda: str(checkpoint_folder(named, run_dir))))
+    if run_dir is not None and (folder / path.name).is_dir():
         path = folder / path.name  # where this rank sees the run directory
-    path = existing_checkpoint(path, folder)
     checkpoint = read_checkpoint(path, rank=world.rank, world_size=world.world_size)
     if checkpoint.manifest.sharded or world.mesh:
         from graphtrain.resume.sharded import assembled  # which few runs need

@@ -390,7 +390,7 @@ class Trainer(RunView):
                 self._one_transition()
                 while not self._run.save(self._run.requests.sync_policy):
                     self._one_transition()
-        return self._run.files.latest[0] if self._run.files.latest is not None else None
+        return self._run.files.latest.path if self._run.files.latest is not None else None
 
     def _one_transition(self) -> None:
         run = self._run

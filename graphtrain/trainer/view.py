@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from graphtrain.data.loaders import is_data
-from graphtrain.errors import CheckpointError, GuardError, NotFiniteError
+from graphtrain.errors import GuardError, NotFiniteError
 from graphtrain.graph import Graph
 from graphtrain.graph.canonical import structural_hash
 from graphtrain.kind.declaration import FROM
@@ -20,7 +20,6 @@ from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.report.recorded import Recorded, html_of
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.report.values import not_finite_since
-from graphtrain.storage.checkpoint import read_manifest
 
 if TYPE_CHECKING:
     from graphtrain.proof.tracing import Explanation
@@ -190,10 +189,7 @@ class RunView(Recorded):
         latest = self._run.files.latest if self._run.files is not None else None
         if latest is None or self._run.life.state != "failed":
             return []
-        try:
-            is_replayed = read_manifest(latest[0]).graph_hash == structural_hash(self.graph)
-        except CheckpointError:
-            return []
+        is_replayed = latest.manifest.graph_hash == structural_hash(self.graph)
         error = self._run.failure
         if isinstance(error, NotFiniteError) and error.samples and "samples" in self.graph.units:
             nodes = self._session.compiled.program.nodes

@@ -1,4 +1,4 @@
-"""Promise 17: ranks train on what one process trains on, in the same windows; and on data of which each has its own.
+"""Promise 17: ranks train on what one process trains on, in the same windows.
 
 What differs between ranks, or cannot be shared, is named.
 """
@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from graphtrain import Graph, Loader, Trainer, node, progress, rank_local
+from graphtrain import Graph, Loader, Trainer, node, progress
 from tests.fake_ranks import FakeRank, outcomes_of, run_ranks
 from tests.world import DATA, SAMPLES, small_fit, world
 
@@ -152,7 +152,7 @@ def test_an_epoch_that_ranks_leave_is_continued_by_others(name: str, tmp_path: P
         assert sorted(sample[0] for each in seen if each[0] == epoch for sample in each[3]) == [*range(SAMPLES)]
 
 
-# ---- data of which each rank has its own
+# ---- what is refused
 
 
 class Unsized:
@@ -163,55 +163,6 @@ class Unsized:
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         return iter(self.batches)
-
-
-class Lying(Unsized):
-    """One more than there are, by its length."""
-
-    def __len__(self) -> int:
-        return len(self.batches) + 1
-
-
-KINDS: dict[str, Callable[[list[torch.Tensor]], Any]] = {"list": list, "unsized": Unsized, "lying": Lying, "once": iter}
-
-
-def own(rank: int, length: int, kind: str = "list") -> Any:
-    return KINDS[kind]([torch.full((1 + rank, 3), float(10 * rank + number)) for number in range(length)])
-
-
-@pytest.mark.first(3)
-@pytest.mark.parametrize("kind", ["list", "unsized", "lying"])
-@pytest.mark.parametrize("lengths", [(5, 3, 4), (2, 2)], ids=str)
-def test_data_of_each_rank_ends_with_the_shortest(lengths: tuple[int, ...], kind: str) -> None:
-    rounds, world_size = min(lengths), len(lengths)
-    of_ranks = run_ranks(
-        world_size, lambda ranks: train(lambda: rank_local(own(ranks.rank, lengths[ranks.rank], kind)), fit(2)), seed=1
-    )
-    for rank, trained in enumerate(of_ranks):
-        assert [batch for *_, batch in trained.seen] == [
-            [[10.0 * rank + number] * 3] * (1 + rank) for _ in range(2) for number in range(rounds)
-        ]
-        assert [number for _, number, *_ in trained.seen] == [
-            number * world_size + rank for _ in range(2) for number in range(rounds)
-        ]
-        progress = trained.progress["next_batch"]
-        assert progress["batches"] == 2 * rounds * world_size
-        assert progress["samples"] == 2 * rounds * sum(range(1, world_size + 1))
-        assert progress["exhausted"] is (kind != "list")
-        assert progress["epoch_length"] == {"list": rounds, "lying": rounds + 1, "unsized": 0}[kind] * world_size
-        assert trained.progress["step"]["steps"] == 2 * -(-rounds // 2)
-        assert trained.weights == of_ranks[0].weights
-
-
-def test_data_of_each_rank_may_be_limited_and_is_plain_in_one_process() -> None:
-    graph = fit().set("next_batch", limit=7)
-    of_ranks = run_ranks(2, lambda ranks: train(lambda: rank_local(own(ranks.rank, 5, "unsized")), graph))
-    assert [len(trained.seen) for trained in of_ranks] == [8, 6], "seven micro-batches an epoch, the last of one rank"
-    batches = own(0, 3)
-    assert rank_local(batches) is batches
-
-
-# ---- what is refused
 
 
 class Unseeded:
@@ -235,10 +186,9 @@ def distributed(rank: int, make: Any) -> Any:
 
 
 OTHER_BATCHES = "train_data gives other batches on rank 1 than on rank 0"
-EMPTY = "`train_data` gave no batch in this epoch on rank 1: it is empty there, or was "
 # What rank 1 of two has -> what is said on both.
 REFUSED: dict[str, tuple[Callable[[int], Any], str]] = {
-    "content": (lambda rank: Unsized(own(rank, 3)), OTHER_BATCHES),
+    "content": (lambda rank: Unsized([torch.full((1, 3), float(10 * rank))] * 3), OTHER_BATCHES),
     "order": (lambda rank: Loader(torch.zeros(4, 3), sampler=[rank, 2, 3]), OTHER_BATCHES),
     "unseeded": (lambda rank: Unseeded(), OTHER_BATCHES),
     "lists": (
@@ -246,13 +196,6 @@ REFUSED: dict[str, tuple[Callable[[int], Any], str]] = {
         "train_data has 3 batches on rank 0, and 2 batches on rank 1",
     ),
     "length": (lambda rank: [torch.zeros(1, 3)] * (3 + rank), "the length of `train_data`: 3 on rank 0; 4 on rank 1"),
-    "kind": (
-        lambda rank: rank_local(own(0, 1)) if rank else own(0, 1),
-        "in whether `train_data` is rank_local: False on rank 0; True on rank 1",
-    ),
-    "none": (lambda rank: rank_local(own(rank, 2 - 2 * rank)), EMPTY),
-    "none, unsized": (lambda rank: rank_local(own(rank, 2 - 2 * rank, "unsized")), EMPTY),
-    "none in the second epoch": (lambda rank: rank_local(own(rank, 3, "once" if rank else "list")), EMPTY),
     "a sampler of ranks": (lambda rank: distributed(rank, DataLoader), "train_data has a DistributedSampler"),
     "a sampler in a Loader": (lambda rank: distributed(rank, Loader), "train_data has a DistributedSampler"),
     "no batch at all": (lambda rank: Loader([]), "ended without a batch"),
@@ -264,12 +207,6 @@ def test_data_that_ranks_cannot_train_on_is_named(name: str) -> None:
     made, message = REFUSED[name]
     for outcome in outcomes_of(2, lambda ranks: train(lambda: made(ranks.rank), fit())):
         assert isinstance(outcome, Exception) and message in str(outcome), outcome
-
-
-def test_a_fraction_of_an_epoch_of_such_data_is_not_known() -> None:
-    graph = fit().set("log", every="0.5 epochs")
-    for outcome in outcomes_of(2, lambda ranks: train(lambda: rank_local(own(ranks.rank, 5)), graph)):
-        assert "has no length, so a fraction of an epoch cannot be counted" in str(outcome)
 
 
 # ---- what is reported

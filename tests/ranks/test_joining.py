@@ -14,7 +14,7 @@ from torch.distributed import TCPStore
 
 from graphtrain import CheckpointError, DataError, UsageError
 from graphtrain.errors import RankFailedError, RanksDivergedError
-from graphtrain.program import agreement
+from graphtrain.program.agreement import error_as_plain, error_of_plain
 from graphtrain.program.resources import resolve_device
 from graphtrain.ranks import (
     Failure,
@@ -102,7 +102,7 @@ def test_a_rank_alone_leaves_nobody() -> None:
 
 @pytest.mark.parametrize("kind", [UsageError, DataError, CheckpointError])
 def test_an_error_of_the_leading_rank_has_its_type_on_all_ranks(kind: Any) -> None:
-    error: Any = agreement._raised(agreement._named(kind("what happened", "what to do")))
+    error: Any = error_of_plain(error_as_plain(kind("what happened", "what to do")))
     assert (type(error), error.message, error.hint) == (kind, "what happened", "what to do")
 
 

@@ -14,7 +14,6 @@ import pytest
 from graphtrain import UsageError
 from graphtrain.alive import is_alive
 from graphtrain.command import training
-from graphtrain.data.loaders import RankLocal
 from graphtrain.ranks import launcher
 from graphtrain.ranks.launcher import launch, launched
 
@@ -193,5 +192,5 @@ def test_a_stop_with_restarts_left_is_no_failure_to_torchrun(monkeypatch: pytest
 def test_more_processes_than_micro_batches_are_refused() -> None:
     with pytest.raises(UsageError, match="has 3 micro-batches, and there are 4 processes: 1 of them would never get"):
         training.refuse_idle_ranks([1, 2, 3], 4)
-    for data in ([1, 2, 3, 4], [], iter([1]), RankLocal([1]), {"a": [1], "b": [2]}, None):
+    for data in ([1, 2, 3, 4], [], iter([1]), {"a": [1], "b": [2]}, None):
         training.refuse_idle_ranks(data, 4)

@@ -6,7 +6,6 @@ import hashlib
 import io
 import os
 import struct
-import threading
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -20,12 +19,12 @@ import torch
 
 from graphtrain import CheckpointError
 from graphtrain.storage import rank_files, tensor_files
-from graphtrain.storage.background import Background, largest_first
 from graphtrain.storage.checkpoint import new_folder, read_checkpoint, write_manifest
 from graphtrain.storage.encoding import Tensors, UnsaveableError
+from graphtrain.storage.files import checksum_of, replace_file, write_pieces
 from graphtrain.storage.manifest import Manifest
-from graphtrain.storage.rank_files import Slim, manifest_of, write_file, write_files
-from graphtrain.storage.regular import checksum_of, replace_file, temporary_name, write_pieces
+from graphtrain.storage.parallel import largest_first
+from graphtrain.storage.rank_files import manifest_of, write_file, write_files
 from graphtrain.storage.sharing import EqualParts
 from graphtrain.storage.state_files import StagedState, local_of, state_digest
 from graphtrain.storage.tensor_files import Layout, StagingBuffers, read_tensors, stage
@@ -54,18 +53,21 @@ def state_of(rank: int) -> State:
     }
 
 
-def save(path: Path, count: int = 3, slim: Slim | None = None) -> Manifest:
+def save(path: Path, count: int = 3) -> Manifest:
     """Write a checkpoint as so many ranks do; the facts of each have its number."""
     states = [StagedState(state_of(rank), {}, StagingBuffers()) for rank in range(count)]
-    summaries = [state.summary for state in states]
-    common = EqualParts.of(states[0], summaries)
+    common = EqualParts.of([state.digests for state in states])
 
     with new_folder(path, Event()) as folder:
         reports = [
-            {"files": write_files(folder, rank, each, common, slim), "own": {"unknown": [f"of {rank}"]}}
+            {
+                "files": write_files(folder, rank, each, common),
+                "digest": each.digest({}),
+                "own": {"unknown": [f"of {rank}"]},
+            }
             for rank, each in enumerate(states)
         ]
-        manifest = manifest_of(Manifest(**FACTS), states[0], common, summaries, reports, slim)
+        manifest = manifest_of(Manifest(**FACTS), states[0], common, reports)
         write_manifest(folder, manifest)
     return manifest
 
@@ -74,7 +76,6 @@ def test_what_is_in_which_file(tmp_path: Path) -> None:
     """What is the same is written by rank 0."""
     folder = tmp_path / "000001-step-1"
     manifest = save(folder)
-    assert manifest.tensors == {}, "each is in the file of its resource"
     own = [f"rank.{rank:05d}.{suffix}" for rank in range(3) for suffix in ("safetensors", "msgpack")]
     shared = ["state.msgpack", "model.safetensors", "rank.safetensors", "slots.safetensors"]
     written = {path.name for path in folder.iterdir()} - {"manifest.msgpack"}
@@ -100,11 +101,10 @@ def test_what_is_in_which_file(tmp_path: Path) -> None:
         assert (size, checksum) == (len(data), checksum_of([data]))
 
 
-@pytest.mark.parametrize("slim", [None, Slim({"model": ["bias", "mean"], "rank": ["w"]})], ids=["whole", "slim"])
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_every_rank_reads_its_own_state(count: int, slim: Slim | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [2, 3])
+def test_every_rank_reads_its_own_state(count: int, tmp_path: Path) -> None:
     path = tmp_path / "000001-step-1"
-    manifest = save(path, count, slim)
+    manifest = save(path, count)
     for rank in range(count):
         read = read_checkpoint(path, rank=rank)
         assert_same(read.sections, state_of(rank))
@@ -116,7 +116,6 @@ def test_every_rank_reads_its_own_state(count: int, slim: Slim | None, tmp_path:
         assert read.digest == manifest.digests[rank]
         assert read.manifest.unknown == [f"of {rank}"]
     assert_same(read_checkpoint(path, rank=count, world_size=count).sections, state_of(0))
-    assert any(name.startswith("model.frozen.") for name in manifest.files) is (slim is not None)
 
 
 OF_RANKS = ("metrics", "progress", "slots")
@@ -148,8 +147,8 @@ def test_a_tensor_that_a_file_lacks_and_a_file_that_is_not_listed_are_named(tmp_
     path = tmp_path / "000001-step-1"
     manifest = save(path)
     for missing, message in (
-        ("state.msgpack", "the manifest lists no file `state.msgpack`"),
-        ("model.safetensors", "state.msgpack: resources/model: "),
+        ("state.msgpack", "state.msgpack: 'state.msgpack'"),
+        ("model.safetensors", "state.msgpack: not a valid encoding: KeyError: "),
     ):
         files = {name: entry for name, entry in manifest.files.items() if name != missing}
         with pytest.raises(CheckpointError) as refused:
@@ -161,9 +160,9 @@ def test_a_file_is_written_in_pieces_and_flushed(tmp_path: Path, monkeypatch: py
     flushed: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: flushed.append(os.fstat(descriptor).st_size))
     pieces = [bytes(range(256)) * 5000, b"", memoryview(b"end")]
-    size, checksum = write_file(tmp_path / "file", pieces)
+    write_file(tmp_path / "file", pieces)
     data = (tmp_path / "file").read_bytes()
-    assert data == b"".join(pieces) and (size, checksum) == (len(data), checksum_of([data]))
+    assert data == b"".join(pieces)
     assert flushed == [len(data)]
     with pytest.raises(FileExistsError):
         write_file(tmp_path / "file", pieces)
@@ -262,12 +261,12 @@ def test_what_is_local_is_saved_and_is_not_in_the_digest(tmp_path: Path) -> None
     sections: State = {**BASE, **rest, "progress": progress}
     essential: State = {**sections, "progress": {"source": {"fired": {"steps": 1}}}, "metrics": {}}
     staged = StagedState(essential, local_of(sections, essential), StagingBuffers())
-    assert staged.digest({}) == staged.summary.digest == state_digest(essential) != state_digest(sections)
+    assert staged.digest({}) == state_digest(essential) != state_digest(sections)
     path = tmp_path / "000001-step-1"
     common = EqualParts()
     with new_folder(path, Event()) as folder:
-        report = {"files": write_files(folder, 0, staged, common)}
-        manifest = manifest_of(Manifest(**FACTS), staged, common, [], [report])
+        files = write_files(folder, 0, staged, common)
+        manifest = manifest_of(Manifest(**FACTS), staged, common, [{"files": files, "digest": staged.digest(files)}])
         write_manifest(folder, manifest)
     assert manifest.digest == staged.digest({}) and "local.safetensors" in manifest.files
     assert_same(read_checkpoint(path).sections, sections)
@@ -312,7 +311,7 @@ def test_a_file_without_a_header_is_refused(data: bytes, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("flush", [False, True])
 def test_a_file_is_replaced_as_a_whole(flush: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if a process of the same number has left its temporary file, and through no link."""
+    """And through no link."""
     path, flushed = tmp_path / "file", []
 
     def fsync(descriptor: int) -> None:
@@ -322,7 +321,6 @@ def test_a_file_is_replaced_as_a_whole(flush: bool, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(os, "fsync", fsync)
     (tmp_path / "other").write_bytes(b"other")
     path.symlink_to("other")
-    temporary_name(path).write_bytes(b"left behind, and longer")
     replace_file(path, b"new", flush=flush)
     assert path.read_bytes() == b"new" and not path.is_symlink() and (tmp_path / "other").read_bytes() == b"other"
     assert sorted(tmp_path.iterdir()) == [path, tmp_path / "other"]
@@ -353,35 +351,12 @@ def test_what_is_large_is_written_in_as_many_calls_as_the_system_wants() -> None
     assert b"".join(taken) == data + data
 
 
-# ---- threads that write
+# ---- threads that read
 
 
-def test_what_a_job_raises_is_raised_and_no_further_ones_are_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1})
-    begun = []
-    both = threading.Barrier(2)
-
+def test_what_a_job_raises_is_raised() -> None:
     def fails(name: str) -> None:
-        begun.append(name)
-        both.wait(10)
         raise IndexError(name)
 
     with pytest.raises(IndexError):
         largest_first({str(number): 1 << 20 for number in range(9)}, fails)
-    assert sorted(begun) == ["0", "1"]
-
-
-def test_a_job_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
-    begins, told = threading.Event(), threading.Event()
-
-    def fails() -> None:
-        begins.wait(60)
-        raise KeyError("a")
-
-    job = Background(fails, told.set)
-    assert job._thread.daemon, "the end of the process does not wait for it"
-    assert not job.is_over and not told.is_set()
-    begins.set()
-    with pytest.raises(KeyError):
-        job.result()
-    assert job.is_over and told.wait(60)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import runpy
@@ -201,10 +200,3 @@ def test_a_status_that_cannot_be_read_is_reported(make: Callable[[Path], Any], s
     make(run_dir / "status.json")
     with pytest.raises(GraphtrainError, match=said):
         Run(run_dir).status  # noqa: B018 - it is read here
-
-
-@pytest.mark.parametrize("content", ["of somebody", "[]", '{"metric": "loss"}', json.dumps({"checkpoints": 3})])
-def test_a_ranking_that_cannot_be_read_ranks_nothing(content: str, run_dir: Path) -> None:
-    (run_dir / "best.json").write_text(content)
-    with pytest.raises(UsageError, match="none was ranked by a metric"):
-        saving().trainer(run_dir).load("best")

@@ -233,8 +233,8 @@ UNSAVEABLE: dict[str, tuple[Callable[[], Any], str, str]] = {
     "object with state": (Keeping, "Keeping cannot be encoded", "save `value.state_dict()`"),
     "function": (lambda: len, "a builtins.builtin_function_or_method cannot be encoded", "save numbers"),
     "class": (lambda: Mine, "a builtins.type cannot be encoded", "save numbers"),
-    "array of objects": (lambda: numpy.array([Mine()]), "a numpy.ndarray (object) cannot be encoded", "save numbers"),
-    "masked array": (lambda: numpy.ma.masked_array([1], [True]), "MaskedArray (int64) cannot be encoded", "save"),
+    "array of objects": (lambda: numpy.array([Mine()]), "NumPy values of the type object cannot be encoded", ""),
+    "masked array": (lambda: numpy.ma.masked_array([1], [True]), "MaskedArray cannot be encoded", "save numbers"),
     "part of a graph": (lambda: torch.ones(2, requires_grad=True) * 2, "part of an autograd graph", "tensor.detach()"),
     "a tensor of a class": (
         lambda: torch.ones(2).as_subclass(Image), "Image (torch.strided) cannot be encoded", "save a plain tensor",

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import errno
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import safetensors.torch
 import torch
-from torch.utils.data import DataLoader
 
-from graphtrain import CheckpointError, DataError, Graph, GraphtrainError, Loader, Outcome, Trainer, rank_local
+from graphtrain import CheckpointError, Graph, GraphtrainError, Loader, Outcome, Trainer
 from graphtrain.program.bind import Program
 from graphtrain.ranks import Ranks, current_ranks, using_ranks
 from graphtrain.resume import rank_resume, rank_saves
@@ -256,12 +255,14 @@ def set_field(path: str, name: str) -> Callable[[Trainer], object]:
 # what one rank does, and what is said of it
 DIFFERENT: dict[str, tuple[Callable[[Trainer], object], str]] = {
     "weights": (
-        lambda trainer: trainer.resources["model"][0].bias.data.add_(1.0), "the tensor `0.bias` of `model` differs",
+        lambda trainer: trainer.resources["model"][0].bias.data.add_(1.0),
+        "ranks differ in the tensor `0.bias` of `model`: ",
     ),
-    "progress": (set_field("step", "steps"), "`step.steps` differs between rank 0 and rank 1"),
+    "progress": (set_field("step", "steps"), "ranks differ in `step` of the section `progress`: "),
     "what may differ": (set_field("log", "runs"), ""),
     "settings": (
-        lambda trainer: trainer.resources["optimizer"].param_groups[0].update(lr=0.5), "`optimizer` differs",
+        lambda trainer: trainer.resources["optimizer"].param_groups[0].update(lr=0.5),
+        "ranks differ in `optimizer` of the section `resources`: ",
     ),
 }  # fmt: skip
 
@@ -329,45 +330,24 @@ def test_a_checkpoint_of_which_one_rank_cannot_read_its_piece_is_skipped_by_all(
     assert any("skipped a damaged checkpoint" in line for line in ends[0].lines)
 
 
-# ---- data of which each rank has its own, and data whose loading leaves traces
-
-LENGTHS = (5, 3, 4)
+# ---- data whose loading leaves traces
 
 
 class Counting(torch.utils.data.Dataset[Any]):
     """Samples that depend on how many of them were loaded before, in this process."""
 
-    def __init__(self, first: int, length: int) -> None:
-        self.first, self.length, self.loaded = first, length, 0
+    def __init__(self, length: int) -> None:
+        self.length, self.loaded = length, 0
 
     def __len__(self) -> int:
         return self.length
 
     def __getitem__(self, index: int) -> torch.Tensor:
         self.loaded += 1
-        return torch.tensor([self.first + index, self.loaded, torch.rand(()).item()])
+        return torch.tensor([index, self.loaded, torch.rand(()).item()])
 
 
-class Drawn:
-    """An iterable that shuffles lazily."""
-
-    def __init__(self, first: int, length: int) -> None:
-        self.first, self.length = first, length
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        for number in range(self.length):
-            yield torch.tensor([[self.first + number, 0.0, torch.rand(()).item()]])
-
-
-OWN: dict[str, Callable[[int], Any]] = {
-    "iterable": lambda rank: rank_local(Drawn(100 * rank, LENGTHS[rank])),
-    "loader": lambda rank: rank_local(Loader(Counting(100 * rank, 2 * LENGTHS[rank]), batch_size=2, shuffle=True)),
-    "shared loader": lambda rank: Loader(Counting(0, 13), batch_size=2, shuffle=True),
-    "DataLoader": lambda rank: rank_local(DataLoader(Counting(100 * rank, 2 * LENGTHS[rank]), 2, shuffle=True)),
-}
-
-
-def run_on_own(kind: str, world_size: int, run_dir: Path | None, advance: int = 0) -> list[Any]:
+def run_on_traces(world_size: int, run_dir: Path | None, advance: int = 0) -> list[Any]:
     """What every rank has seen, the digest that it ends with, and what it has said."""
 
     def program(ranks: Ranks) -> tuple[Any, Any, Any]:
@@ -391,7 +371,7 @@ def run_on_own(kind: str, world_size: int, run_dir: Path | None, advance: int = 
             not_state=["training_step<seen>"],
             model=model,
             optimizer=torch.optim.SGD(model.parameters(), lr=1e-3),
-            train_data=OWN[kind](rank),
+            train_data=Loader(Counting(13), batch_size=2, shuffle=True),
             training_step=training_step,
         )
         if advance:
@@ -407,26 +387,14 @@ def run_on_own(kind: str, world_size: int, run_dir: Path | None, advance: int = 
         return [program(Ranks())]
 
 
-@pytest.mark.second(2)
 @pytest.mark.first(1)
-@pytest.mark.parametrize(("kind", "cut"), [("iterable", 5), ("loader", 9), ("shared loader", 14), ("DataLoader", 33)])
-def test_each_rank_continues_in_its_own_data(kind: str, cut: int, tmp_path: Path) -> None:
-    whole = run_on_own(kind, 3, None)
-    begun, resumed = run_on_own(kind, 3, tmp_path, cut), run_on_own(kind, 3, tmp_path)
+def test_each_rank_continues_with_the_traces_of_its_own_loading(tmp_path: Path) -> None:
+    whole = run_on_traces(3, None)
+    begun, resumed = run_on_traces(3, tmp_path, 14), run_on_traces(3, tmp_path)
     for rank in range(3):
         assert begun[rank][0] + resumed[rank][0] == whole[rank][0], rank
         assert resumed[rank][1] == whole[rank][1], rank
     assert not [line for line in resumed[0][2] if "not exact" in line]
-
-
-@pytest.mark.first(1)
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_others_cannot_continue_in_it(world_size: int, tmp_path: Path) -> None:
-    run_on_own("loader", 3, tmp_path, BETWEEN)
-    with pytest.raises(DataError) as raised:
-        run_on_own("loader", world_size, tmp_path)
-    assert raised.value.message.startswith("the data that the run has read was rank_local, on 3 ranks, and is")
-    assert "resume with 3 processes" in str(raised.value)
 
 
 # ---- processes, over gloo

@@ -117,7 +117,6 @@ EDITS: dict[str, Callable[[Graph, random.Random], Graph]] = {
     "minutes": lambda graph, choose: graph.set("checkpoint", every=["2 epochs", "10 minutes"]),
     "keep": lambda graph, choose: graph.set("checkpoint", keep=choose.randint(1, 3)),
     "best": lambda graph, choose: graph.set("checkpoint", best="val/loss", keep_best=choose.randint(1, 2)),
-    "slim": lambda graph, choose: graph.set("checkpoint", slim=True),
     "finish": lambda graph, choose: graph.set("finish", after=choose.choice(ENDS)),
     "batches": lambda graph, choose: graph.set("next_batch", limit=choose.randint(2, 9)),
     "jitter": lambda graph, choose: graph.insert("jitter", Jitter, after="zero_grad"),

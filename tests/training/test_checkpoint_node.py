@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import math
 import os
 from collections.abc import Callable
@@ -16,6 +15,8 @@ import torch
 from torch import nn
 
 from graphtrain import Graph, GraphtrainError, Outcome, Run, Trainer, UsageError, checkpoint_folder, node
+from graphtrain.storage.named import lineage_in
+from graphtrain.storage.retention import rankings_of
 from tests.world import World, assert_exact, rows_of, small_fit, world
 
 # Four validations in each of two epochs; the losses that rank first or second so far: all but 6, 7, 8 and the last.
@@ -73,10 +74,10 @@ def steps(run_dir: Path) -> list[int]:
 
 
 def ranking(run_dir: Path, node_name: str = "") -> list[tuple[int, float]]:
-    """Step and value of the best, the best first, by `best.json`."""
-    table = json.loads((run_dir / "best.json").read_text())
-    entries = (table["others"][node_name] if node_name else table)["checkpoints"]
-    return [(step_of(entry["checkpoint"]), entry["value"]) for entry in entries]
+    """Step and value of the best, the best first."""
+    rankings = rankings_of([*lineage_in(run_dir)])
+    ranking = rankings[node_name] if node_name else next(iter(rankings.values()))
+    return [(step_of(name), value) for name, value in ranking.values.items()]
 
 
 @pytest.mark.first(3)
@@ -110,9 +111,8 @@ def test_the_best_stay_and_are_named(graph: Callable[..., Graph], mode: str, tmp
     run(tmp_path, graph(keep_best=2, mode=mode))
     assert ranking(tmp_path) == [(10, 3.0), (14, 3.5)]
     assert steps(tmp_path) == [10, 14, 16]
-    table = json.loads((tmp_path / "best.json").read_text())
-    assert (table["metric"], table["mode"]) == ("val/loss", "min")
-    assert Run(tmp_path).status["best"] == {"metric": "val/loss", **table["checkpoints"][0]}
+    best = Run(tmp_path).status["best"]
+    assert (best["metric"], best["value"], step_of(best["checkpoint"])) == ("val/loss", 3.0, 10)
 
 
 @pytest.mark.full
@@ -132,41 +132,6 @@ def test_what_is_ranked_is_exact_through_cuts(graph: Callable[..., Graph], every
     whole = assert_exact(it, tmp_path, at=4)
     for cut in tmp_path.glob("cut-*"):
         assert (ranking(cut), rows_of(cut)) == (ranking(tmp_path / "whole"), whole.metrics)
-
-
-FILES: dict[str, Any] = {
-    "torn": '{"metric": "val/loss", "mode": "min", "checkpo',
-    "checkpoints that are gone": {"000009-step-9": 0.1, "../secret": 0.2, "": 0.3},
-    "no numbers": {"000001-step-2": "0.1", "000002-step-4": True, "000003-step-4": None},
-    "no finite numbers": {"000001-step-2": math.nan, "000002-step-4": 10**400},
-    "missing": None,
-    "no table": "[1]",
-    "no entries": '{"metric": "val/loss", "mode": "min", "checkpoints": 3}',
-    "nested too deep": "[" * 100_000,
-    "no utf-8": b"\xff\xfe",
-    "too large": " " * (2 << 20),
-}
-
-
-@pytest.mark.second(3)
-@pytest.mark.full
-@pytest.mark.parametrize("name", FILES)
-def test_a_resume_trusts_the_ranking_as_far_as_it_can(name: str, tmp_path: Path) -> None:
-    """Values that the checkpoints hold themselves are known without it."""
-    content, file = FILES[name], tmp_path / "best.json"
-    run(tmp_path, ranked(keep_best=2), until="5 batches")
-    assert ranking(tmp_path) == [(2, 5.0), (4, 6.0)]
-    file.unlink()
-    if isinstance(content, dict):
-        entries = [{"checkpoint": checkpoint, "value": value} for checkpoint, value in content.items()]
-        content = json.dumps({"metric": "val/loss", "mode": "min", "checkpoints": [*entries, 7, {}]})
-    if content is not None:
-        file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    resumed = validated(ranked(keep_best=2)).trainer(tmp_path)
-    resumed.advance(0)
-    assert Run(tmp_path).status["best"]["value"] == 5.0
-    resumed.run()
-    assert ranking(tmp_path) == [(10, 3.0), (14, 3.5)]
 
 
 @pytest.mark.full

@@ -20,7 +20,7 @@ from torch.utils.data import (
     get_worker_info,
 )
 
-from graphtrain import DataError, GraphError, Loader, PlannedRun, Trainer, rank_local
+from graphtrain import DataError, GraphError, Loader, PlannedRun, Trainer
 from tests.fake_ranks import run_ranks
 from tests.world import Resources, World, assert_as_by_hand, assert_exact, seed_generators, small_fit, world
 
@@ -396,14 +396,6 @@ REFUSED: dict[str, tuple[Callable[[], World], str]] = {
 def test_data_that_cannot_be_read_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises((DataError, GraphError), match=REFUSED[name][1]):
         REFUSED[name][0]().trainer(tmp_path if name == "own position" else None).run()
-
-
-def test_rank_local_loaders_are_refused() -> None:
-    def program(ranks: Any) -> None:
-        with pytest.raises(DataError, match="rank_local data is read as one loader, and these are several: a, b"):
-            fed(lambda: {"a": rank_local(ONE), "b": ONE}).trainer().run()
-
-    run_ranks(2, program)
 
 
 # ---- cuts and ranks

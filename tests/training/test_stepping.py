@@ -103,7 +103,7 @@ def holding(maker: Any) -> Graph:
 
 
 @pytest.mark.parametrize(
-    ("maker", "reason"), [(make_thing, "a builtins.object cannot be encoded"), (open_thing, "declared transient")]
+    ("maker", "reason"), [(make_thing, "slots['thing'] cannot be saved"), (open_thing, "declared transient")]
 )
 def test_where_nothing_can_be_saved(maker: Any, reason: str, tmp_path: Path) -> None:
     """A breakpoint stops there all the same; a save moves on to the next point."""
@@ -114,7 +114,7 @@ def test_where_nothing_can_be_saved(maker: Any, reason: str, tmp_path: Path) -> 
     (line,) = [line for line in said if "save point" in line]
     assert line.startswith("`use` is not a save point (alive: ") and line.endswith("; nothing is saved here")
     assert trainer.save() is not None and trainer.position == "accumulate"
-    assert said[-1].endswith("; training on to the next one") and f"`thing` cannot be saved ({reason})" in said[-1]
+    assert said[-1].endswith("; training on to the next one") and reason in said[-1]
     assert ("use" in trainer.save_points()) == (maker is make_thing) and "accumulate" in trainer.save_points()
     assert trainer.run() is Outcome.FINISHED
 

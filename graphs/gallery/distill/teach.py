@@ -17,7 +17,7 @@ class Teach:
     """Call ``teacher_step(teacher, batch)`` without gradients; the training step can take its `teacher_output`.
 
     The teacher is in evaluation mode, without dropout and with fixed batch-normalization statistics, and its parameters
-    do not require gradients. It is saved like any resource; with `checkpoint.slim` its weights are written only once,
+    do not require gradients. It is saved like any resource; its weights do not change, so they are written only once,
     and with ``not_state="teacher"`` never.
 
     Source: Hinton, Vinyals and Dean, "Distilling the knowledge in a neural network", 2014.

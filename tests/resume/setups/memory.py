@@ -53,7 +53,7 @@ def weak_set_that_grows() -> dict[str, Any]:
     return stepped(update)
 
 
-@row()
+@row("SeedSequence that has changed")
 def seeds_that_spawn() -> dict[str, Any]:
     seeds = numpy.random.SeedSequence(3)
     parent = numpy.random.default_rng(4)

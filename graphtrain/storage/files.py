@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 import io
+import itertools
 import os
-import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,8 +16,8 @@ import xxhash
 from graphtrain.errors import CheckpointError, GraphtrainError
 
 _PIECE = 1 << 20  # bytes in a read, hashed while they are in the cache, and in a write: of 4 MB, 1.1 to 5 times as long
-# What interrupted processes leave behind, with their process ids.
-_TEMPORARY = re.compile(r"\.(probe|\d+-step-.+|.+\.(jsonl?|diff|txt|toml))\.\d+(\.\d+)?\.tmp")
+_TEMPORARY = ".graphtrain.tmp"  # the end of the names of what interrupted processes leave behind
+_NUMBERS = itertools.count(1)
 
 
 @contextmanager
@@ -54,14 +54,13 @@ def checksum_of_file(path: Path) -> str:
 # ---- writing
 
 
-def temporary_name(path: Path, number: int | None = None) -> Path:
-    """The name, in the same folder, under which this process writes or removes a path.
+def temporary_name(path: Path) -> Path:
+    """A name in the same folder, another one at each call, under which this process writes or removes a path.
 
-    >>> temporary_name(Path("r/status.json")).name == f".status.json.{os.getpid()}.tmp"
+    >>> temporary_name(Path("r/status.json")).name.startswith(f".status.json.{os.getpid()}.")
     True
     """
-    numbers = f"{os.getpid()}" if number is None else f"{os.getpid()}.{number}"
-    return path.with_name(f".{path.name}.{numbers}.tmp")
+    return path.with_name(f".{path.name}.{os.getpid()}.{next(_NUMBERS)}{_TEMPORARY}")
 
 
 def write_pieces(file: io.FileIO, pieces: Iterable[bytes | memoryview]) -> int:
@@ -87,8 +86,7 @@ def replace_file(path: Path, content: bytes | Iterable[bytes | memoryview], *, f
     """
     temporary = temporary_name(path)
     try:
-        temporary.unlink(missing_ok=True)  # left by a process that had the same id
-        with temporary.open("xb", buffering=0) as file:
+        with temporary.open("wb", buffering=0) as file:
             write_pieces(file, [content] if isinstance(content, bytes) else content)
             if flush:
                 os.fsync(file.fileno())
@@ -106,7 +104,6 @@ def write_output(path: Path, content: bytes) -> None:
 
 def remove_leftovers(folder: Path) -> None:
     """Remove the temporary files and folders of interrupted processes, and no others."""
-    for path in folder.iterdir() if folder.is_dir() else ():
-        if _TEMPORARY.fullmatch(path.name):
-            with suppress(OSError):
-                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    for path in folder.glob(f".*{_TEMPORARY}"):
+        with suppress(OSError):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
