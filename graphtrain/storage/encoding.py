@@ -156,19 +156,9 @@ class Encoder:
     keeps_order, refuses_graphs = False, True
 
     def __init__(self) -> None:
-        self._part, self._start = "", 0
+        self._part, self._start = "", 0  # the part that is encoded, in which objects are numbered from 0
         self._numbers: dict[int, tuple[str, int]] = {}  # identity -> part, and number there
         self._kept: list[Any] = []  # since an `id` can be reused
-
-    def begin(self, part: str) -> None:
-        """Begin a part of this name, in which objects are numbered from 0."""
-        self._part, self._start = part, len(self._kept)
-
-    def forget(self) -> None:
-        """Forget the objects of the current part."""
-        for value in self._kept[self._start :]:
-            del self._numbers[id(value)]
-        del self._kept[self._start :]
 
     def add(self, value: Any) -> None:
         """Number an object: after what it is made of, and before what is put into it, as the decoder counts."""
