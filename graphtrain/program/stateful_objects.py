@@ -12,7 +12,7 @@ import torch
 
 from graphtrain.data.loaders import by_name, is_data
 from graphtrain.data.samplers import held_generators
-from graphtrain.data.source import keeps_position, parts_beside_position
+from graphtrain.data.source import keeps_position
 from graphtrain.data.state import DataState
 from graphtrain.errors import UsageError
 from graphtrain.names import suggestion
@@ -115,10 +115,6 @@ class StatefulObjects:
             implementation = node.kind.implementation
             if is_users(implementation.__module__):
                 roots[f"kind {node.kind.name}"] = implementation
-        for name in covered:
-            parts = {f"{name}.{part}": value for part, value in parts_beside_position(roots[name]).items()}
-            roots |= parts
-            data += parts
         elsewhere = {id(run), *(id(generator) for name in data for generator in held_generators(roots[name]))}
         snapshot = StateSnapshot(roots, data, covered, elsewhere, left_out)
         places = list(snapshot.places()) if left_out else []

@@ -30,10 +30,9 @@ _SECONDS = 10  # timeout of git: a repository may be on a disk that does not ans
 
 @dataclass(frozen=True)
 class RunEnvironment:
-    """Code, data, versions and threads of this process, as plain data.
+    """Code, data, versions and threads of this process, as plain data for a manifest and for the list of starts.
 
     Attributes:
-        difference: what is not committed of the code, as `git diff HEAD` shows it.
         origin: the code, as `provenance` returns it.
         data: name -> fingerprint.
         environment: library versions, machine, threads, numeric flags and the seed.
@@ -41,7 +40,6 @@ class RunEnvironment:
             were `given`, ...
     """
 
-    difference: str
     origin: Mapping[str, Any]
     data: Mapping[str, Any]
     environment: Mapping[str, Any]
@@ -52,10 +50,6 @@ class RunEnvironment:
         others = {name: value for name, value in resources.items() if former.get(name) is not value}
         kept = {name: facts for name, facts in self.data.items() if name.partition(".")[0] not in others}
         return replace(self, data={**kept, **_fingerprints(others)})
-
-    def as_plain(self) -> dict[str, Any]:
-        """What a manifest and the list of starts have of it."""
-        return {name: value for name, value in vars(self).items() if name != "difference"}
 
     def changes(self, saved: Manifest) -> list[str]:
         """What the user has changed since a manifest was written, in words: code, arguments, data and the seed."""
@@ -122,8 +116,8 @@ def run_environment(
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "torch.compile": quoted(compiled, 3) if compiled else "nothing",
     }
-    origin, difference = provenance(Path(about["script"]) if about.get("script") else None)
-    return RunEnvironment(difference, origin, _fingerprints(resources), environment, about)
+    origin = provenance(Path(about["script"]) if about.get("script") else None)
+    return RunEnvironment(origin, _fingerprints(resources), environment, about)
 
 
 def _fingerprints(resources: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,7 +134,7 @@ def _argument_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[
 # ---- the code
 
 
-def provenance(script: Path | None = None) -> tuple[dict[str, Any], str]:
+def provenance(script: Path | None = None) -> dict[str, Any]:
     """The provenance of the loaded modules that belong to a script's project: its repository, or its folder.
 
     Arguments:
@@ -148,7 +142,7 @@ def provenance(script: Path | None = None) -> tuple[dict[str, Any], str]:
 
     Returns:
         ``code``, file relative to the folder of the script -> the beginning of its hash; ``script``, the file that is
-        the program; ``revision``, the git commit. And what is not committed, as `git diff HEAD` shows it.
+        the program; ``revision``, the git commit.
     """
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     if script is None and main is not None and Path(main).is_file():
@@ -156,15 +150,14 @@ def provenance(script: Path | None = None) -> tuple[dict[str, Any], str]:
     try:
         folder = script.resolve().parent if script is not None else Path.cwd().resolve()
     except FileNotFoundError:  # the current folder is gone, so relative paths are unknown
-        return {}, ""
+        return {}
     top = _git(folder, "rev-parse", "--show-toplevel").rstrip("\n")
     # Relative to the script, so that a copy of the project has the same names, in a repository or not.
     files = sorted(_loaded_files(Path(top or folder), script))
     code = {os.path.relpath(file, folder): hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in files}
     name = script.resolve().name if script is not None else ""
-    difference = _git(folder, "diff", "--no-ext-diff", "--no-color", "HEAD") if top else ""
     revision = _git(folder, "rev-parse", "HEAD").strip() if top else ""
-    return {"code": code, "script": name if name in code else "", "revision": revision}, difference
+    return {"code": code, "script": name if name in code else "", "revision": revision}
 
 
 def _code_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

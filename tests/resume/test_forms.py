@@ -211,7 +211,7 @@ def test_the_state_of_a_generator_that_does_not_exist_any_more_is_named(tmp_path
     first = trained(generator=True)
     first.run(until="2 batches")
     first.save()
-    with pytest.raises(CheckpointError, match="the state of `train_data.*generator.*does not exist now") as raised:
+    with pytest.raises(CheckpointError, match=r"the state of `train_data.*generator.*does not exist now") as raised:
         trained(generator=False).run()
     assert 'not_state=["train_data' in raised.value.hint
     trained(generator=False, not_state="train_data").run()
