@@ -39,16 +39,13 @@ Lead = Callable[[Callable[[], Any]], Any]
 class RunFiles:
     """The run directory of one trainer.
 
-    With several ranks, rank 0 writes all files, except for what is each rank's own in a checkpoint. On the other ranks,
-    methods that write do nothing. What rank 0 finds on the disk is sent to all ranks, and its errors are raised on all.
+    Rank 0 writes all files, except for what is each rank's own in a checkpoint. What it finds on the disk is sent to
+    all ranks, and its errors are raised on all.
 
     Arguments:
         notify: receives messages for the user, one line each.
         lead: makes a call on rank 0 and returns its result, plain data, on all ranks.
-        writes: False on the other ranks.
-
-    Raises:
-        UsageError: the directory cannot be created.
+        writes: True on rank 0.
 
     Attributes:
         latest: the newest checkpoint, written or resumed from.
@@ -164,7 +161,10 @@ class RunFiles:
             self._rankings = rankings_of(lineage_of(self._saved(), self._newest))
             rows.extend(self._metrics.numbers(manifest.metrics_bytes))  # first: what was changed is not cut
             self._metrics.cut(manifest.metrics_bytes)
-            self._nodes.cut(min(self._nodes.length(), manifest.nodes_bytes))  # nothing depends on them
+            counted = min(self._nodes.length(), manifest.nodes_bytes)
+            if counted < manifest.nodes_bytes:  # nothing depends on them
+                self._notify(f"{self.folder / NODES_FILE} is not what it was: nodes are counted from here on")
+            self._nodes.cut(counted)
             return manifest.run or uuid.uuid4().hex
 
         self._run = self._lead(cut_back)
@@ -235,12 +235,9 @@ class RunFiles:
             file.flush()  # first, so that the checkpoint counts only rows that are on the disk
         if replaced is not None and facts.not_finite and not replaced.manifest.not_finite:
             replaced = None
-        ranked = {}
         ranked_by = {node: [rule.best, rule.best_mode] for node, rule in retentions.items() if rule.best is not None}
-        for metric, _ in ranked_by.values():
-            ranked[metric] = values.get(metric)
-            if ranked[metric] is None and replaced is not None:
-                ranked[metric] = replaced.manifest.value_of(metric)
+        ranked = dict(replaced.manifest.ranked) if replaced is not None else {}
+        ranked |= {metric: value for metric, value in values.items() if value is not None}
         follows = self._newest if replaced is None else replaced.manifest.follows
         facts = replace(facts, ranked=ranked, ranked_by=ranked_by, follows=follows)
         number = max(map(checkpoint_number, checkpoint_paths(self.checkpoints)), default=0) + 1
