@@ -71,7 +71,9 @@ def changes(snapshot: StateSnapshot, data: str | None = None, states: Mapping[st
     finder = _Finder(snapshot, known)
     section: dict[str, Any] = {}
     for entry in snapshot.entries(data):
-        if id(entry.value) not in snapshot.elsewhere:
+        # The generators of data are restored by its source when it is reopened, and here when all is.
+        is_elsewhere = id(entry.value) in snapshot.elsewhere and (data is not None or entry.category != "generator")
+        if not is_elsewhere:
             with finder.writer.attempt(finder.unknown):
                 if (change := finder.change(entry)) is not None:
                     section[entry.path] = change

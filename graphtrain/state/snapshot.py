@@ -23,7 +23,7 @@ class StateSnapshot:
         roots: name -> object: resources, step functions, functions of nodes.
         data: the names of those roots that are data.
         covered: the names of those roots that something else saves as a whole.
-        elsewhere: the identities of objects that something else saves.
+        elsewhere: the identities of objects that something else saves, and of generators that sources of data restore.
         left_out: paths that are not state, with all that is reached through them.
         with_code: False leaves out classes, and the globals of functions. Default: they count too.
 
