@@ -71,7 +71,7 @@ class Division(ABC):
     def _agree(self, content: Sequence[Any], length: int | None, samples: int) -> list[Record]:
         """Compare what the ranks have drawn, which is the same data on all of them, and tell its samples."""
         digest, name = bytes.fromhex(content_hash(content)[:16]), self._reading.name
-        records = self._ranks.with_batch(
+        records = self._ranks.before_batch(
             Record(digest=digest, length=-1 if length is None else length, samples=samples)
         )
         for rank, record in enumerate(records):
