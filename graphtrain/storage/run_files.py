@@ -13,7 +13,7 @@ from typing import Any, final
 
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.storage.checkpoint import Checkpoint
-from graphtrain.storage.files import readable_failure, remove_leftovers, replace_file, temporary_name
+from graphtrain.storage.files import checksum_of, readable_failure, remove_leftovers, replace_file, temporary_name
 from graphtrain.storage.lock import locked
 from graphtrain.storage.manifest import Manifest, SavedCheckpoint, checkpoint_number, checkpoint_paths, read_manifest
 from graphtrain.storage.named import checkpoint_folder, newest_in
@@ -204,18 +204,20 @@ class RunFiles:
         self._manifests = manifests
         return [SavedCheckpoint(*each) for each in manifests.items()]
 
-    def started(self, start: Mapping[str, Any], texts: Mapping[str, str]) -> None:
+    def started(self, start: Mapping[str, Any], difference: str) -> None:
         """Add a line to the list of starts.
 
         Arguments:
             start: how the run was begun or resumed, and by what.
-            texts: file name -> content to keep next to the list, such as source that was not committed.
+            difference: the source that was not committed, which gets a file of its own.
         """
         if not self.writes:
             return
-        for name, text in texts.items():
-            with readable_failure(self.folder / name):
-                replace_file(self.folder / name, text.encode("utf-8", "backslashreplace"))
+        if difference:
+            text = difference.encode()
+            start = {**start, "difference": f"source-{checksum_of([text])[:16]}.diff"}
+            with readable_failure(self.folder):
+                replace_file(self.folder / start["difference"], text)
         with suppress(FileNotFoundError):
             self._starts.cut((self.folder / STARTS_FILE).read_bytes().rfind(b"\n") + 1)  # a kill may have cut the last
         self._starts.append({"run": self._run, **start, **process_facts("started_at_unix_seconds")})

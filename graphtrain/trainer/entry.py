@@ -198,7 +198,7 @@ def note_start(run: LiveRun, checkpoint: Checkpoint | None) -> None:
                 "checkpoint": checkpoint.path.name if checkpoint else None,
                 **({"setup": setup} if setup != known else {}),
             },
-            environment.files,
+            environment.difference,
         )
         run.writer.check()
     run.announce()
