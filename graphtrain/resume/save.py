@@ -24,7 +24,7 @@ from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.manifest import Manifest, SavedCheckpoint
 from graphtrain.storage.run_files import RunFiles
 from graphtrain.storage.state_files import StagedState, split
-from graphtrain.storage.tensor_files import Layout, StagingBuffers
+from graphtrain.storage.tensor_files import Buffers, Layout
 
 if TYPE_CHECKING:
     from graphtrain.resume.session import Session
@@ -78,7 +78,7 @@ class CheckpointWriter(Saves):
     def __init__(self, run: Session, run_files: RunFiles | None, ranks: RankSaves) -> None:
         self._run, self._run_files, self._ranks = run, run_files, ranks
         self._requests, self._notices = run.requests, run.notices
-        self._buffers = StagingBuffers()
+        self._buffers: Buffers = {}
         self._save: _Save | None = None  # that is being written
         self._was_written = False
         self._newest: SavedCheckpoint | None = None
@@ -212,7 +212,7 @@ class CheckpointWriter(Saves):
         if self._save is not None:
             self._save.part.staged.given_up.set()
         # Its thread may still read the buffers.
-        self._save, self._buffers, self._was_written = None, StagingBuffers(), False
+        self._save, self._buffers, self._was_written = None, {}, False
 
     def _wait(self) -> None:
         if (save := self._save) is None:

@@ -76,7 +76,7 @@ def write_files(
             elif rank == 0:
                 tensors.setdefault(file + TENSOR_SUFFIX, {})[name] = tensor
     contents |= {physical: file_of(named) for physical, named in tensors.items()}
-    contents[_parts_file(rank)] = [state.packed]
+    contents[_parts_file(rank)] = [msgpack.packb(state.parts)]
     known: Mapping[str, Sequence[Any]] = {}
     if previous is not None:
         with suppress(CheckpointError):

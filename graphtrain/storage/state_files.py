@@ -22,8 +22,8 @@ from graphtrain.storage.sharing import Digests
 from graphtrain.storage.strides import DEVICES
 from graphtrain.storage.tensor_files import (
     TENSOR_SUFFIX,
+    Buffers,
     StagedTensor,
-    StagingBuffers,
     checksums,
     stage,
     staged_tensors,
@@ -164,7 +164,7 @@ class StagedState:
         self,
         sections: Sections,
         local: Mapping[str, Any],
-        buffers: StagingBuffers,
+        buffers: Buffers,
         weights: Mapping[str, Collection[str]] = MappingProxyType({}),
     ) -> None:
         self._weights = weights
@@ -187,12 +187,6 @@ class StagedState:
                 if name in names and not tensor.is_finite():
                     return f"{file}.{name}"
         return ""
-
-    @property
-    def packed(self) -> bytes:
-        """Everything but tensors, as the content of a file."""
-        packed: bytes = msgpack.packb(self.parts)
-        return packed
 
     @functools.cached_property
     def digests(self) -> Digests:

@@ -10,10 +10,10 @@ import ctypes
 import json
 import math
 import struct
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import numpy
 import torch
@@ -32,7 +32,7 @@ _MOST_BYTES_OF_A_HEADER = 100_000_000  # the limit of the library
 _PIECE = 1 << 20
 _SMALL = 1 << 16
 
-_BY_TYPE = {name: dtype for dtype, name in TYPES.items()}
+DTYPES = {name: dtype for dtype, name in TYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -123,39 +123,26 @@ def header_of(
     return struct.pack("<Q", len(text)) + text
 
 
-@final
-class StagingBuffers:
-    """The memory in which checkpoints are staged, one at a time. The next one reuses it: one copy of the state."""
-
-    def __init__(self) -> None:
-        self._blocks: dict[str, torch.Tensor] = {}
-
-    def block(self, name: str, size: int, *, pinned: bool) -> torch.Tensor:
-        """`size` bytes; the earlier block of this name if that is large enough."""
-        block = self._blocks.get(name)
-        if block is None or len(block) < size:
-            self._blocks.pop(name, None)  # released first: never two copies
-            del block
-            block = self._blocks[name] = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=pinned)
-        return block[:size]
-
-    def keep_only(self, names: Collection[str]) -> None:
-        """Release all other blocks."""
-        self._blocks = {name: block for name, block in self._blocks.items() if name in names}
+Buffers = dict[str, torch.Tensor]
+"""The memory in which checkpoints are staged, one at a time, by file. The next one reuses it: one copy of the state."""
 
 
-def stage(files: Sequence[Tensors], memory: StagingBuffers) -> dict[str, memoryview]:
+def stage(files: Sequence[Tensors], buffers: Buffers) -> dict[str, memoryview]:
     """Copy every tensor file to memory that the run does not write to; returns them by name, without the suffix."""
-    layouts = {tensors.file: Layout.of(tensors) for tensors in files}
-    memory.keep_only(layouts)
     staged, begun = {}, set[torch.device]()
     with torch.no_grad():
-        for name, layout in layouts.items():
+        for tensors in files:
+            layout = Layout.of(tensors)
             devices = layout.devices()
-            block = memory.block(name, layout.size, pinned=bool(devices))
+            if len(buffers.get(tensors.file, ())) < layout.size:
+                buffers.pop(tensors.file, None)  # released first: never two copies
+                buffers[tensors.file] = torch.empty(
+                    layout.size, dtype=torch.uint8, device="cpu", pin_memory=bool(devices)
+                )
+            block = buffers[tensors.file][: layout.size]
             layout.copy_to(block)
             begun |= devices
-            staged[name] = block.numpy().data
+            staged[tensors.file] = block.numpy().data
         for device in begun:  # once for all tensors: to wait for each copy alone takes three times as long
             torch.cuda.current_stream(device).synchronize()
     return staged
@@ -183,7 +170,7 @@ class StagedTensor(NamedTuple):
 
     def is_finite(self) -> bool:
         """False if it has an infinite or NaN value."""
-        dtype = _BY_TYPE[self.dtype]
+        dtype = DTYPES[self.dtype]
         if not dtype.is_floating_point or not self.data:
             return True
         values = torch.frombuffer(self.data, dtype=dtype)
@@ -205,7 +192,7 @@ def staged_tensors(data: memoryview) -> dict[str, StagedTensor]:
 
 def file_of(tensors: Mapping[str, StagedTensor]) -> list[bytes | memoryview]:
     """The bytes, in pieces, of a file of staged tensors, given by their names in it."""
-    ordered = sorted(tensors.items(), key=lambda item: (-_BY_TYPE[item[1].dtype].itemsize, item[0]))
+    ordered = sorted(tensors.items(), key=lambda item: (-DTYPES[item[1].dtype].itemsize, item[0]))
     header = header_of((name, tensor.dtype, tensor.shape, len(tensor.data)) for name, tensor in ordered)
     return [header, *(tensor.data for _, tensor in ordered)]
 

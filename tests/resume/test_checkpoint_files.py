@@ -27,7 +27,7 @@ from graphtrain.storage.parallel import largest_first
 from graphtrain.storage.rank_files import manifest_of, write_file, write_files
 from graphtrain.storage.sharing import EqualParts
 from graphtrain.storage.state_files import StagedState, local_of, state_digest
-from graphtrain.storage.tensor_files import Layout, StagingBuffers, read_tensors, stage
+from graphtrain.storage.tensor_files import Layout, read_tensors, stage
 from tests.world import assert_same
 
 FACTS: dict[str, Any] = {
@@ -55,7 +55,7 @@ def state_of(rank: int) -> State:
 
 def save(path: Path, count: int = 3) -> Manifest:
     """Write a checkpoint as so many ranks do; the facts of each have its number."""
-    states = [StagedState(state_of(rank), {}, StagingBuffers()) for rank in range(count)]
+    states = [StagedState(state_of(rank), {}, {}) for rank in range(count)]
     common = EqualParts.of([state.digests for state in states])
 
     with new_folder(path, Event()) as folder:
@@ -201,7 +201,7 @@ def check(loaded: Mapping[str, torch.Tensor], tensors: Tensors) -> None:
 
 
 def test_an_image_is_a_copy_and_its_memory_is_used_again() -> None:
-    memory, weight = StagingBuffers(), torch.zeros(1000)
+    memory, weight = {}, torch.zeros(1000)
     first = stage([Tensors("model", {"weight": weight})], memory)["model"]
     before = bytes(first)
     weight.fill_(1)
@@ -250,7 +250,7 @@ def test_what_is_local_is_saved_and_is_not_in_the_digest(tmp_path: Path) -> None
     rest: State = {"metrics": {"loss": {"sum": other}}, "slots": {"pool": [other, tensor]}}
     sections: State = {**BASE, **rest, "progress": progress}
     essential: State = {**sections, "progress": {"source": {"fired": {"steps": 1}}}, "metrics": {}}
-    staged = StagedState(essential, local_of(sections, essential), StagingBuffers())
+    staged = StagedState(essential, local_of(sections, essential), {})
     assert staged.digest({}) == state_digest(essential) != state_digest(sections)
     path = tmp_path / "000001-step-1"
     common = EqualParts()
@@ -266,7 +266,7 @@ def test_what_was_laid_out_is_read_by_the_library_and_into_memory_of_its_own(tmp
     tensors = every_type()
     tensors.named |= {f"small/{number}": torch.full((number % 5,), number) for number in range(50)}
     tensors.named["large"] = torch.randn(3, 100_000)
-    data = bytes(stage([tensors], StagingBuffers())["odd"])
+    data = bytes(stage([tensors], {})["odd"])
     (tmp_path / "file").write_bytes(data)
     loaded, in_place = read_tensors(tmp_path / "file"), read_tensors(tmp_path / "file", in_place=True)
     for each in (safetensors.torch.load(data), loaded, in_place):
