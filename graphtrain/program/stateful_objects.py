@@ -42,6 +42,7 @@ from graphtrain.state.weights import uncompiled
 from graphtrain.storage.encoding import Encoded, UnsaveableError
 from graphtrain.storage.sharing import MustBeEqual
 from graphtrain.storage.state_files import local_of, state_digest
+from graphtrain.storage.tensor_files import Buffers
 
 # Optimizers in a list that is a resource; a list of batches may be long, and is not searched.
 _MOST_LISTED = 64
@@ -387,18 +388,20 @@ class StatefulObjects:
         reachable: Section | None = None,
         *,
         in_transit: bool = True,
+        buffers: Buffers | None = None,
     ) -> str:
         """A digest of all that the continuation depends on.
 
         Arguments:
             reachable: used for the section of this name. Default: the present one.
             in_transit: as for `essential`.
+            buffers: as for `state_digest`.
         """
         state = self.capture(alive, sections)
         if reachable is not None:
             state = dataclasses.replace(state, reachable=reachable)
         essential = self.essential(state, in_transit=in_transit)
-        return state_digest({name: essential[name] for name in sections if name in essential})
+        return state_digest({name: essential[name] for name in sections if name in essential}, buffers)
 
     def differs_from(self, saved: Section) -> list[str]:
         """A line for restored state that differs from the saved one, because `setup` made something else before."""

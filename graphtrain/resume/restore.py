@@ -266,7 +266,7 @@ def _expect_digest(checkpoint: Checkpoint, run: Session, state: RunState, *, is_
     saved = checkpoint.digest if is_whole else state_digest(objects.essential(state, in_transit=False))
     # Those that few runs need are written only where they hold something.
     sections = [name for name in SECTIONS if name in checkpoint.sections]
-    digest = objects.digest(run.alive, sections, state.reachable, in_transit=is_whole)
+    digest = objects.digest(run.alive, sections, state.reachable, in_transit=is_whole, buffers=run.staging)
     if digest != saved:
         raise CheckpointError(
             f"{checkpoint.path}: the state loaded is not the state saved (digest {digest[:12]}, not {saved[:12]})",

@@ -12,7 +12,7 @@ T = TypeVar("T")
 _WORTH_A_THREAD = 4 << 20  # bytes, which are read and hashed in 1.5 ms; to start a thread takes 0.1 ms
 
 
-def largest_first(sizes: Mapping[str, int], work: Callable[[str], T], *, in_threads: bool = True) -> dict[str, T]:
+def largest_first(sizes: Mapping[str, int], work: Callable[[str], T]) -> dict[str, T]:
     """Call a function for each name in threads, one per core, the largest first; returns the results by name.
 
     Small amounts are done in this thread. Threads help only if the function releases the GIL. What a call raises is
@@ -20,13 +20,12 @@ def largest_first(sizes: Mapping[str, int], work: Callable[[str], T], *, in_thre
 
     Arguments:
         sizes: in bytes, by name.
-        in_threads: False to make all calls in this thread.
 
     >>> largest_first({"a": 1, "b": 2}, str.upper)
     {'b': 'B', 'a': 'A'}
     """
     names = sorted(sizes, key=lambda name: -sizes[name])
-    if not in_threads or sum(sizes.values()) < _WORTH_A_THREAD:
+    if sum(sizes.values()) < _WORTH_A_THREAD:
         return {name: work(name) for name in names}
     from concurrent.futures import ThreadPoolExecutor  # takes 2 to 6 ms, and few commands need it
 
