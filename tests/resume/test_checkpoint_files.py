@@ -23,7 +23,6 @@ from graphtrain.storage.checkpoint import new_folder, read_checkpoint, write_man
 from graphtrain.storage.encoding import Tensors, UnsaveableError
 from graphtrain.storage.files import checksum_of, replace_file, write_pieces
 from graphtrain.storage.manifest import Manifest
-from graphtrain.storage.parallel import largest_first
 from graphtrain.storage.rank_files import manifest_of, write_file, write_files
 from graphtrain.storage.sharing import EqualParts
 from graphtrain.storage.state_files import StagedState, local_of, state_digest
@@ -339,14 +338,3 @@ def test_what_is_large_is_written_in_as_many_calls_as_the_system_wants() -> None
     with Slow(os.devnull, "w") as file:
         assert write_pieces(file, [data, b"", memoryview(data)]) == 200
     assert b"".join(taken) == data + data
-
-
-# ---- threads that read
-
-
-def test_what_a_job_raises_is_raised() -> None:
-    def fails(name: str) -> None:
-        raise IndexError(name)
-
-    with pytest.raises(IndexError):
-        largest_first({str(number): 1 << 20 for number in range(9)}, fails)
