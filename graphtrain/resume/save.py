@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 
 # After this many transitions without a save point, a message says what prevents one.
 _PATIENCE = 100
-
-# A slot that cannot be saved in this many transitions never can be.
-_MOST_ATTEMPTS = 10_000
 _SLICE_SECONDS = 0.5
 
 
@@ -119,7 +116,7 @@ class CheckpointWriter(Saves):
 
         Raises:
             SaveFailedError: this save or the one before it failed, and the policy is to stop.
-            CheckpointError: something can never be saved, or no save point was reached for too long.
+            CheckpointError: something can never be saved.
         """
         if self._run_files is None:
             return True
@@ -311,8 +308,6 @@ class CheckpointWriter(Saves):
         self._attempts += 1
         if self._attempts == _PATIENCE:
             self._notices.once(f"no save point in {_PATIENCE} transitions: {why}; training on to the next save point")
-        if self._attempts >= _MOST_ATTEMPTS:
-            raise CheckpointError(f"no save point was reached in {_MOST_ATTEMPTS} transitions; alive: {alive}", why)
         return False
 
 
