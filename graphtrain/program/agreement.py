@@ -24,16 +24,14 @@ from graphtrain.errors import (
     DataError,
     EditError,
     GraphtrainError,
-    LaterFormatError,
     RankFailedError,
     RanksDivergedError,
-    RanksError,
     SaveFailedError,
     UsageError,
 )
 from graphtrain.program.requests import Requests
-from graphtrain.ranks import Failure, LostRankError, Ranks, Record
-from graphtrain.ranks.current import leave
+from graphtrain.ranks import LostRankError, Ranks, Record
+from graphtrain.ranks.current import failure_of, leave
 from graphtrain.state.generators import RandomAside, global_generators, seed_everything
 from graphtrain.storage.encoding import Tensors, UnsaveableError, pack, unpack
 
@@ -126,18 +124,14 @@ class Agreement:
 
     def watch_choices(self, position: int, leave: Callable[[], int]) -> Callable[[], int]:
         """The choice of an exit edge of a node with several, which is recorded until ranks synchronise."""
-        note = self.note
+        choices = self._choices
 
         def noted() -> int:
             target = leave()
-            note(position, target)
+            choices.append((position, target))
             return target
 
         return noted
-
-    def note(self, position: int, target: int) -> None:
-        """Note an edge that was chosen."""
-        self._choices.append((position, target))
 
     # ---- synchronising
 
@@ -374,27 +368,21 @@ class Agreement:
 
     def _lost(self, why: str) -> NoReturn:
         """Raise an error with what is known about a rank that does not take part."""
-        ended: list[int] = []
         for _ in range(_GRACE_ATTEMPTS):
-            ended = self.ranks.ended()  # read first: a rank reports its failure before it ends
-            failure = Failure.first(self.ranks, 0.0 if ended else _GRACE_SECONDS / _GRACE_ATTEMPTS)
-            if failure is not None:
-                raise _of_failure(failure)
-            if ended:
+            missing = self.ranks.ended()  # read first: a rank reports its failure before it ends
+            if failure := failure_of(self.ranks, 0.0 if missing else _GRACE_SECONDS / _GRACE_ATTEMPTS):
+                raise RankFailedError(failure)
+            if missing:
                 break
+        what = "has ended without a message"
+        if not missing and (missing := self._missing()):
+            what = f"did not come to call {self.calls}, where others wait {self.run.place}"
+        who = f"rank {', '.join(map(str, missing))} {what}" if missing else f"a rank is gone: {why.splitlines()[0]}"
         last = f"; ranks last synchronised at `{self.run.path_of(self._records[0].position)}`" if self._records else ""
-        if ended:
-            raise RankFailedError(
-                f"rank {_listed(ended)} has ended without a message{last}",
-                "see what it printed last; a process that ends like this was killed, often because memory ran out",
-            )
-        missing = self._missing()
-        if not missing:
-            raise RankFailedError(f"a rank is gone, without a reason: {why.splitlines()[0]}{last}")
         raise RankFailedError(
-            f"rank {_listed(missing)} did not come to call {self.calls}, where others wait {self.run.place}{last}",
-            f"see what it printed last: it was killed, or waits for something; ranks wait "
-            f"{self.ranks.timeout_seconds:g} s for each other, or GRAPHTRAIN_TIMEOUT_SECONDS",
+            who + last,
+            "see what it printed last: a process that ends without a message was killed, often because memory ran out; "
+            f"ranks wait {self.ranks.timeout_seconds:g} s for each other, or GRAPHTRAIN_TIMEOUT_SECONDS",
         )
 
     def _missing(self) -> list[int]:
@@ -407,27 +395,25 @@ class Agreement:
 
     def _diverged(self, records: Sequence[Record]) -> NoReturn:
         """Raise an error with the first edge at which ranks diverged, and their positions."""
-        mine = "\n".join(
-            f"{self.run.path_of(position)} {self.run.path_of(target)}" for position, target in self._choices
-        )
-        self.ranks.publish(f"choices/{self.calls}/{self.rank}", mine.encode())
+        edges = [f"from `{self.run.path_of(each)}` to `{self.run.path_of(target)}`" for each, target in self._choices]
+        self.ranks.publish(f"choices/{self.calls}/{self.rank}", "\n".join(edges).encode())
         taken = [
             (self.ranks.read(f"choices/{self.calls}/{rank}", _GRACE_SECONDS) or b"").decode().splitlines()
             for rank in range(self.world_size)
         ]
-        for edges in itertools.zip_longest(*taken, fillvalue=""):  # empty where a rank has taken fewer
-            if len(set(edges)) > 1:
-                other = next(rank for rank, edge in enumerate(edges) if edge != edges[0])
+        for of_ranks in itertools.zip_longest(*taken, fillvalue="took none"):
+            if len(set(of_ranks)) > 1:
+                other = next(rank for rank, edge in enumerate(of_ranks) if edge != of_ranks[0])
                 raise RanksDivergedError(
-                    f"ranks took different edges: {_went(0, edges[0])}, {_went(other, edges[other])}",
+                    f"ranks took different edges: rank 0 {of_ranks[0]}, rank {other} {of_ranks[other]}",
                     "a guard read a value that differs between ranks; let a kind gather it and make one value first",
                 )
         other = next(rank for rank, record in enumerate(records) if _spot(record) != _spot(records[0]))
-        first, second = records[0], records[other]
+        places = [
+            f"at `{self.run.path_of(each.position)}` (call {each.call}, {_PURPOSES[each.purpose]})" for each in records
+        ]
         raise RanksDivergedError(
-            f"ranks are not at the same place: rank 0 is at `{self.run.path_of(first.position)}` "
-            f"(call {first.call}, {_PURPOSES[first.purpose]}), rank {other} at `{self.run.path_of(second.position)}` "
-            f"(call {second.call}, {_PURPOSES[second.purpose]})",
+            f"ranks are not at the same place: rank 0 is {places[0]}, rank {other} {places[other]}",
             "a node communicates on some ranks only; every rank must take part, or none",
         )
 
@@ -443,7 +429,6 @@ _ERRORS: dict[str, Callable[..., GraphtrainError]] = {
         EditError,
         DataError,
         SaveFailedError,
-        LaterFormatError,
         UnsaveableError,
         CheckpointError,
         RanksDivergedError,
@@ -466,21 +451,6 @@ def error_of_plain(plain: Sequence[str]) -> GraphtrainError:
     return _ERRORS.get(kind, GraphtrainError)(*arguments)
 
 
-def _of_failure(failure: Failure) -> RanksError:
-    if failure.kind == "lost":
-        return RankFailedError(failure.reason)
-    return RankFailedError(f"rank {failure.rank} failed {failure.place}: {failure.reason}")
-
-
 def _is_of_connection(message: str) -> bool:
     """True for the message of a collective call that another rank has left."""
     return any(word in message for word in ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe"))
-
-
-def _listed(ranks: Sequence[int]) -> str:
-    return ", ".join(map(str, ranks))
-
-
-def _went(rank: int, edge: str) -> str:
-    source, _, target = edge.partition(" ")
-    return f"rank {rank} from `{source}` to `{target}`" if edge else f"rank {rank} took none"

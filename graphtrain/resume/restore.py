@@ -63,7 +63,7 @@ def capture(run: Session) -> tuple[RunState, Manifest]:
     step, epoch = compiled.run_clock.step_and_epoch()
     graph, graph_hash = compiled.saved_graph
     facts = Manifest(
-        **(run.environment.as_plain() if run.environment is not None else {}),
+        **(vars(run.environment) if run.environment is not None else {}),
         graph=graph,
         graph_hash=graph_hash,
         position=compiled.path(loop.position),
@@ -160,7 +160,7 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
     # What was not saved is lost, as the line of the resume says: another module, for instance.
     if not (as_set_up or not_restored or left_out or manifest.unknown or renaming.names or difference.matters):
         _expect_digest(checkpoint, run, state, is_as_written=not (fitted or options.kept))
-    applied = run.hyper_parameters.apply(chosen, manifest.in_force or {}) & chosen
+    applied = run.hyper_parameters.apply(chosen, manifest.hyper_parameters_in_force) & chosen
     applied -= {each.name for each in differences}
     decided = [f"{each} ({'taken' if each.name in chosen else 'kept as saved'})" for each in differences]
     decided += [f"{name} (taken)" for name in sorted(applied)]
@@ -206,7 +206,7 @@ def _decided(run: Session, checkpoint: Checkpoint, options: ResumeOptions) -> tu
     """
     now, manifest = run.hyper_parameters, checkpoint.manifest
     states = checkpoint.sections["resources"]
-    differences = now.differences(manifest.hyper_parameters, manifest.in_force or {}, states)
+    differences = now.differences(manifest.hyper_parameters, manifest.hyper_parameters_in_force, states)
     texts = options.from_setup
     names = str(texts).split(",") if isinstance(texts, str | bool) else texts  # `True` is refused as a name
     chosen = now.chosen([name.strip() for name in names if name.strip()], differences)

@@ -15,7 +15,7 @@ import msgpack
 
 from graphtrain.errors import CheckpointError, GraphtrainError
 from graphtrain.storage.files import temporary_name
-from graphtrain.storage.manifest import MANIFEST_FILE, OWN_FACTS, Manifest, read_manifest
+from graphtrain.storage.manifest import FORMAT, MANIFEST_FILE, Manifest, read_manifest
 from graphtrain.storage.rank_files import read_state, write_file
 from graphtrain.storage.state_files import Sections
 
@@ -79,7 +79,7 @@ def new_folder(path: Path, given_up: Event) -> Iterator[Path]:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write the manifest of a new checkpoint, once all other files are written."""
-    body = msgpack.packb(manifest.as_plain(), use_bin_type=True, unicode_errors="backslashreplace")
+    body = msgpack.packb({"format": FORMAT, **vars(manifest)}, use_bin_type=True, unicode_errors="backslashreplace")
     outer = msgpack.packb({"sha256": hashlib.sha256(body).hexdigest(), "manifest": body})
     write_file(folder / MANIFEST_FILE, [outer])
 
@@ -123,9 +123,7 @@ def read_checkpoint(
     states = read_state(path, manifest, ranks, copied, (rank, world_size) if together and world_size else (0, 1))
     first = ranks[0]
     if manifest.own:
-        manifest = replace(
-            manifest, **{name: manifest.own[first][name] for name in OWN_FACTS & manifest.own[first].keys()}
-        )
+        manifest = replace(manifest, **manifest.own[first])
     others = states if world_size not in (None, saved) else {}
     return Checkpoint(path, manifest, states[first], rank=first, others=others)
 

@@ -49,7 +49,7 @@ def stored_weights(path: Path, manifest: Manifest) -> tuple[Sections, Callable[[
 
     def stored(value: Any) -> StoredTensor | None:
         if isinstance(value, Piece):
-            return StoredTensor(_without_values(value.sharding.shape, value.like.dtype), partial(files.part, value))
+            return StoredTensor(_without_values(value.shape, value.like.dtype), partial(files.part, value))
         return StoredTensor(value, value.detach) if isinstance(value, torch.Tensor) else None
 
     return read_state(path, manifest, [0], copied=None)[0], stored

@@ -141,7 +141,7 @@ class Parts(enum.Flag):
     C = 4
 
 
-@row("is a combination of flags")
+@row("Parts cannot be encoded")
 def flags() -> dict[str, Any]:
     state = {"on": Parts.A}
 
