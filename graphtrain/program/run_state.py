@@ -22,6 +22,7 @@ from graphtrain.state.generators import capture_random, restore_random
 from graphtrain.state.modules import capture_module, reshape_buffers, restore_module
 from graphtrain.state.objects import MISFITS
 from graphtrain.state.optimizers import kept_groups, put_gradient
+from graphtrain.state.reachable import is_within
 from graphtrain.state.restore import restore
 from graphtrain.state.weights import weights_of
 from graphtrain.storage.strides import DEVICES
@@ -126,7 +127,7 @@ def _state_of(name: str, resource: Any) -> Any:
 def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions) -> Iterator[str]:
     stateful, modules = run.objects.stateful, run.objects.modules
     for name in sorted(saved.keys() - stateful.keys() - {*exempt.fresh}):
-        if not run.is_left_out(name):
+        if not is_within(name, run.left_out):
             raise CheckpointError(f"the checkpoint has the state of `{name}`, which was not supplied now")
     with kept_groups(run.objects.optimizers.values()):
         # Modules first: an optimizer casts what it loads to the dtype and the device of its parameters.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping
-from types import MappingProxyType
 from typing import Any, final
 
 import numpy
@@ -39,13 +38,10 @@ from graphtrain.state.reachable import keeps_state
 from graphtrain.state.restore import reader_of
 from graphtrain.state.snapshot import StateSnapshot
 from graphtrain.state.weights import uncompiled
-from graphtrain.storage.encoding import Encoded, UnsaveableError
+from graphtrain.storage.encoding import Encoded
 from graphtrain.storage.sharing import MustBeEqual
 from graphtrain.storage.state_files import local_of, state_digest
 from graphtrain.storage.tensor_files import Buffers
-
-# Optimizers in a list that is a resource; a list of batches may be long, and is not searched.
-_MOST_LISTED = 64
 
 # The position that data keeps itself, which differs if each rank has other data.
 _OF_DATA = ("source_state", "state")
@@ -57,16 +53,13 @@ def of_rank(node: ProgramNode) -> tuple[str, ...]:
     return declared
 
 
-_NO_COPIES: Mapping[str, str] = MappingProxyType({})
-
-
 @final
 class StatefulObjects:
     """The objects of a run that have state.
 
     Arguments:
         resources: those of the user, by name, and those made of them.
-        made: the source of each copy. Default: nothing was made.
+        made: the source of each copy.
 
     Attributes:
         objects: those with a `state_dict`: resources, and once the run has begun, those in resources.
@@ -77,7 +70,7 @@ class StatefulObjects:
     """
 
     def __init__(
-        self, program: Program, resources: Mapping[str, Any], recorder: Recorder, made: Mapping[str, str] = _NO_COPIES
+        self, program: Program, resources: Mapping[str, Any], recorder: Recorder, made: Mapping[str, str]
     ) -> None:
         resources = {name: uncompiled(value) for name, value in resources.items()}
         self.program = program
@@ -176,10 +169,6 @@ class StatefulObjects:
                 StateSnapshot(further, *self._data(further), listed.by_id, snapshot.left_out, with_code=False),
             ]
 
-    def is_left_out(self, path: str) -> bool:
-        """True for a path that is declared not to be state."""
-        return self.snapshot is not None and self.snapshot.is_left_out(path)
-
     @property
     def left_out(self) -> tuple[str, ...]:
         """The paths that are declared not to be state."""
@@ -193,7 +182,7 @@ class StatefulObjects:
         listed = {
             f"{name}[{number}]": value
             for name, values in self.resources.items()
-            if type(values) in (list, tuple) and len(values) <= _MOST_LISTED  # a user's may do anything
+            if type(values) in (list, tuple)  # a user's may do anything
             for number, value in enumerate(values)
             if isinstance(value, torch.optim.Optimizer | torch.optim.lr_scheduler.LRScheduler)
         }
@@ -206,24 +195,12 @@ class StatefulObjects:
         own = {id(parameter): f"{path}.{name}" for path, name, parameter in self.objects.parameters()}
         return {**{identity: entry.path for identity, entry in listed.items()}, **own}
 
-    def not_restored(self) -> list[str]:
-        """A line for all data that is not as it was."""
-        return self.data_state.not_as_before()
-
     def changes(self, states: Mapping[str, Any] | None = None) -> StateChanges:
         """What has changed since the run began and nothing else saves; `states` as for `changes` of `state`."""
         return changes(self.snapshot, states=states) if self.snapshot is not None else NO_CHANGES
 
     def capture(self, alive: set[int], sections: Collection[str] = tuple(SECTIONS)) -> RunState:
         """The present state, sharing tensors with the run; `alive` are the slots that will be read."""
-        if "resources" in sections:
-            for name, value in SECTIONS["slots"].capture(self, alive).items():
-                if keeps_state(value):
-                    raise UnsaveableError(
-                        f"the slot `{name}`",
-                        f"nothing is known that could make its {type(value).__qualname__} again",
-                        "supply it as a resource, which the node changes in place",
-                    )
         # Values in transit refer to what has changed.
         needed = {*sections, "reachable"} if "resources" in sections else {*sections}
         captured = {name: SECTIONS[name].capture(self, alive) for name in SECTIONS if name in needed}
@@ -294,39 +271,29 @@ class StatefulObjects:
             },
         }
 
-    def essential(self, state: RunState, *, in_transit: bool = True) -> dict[str, Section]:
-        """All that a continuation depends on: this is what a digest covers, and `verify` compares.
-
-        Arguments:
-            in_transit: False to leave out values in transit. Default: with them.
-        """
-        progress, slots = essential_progress(self, state.progress), state.slots
-        if not in_transit:
-            progress, slots = _without_encoded(progress), {}
+    def essential(self, state: RunState) -> dict[str, Section]:
+        """All that a continuation depends on: this is what a digest covers, and `verify` compares."""
         outside = {*OUTSIDE_DIGEST, *(OF_TIMED_ROWS if self.program.records_by_time else ())}
         sections = {name: {} if name in outside else section for name, section in state.sections().items()}
-        return {**sections, "progress": progress, "slots": slots}
+        return {**sections, "progress": essential_progress(self, state.progress) if state.progress else {}}
 
     def digest(
         self,
         alive: set[int],
         sections: Collection[str] = tuple(SECTIONS),
         reachable: Section | None = None,
-        *,
-        in_transit: bool = True,
         buffers: Buffers | None = None,
     ) -> str:
         """A digest of all that the continuation depends on.
 
         Arguments:
             reachable: used for the section of this name. Default: the present one.
-            in_transit: as for `essential`.
             buffers: as for `state_digest`.
         """
         state = self.capture(alive, sections)
         if reachable is not None:
             state = dataclasses.replace(state, reachable=reachable)
-        essential = self.essential(state, in_transit=in_transit)
+        essential = self.essential(state)
         return state_digest({name: essential[name] for name in sections if name in essential}, buffers)
 
     def differs_from(self, saved: Section) -> list[str]:
@@ -372,14 +339,6 @@ def _in_transit(node: ProgramNode) -> list[str]:
         for name, field in node.kind.fields.items()
         if field.stored and field.in_digest and not field.with_gradients and name not in of_engine
     ]
-
-
-def _without_encoded(values: Section) -> dict[str, Any]:
-    return {
-        name: _without_encoded(value) if isinstance(value, dict) else value
-        for name, value in values.items()
-        if not isinstance(value, Encoded)
-    }
 
 
 def _text_of(part: Any) -> str:

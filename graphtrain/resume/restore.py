@@ -155,7 +155,7 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
         f"not_state: {'+' if path in compiled.state.left_out else '-'} {path}"
         for path in sorted({*manifest.not_state} ^ {*compiled.state.left_out})
     ]
-    lost = [*compiled.state.not_restored(), *other_data]
+    lost = [*compiled.state.data_state.not_as_before(), *other_data]
     lost = lost or ([] if left_out else compiled.state.differs_from(state.reachable))
     # What was not saved is lost, as the line of the resume says: another module, for instance.
     if not (as_set_up or not_restored or left_out or manifest.unknown or renaming.names or difference.matters):
@@ -244,12 +244,14 @@ def _named_failure(checkpoint: Checkpoint) -> Iterator[None]:
 def _expect_digest(checkpoint: Checkpoint, run: Session, state: RunState, *, is_as_written: bool) -> None:
     """Raise unless the loaded state equals the saved one, bit for bit."""
     objects = run.compiled.state
-    # Values in transit are encoded with the names that slots and nodes had.
     is_whole = is_as_written and checkpoint.manifest.graph_hash == run.compiled.saved_graph[1]
-    saved = checkpoint.digest if is_whole else state_digest(objects.essential(state, in_transit=False))
+    # Nodes and slots may have other names than they had, by which values in transit are encoded.
+    others = () if is_whole else ("progress", "slots")
     # Those that few runs need are written only where they hold something.
-    sections = [name for name in SECTIONS if name in checkpoint.sections]
-    digest = objects.digest(run.alive, sections, state.reachable, in_transit=is_whole, buffers=run.staging)
+    sections = [name for name in SECTIONS if name in checkpoint.sections and name not in others]
+    essential = {name: section for name, section in objects.essential(state).items() if name in sections}
+    saved = checkpoint.digest if is_whole else state_digest(essential)
+    digest = objects.digest(run.alive, sections, state.reachable, run.staging)
     if digest != saved:
         raise CheckpointError(
             f"{checkpoint.path}: the state loaded is not the state saved (digest {digest[:12]}, not {saved[:12]})",

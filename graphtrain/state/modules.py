@@ -82,20 +82,6 @@ def reshape_buffers(module: torch.nn.Module, forms: Mapping[str, Any]) -> None:
             held[key] = form and torch.empty_strided(form[0], form[2], dtype=form[1], device=device)
 
 
-def copies_state(module: torch.nn.Module) -> bool:
-    """True if the module copies the tensors of a state that is loaded: it loads by the methods of torch alone.
-
-    >>> copies_state(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)))
-    True
-    """
-    names = ("load_state_dict", "_load_from_state_dict", "set_extra_state")
-    return not any(
-        inner._load_state_dict_pre_hooks or not getattr(inner, name).__module__.startswith("torch.nn.")
-        for inner in module.modules()
-        for name in names
-    )
-
-
 def is_lazy(module: torch.nn.Module) -> bool:
     """True for a module with parameters or buffers whose shape is set by the first batch."""
     tensors = (held[key] for _, held, key in _tensors(module))

@@ -9,7 +9,7 @@ import torch
 
 from graphtrain.names import plainly_named
 from graphtrain.state.kinds import is_users
-from graphtrain.state.modules import ModuleForm, copies_state, is_lazy
+from graphtrain.state.modules import ModuleForm, is_lazy
 from graphtrain.state.optimizers import ParameterGroups, copied_into, load_optimizer
 from graphtrain.state.reachable import held_by_state, state_of
 from graphtrain.state.weights import load_weights
@@ -52,10 +52,6 @@ class SavedObjects:
     def is_lazy(self) -> bool:
         """True as long as a module waits for its first batch to make its parameters."""
         return any(map(is_lazy, self.modules.values()))
-
-    def copying(self) -> set[str]:
-        """The names of the modules that copy the tensors of a state that is loaded."""
-        return {name for name, module in self.modules.items() if copies_state(module)}
 
     def weights(self) -> dict[str, set[str]]:
         """The names of the parameters of each module."""

@@ -13,6 +13,7 @@ import torch
 
 from graphtrain.state.content import is_identical
 from graphtrain.state.generators import any_generator, generator_of
+from graphtrain.state.kinds import KINDS, category_of
 
 NO_RESUME = "a resume with this `setup` is refused, or not exact"
 """A part of each line about parameters that no resume can load as they are."""
@@ -134,17 +135,13 @@ def copied_into(present: Any, loaded: Any) -> Any:
         return present
     match present:
         case dict():
-            parts = {key: copied_into(present.get(key), part) for key, part in loaded.items()}
-            present.clear()
-            present.update(parts)
+            parts: Any = {key: copied_into(present.get(key), part) for key, part in loaded.items()}
         case list() | collections.deque():
             befores = present if len(present) == len(loaded) else itertools.repeat(None)
-            values = [copied_into(before, part) for before, part in zip(befores, [*loaded], strict=False)]
-            present.clear()
-            present.extend(values)
+            parts = [copied_into(before, part) for before, part in zip(befores, [*loaded], strict=False)]
         case set():
-            present.clear()
-            present.update(loaded)
+            parts = [*loaded]
         case _:
             return loaded
+    KINDS[category_of(type(present))].put(present, parts, ())
     return present

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -94,7 +94,6 @@ def read_checkpoint(
     manifest: Manifest | None = None,
     rank: int = 0,
     world_size: int | None = None,
-    copied: Collection[str] = (),
     *,
     together: bool = False,
 ) -> Checkpoint:
@@ -104,8 +103,6 @@ def read_checkpoint(
         manifest: its manifest, if already read. Default: it is read.
         rank: the rank whose state is read; that of rank 0 if the checkpoint has no such rank.
         world_size: the number of ranks that resume from it. Default: the number that wrote it.
-        copied: resources whose tensors are copied by whoever gets them, and soon, as modules do: they stay in the
-            memory of their files. Default: none; all tensors have memory of their own.
         together: True if all ranks read it, each verifies the checksums of some files, and they tell each other then.
             Default: this process verifies all.
 
@@ -120,7 +117,7 @@ def read_checkpoint(
         ranks = [*range(saved)]
     else:
         ranks = sorted({0, min(rank, saved - 1)})
-    states = read_state(path, manifest, ranks, copied, (rank, world_size) if together and world_size else (0, 1))
+    states = read_state(path, manifest, ranks, (rank, world_size) if together and world_size else (0, 1))
     first = ranks[0]
     if manifest.own:
         manifest = replace(manifest, **manifest.own[first])

@@ -52,7 +52,7 @@ def stored_weights(path: Path, manifest: Manifest) -> tuple[Sections, Callable[[
             return StoredTensor(_without_values(value.shape, value.like.dtype), partial(files.part, value))
         return StoredTensor(value, value.detach) if isinstance(value, torch.Tensor) else None
 
-    return read_state(path, manifest, [0], copied=None)[0], stored
+    return read_state(path, manifest, [0], in_place=True)[0], stored
 
 
 def weights_of_model(path: Path, model: str) -> dict[str, StoredTensor]:
