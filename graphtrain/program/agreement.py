@@ -12,28 +12,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import itertools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
 
+import msgpack
 import torch
 
-from graphtrain.errors import (
-    CheckpointError,
-    DataError,
-    EditError,
-    GraphtrainError,
-    LaterFormatError,
-    RankFailedError,
-    RanksDivergedError,
-    RanksError,
-    SaveFailedError,
-    UsageError,
-)
+from graphtrain import errors
+from graphtrain.errors import GraphtrainError, RankFailedError, RanksDivergedError
 from graphtrain.program.requests import Requests
-from graphtrain.ranks import Failure, LostRankError, Ranks, Record
-from graphtrain.ranks.current import leave
+from graphtrain.ranks import LostRankError, Ranks, Record
+from graphtrain.ranks.current import failure_of, leave
 from graphtrain.state.generators import RandomAside, global_generators, seed_everything
 from graphtrain.storage.encoding import Tensors, UnsaveableError, pack, unpack
 
@@ -42,7 +32,6 @@ if TYPE_CHECKING:
 
 Purpose = Literal["start", "batch", "exchange", "gather", "payload", "save", "stop", "forward"]
 _PURPOSES: tuple[Purpose, ...] = ("start", "batch", "exchange", "gather", "payload", "save", "stop", "forward")
-_COUNT_BYTES = 4  # of a number before others
 _ASKED = 65535  # the most requests of one kind in a record
 
 # The report of a failed rank reaches the others within this time after their call fails.
@@ -126,18 +115,14 @@ class Agreement:
 
     def watch_choices(self, position: int, leave: Callable[[], int]) -> Callable[[], int]:
         """The choice of an exit edge of a node with several, which is recorded until ranks synchronise."""
-        note = self.note
+        choices = self._choices
 
         def noted() -> int:
             target = leave()
-            note(position, target)
+            choices.append((position, target))
             return target
 
         return noted
-
-    def note(self, position: int, target: int) -> None:
-        """Note an edge that was chosen."""
-        self._choices.append((position, target))
 
     # ---- synchronising
 
@@ -190,16 +175,13 @@ class Agreement:
             self.learn(functools.reduce(operator.or_, (each.asked for each in records)))
         return records
 
-    def before_batch(self) -> None:
-        """Synchronise, unless ranks did since a batch was last fetched."""
-        if not self.synchronised:
-            self.synchronise("batch")
-        self.synchronised = False
-        self.grant()
+    def before_batch(self, partial: Record | None = None) -> list[Record]:
+        """Synchronise, unless ranks did since a batch was last fetched, and nothing is known about the next one.
 
-    def with_batch(self, partial: Record) -> list[Record]:
-        """Synchronise on a batch that was just fetched; `partial` is as for `synchronise`."""
-        records = self.synchronise("batch", partial)
+        Arguments:
+            partial: about a batch that was just fetched, as for `synchronise`. Default: none is known.
+        """
+        records = [] if self.synchronised and partial is None else self.synchronise("batch", partial)
         self.synchronised = False
         self.grant()
         return records
@@ -266,12 +248,10 @@ class Agreement:
         present = bytes(parameter.grad is not None for parameter in parameters)
         forms = {f"{path} {buffer.dtype} {tuple(buffer.shape)}": buffer for path, buffer in buffers.items()}
         shared = [*sums.joined(forms.values())]
-        own = (
-            [each for each in parameters if each.grad is not None and not sums.is_large(each)] if self._room[0] else []
-        )
-        small = sums.buckets_of(own)
+        own = [each for each in parameters if each.grad is not None and not sums.is_large(each)]
+        small = sums.buckets_of(own) if self._room[0] else []
         carried = [sums.packed(small, self._room[0]), sums.packed(shared, self._room[1])]
-        payload = begun.to_bytes(_COUNT_BYTES) + present + "\n".join(forms).encode()
+        payload: bytes = msgpack.packb([begun, present, [*forms]])
         digest = hashlib.blake2b(payload, digest_size=8).digest()
         record = Record(digest=digest, payload_bytes=len(payload))
         records = self.synchronise("exchange", record, b"".join(carried))
@@ -281,11 +261,8 @@ class Agreement:
             sums.put_carried(shared if carried[1] else (), [self._carried[0][size:]])
         else:
             carried = [b"", b""]
-            of_ranks = self._gather_payloads(payload, records)
-            begun = max(int.from_bytes(each[:_COUNT_BYTES]) for each in of_ranks)
-            of_ranks = [each[_COUNT_BYTES:] for each in of_ranks]
-            present = bytes(map(max, zip(*(each[: len(present)] for each in of_ranks), strict=True)))
-            common = set[str].intersection(*(set(each[len(present) :].decode().split("\n")) for each in of_ranks))
+            counts, flags, names = zip(*map(msgpack.unpackb, self._gather_payloads(payload, records)), strict=True)
+            begun, present, common = max(counts), bytes(map(max, *flags)), set(names[0]).intersection(*names)
             forms = {form: buffer for form, buffer in forms.items() if form in common}
             shared = [*sums.joined(forms.values())]
         summed = [parameter for parameter, has_gradient in zip(parameters, present, strict=True) if has_gradient]
@@ -297,11 +274,11 @@ class Agreement:
             sums.exchange_tensors(self.ranks, others, () if carried[1] else shared, early=early)
 
         self._together(exchange)
-        if parameters:
-            # The sum of two has the same bits in either order, as in an exchange.
-            small_ones = [each for each in summed if not sums.is_large(each)] if self.world_size == 2 else []
-            self._summed, self._room = summed, (sums.carried_size(small_ones), self._room[1])
-        self._room = (self._room[0], sums.carried_size(forms.values()))
+        room = self._room[0]
+        if parameters:  # the sum of two has the same bits in either order, as in an exchange
+            self._summed, is_carried = summed, self.world_size == 2
+            room = sums.carried_size(each for each in summed if not sums.is_large(each)) if is_carried else 0
+        self._room = (room, sums.carried_size(forms.values()))
 
     def exchange_with(self, number: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
         """Sum a number over ranks in the call that sums the gradients of these parameters; its sum, in their type."""
@@ -374,27 +351,21 @@ class Agreement:
 
     def _lost(self, why: str) -> NoReturn:
         """Raise an error with what is known about a rank that does not take part."""
-        ended: list[int] = []
         for _ in range(_GRACE_ATTEMPTS):
-            ended = self.ranks.ended()  # read first: a rank reports its failure before it ends
-            failure = Failure.first(self.ranks, 0.0 if ended else _GRACE_SECONDS / _GRACE_ATTEMPTS)
-            if failure is not None:
-                raise _of_failure(failure)
-            if ended:
+            missing = self.ranks.ended()  # read first: a rank reports its failure before it ends
+            if failure := failure_of(self.ranks, 0.0 if missing else _GRACE_SECONDS / _GRACE_ATTEMPTS):
+                raise RankFailedError(failure)
+            if missing:
                 break
+        what = "has ended without a message"
+        if not missing and (missing := self._missing()):
+            what = f"did not come to call {self.calls}, where others wait {self.run.place}"
+        who = f"rank {', '.join(map(str, missing))} {what}" if missing else f"a rank is gone: {why.splitlines()[0]}"
         last = f"; ranks last synchronised at `{self.run.path_of(self._records[0].position)}`" if self._records else ""
-        if ended:
-            raise RankFailedError(
-                f"rank {_listed(ended)} has ended without a message{last}",
-                "see what it printed last; a process that ends like this was killed, often because memory ran out",
-            )
-        missing = self._missing()
-        if not missing:
-            raise RankFailedError(f"a rank is gone, without a reason: {why.splitlines()[0]}{last}")
         raise RankFailedError(
-            f"rank {_listed(missing)} did not come to call {self.calls}, where others wait {self.run.place}{last}",
-            f"see what it printed last: it was killed, or waits for something; ranks wait "
-            f"{self.ranks.timeout_seconds:g} s for each other, or GRAPHTRAIN_TIMEOUT_SECONDS",
+            who + last,
+            "see what it printed last: a process that ends without a message was killed, often because memory ran out; "
+            f"ranks wait {self.ranks.timeout_seconds:g} s for each other, or GRAPHTRAIN_TIMEOUT_SECONDS",
         )
 
     def _missing(self) -> list[int]:
@@ -407,28 +378,20 @@ class Agreement:
 
     def _diverged(self, records: Sequence[Record]) -> NoReturn:
         """Raise an error with the first edge at which ranks diverged, and their positions."""
-        mine = "\n".join(
-            f"{self.run.path_of(position)} {self.run.path_of(target)}" for position, target in self._choices
-        )
-        self.ranks.publish(f"choices/{self.calls}/{self.rank}", mine.encode())
-        taken = [
-            (self.ranks.read(f"choices/{self.calls}/{rank}", _GRACE_SECONDS) or b"").decode().splitlines()
+        choices = [f"from `{self.run.path_of(each)}` to `{self.run.path_of(target)}`" for each, target in self._choices]
+        mine = records[self.rank]
+        place = f"is at `{self.run.path_of(mine.position)}` (call {mine.call}, {_PURPOSES[mine.purpose]})"
+        self.ranks.publish(f"choices/{self.calls}/{self.rank}", "\n".join([*choices, place]).encode())
+        of_ranks = [
+            (self.ranks.read(f"choices/{self.calls}/{rank}", _GRACE_SECONDS) or b"is gone").decode().splitlines()
             for rank in range(self.world_size)
         ]
-        for edges in itertools.zip_longest(*taken, fillvalue=""):  # empty where a rank has taken fewer
-            if len(set(edges)) > 1:
-                other = next(rank for rank, edge in enumerate(edges) if edge != edges[0])
-                raise RanksDivergedError(
-                    f"ranks took different edges: {_went(0, edges[0])}, {_went(other, edges[other])}",
-                    "a guard read a value that differs between ranks; let a kind gather it and make one value first",
-                )
-        other = next(rank for rank, record in enumerate(records) if _spot(record) != _spot(records[0]))
-        first, second = records[0], records[other]
+        lines = next(lines for lines in zip(*of_ranks, strict=False) if len(set(lines)) > 1)
+        other = next(rank for rank, line in enumerate(lines) if line != lines[0])
         raise RanksDivergedError(
-            f"ranks are not at the same place: rank 0 is at `{self.run.path_of(first.position)}` "
-            f"(call {first.call}, {_PURPOSES[first.purpose]}), rank {other} at `{self.run.path_of(second.position)}` "
-            f"(call {second.call}, {_PURPOSES[second.purpose]})",
-            "a node communicates on some ranks only; every rank must take part, or none",
+            f"ranks took different edges, or are not at the same place: rank 0 {lines[0]}, rank {other} {lines[other]}",
+            "a guard read a value that differs between ranks: let a kind gather it and make one value first; or a node "
+            "communicates on some ranks only: every rank must take part, or none",
         )
 
 
@@ -436,19 +399,9 @@ def _spot(record: Record) -> tuple[int, int, int, int]:
     return record.call, record.purpose, record.position, record.choices
 
 
-_ERRORS: dict[str, Callable[..., GraphtrainError]] = {
-    kind.__name__: kind
-    for kind in (
-        UsageError,
-        EditError,
-        DataError,
-        SaveFailedError,
-        LaterFormatError,
-        UnsaveableError,
-        CheckpointError,
-        RanksDivergedError,
-        RankFailedError,
-    )
+# Those that every rank can make of the same arguments: a message and a hint, but for the first.
+_ERRORS: dict[str, Callable[..., GraphtrainError]] = {UnsaveableError.__name__: UnsaveableError} | {
+    name: kind for name, kind in vars(errors).items() if getattr(kind, "__init__", 0) is GraphtrainError.__init__
 }
 
 
@@ -466,21 +419,6 @@ def error_of_plain(plain: Sequence[str]) -> GraphtrainError:
     return _ERRORS.get(kind, GraphtrainError)(*arguments)
 
 
-def _of_failure(failure: Failure) -> RanksError:
-    if failure.kind == "lost":
-        return RankFailedError(failure.reason)
-    return RankFailedError(f"rank {failure.rank} failed {failure.place}: {failure.reason}")
-
-
 def _is_of_connection(message: str) -> bool:
     """True for the message of a collective call that another rank has left."""
     return any(word in message for word in ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe"))
-
-
-def _listed(ranks: Sequence[int]) -> str:
-    return ", ".join(map(str, ranks))
-
-
-def _went(rank: int, edge: str) -> str:
-    source, _, target = edge.partition(" ")
-    return f"rank {rank} from `{source}` to `{target}`" if edge else f"rank {rank} took none"

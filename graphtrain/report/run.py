@@ -29,7 +29,6 @@ from graphtrain.storage.run_directory import (
     STATUS_FILE,
     RowsFile,
     best_in,
-    noted,
     read_starts,
     read_status,
     tables_in,
@@ -84,7 +83,7 @@ class Run(Recorded):
     @property
     def notices(self) -> list[tuple[float, str]]:
         """What the run has reported last: times in Unix seconds, and lines."""
-        return noted(self.status)
+        return [(at, line) for at, line in self.status.get("notices") or ()]
 
     @property
     def metrics(self) -> list[dict[str, float]]:
@@ -150,7 +149,7 @@ class Run(Recorded):
         """What tells runs apart: ``arguments`` of `setup`, ``parameters`` of the graph, ``hyper_parameters``."""
         parameters = self.status.get("parameters")
         checkpoints = checkpoint_paths(self.path / CHECKPOINTS_FOLDER)
-        fields = (read_manifest(checkpoints[-1]).in_force or {}) if checkpoints else {}
+        fields = read_manifest(checkpoints[-1]).hyper_parameters_in_force if checkpoints else {}
         return {
             "arguments": self.arguments,
             "parameters": dict(parameters) if isinstance(parameters, dict) else {},

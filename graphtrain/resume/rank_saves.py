@@ -123,7 +123,7 @@ class RankSave:
                 self._publish(_OUTCOME, {"error": error_as_plain(told)})
             raise
         common = {"digest": written.manifest.digest, "not_finite": written.manifest.not_finite}
-        self._publish(_OUTCOME, {"name": written.path.name, "facts": common})
+        self._publish(_OUTCOME, {"name": written.name, "facts": common})
         self._fail(_OVER)
         return written
 

@@ -226,10 +226,14 @@ class CheckpointWriter(Saves):
         written = save.writing.result()
         self._was_written = True
         _report(written.manifest.unknown, self._notices)
-        if not written.manifest.not_finite:
+        files, weight = self._run_files, written.manifest.not_finite
+        assert files is not None, "it was saved there"
+        if not weight:
             self.saved |= dict.fromkeys(sorted(save.askers), written.name)
-        assert self._run_files is not None, "it was saved there"
-        self._run_files.saved(written)
+        elif files.latest is None or not files.latest.manifest.not_finite:
+            kept = "checkpoints with finite weights are kept, whatever `keep` is, and a resume uses the newest of them"
+            self._notices(f"{written.name}: `{weight}` is not finite; {kept}")
+        files.latest = written
         self._newest, self._newest_moment = written, save.moment
 
     def fails(self) -> None:

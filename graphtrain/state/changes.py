@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -18,19 +18,18 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from graphtrain.state.code_names import names_in
 from graphtrain.state.codec import StateWriter, UnknownStateError, shown_path
-from graphtrain.state.content import are_equal, is_equal, is_identical
-from graphtrain.state.entries import Entry, contents_of, has_stamp, hooks_of, place_of, stamp_of
+from graphtrain.state.content import are_equal, is_equal
+from graphtrain.state.entries import Entry, contents_of, place_of, stamp_of
 from graphtrain.state.generators import any_generator
-from graphtrain.state.graphs import KEEPS_GRAPH, computed_again
+from graphtrain.state.graphs import KEEPS_GRAPH
 from graphtrain.state.kinds import KINDS, MOST_COMPARED, category_of, is_left_alone, is_reopened, is_users, is_value
-from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY, is_within
+from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY
 from graphtrain.state.snapshot import States, StateSnapshot
 from graphtrain.storage.encoding import is_saveable
 
 Section = Mapping[str, Any]
 
 OTHER_SUBMODULES = "has other submodules than it was set up with"
-_MOST_NAMED = 3
 # What has changed and cannot be saved, by category.
 _UNKNOWN = {
     "file": "is an open file, whose position is not saved: open it when it is read",
@@ -72,16 +71,17 @@ def changes(snapshot: StateSnapshot, data: str | None = None, states: Mapping[st
     finder = _Finder(snapshot, known)
     section: dict[str, Any] = {}
     for entry in snapshot.entries(data):
-        if id(entry.value) in snapshot.elsewhere or finder.is_unchanged(entry):
-            continue
-        with finder.writer.attempt(finder.unknown):
-            if (change := finder.change(entry)) is not None:
-                section[entry.path] = change
+        # The generators of data are restored by its source when it is reopened, and here when all is.
+        is_elsewhere = id(entry.value) in snapshot.elsewhere and (data is not None or entry.category != "generator")
+        if not is_elsewhere:
+            with finder.writer.attempt(finder.unknown):
+                if (change := finder.change(entry)) is not None:
+                    section[entry.path] = change
     unknown = [*finder.unknown, *finder.writer.lost_memory()]
     unknown += [f"{shown_path(path)} {KEEPS_GRAPH}" for path in finder.writer.graphs]
     if data is None and snapshot.imported is not None:
-        unknown += lines_about_modules(snapshot.imported)
-    unknown += [f"{shown_path(path)} {bound}".strip() for path, bound in snapshot.reachable.bounds.items()]
+        unknown += _lines_about_modules(snapshot.imported)
+    unknown += [f"{shown_path(path)} {bound}" for path, bound in snapshot.reachable.bounds.items()]
     return StateChanges(section, unknown, finder.writer)
 
 
@@ -95,28 +95,16 @@ class _Finder:
         self.writer = StateWriter(snapshot.reachable, snapshot.stateful, snapshot.is_excluded if excludes else None)
         self.unknown: list[str] = []
 
-    def is_unchanged(self, entry: Entry) -> bool:
-        """A quick check for the common case: the object holds the very same objects as before."""
-        value, category = entry.value, entry.category
-        if category == "tensor":
-            return entry.is_covered and not value.__dict__
-        if category == "array":
-            return entry.is_covered or not value.flags.writeable
-        if category == "module":
-            if stamp_of(entry) != entry.stamp:
-                return False
-        elif category not in ("object", "optimizer", "cell", "list", "mapping", "globals") or not entry.is_entered:
-            return False
-        keys, parts = KINDS[category].contents(value)
-        is_same = is_identical(parts, entry.parts) and is_identical(keys, entry.keys)
-        return is_same and (category == "globals" or type(value) is entry.code)
-
     def change(self, entry: Entry) -> dict[str, Any] | None:
         """The change of an object; None if there is none."""
         value, path, category = entry.value, entry.path, entry.category
+        if category == "array" and not value.flags.writeable:
+            return None
         if category == "module":
-            self._report_structure(entry)
-        elif has_stamp(entry) and stamp_of(entry) == entry.stamp:
+            stamps = zip(("submodules", "hooks", "parameters or buffers"), entry.stamp, stamp_of(entry), strict=True)
+            others = [what for what, before, now in stamps if before != now]
+            self.unknown += [f"{path} has other {what} than it was set up with" for what in others]
+        elif entry.stamp is not None and stamp_of(entry) == entry.stamp:
             return None
         if category in _UNKNOWN:
             raise UnknownStateError(path, _UNKNOWN[category].format(type(value)))
@@ -137,23 +125,9 @@ class _Finder:
             return None
         return self._changed_names(entry, dict(zip(keys, parts, strict=True))) if kind.is_named else self._items(entry)
 
-    def _report_structure(self, module: Entry) -> None:
-        """Report other parts of a module; not hooks that a library registers in another process too, with a flag."""
-        path, late = module.path, [hook for hook in hooks_of(module.value) if id(hook) not in module.stamp[1]]
-        parts = zip(("submodules", "hooks", "parameters or buffers"), module.stamp, stamp_of(module), strict=True)
-        others = [what for what, before, now in parts if before != now]
-        if late and not any(is_users(getattr(getattr(hook, "func", hook), "__module__", None)) for hook in late):
-            listed = self._snapshot.reachable.by_path.values()
-            around = [vars(each.value) for each in listed if each.category == "module" and is_within(path, [each.path])]
-            flags = [name for attributes in around for name, part in attributes.items() if part is True]
-            if any("hook" in name for name in flags):
-                others = [what for what in others if what != "hooks"]
-        self.unknown += [f"{path} has other {what} than it was set up with" for what in others]
-
     def _changed_names(self, entry: Entry, now: Mapping[str, Any]) -> dict[str, Any] | None:
         before, ignored = dict(zip(entry.keys, entry.parts, strict=True)), self._snapshot.ignored(entry, self._states)
         encoded = {}
-        computed = computed_again(entry.value) if entry.category == "module" else ()
         unknown = [] if id(entry.value) in self._snapshot.redrawn else self.unknown
         for name in sorted(set(now) - ignored):
             path, part = place_of(entry, name), now[name]
@@ -163,8 +137,10 @@ class _Finder:
             if entry.is_data and is_value(before.get(name)) and is_reopened(part):
                 continue
             with self.writer.attempt(unknown):
-                # Without a graph that is used again.
-                encoded[name] = self.writer.pack(part.detach() if name in computed else part, path)
+                # Hooks of weight_norm, spectral_norm and prune compute it before each use: its graph is used again.
+                sources = entry.value._parameters.keys() if entry.category == "module" else ()
+                is_computed = f"{name}_v" in sources or f"{name}_orig" in sources
+                encoded[name] = self.writer.pack(part.detach() if is_computed else part, path)
         removed = sorted(set(before) - set(now) - ignored)
         return {"set": encoded} | ({"removed": removed} if removed else {}) if encoded or removed else None
 
@@ -215,28 +191,20 @@ class _Finder:
         return change
 
 
-def lines_about_modules(known: Collection[str]) -> list[str]:
+def _lines_about_modules(known: Collection[str]) -> Iterator[str]:
     """A line for each module of the user with variables that was first imported during a run: they were not listed.
 
     Arguments:
         known: the names of the modules that had been imported when the run began.
     """
-    lines = []
+    constant = ("value", "function", "class", "skipped", "opaque")
     for name in sorted(sys.modules.keys() - known):
-        module = sys.modules[name]
+        named = vars(sys.modules[name]) if isinstance(sys.modules[name], types.ModuleType) else {}
         # Code generated by a compiler, as into a module of torch, is in separate files.
-        if not (isinstance(module, types.ModuleType) and is_users(name) and is_users(name.partition(".")[0])):
-            continue
-        functions = [part for part in vars(module).values() if isinstance(part, types.FunctionType)]
-        assigned = {name for function in functions for name in names_in(function.__code__).assigned_variables}
-        constant = ("value", "function", "class", "skipped", "opaque")
-        variables = sorted(
-            name
-            for name, part in vars(module).items()
-            if name in assigned or not (name.startswith("__") or category_of(type(part)) in constant)
-        )
-        if variables:
-            shown = ", ".join([*variables[:_MOST_NAMED], *["..."][: len(variables) - _MOST_NAMED]])
-            what = f"so its variables ({shown}) are not saved: import it before the run begins"
-            lines.append(f"the module {name} was imported during the run, {what}")
-    return lines
+        if is_users(name) and is_users(name.partition(".")[0]):
+            functions = [part for part in named.values() if isinstance(part, types.FunctionType)]
+            assigned = {each for function in functions for each in names_in(function.__code__).assigned_variables}
+            changing = (each for each in named if not (each[:2] == "__" or category_of(type(named[each])) in constant))
+            if variables := sorted(assigned.intersection(named).union(changing)):
+                what = f"so its variables ({', '.join(variables)}) are not saved: import it before the run begins"
+                yield f"the module {name} was imported during the run, {what}"

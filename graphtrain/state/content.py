@@ -6,6 +6,7 @@ import contextlib
 import contextvars
 import enum
 import itertools
+import marshal
 import operator
 import sqlite3
 import threading
@@ -33,16 +34,20 @@ _SECONDS_AT_ONCE = 0.0005
 
 @final
 class ContentHash:
-    """A hash of the contents of values at any depth; of a sample beyond its bounds, where `is_whole` becomes False.
+    """A hash of the contents of values at any depth.
 
-    Functions and classes count by their names; locks, files, iterators and hidden state by their types.
+    Functions and classes count by their names; locks, files, iterators and hidden state by their types. Beyond bounds
+    1,024 elements of each tensor count, and the lengths of containers.
 
     Arguments:
         place_of: returns the place of an object that is compared separately, which counts instead of it; None for all
             others.
-        most_bytes, most_items: the bounds for tensors and arrays, and for everything else. Beyond them, 1,024 elements
-            of each tensor and items of each container count.
+        most_bytes: the bound for tensors and arrays.
         pauses: True lets other threads run at intervals.
+
+    Attributes:
+        bytes: of tensors and arrays.
+        is_whole: False if something was beyond the bounds.
 
     >>> def hashed(value):
     ...     content = ContentHash(); content.add(value); return content.hexdigest()
@@ -54,11 +59,10 @@ class ContentHash:
         self,
         place_of: Callable[[Any], str | None] = lambda value: None,
         most_bytes: int = MOST_BYTES,
-        most_items: int = MOST_ITEMS,
         *,
         pauses: bool = False,
     ) -> None:
-        self._place_of, self._most_bytes, self._most_items, self._pauses = place_of, most_bytes, most_items, pauses
+        self._place_of, self._most_bytes, self._pauses = place_of, most_bytes, pauses
         self._hash = xxhash.xxh3_128()
         self._met: dict[int, tuple[int, Any]] = {}  # with the objects: an `id` may be reused
         self._waiting: list[Any] = []
@@ -70,23 +74,13 @@ class ContentHash:
         """The hash of what was added."""
         return self._hash.hexdigest()
 
-    def add(self, value: Any) -> None:
-        """Add a value."""
-        self._waiting.append(value)
-        self._add_waiting()
-
-    def begin(self) -> None:
-        """Begin another hash; the bounds apply to all together."""
-        self._hash, self.is_whole = xxhash.xxh3_128(), True
-        self._met.clear()
-
-    def add_at(self, place: str, value: Any) -> None:
-        """Add an object at a place known to `place_of`."""
-        self._text(place)
-        self._add_content(value)
-        self._add_waiting()
-
-    def _add_waiting(self) -> None:
+    def add(self, value: Any, place: str = "") -> None:
+        """Add a value; with its place, if `place_of` knows it."""
+        if place:
+            self._text(place)
+            self._add_content(value)
+        else:
+            self._waiting.append(value)
         while self._waiting:
             self._items += 1
             # Other threads run meanwhile: one that needs the interpreter would wait 5 ms for each operation.
@@ -95,21 +89,19 @@ class ContentHash:
                 self._until = time.monotonic() + _SECONDS_AT_ONCE
             self._add(self._waiting.pop())
 
-    def _text(self, *parts: object) -> None:
+    def _text(self, *parts: Any) -> None:
         try:
+            self._hash.update(marshal.dumps(parts, 0))
+        except ValueError:  # not only constants
             self._hash.update(repr(parts).encode())
-        except ValueError:  # an integer of more digits than Python writes
-            self._hash.update(repr(_in_hexadecimal(parts)).encode())
 
     def _add(self, value: Any) -> None:
-        kind = type(value)
-        if kind in CONSTANTS:
+        if type(value) in CONSTANTS:
             self._text(value)
-            return
-        if (place := self._place_of(value)) is not None:
+        elif (place := self._place_of(value)) is not None:
             self._text("at", place)
-            return
-        self._add_content(value)
+        else:
+            self._add_content(value)
 
     def _add_content(self, value: Any) -> None:
         kind, category = type(value), category_of(type(value))
@@ -139,7 +131,7 @@ class ContentHash:
             case "watched":
                 self._add_watched(value)
             case "set":  # it has no order
-                members = self._chosen(KINDS[category].contents(value)[1])
+                members = KINDS[category].contents(value)[1]
                 plain = (item if is_constant(item) else type(item).__qualname__ for item in members)
                 self._text(len(members), *sorted(map(content_hash, plain)))
             case "object" | "module" | "optimizer":  # nor have names
@@ -151,18 +143,13 @@ class ContentHash:
             case _:
                 self._text(getattr(value, "__qualname__", ""))
 
-    def _chosen(self, parts: tuple[Any, ...]) -> tuple[Any, ...]:
-        """All parts, or a sample if there are too many."""
-        if self._items + len(parts) <= self._most_items or len(parts) <= _SAMPLES:
-            return parts
-        self.is_whole = False
-        return parts[:: len(parts) // _SAMPLES]
-
     def _add_parts(self, parts: tuple[Any, ...]) -> None:
         self._text(len(parts))
-        chosen = self._chosen(parts)
-        for start in range(0, len(chosen), _MOST_AT_ONCE):
-            several = chosen[start : start + _MOST_AT_ONCE]
+        if self._items + len(parts) > MOST_ITEMS:
+            self.is_whole = False
+            return
+        for start in range(0, len(parts), _MOST_AT_ONCE):
+            several = parts[start : start + _MOST_AT_ONCE]
             if _is_plain(several) and not any(map(self._place_of, several)):
                 self._items += len(several)
                 self._text(several)
@@ -171,17 +158,22 @@ class ContentHash:
 
     # ---- tensors and arrays
 
+    def _step(self, size: int, count: int) -> int:
+        """From an element that counts to the next one, of a tensor or an array of this many bytes and elements."""
+        self.bytes += size
+        is_within = self.bytes <= self._most_bytes
+        self.is_whole &= is_within
+        return 1 if is_within else max(1, count // _SAMPLES)
+
     def _add_tensor(self, tensor: torch.Tensor) -> None:
         if torch.nn.parameter.is_lazy(tensor) or tensor.is_meta:
             return
-        self._text(str(tensor.dtype), str(tensor.layout), tuple(tensor.shape) if not tensor.is_nested else ())
+        self._text(str(tensor.dtype), str(tensor.layout), [*tensor.shape] if not tensor.is_nested else [])
         for part in _strided_parts(tensor.detach()):
-            self.bytes += part.numel() * part.element_size()
-            if self.bytes > self._most_bytes:
-                self.is_whole = False
-                step = max(1, part.numel() // _SAMPLES)
-                part = torch.take(part, torch.arange(0, part.numel(), step, device=part.device))
-            if part.numel():
+            count = part.numel()
+            if (step := self._step(count * part.element_size(), count)) > 1:
+                part = torch.take(part, torch.arange(0, count, step, device=part.device))
+            if count:
                 host = part.resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
                 # A single element may have any strides, which a view as bytes does not accept.
                 host = host.as_strided((host.numel(),), (1,))
@@ -191,12 +183,9 @@ class ContentHash:
         self._text(str(array.dtype), array.shape)
         if array.dtype.hasobject:
             self._add_parts(tuple(array.reshape(-1).tolist()) if array.dtype == object else (repr(array),))
-            return
-        self.bytes += array.nbytes
-        if self.bytes > self._most_bytes:
-            self.is_whole = False
-            array = array.flat[:: max(1, array.size // _SAMPLES)]
-        if array.size:
+        elif array.size:
+            if (step := self._step(array.nbytes, array.size)) > 1:
+                array = array.flat[::step]
             self._hash.update(numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8).data)
 
     def _add_watched(self, value: Any) -> None:
@@ -235,7 +224,7 @@ def is_identical(now: Sequence[Any], before: Sequence[Any]) -> bool:
 
 def are_equal(now: Sequence[Any], before: Sequence[Any]) -> bool:
     """True if each pair `is_equal`."""
-    return len(now) == len(before) and all(map(is_equal, now, before))
+    return is_identical(now, before) or (len(now) == len(before) and all(map(is_equal, now, before)))
 
 
 def hold_the_same(one: Any, other: Any) -> bool:
@@ -245,11 +234,10 @@ def hold_the_same(one: Any, other: Any) -> bool:
     (True, False)
     """
     category = category_of(type(one))
-    is_container = category in ("list", "tuple", "deque", "mapping", "set")
-    if is_equal(one, other) or not is_container or type(one) is not type(other):
+    if type(one) is type(other) and category == "set":
+        return one is other or content_hash(one) == content_hash(other)
+    if type(one) is not type(other) or category not in ("list", "tuple", "deque", "mapping"):
         return is_equal(one, other)
-    if category == "set":
-        return content_hash(one) == content_hash(other)
     pairs = zip(KINDS[category].contents(one), KINDS[category].contents(other), strict=True)
     return all(len(parts) == len(others) and all(map(hold_the_same, parts, others)) for parts, others in pairs)
 
@@ -261,14 +249,13 @@ def is_equal(before: Any, now: Any) -> bool:
     if type(before) is not type(now) or isinstance(before, enum.Enum):
         return False
     match category_of(type(before)):
-        case "value":
-            return content_hash(before) == content_hash(now)
-        case "set" if isinstance(before, frozenset) and is_constant(before):
-            return content_hash(before) == content_hash(now)
         case "tuple":
             return are_equal(before, now)
         case "method":
             return before.__func__ is now.__func__ and before.__self__ is now.__self__
+        case "value" | "set":
+            is_plain = not isinstance(before, set) and is_constant(before)
+            return is_plain and content_hash(before) == content_hash(now)
     return False
 
 
@@ -280,14 +267,6 @@ def _is_plain(parts: tuple[Any, ...]) -> bool:
     elif types == {dict}:
         types = set(map(type, itertools.chain.from_iterable(itertools.chain(part, part.values()) for part in parts)))
     return types <= CONSTANTS
-
-
-def _in_hexadecimal(value: Any) -> Any:
-    if isinstance(value, dict):
-        return _in_hexadecimal(tuple(value.items()))
-    if isinstance(value, tuple | list):
-        return tuple(map(_in_hexadecimal, value))
-    return hex(value) if isinstance(value, int) else value
 
 
 def _strided_parts(tensor: torch.Tensor) -> Iterable[torch.Tensor]:

@@ -8,44 +8,42 @@ from typing import Any
 from graphtrain.state.content import ContentHash
 from graphtrain.state.snapshot import StateSnapshot
 
-Contents = dict[str, dict[str, Any]]
-"""By the name of data: its `hash`; the `bytes` that count; `is_whole`, False if a sample was hashed."""
-
 _OTHER = (
     "holds other values than when it was saved: training changed them in place, or `setup` makes others; "
     "change copies, or seed `setup`"
 )
 
 
-def data_contents(snapshot: StateSnapshot, saved: Collection[str], *, pauses: bool = False) -> Contents:
-    """The present contents of data: of all that may change in place and is not saved.
+def data_contents(
+    snapshot: StateSnapshot, saved: Collection[str], *, pauses: bool = False
+) -> dict[str, dict[str, Any]]:
+    """The present contents of data, of all that may change in place and is not saved.
+
+    By the name of data: its `hash`; the `bytes` that count; `is_whole`, False if some of it is beyond the bounds.
 
     Arguments:
         saved: the paths of what is saved.
         pauses: True lets other threads run at intervals.
     """
-    by_id, contents = snapshot.reachable.by_id, Contents()
-    content = ContentHash(lambda value: by_id[id(value)].path if id(value) in by_id else None, pauses=pauses)
+    by_id, contents = snapshot.reachable.by_id, {}
     for name, entries in snapshot.data().items():
-        content.begin()
-        before = content.bytes
+        content = ContentHash(lambda value: by_id[id(value)].path if id(value) in by_id else None, pauses=pauses)
         large = [entry for entry in entries if entry.category in ("tensor", "array", "buffer") or not entry.is_entered]
         try:
             for entry in large:
                 if entry.is_data and not entry.is_covered and entry.path not in saved:
-                    content.add_at(entry.path, entry.value)
+                    content.add(entry.value, entry.path)
             digest = content.hexdigest()
         except RuntimeError:  # training changes a dictionary meanwhile: no resume finds the same
             digest = ""
-        size = content.bytes - before
-        contents[name] = {"hash": digest, "bytes": size, "is_whole": content.is_whole}
+        contents[name] = {"hash": digest, "bytes": content.bytes, "is_whole": content.is_whole}
     return contents
 
 
 def compared_data(
     before: Mapping[str, Any], snapshot: StateSnapshot | None, saved: Collection[str], but: Collection[str]
 ) -> tuple[list[str], str]:
-    """A line for each data with other contents than when a checkpoint was made; and what was compared by sample.
+    """A line for each data with other contents than when a checkpoint was made; and what is too large to compare.
 
     Arguments:
         before: the contents then; empty if they are not known.
@@ -55,6 +53,5 @@ def compared_data(
     now = data_contents(snapshot, saved) if before and snapshot is not None else {}
     known = [name for name in now if name in before]
     lines = [f"{name} {_OTHER}" for name in known if name not in but and before[name]["hash"] != now[name]["hash"]]
-    sampled = [name for name in known if not (before[name]["is_whole"] and now[name]["is_whole"])]
-    sizes = ", ".join(f"{name} ({now[name]['bytes'] / 1e6:,.0f} MB)" for name in sampled)
-    return lines, f"{sizes} compared by sample" if sampled else ""
+    large = [f"{name} ({now[name]['bytes'] / 1e6:,.0f} MB)" for name in known if not now[name]["is_whole"]]
+    return lines, f"{', '.join(large)} compared only in part" if large else ""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from graphtrain.state.content import content_hash
-from graphtrain.state.kinds import KINDS, MOST_COMPARED, OF_A_RUN, Category, Contents, is_constant, is_value
+from graphtrain.state.kinds import KINDS, MOST_COMPARED, OF_A_RUN, Category, Contents, is_constant, is_users, is_value
 from graphtrain.storage.encoding import LEAST_ADDRESS, is_saveable
 
 # Of larger tensors, arrays and buffers of data only a sample counts in a stamp; data is hashed whole after a save.
@@ -34,7 +33,7 @@ class Entry:
     covered: frozenset[str] = frozenset()  # attributes with the name of an entry in its `state_dict`
     is_entered: bool = True  # False for a container too large to be examined
     length: int = 0  # of a container
-    stamp: Any = ""  # what tells whether it has changed beside its contents: a hash, a position, other modules
+    stamp: Any = None  # what tells whether it has changed beside its contents, if something does
     keys: tuple[Any, ...] = ()  # its contents; of a very large container nothing
     parts: tuple[Any, ...] = ()
 
@@ -46,48 +45,37 @@ def contents_of(entry: Entry) -> Contents:
     return KINDS[entry.category].contents(entry.value)
 
 
-def has_stamp(entry: Entry) -> bool:
-    """True for an object of which a stamp tells whether it has changed: other tensors and arrays are always saved."""
-    if entry.category in _MOST_BYTES and not entry.is_covered:
-        is_read_only = entry.category == "array" and not entry.value.flags.writeable
-        return entry.is_data or is_read_only or entry.category == "buffer" or not is_saveable(entry.value)
-    return entry.category in ("module", "file", "watched", "run")
-
-
 def stamp_of(entry: Entry) -> Any:
-    """The present stamp of an object."""
-    value = entry.value
-    match entry.category:
+    """What tells whether an object has changed: a hash, a position, other modules; None for all others."""
+    value, category = entry.value, entry.category
+    match category:
         case "module":  # of its tensors `ModuleForm` knows, but for data
             tensors = (*value._parameters, None, *value._buffers) if entry.is_data else ()
-            hooks = [hook for hook in hooks_of(value) if getattr(hook, "__name__", "") != "_infer_parameters"]
+            hooks = [hook for name in HOOKS for hook in getattr(value, name).values() if _is_of_users(hook)]
             return tuple(map(id, value._modules.values())), tuple(map(id, hooks)), tensors
         case "file":
-            return _position_of(value)
+            try:
+                return value.tell() if not value.closed and value.readable() else ""
+            except OSError:  # within a loop over the lines of a text; or no file on a disk
+                return "read"
         case "run":
             return str(getattr(value, OF_A_RUN)()[1])
-        case "tensor" | "array" | "buffer" as category:
+        case "watched":
+            return content_hash(value)
+        case "tensor" | "array" | "buffer" if not entry.is_covered:
+            is_read_only = category == "array" and not value.flags.writeable
+            if is_read_only or not (entry.is_data or category == "buffer" or not is_saveable(value)):
+                return None  # it is never saved, or always
             try:
                 return content_hash(value, most_bytes=_MOST_BYTES[category])
             except (RuntimeError, NotImplementedError):  # of a class whose memory is not torch's
                 return f"{value.shape} {value._version}"
-    return content_hash(value)
+    return None
 
 
-def _position_of(file: Any) -> str:
-    """The position in an open file; empty if it does not matter, because reading does not continue."""
-    if file.closed or not file.readable():
-        return ""
-    try:
-        in_memory = f" {content_hash(file.getvalue())}" if isinstance(file, io.BytesIO | io.StringIO) else ""
-        return f"{file.tell()}{in_memory}"
-    except OSError:  # within a loop over the lines of a text; or no file on a disk
-        return "read"
-
-
-def hooks_of(module: Any) -> list[Any]:
-    """The hooks of a module."""
-    return [hook for name in HOOKS for hook in getattr(module, name).values()]
+def _is_of_users(hook: Any) -> bool:
+    """False for what a library registers, as it does in another process too."""
+    return is_users(getattr(getattr(hook, "func", hook), "__module__", None))
 
 
 def parts_of(entry: Entry) -> Iterator[Child]:

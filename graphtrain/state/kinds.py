@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import collections
+import contextlib
 import contextvars
 import copy
 import ctypes
@@ -262,29 +263,24 @@ class Namespace(NamedTuple):
 
 
 def _attributes(value: Any) -> Contents:
-    attributes = getattr(value, "__dict__", None) or {}
-    names, values = tuple(attributes), tuple(attributes.values())
+    attributes = {**(getattr(value, "__dict__", None) or {})}
     for name in slots_of(type(value)):
-        try:
-            values += (object.__getattribute__(value, name),)
-            names += (name,)
-        except AttributeError:  # not set
-            pass
-    return names, values
+        with contextlib.suppress(AttributeError):  # not set
+            attributes[name] = object.__getattribute__(value, name)
+    return tuple(attributes), tuple(attributes.values())
 
 
 def _put_attributes(value: Any, parts: Mapping[str, Any], removed: Sequence[str]) -> None:
     slots = slots_of(type(value))
-    for name, part in parts.items():
-        if name in slots:
-            object.__setattr__(value, name, part)
-        else:
-            value.__dict__[name] = part
-    for name in removed:
-        if name in slots:
-            object.__delattr__(value, name)
-        else:
+    for name in (*parts, *removed):
+        if name not in slots and name in parts:
+            value.__dict__[name] = parts[name]
+        elif name not in slots:
             value.__dict__.pop(name, None)
+        elif name in parts:
+            object.__setattr__(value, name, parts[name])
+        else:
+            object.__delattr__(value, name)
 
 
 @_cached
@@ -297,15 +293,15 @@ def _items(value: Any) -> Contents:
     return (), tuple(_base_of(type(value)).__iter__(value))
 
 
+def _pairs(value: Any) -> Contents:
+    base = _base_of(type(value))
+    return tuple(base.__iter__(value)), tuple(base.values(value))
+
+
 def _put_all(value: Any, parts: Any, removed: Any) -> None:
     base = _base_of(type(value))
     base.clear(value)
     (base.extend if hasattr(base, "extend") else base.update)(value, parts)
-
-
-def _pairs(value: Any) -> Contents:
-    base = _base_of(type(value))
-    return tuple(base.__iter__(value)), tuple(base.values(value))
 
 
 def _of_cell(value: types.CellType) -> Contents:
@@ -324,10 +320,13 @@ def _put_in_cell(value: types.CellType, parts: Any, removed: Any) -> None:
 
 def _of_class(value: type) -> Contents:
     is_enum = isinstance(value, enum.EnumMeta)  # its bookkeeping, such as `_value2member_map_`, belongs to Python
-    names = tuple(
-        name for name in vars(value) if not name.startswith("__") and not (is_enum and name[0] == name[-1] == "_")
-    )
-    return names, tuple(vars(value)[name] for name in names)
+    named = {name: part for name, part in vars(value).items() if not name.startswith("__")}
+    kept = {name: part for name, part in named.items() if not (is_enum and name[0] == name[-1] == "_")}
+    return tuple(kept), tuple(kept.values())
+
+
+def _of_function(value: types.FunctionType) -> Contents:
+    return _OF_FUNCTIONS, (value.__defaults__, value.__kwdefaults__)
 
 
 def _put_settings(value: Any, parts: Mapping[str, Any], removed: Sequence[str]) -> None:
@@ -335,10 +334,10 @@ def _put_settings(value: Any, parts: Mapping[str, Any], removed: Sequence[str]) 
     for name in (*parts, *removed):
         if name not in _OF_FUNCTIONS if isinstance(value, types.FunctionType) else name.startswith("__"):
             raise AttributeError(f"`{name}` of a function or a class is not state")
-    for name, part in parts.items():
-        setattr(value, name, part)
-    for name in removed:
-        delattr(value, name)
+        if name in parts:
+            setattr(value, name, parts[name])
+        else:
+            delattr(value, name)
 
 
 def _of_namespace(value: Namespace) -> Contents:
@@ -354,24 +353,12 @@ def _put_globals(value: Namespace, parts: Mapping[str, Any], removed: Sequence[s
         value.values.pop(name, None)
 
 
-_BY_ATTRIBUTES = ObjectKind(_attributes, _put_attributes, is_named=True)
-_IN_ORDER = ObjectKind(_items, _put_all)
-
 KINDS: Mapping[Category, ObjectKind] = {
-    "module": _BY_ATTRIBUTES,
-    "optimizer": _BY_ATTRIBUTES,
-    "object": _BY_ATTRIBUTES,
-    "list": _IN_ORDER,
-    "deque": _IN_ORDER,
-    "tuple": _IN_ORDER,
-    "set": _IN_ORDER,
+    **dict.fromkeys(("module", "optimizer", "object"), ObjectKind(_attributes, _put_attributes, is_named=True)),
+    **dict.fromkeys(("list", "deque", "tuple", "set"), ObjectKind(_items, _put_all)),
     "mapping": ObjectKind(_pairs, _put_all),
     "cell": ObjectKind(_of_cell, _put_in_cell),
-    "function": ObjectKind(
-        lambda value: (_OF_FUNCTIONS, tuple(getattr(value, name) for name in _OF_FUNCTIONS)),
-        _put_settings,
-        is_named=True,
-    ),
+    "function": ObjectKind(_of_function, _put_settings, is_named=True),
     "class": ObjectKind(_of_class, _put_settings, is_named=True),
     "globals": ObjectKind(_of_namespace, _put_globals, is_named=True),
 }

@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from graphtrain.state.code_names import names_in
-from graphtrain.state.entries import HOOKS, IN_CONTAINERS, Child, Entry, contents_of, has_stamp, parts_of, stamp_of
+from graphtrain.state.entries import HOOKS, IN_CONTAINERS, Child, Entry, contents_of, parts_of, stamp_of
 from graphtrain.state.kinds import (
     CONTAINERS,
     KINDS,
@@ -41,8 +41,6 @@ MOST_ITEMS = 1_000
 MOST_ITEMS_OF_DATA = 64
 
 _MODULE = frozenset(vars(torch.nn.Module())) | {"_compiled_call_impl", "_version"}
-_HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
-_HOOKS_OF_OPTIMIZERS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 _OPTIMIZER = frozenset(vars(torch.optim.SGD([torch.zeros(1)]))) | {
     "step",  # which schedulers wrap
     "_opt_called",
@@ -51,15 +49,17 @@ _OPTIMIZER = frozenset(vars(torch.optim.SGD([torch.zeros(1)]))) | {
     "_need_device_dtype_check_for_fused",
     "_step_supports_amp_scaling",
 }
+_LOADER = frozenset({"_iterator", "_IterableDataset_len_called", "_DataLoader__multiprocessing_context"})
+_HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+_HOOKS_OF_OPTIMIZERS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 _MODULES_WITH_HOOKS = (torch.nn.Module.__module__, torch.optim.Optimizer.__module__)  # for all objects of the class
 _PLAIN_CONTAINERS = (*CONTAINERS, collections.defaultdict, collections.Counter)
-_LOADER = frozenset({"_iterator", "_IterableDataset_len_called", "_DataLoader__multiprocessing_context"})
 
 # Attributes that the compiler gives to tensors and functions.
 OF_THE_COMPILER = ("_dynamo", "_torchdynamo", "_has_dynamo")
 
 REMEDY = "give what holds it a `state_dict`"
-_NOT_LOOKED_FOR = f"in which changes are not looked for: {REMEDY}"
+_NOT_LOOKED_FOR = f", where changes are not looked for: {REMEDY}"
 
 
 @final
@@ -99,31 +99,24 @@ class Reachable:
         self.bounds: dict[str, str] = {}
         self._globals: dict[str, Namespace] = {}
         self._waiting: collections.deque[Entry] = collections.deque()
+        self._optimizers: collections.deque[Entry] = collections.deque()  # last: most parameters belong to modules
         self._classes: set[type] = set()
         self._entered = 0  # covered objects do not count: something else saves them
         for name, value in roots.items():
             self._add(name, value, name in covered, is_data=name in data)
         for place, hook in _hooks_of_all() if with_code else ():
             self._add(place, hook)
-        self._walk()
+        while queue := self._waiting or self._optimizers:
+            entry = queue.popleft()
+            for path, value, is_covered in self._children(entry):
+                self._add(path, value, is_covered, is_data=entry.is_data)
         optimizers = [held for held in self.stateful.values() if isinstance(held, torch.optim.Optimizer)]
         self.made_states = {id(part) for each in optimizers for state in each.state.values() for part in state.values()}
         for entry in self.by_path.values():
             self._note_bound(entry)
         for module, namespace in sorted(self._globals.items()):
-            entry = Entry(f"{module}:", namespace, "globals")
-            entry.keys, entry.parts = KINDS["globals"].contents(namespace)
-            self.by_path[entry.path] = entry
-
-    def _walk(self) -> None:
-        optimizers: collections.deque[Entry] = collections.deque()  # last: most parameters belong to modules
-        while self._waiting or optimizers:
-            entry = (self._waiting or optimizers).popleft()
-            if entry.category == "optimizer" and self._waiting:
-                optimizers.append(entry)
-                continue
-            for path, value, is_covered in self._children(entry):
-                self._add(path, value, is_covered, is_data=entry.is_data)
+            keys, parts = KINDS["globals"].contents(namespace)
+            self.by_path[f"{module}:"] = Entry(f"{module}:", namespace, "globals", keys=keys, parts=parts)
 
     def find(self, value: Any) -> Entry | None:
         """The entry of this very object."""
@@ -142,8 +135,8 @@ class Reachable:
             return
         self._entered += not is_covered
         if self._entered > MOST_OBJECTS:
-            what = f"more than {MOST_OBJECTS:,} objects are reachable, and changes beyond `{path}` are not looked for"
-            self.bounds.setdefault("", f"{what}: {REMEDY}")
+            if self._entered == MOST_OBJECTS + 1:
+                self.bounds[path] = f"and others are beyond the first {MOST_OBJECTS:,} objects{_NOT_LOOKED_FOR}"
             return
         if path in self.by_path:  # keys with the same text
             path = f"{path}#{len(self.by_path)}"
@@ -152,33 +145,31 @@ class Reachable:
             code = value.__code__ if category == "function" else value.grad_fn
         entry = Entry(path, value, category, is_covered, is_data, code)
         # Not a module on the device `meta`, such as one that gets its parameters from `functional_call`.
-        is_empty = isinstance(value, torch.nn.Module) and any(tensor.is_meta for tensor in value.parameters())
+        is_empty = category == "module" and any(tensor.is_meta for tensor in value.parameters())
         is_part = id(value) in self._of_data and category not in ("module", "optimizer")
         if not (is_covered or is_data or is_part or is_empty) and keeps_state(value):
             self.stateful[path] = value
         self.by_id[id(value)] = self.by_path[path] = entry
-        self._waiting.append(entry)
+        (self._optimizers if category == "optimizer" else self._waiting).append(entry)
 
     def _note_bound(self, entry: Entry) -> None:
         """Note that changes in an object, or within its items, are not looked for."""
-        what, size = "", entry.length
         if entry.is_data or entry.is_covered:
             return
         if entry.category == "hidden":
-            what = f"is a {entry.code.__module__}.{entry.code.__qualname__}, {_NOT_LOOKED_FOR}"
-        elif size > MOST_COMPARED:
-            what = f"has {size:,} items, {_NOT_LOOKED_FOR}"
+            what = f"is a {entry.code.__module__}.{entry.code.__qualname__}"
         # Constants cannot change in place, and objects listed elsewhere are compared there.
-        elif (not entry.is_entered or entry.category == "set") and not all(
-            is_constant(member) or id(member) in self.by_id for member in (*entry.keys, *entry.parts)
+        elif entry.length > MOST_COMPARED or (
+            (not entry.is_entered or entry.category == "set")
+            and not all(is_constant(each) or id(each) in self.by_id for each in (*entry.keys, *entry.parts))
         ):
-            what = f"has {size:,} items, {_NOT_LOOKED_FOR}"
-            if entry.is_entered:
-                what = f"is a set of objects, in which changes are not looked for: use a list, or {REMEDY}"
+            what = "is a set of objects" if entry.is_entered else f"has {entry.length:,} items"
+        else:
+            return
         # Not within an object of a class with a `state_dict` of its own.
-        owners = (path for path in self.stateful if what and self.by_path[path].category == "object")
-        if what and not is_within(entry.path, list(owners)):
-            self.bounds.setdefault(entry.path, what)
+        owners = [path for path in self.stateful if self.by_path[path].category == "object"]
+        if not is_within(entry.path, owners):
+            self.bounds[entry.path] = f"{what}{_NOT_LOOKED_FOR}"
 
     # ---- contents of an object
 
@@ -189,8 +180,7 @@ class Reachable:
             entry.is_entered = entry.length <= (MOST_ITEMS_OF_DATA if entry.is_data else MOST_ITEMS)
         if category in KINDS:
             entry.keys, entry.parts = contents_of(entry)
-        if has_stamp(entry):
-            entry.stamp = stamp_of(entry)
+        entry.stamp = stamp_of(entry)
         match category:
             case "module":
                 # Objects made by the compiler hold its bookkeeping, and the module.
@@ -203,6 +193,9 @@ class Reachable:
                 entry.ignored = _OPTIMIZER
                 yield f"{path}.step", vars(value).get("step"), False  # if it was replaced
                 yield from _in_hooks(value, path, _HOOKS_OF_OPTIMIZERS)
+                for number, group in enumerate(value.param_groups):  # the parameters of no module: others are known
+                    for index, parameter in enumerate(group["params"]):
+                        yield f"{path}.param_groups[{number}]['params'][{index}]", parameter, entry.is_covered
                 yield f"{path}.param_groups", value.param_groups, True
             case "object":
                 entry.ignored = frozenset(getattr(type(value), NOT_STATE, ()))
@@ -211,7 +204,7 @@ class Reachable:
                     state = state_of(value)
                     entry.covered = frozenset(map(str, state)) | held_by_state(value, state)
             case "tensor":
-                if not torch.nn.parameter.is_lazy(value) and value.is_leaf and value.grad is not None:
+                if not torch.nn.parameter.is_lazy(value) and value.is_leaf:
                     yield f"{path}.grad", value.grad, entry.is_covered
                 yield from [(f"{path}.__dict__", value.__dict__, False)] if value.__dict__ else ()
                 yield from _in_hooks(value, path, _HOOKS_OF_TENSORS)
@@ -230,11 +223,11 @@ class Reachable:
             case "run":
                 held = getattr(value, OF_A_RUN)()[0]
                 yield from ((f"{path}.resources[{name!r}]", part, False) for name, part in held.items())
+            case "class":
+                yield from _in_class(value)
         if entry.is_entered:
             yield from parts_of(entry)
-        if category == "class":
-            yield from _in_class(value)
-        elif category in IN_CONTAINERS and type(value) not in _PLAIN_CONTAINERS:
+        if category in IN_CONTAINERS and type(value) not in _PLAIN_CONTAINERS:
             yield f"{path}.__dict__", getattr(value, "__dict__", None), entry.is_covered
         is_of_class = category in ("module", "optimizer", "object", *IN_CONTAINERS)
         if self._with_code and is_of_class and type(value) not in self._classes:
@@ -254,8 +247,10 @@ class Reachable:
         if is_of_users and self._with_code:
             names = names_in(function.__code__)
             yield from self._in_namespace(namespace, names.variables, names.attributes, set())
-            for imported in sorted(names.imported):
-                if (module := _imported(imported, namespace)) is not None:
+            package = namespace.get("__package__") or ""
+            for imported in sorted(names.imported):  # within the function, and by now
+                module = sys.modules.get(imported) or sys.modules.get(f"{package}.{imported}".strip("."))
+                if module is not None and is_users(module.__name__):
                     yield from self._in_namespace(vars(module), names.attributes, names.attributes, set())
 
     def _in_namespace(
@@ -334,10 +329,3 @@ def _in_class(kind: type) -> Iterator[Child]:
                 yield f"{path}.{name}", part.func, False
             case types.FunctionType() if name.startswith("__"):  # others are among its contents
                 yield f"{path}.{name}", part, False
-
-
-def _imported(name: str, namespace: Mapping[str, Any]) -> types.ModuleType | None:
-    """The module of the user named by an `import` within a function, if it is already imported."""
-    package = str(namespace.get("__package__") or "")
-    modules = (sys.modules.get(full) for full in (name, f"{package}.{name}".strip(".")))
-    return next((each for each in modules if isinstance(each, types.ModuleType) and is_users(each.__name__)), None)

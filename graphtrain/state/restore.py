@@ -12,7 +12,7 @@ import torch
 from graphtrain.errors import CheckpointError
 from graphtrain.state.codec import MALFORMED, StateReader, StateWriter, shown_path
 from graphtrain.state.content import is_identical
-from graphtrain.state.entries import Entry, has_stamp, place_of, stamp_of
+from graphtrain.state.entries import Entry, place_of, stamp_of
 from graphtrain.state.generators import any_generator
 from graphtrain.state.kinds import KINDS, is_left_alone
 from graphtrain.state.optimizers import put_gradient
@@ -56,7 +56,7 @@ def restore(
             _apply(snapshot, snapshot.reachable.by_path[path], change, reader)
     if data is None:  # loading may have written into memory that data views
         for entry in snapshot.entries():
-            if entry.is_data and entry.path not in section and has_stamp(entry):
+            if entry.is_data and entry.path not in section:
                 entry.stamp = stamp_of(entry)
 
 

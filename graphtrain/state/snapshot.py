@@ -23,7 +23,7 @@ class StateSnapshot:
         roots: name -> object: resources, step functions, functions of nodes.
         data: the names of those roots that are data.
         covered: the names of those roots that something else saves as a whole.
-        elsewhere: the identities of objects that something else saves.
+        elsewhere: the identities of objects that something else saves, and of generators that sources of data restore.
         left_out: paths that are not state, with all that is reached through them.
         with_code: False leaves out classes, and the globals of functions. Default: they count too.
 
@@ -46,22 +46,20 @@ class StateSnapshot:
         with_code: bool = True,
     ) -> None:
         # All that is reachable from data, also if it is reachable from elsewhere.
-        within = {
-            name: Reachable({"data": roots[name]}, ["data"], with_code=with_code)
-            for name in data
-            if name not in covered
-        }
+        followed = [name for name in data if name not in covered]
+        within = {name: Reachable({"data": roots[name]}, ["data"], with_code=with_code) for name in followed}
         of_data = {identity for listed in within.values() for identity in listed.by_id}
         self.reachable = Reachable(roots, data, covered, of_data, with_code=with_code)
         self.elsewhere, self.left_out = frozenset(elsewhere), tuple(left_out)
         self.replaced: Mapping[str, Any] = {}
         self.redrawn: frozenset[int] = frozenset()
         self.imported = frozenset(sys.modules) if with_code else None
+        find = self.reachable.find
         self._of_data = {
             name: [
                 entry
                 for each in listed.by_path.values()
-                if (entry := each if each.category == "globals" else self.reachable.find(each.value))
+                if (entry := each if each.category == "globals" else find(each.value))
             ]
             for name, listed in within.items()
         }
@@ -106,13 +104,9 @@ class StateSnapshot:
         """True for a path that is declared not to be state, or is reached through one."""
         return is_within(path, self.left_out)
 
-    def is_replaced(self, path: str) -> bool:
-        """True for a path that was replaced, or is reached through one."""
-        return is_within(path, self.replaced)
-
     def is_excluded(self, path: str) -> bool:
-        """True for a path that is left out or was replaced."""
-        return self.is_left_out(path) or self.is_replaced(path)
+        """True for a path that is left out or was replaced, or is reached through one."""
+        return is_within(path, (*self.left_out, *self.replaced))
 
     def ignored(self, entry: Entry, states: States) -> frozenset[str]:
         """The attributes that are not compared: those whose very value is in the present `state_dict`.

@@ -21,7 +21,7 @@ from graphtrain.storage.strides import flat_bytes, placement_of, without_repeats
 from graphtrain.storage.value_types import BY_NAME, FACTORIES, TYPES, ValueType, type_of
 
 if TYPE_CHECKING:
-    from graphtrain.storage.pieces import Sharding
+    from graphtrain.storage.pieces import Piece
 
 MOST_DEPTH = 100
 # A larger number may be an `id` or another address, which differs between processes.
@@ -48,12 +48,12 @@ class SavedTensor:
 
     Attributes:
         name: in the file; before it is written, its path in what is encoded.
-        sharding: of a part of a tensor that is sharded over ranks.
+        piece: of what tensor it is the part of this rank, if one is sharded over ranks.
     """
 
     tensor: torch.Tensor
     name: str
-    sharding: Sharding | None = None
+    piece: Piece | None = None
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Tensors:
 
     file: str
     named: dict[str, torch.Tensor] = field(default_factory=dict)
-    pieces: dict[str, Sharding] = field(default_factory=dict)
+    pieces: dict[str, Piece] = field(default_factory=dict)
 
     def pack(self, data: Any) -> bytes:
         """Encoded data as bytes; its tensors are added to the file, and referred to by name."""
@@ -94,8 +94,8 @@ class Tensors:
             number += 1
             name = f"{readable}#{number}"
         self.named[name] = value.tensor
-        if value.sharding is not None:
-            self.pieces[name] = value.sharding
+        if value.piece is not None:
+            self.pieces[name] = value.piece
         return msgpack.ExtType(_TENSOR, name.encode())
 
 
@@ -279,11 +279,11 @@ class Encoder:
         from graphtrain.storage.pieces import part_of  # which few runs need
 
         try:
-            local, sharding = part_of(tensor)
+            local, piece = part_of(tensor)
         except ValueError as error:
             raise UnsaveableError(path, str(error)) from None
-        parts = [[*sharding.shape], [*sharding.stride], sharding.dimension, [*sharding.mesh], [*sharding.order]]
-        return tagged("piece", SavedTensor(local.detach(), path, sharding), *parts, tensor.requires_grad)
+        parts = [[*piece.shape], piece.dimension, [*piece.mesh], piece.requires_grad]
+        return tagged("piece", SavedTensor(local, path, piece), *parts)
 
 
 class Decoder:
@@ -321,8 +321,9 @@ class Decoder:
         if name == "piece":
             from graphtrain.storage.pieces import Piece  # which few checkpoints have
 
-            saved, *others = parts
-            return self.add(Piece.of([saved.tensor, *others], (self._file, saved.name)))
+            saved, shape, dimension, mesh, requires_grad = parts
+            name = f"{self._file}/{saved.name}"
+            return self.add(Piece(tuple(shape), dimension, tuple(mesh), requires_grad, saved.tensor, name))
         if (encoding := BY_NAME.get(name)) is None:
             return self.resolve(name, parts)
         content = parts.pop(0) if encoding.fill is not None else ()

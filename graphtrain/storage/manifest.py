@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar, final
 
 import msgpack
 
-from graphtrain.errors import CheckpointError, LaterFormatError
+from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.printable import one_line
 from graphtrain.storage.files import checksum_of_file
 from graphtrain.storage.parallel import largest_first
@@ -64,9 +64,8 @@ class Manifest:
     ranked: Mapping[str, float | None] = field(default_factory=dict)  # metric -> value, None if it was not recorded
     ranked_by: Mapping[str, Sequence[str]] = field(default_factory=dict)  # node -> its metric and mode
     follows: int = 0  # the number of the checkpoint before it, 0 for none; those in between were given up
-    # As set up, by resource and field, and those in force; None if unknown.
-    hyper_parameters: Mapping[str, Mapping[str, Any]] | None = None
-    hyper_parameters_in_force: Mapping[str, Mapping[str, Any]] | None = None
+    hyper_parameters: Mapping[str, Mapping[str, Any]] | None = None  # as set up, by resource and field
+    hyper_parameters_in_force: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     window_ranks: int = 1  # the number of ranks that began the open window of gradients
     ranks: int = 1  # that wrote it; if several, the next two have an entry for each
     digests: Sequence[str] = field(default_factory=list)
@@ -84,30 +83,12 @@ class Manifest:
 
         Raises:
             ValueError, TypeError: it is not a manifest, or names a file outside of the folder.
-
-        >>> Manifest.of({"format": 1, "files": {"../x": [1, ""]}})
-        Traceback (most recent call last):
-        ValueError: `../x` is not the name of a file
         """
         manifest = cls(**{each.name: table[each.name] for each in fields(cls) if each.name in table})
         for name in manifest.files:
             if not is_file_name(name):
                 raise ValueError(f"`{name}` is not the name of a file")
         return manifest
-
-    def as_plain(self) -> dict[str, Any]:
-        """The table that is written."""
-        return {"format": FORMAT, **vars(self)}
-
-    @property
-    def in_force(self) -> Mapping[str, Mapping[str, Any]] | None:
-        """The hyper-parameters in force; those that were set up if no others are known."""
-        in_force = self.hyper_parameters_in_force
-        return self.hyper_parameters if in_force is None else in_force
-
-    def value_of(self, metric: str) -> float | None:
-        """The value by which this checkpoint is ranked; if it was saved when others were ranked, the last recorded."""
-        return self.ranked[metric] if metric in self.ranked else self.metrics.get(metric)
 
 
 class SavedCheckpoint(NamedTuple):
@@ -142,7 +123,8 @@ def read_manifest(path: Path) -> Manifest:
     """Read and check the manifest of a checkpoint folder; absent fields have their defaults.
 
     Raises:
-        CheckpointError: it is missing, torn, altered, or of a later format.
+        CheckpointError: it is missing, torn or altered.
+        UsageError: it is of a later format, and valid, so that it must not be skipped.
     """
     try:
         outer = msgpack.unpackb((path / MANIFEST_FILE).read_bytes())
@@ -150,18 +132,14 @@ def read_manifest(path: Path) -> Manifest:
         if hashlib.sha256(body).hexdigest() != outer["sha256"]:
             raise ValueError("it does not match its checksum")
         table = msgpack.unpackb(body)
-        version = table["format"]
-        if version == FORMAT:
+        if (version := table["format"]) == FORMAT:
             return Manifest.of(table)
     except OSError as error:
         raise CheckpointError(f"{path}: the manifest cannot be read ({error.strerror})") from None
     except (msgpack.UnpackException, ValueError, KeyError, TypeError, MemoryError) as error:
         reason = str(error) if type(error) is ValueError else type(error).__name__
         raise CheckpointError(f"{path}: the manifest is damaged ({one_line(reason, 200)})") from None
-    later = isinstance(version, int) and version > FORMAT
-    raise (LaterFormatError if later else CheckpointError)(
-        f"{path}: format {version} is not known to this version", "use a later graphtrain"
-    )
+    raise UsageError(f"{path}: format {version} is not known to this version", "use a later graphtrain")
 
 
 def read_files(path: Path, files: Mapping[str, Sequence[Any]], read: Callable[[Path], T]) -> dict[str, T]:
@@ -183,12 +161,9 @@ def read_files(path: Path, files: Mapping[str, Sequence[Any]], read: Callable[[P
             if expected and checksum_of_file(file) != expected:
                 raise ValueError("does not match its checksum")
             return read(file)
-        except OSError as error:
-            raise CheckpointError(f"{path}: {name} cannot be read ({error.strerror})") from None
-        except MemoryError as error:
-            raise CheckpointError(f"{path}: {name} has {size} bytes, which do not fit into memory") from error
-        except ValueError as error:
-            raise CheckpointError(f"{path}: {name} is damaged: it {error}") from None
+        except (OSError, ValueError) as error:
+            reason = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else error
+            raise CheckpointError(f"{path}: {name} is damaged: it {reason}") from None
 
     return largest_first({name: size for name, (size, _) in files.items()}, sound)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, final
 
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.storage.checkpoint import Checkpoint
-from graphtrain.storage.files import checksum_of, readable_failure, remove_leftovers, replace_file, temporary_name
+from graphtrain.storage.files import readable_failure, remove_leftovers, temporary_name
 from graphtrain.storage.lock import locked
 from graphtrain.storage.manifest import Manifest, SavedCheckpoint, checkpoint_number, checkpoint_paths, read_manifest
 from graphtrain.storage.named import checkpoint_folder, newest_in
@@ -39,19 +39,17 @@ Lead = Callable[[Callable[[], Any]], Any]
 class RunFiles:
     """The run directory of one trainer.
 
-    With several ranks, rank 0 writes all files, except for what is each rank's own in a checkpoint. On the other ranks,
-    methods that write do nothing. What rank 0 finds on the disk is sent to all ranks, and its errors are raised on all.
+    Rank 0 writes all files, except for what is each rank's own in a checkpoint. What it finds on the disk is sent to
+    all ranks, and its errors are raised on all.
 
     Arguments:
         notify: receives messages for the user, one line each.
         lead: makes a call on rank 0 and returns its result, plain data, on all ranks.
-        writes: False on the other ranks.
-
-    Raises:
-        UsageError: the directory cannot be created or written.
+        writes: True on rank 0.
 
     Attributes:
         latest: the newest checkpoint, written or resumed from.
+        metrics, nodes: the files of rows and of counts.
         path: the run directory, as given; `folder` is its absolute path, and `checkpoints` that of its checkpoints.
         count: called when a checkpoint is taken, to append the counts so far. Default: there are none.
     """
@@ -61,33 +59,22 @@ class RunFiles:
         self._lead, self.writes = lead, writes
         self.folder = self.path.absolute()  # the current folder may change
         self.checkpoints = self.folder / CHECKPOINTS_FOLDER
-        self._metrics = RowsFile(self.folder / METRICS_FILE)
-        self._nodes = RowsFile(self.folder / NODES_FILE)
-        self._starts = RowsFile(self.folder / STARTS_FILE)
+        self._files = [RowsFile(self.folder / name) for name in (METRICS_FILE, NODES_FILE, STARTS_FILE)]
+        self.metrics, self.nodes, self._starts = self._files
         self._starts_bytes: int | None = None  # when this trainer began or resumed the run
         self.count: Callable[[], None] = lambda: None
         self._notify = notify
         self._run = ""
         self._process = os.getpid()
-        self._is_not_finite = False  # weights in the newest checkpoint
         self._manifests: dict[Path, Manifest] = {}  # of the checkpoints that are there, as far as they were read
         self._rankings: dict[str, Ranking] = {}
         self._newest = 0  # the number of the checkpoint that the run has come from
         self.latest: SavedCheckpoint | None = None
-        lead(self._prepare)
+        lead(self._create)
 
-    def _prepare(self) -> None:
-        """Create the folders, and check that they can be written."""
-        try:
+    def _create(self) -> None:
+        with readable_failure(self.folder, UsageError):
             self.checkpoints.mkdir(parents=True, exist_ok=True)
-            probe = temporary_name(self.folder / "probe")
-            probe.touch()
-            probe.unlink()
-        except OSError as error:
-            raise UsageError(
-                f"the run directory `{self.path}` cannot be written: {error.strerror}",
-                "make it writable, or choose another run directory",
-            ) from None
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -107,7 +94,7 @@ class RunFiles:
                     )
 
             self._lead(lock)
-            for file in (self._metrics, self._nodes, self._starts):
+            for file in self._files:
                 stack.callback(file.close)
             yield
 
@@ -152,27 +139,18 @@ class RunFiles:
         return checkpoint.path.resolve().parent == self.checkpoints.resolve()
 
     @property
-    def resumable(self) -> Path | None:
-        """The newest checkpoint whose weights are finite, or of all if there is none."""
+    def resumable(self) -> str:
+        """The name of the newest checkpoint with finite weights, or of the newest if there is none; empty for none."""
         saved = self._saved()
         finite = [each for each in saved if not each.manifest.not_finite]
-        return next((each.path for each in finite or saved), None)
+        return next((each.name for each in finite or saved), "")
 
     def is_newest(self, checkpoint: Checkpoint) -> bool:
         """True if an automatic resume would choose this one."""
+        return self.owns(checkpoint) and bool(self._lead(lambda: self.resumable == checkpoint.path.name))
 
-        def is_newest() -> bool:
-            newest = self.resumable
-            return newest is not None and newest.resolve() == checkpoint.path.resolve()
-
-        return bool(self._lead(is_newest))
-
-    def cut_back_to(self, checkpoint: Checkpoint | None, retentions: Mapping[str, Retention]) -> list[dict[str, float]]:
-        """Truncate the metrics, the counts and the rankings to those of a checkpoint, or to nothing.
-
-        Returns:
-            The rows that remain.
-        """
+    def cut_back_to(self, checkpoint: Checkpoint | None) -> list[dict[str, float]]:
+        """Truncate metrics, counts and rankings to those of a checkpoint, or to nothing; the rows that remain."""
         # A fork is another run, and begins without rows.
         own = checkpoint if checkpoint is not None and self.owns(checkpoint) else None
         manifest = own.manifest if own is not None else Manifest()
@@ -180,20 +158,19 @@ class RunFiles:
 
         def cut_back() -> str:
             self._newest = checkpoint_number(own.path) if own is not None else 0
-            self._rankings = rankings_of(lineage_of(self._saved(), self._newest), _ranked_by(retentions))
-            rows.extend(self._metrics.numbers(manifest.metrics_bytes))  # first: what was changed is not cut
-            self._metrics.cut(manifest.metrics_bytes)
-            try:
-                self._nodes.cut(manifest.nodes_bytes)
-            except UsageError:  # nothing depends on them
-                self._nodes.cut(0)
+            self._rankings = rankings_of(lineage_of(self._saved(), self._newest))
+            rows.extend(self.metrics.numbers(manifest.metrics_bytes))  # first: what was changed is not cut
+            self.metrics.cut(manifest.metrics_bytes)
+            counted = min(self.nodes.length(), manifest.nodes_bytes)
+            if counted < manifest.nodes_bytes:  # nothing depends on them
                 self._notify(f"{self.folder / NODES_FILE} is not what it was: nodes are counted from here on")
+            self.nodes.cut(counted)
             return manifest.run or uuid.uuid4().hex
 
         self._run = self._lead(cut_back)
         if checkpoint is not None:
             self.latest = SavedCheckpoint(checkpoint.path, checkpoint.manifest)
-        return rows if self.writes else self._metrics.numbers(manifest.metrics_bytes)
+        return rows if self.writes else self.metrics.numbers(manifest.metrics_bytes)
 
     def _saved(self) -> list[SavedCheckpoint]:
         """The checkpoints that are there and can be read, the newest first. Each manifest is read once."""
@@ -204,20 +181,10 @@ class RunFiles:
         self._manifests = manifests
         return [SavedCheckpoint(*each) for each in manifests.items()]
 
-    def started(self, start: Mapping[str, Any], difference: str) -> None:
-        """Add a line to the list of starts.
-
-        Arguments:
-            start: how the run was begun or resumed, and by what.
-            difference: the source that was not committed, which gets a file of its own.
-        """
+    def started(self, start: Mapping[str, Any]) -> None:
+        """Add a line to the list of starts: how the run was begun or resumed, and by what."""
         if not self.writes:
             return
-        if difference:
-            text = difference.encode()
-            start = {**start, "difference": f"source-{checksum_of([text])[:16]}.diff"}
-            with readable_failure(self.folder):
-                replace_file(self.folder / start["difference"], text)
         with suppress(FileNotFoundError):
             self._starts.cut((self.folder / STARTS_FILE).read_bytes().rfind(b"\n") + 1)  # a kill may have cut the last
         self._starts.append({"run": self._run, **start, **process_facts("started_at_unix_seconds")})
@@ -231,16 +198,6 @@ class RunFiles:
 
     # ---- running
 
-    def row(self, metrics: Mapping[str, float], step: int) -> None:
-        """A logger that appends a row to the metrics file."""
-        if self.writes:
-            self._metrics.append(metrics)
-
-    def append_counts(self, *rows: Mapping[str, Any]) -> None:
-        """Append rows to the file of counts."""
-        if self.writes:
-            self._nodes.append(*rows)
-
     def noted(self, facts: Manifest) -> Manifest:
         """Add what a checkpoint made now has to know about these files.
 
@@ -248,7 +205,7 @@ class RunFiles:
             CheckpointError: the disk refuses the metrics that were recorded so far.
         """
         self.count()
-        return replace(facts, metrics_bytes=self._metrics.length(), nodes_bytes=self._nodes.length(), run=self._run)
+        return replace(facts, metrics_bytes=self.metrics.length(), nodes_bytes=self.nodes.length(), run=self._run)
 
     def new(
         self,
@@ -266,15 +223,13 @@ class RunFiles:
             replaced: the one of the same moment, whose values are used where there is none. It is not replaced if its
                 weights are finite, and those now are not.
         """
-        for file in (self._metrics, self._nodes):
+        for file in (self.metrics, self.nodes):
             file.flush()  # first, so that the checkpoint counts only rows that are on the disk
         if replaced is not None and facts.not_finite and not replaced.manifest.not_finite:
             replaced = None
-        ranked, ranked_by = {}, _ranked_by(retentions)
-        for metric, _ in ranked_by.values():
-            ranked[metric] = values.get(metric)
-            if ranked[metric] is None and replaced is not None:
-                ranked[metric] = replaced.manifest.value_of(metric)
+        ranked_by = {node: [rule.best, rule.best_mode] for node, rule in retentions.items() if rule.best is not None}
+        ranked = dict(replaced.manifest.ranked) if replaced is not None else {}
+        ranked |= {metric: value for metric, value in values.items() if value is not None}
         follows = self._newest if replaced is None else replaced.manifest.follows
         facts = replace(facts, ranked=ranked, ranked_by=ranked_by, follows=follows)
         number = max(map(checkpoint_number, checkpoint_paths(self.checkpoints)), default=0) + 1
@@ -286,21 +241,13 @@ class RunFiles:
         """Keep a checkpoint that is written, and remove those that need not be kept; may be called in any thread."""
         self._newest = new.number
         self._manifests[new.path] = new.manifest
-        former = [replaced] if replaced is not None and replaced.path != new.path else []
-        saved = [each for each in self._saved() if each not in former]
+        former = [replaced.path] if replaced is not None and replaced.path != new.path else []
+        saved = [each for each in self._saved() if each.path not in former]
         self._rankings = rankings_of(lineage_of(saved))
         # Only now that it is on the disk; one by one, so that everything that should be kept exists at any moment.
-        for each in [*former, *expired(saved, retentions, self._rankings)]:
-            _remove(each.path)
+        for path in [*former, *(each.path for each in expired(saved, retentions, self._rankings))]:
+            _remove(path)
         return new
-
-    def saved(self, checkpoint: SavedCheckpoint) -> None:
-        """Note that a checkpoint is on the disk."""
-        self.latest = checkpoint
-        if (weight := checkpoint.manifest.not_finite) and not self._is_not_finite:
-            kept = "checkpoints with finite weights are kept, whatever `keep` is, and a resume uses the newest of them"
-            self._notify(f"{checkpoint.name}: `{weight}` is not finite; {kept}")
-        self._is_not_finite = bool(weight)
 
     def has_ranked(self, node: str) -> bool:
         """True if a checkpoint has a value of the metric by which a node ranks them."""
@@ -319,11 +266,6 @@ class RunFiles:
             best[f"{BEST}:{node}" if number else BEST] = ranking.best
         newest = {"checkpoint": latest and latest.name, "digest": latest and latest.manifest.digest}
         write_status(self.folder, {**status, **newest, **best})
-
-
-def _ranked_by(retentions: Mapping[str, Retention]) -> dict[str, Sequence[str]]:
-    """Node -> the metric by which it ranks checkpoints, and the mode."""
-    return {node: [rule.best, rule.best_mode] for node, rule in retentions.items() if rule.best is not None}
 
 
 def _remove(path: Path) -> None:

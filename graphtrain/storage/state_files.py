@@ -30,7 +30,7 @@ from graphtrain.storage.tensor_files import (
 )
 
 if TYPE_CHECKING:
-    from graphtrain.storage.pieces import Sharding
+    from graphtrain.storage.pieces import Piece
 
 STATE_FILE = "state.msgpack"
 LOCAL = "local"
@@ -155,7 +155,7 @@ class StagedState:
     Attributes:
         parts: section -> name -> msgpack bytes.
         tensor_files: file -> its content.
-        pieces: file -> the shardings of the tensors in it that are sharded over ranks, by name.
+        pieces: file -> the tensors in it that are sharded over ranks, by name.
         given_up: once it is set, this does not become a checkpoint.
     """
 
@@ -169,7 +169,7 @@ class StagedState:
         self._weights = weights
         self.parts, files = split({**sections, LOCAL: local} if local else sections)
         self.tensor_files: Mapping[str, memoryview] = stage(files, buffers)
-        self.pieces: Mapping[str, Mapping[str, Sharding]] = {each.file: each.pieces for each in files if each.pieces}
+        self.pieces: Mapping[str, Mapping[str, Piece]] = {each.file: each.pieces for each in files if each.pieces}
         self.given_up = Event()
         devices = {
             tensors.file: {name: _device_name(each.device) for name, each in tensors.named.items() if not each.is_cpu}

@@ -51,12 +51,12 @@ def stored_weights(path: Path, manifest: Manifest) -> tuple[Sections, Callable[[
 
     def stored(value: Any) -> StoredTensor | None:
         if isinstance(value, Piece):
-            return StoredTensor(value.like.dtype, value.sharding.shape, partial(files.part, value))
+            return StoredTensor(value.like.dtype, value.shape, partial(files.part, value))
         if isinstance(value, torch.Tensor):
             return StoredTensor(value.dtype, tuple(value.shape), value.detach)
         return None
 
-    return read_state(path, manifest, [0], copied=None)[0], stored
+    return read_state(path, manifest, [0], in_place=True)[0], stored
 
 
 def weights_of_model(path: Path, model: str) -> dict[str, StoredTensor]:

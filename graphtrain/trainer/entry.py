@@ -20,7 +20,7 @@ from graphtrain.state.objects import MISFITS
 from graphtrain.state.weights import fitting
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.named import checkpoint_folder
-from graphtrain.storage.run_directory import last_status, noted
+from graphtrain.storage.run_directory import last_status
 from graphtrain.trainer.live_run import LiveRun
 
 _OTHER_MODEL = "build the model as in the saved run, or name a checkpoint of this run"
@@ -42,10 +42,10 @@ def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> tuple[Checkpoint
             f"{quoted(compiled.returning)} may send the run back to a checkpoint, but there is no run directory",
             "name one: --run-dir runs/first, in Python Trainer(..., run_dir=...)",
         )
-    checkpoint = choose(files, options, run.rank_saves, compiled.state.objects)
+    checkpoint = choose(files, options, run.rank_saves)
     status = last_status(files.folder) if files is not None and checkpoint is not None else {}
     run.notices.last.clear()
-    run.notices.last.extend(noted(status))  # those of the process before
+    run.notices.last.extend(map(tuple, status.get("notices") or ()))  # those of the process before
     session.set_up(checkpoint, holder)
     for line in other_horizons(session.compiled.program):
         run.notices.once(line)
@@ -83,8 +83,7 @@ def go_back(run: LiveRun, request: Return) -> None:
             "or has weights that are not finite",
             "remove the cause, and resume from an earlier checkpoint: --resume NAME",
         )
-    objects = session.compiled.state.objects
-    checkpoint = choose(files, ResumeOptions(files.checkpoints / name), run.rank_saves, objects)
+    checkpoint = choose(files, ResumeOptions(files.checkpoints / name), run.rank_saves)
     assert checkpoint is not None, "it is named"
     trained, progress = session.trained, session.compiled.state.capture(set(), ("progress",)).progress
     kept = {path: progress[path] for path in request.keep if path in progress}
@@ -194,11 +193,10 @@ def note_start(run: LiveRun, checkpoint: Checkpoint | None) -> None:
         known = files.setup_of(checkpoint) if checkpoint is not None and files.owns(checkpoint) else {}
         files.started(
             {
-                **environment.as_plain(),
+                **vars(environment),
                 "checkpoint": checkpoint.path.name if checkpoint else None,
                 **({"setup": setup} if setup != known else {}),
-            },
-            environment.difference,
+            }
         )
         run.writer.check()
     run.announce()
@@ -223,9 +221,9 @@ def way_back(run: LiveRun) -> str:
     """Where a run that failed inside a node will resume, in words; empty without a run directory."""
     if run.files is None:
         return ""
-    if (path := run.files.resumable) is None:
+    if not (name := run.files.resumable):
         return f"no checkpoint was saved before: {run.files.path} starts from the beginning"
-    return f"resumes from checkpoint {path.name}"
+    return f"resumes from checkpoint {name}"
 
 
 # ---- weights alone

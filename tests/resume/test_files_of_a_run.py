@@ -178,7 +178,7 @@ NAMED_WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no best": (lambda run: saving().trainer(run).load("best"), "none was ranked by a metric"),
     "no best to resume": (lambda run: saving().trainer(run).run(resume="best"), "none was ranked by a metric"),
     "no best graph": (lambda run: Graph.load(run / "best"), "use `.*/newest`"),
-    "no best of a node": (lambda run: checkpoint_folder(run / "best:other"), "no node `other` ranks checkpoints"),
+    "no best of a node": (lambda run: checkpoint_folder(run / "best:other"), "none was ranked by a metric"),
     "no best to export": (lambda run: exported(str(run / "best"), str(run / "x.safetensors")), "it has failed"),
     "no run": (lambda run: Graph.load(run.parent / "nothing"), "nothing"),
     "a model that it has not": (lambda run: saving().trainer(run).load("newest", model="mdel"), "has no model"),
@@ -220,7 +220,7 @@ def test_the_best_weights_are_loaded_and_trained_further(tmp_path: Path) -> None
 
 def test_a_run_directory_is_made_and_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="cannot be written: Not a directory"):
+    with pytest.raises(UsageError, match=r"cannot write .*: Not a directory"):
         saving().trainer(tmp_path / "file" / "run").run()
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)

@@ -118,11 +118,11 @@ def bounds(root: Any, *whole: Any) -> list[str]:
     ("make", "bound"),
     [
         (lambda: [[] for _ in range(1_000)], ""),
-        (lambda: [[] for _ in range(1_001)], "has 1,001 items, in which changes are not looked for"),
+        (lambda: [[] for _ in range(1_001)], "has 1,001 items, where changes are not looked for"),
         (lambda: [0] * 100_000, ""),
         (lambda: [0] * 100_001, "has 100,001 items"),
         (lambda: {number: [] for number in range(1_001)}, "has 1,001 items"),
-        (lambda: {Slots()}, "is a set of objects, in which changes are not looked for"),
+        (lambda: {Slots()}, "is a set of objects, where changes are not looked for"),
         (lambda: {1, (2, "a")}, ""),
     ],
     ids=range(7),
@@ -136,4 +136,4 @@ def test_objects_beyond_the_bounds_are_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(reachable, "MOST_OBJECTS", 5)
     assert bounds([[] for _ in range(4)]) == bounds(torch.nn.Sequential(*map(torch.nn.Linear, [1] * 9, [1] * 9))) == []
     (line,) = bounds([[] for _ in range(6)])
-    assert line.startswith("more than 5 objects are reachable, and changes beyond `a[4]` are not looked for")
+    assert line.startswith("and others are beyond the first 5 objects")

@@ -76,7 +76,7 @@ def array_behind_a_read_only_view() -> dict[str, Any]:
     return stepped(update)
 
 
-@row("SimpleQueue, in which changes are not looked for")
+@row("SimpleQueue, where changes are not looked for")
 def queue_in_c() -> dict[str, Any]:
     waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
 
