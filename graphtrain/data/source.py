@@ -28,6 +28,7 @@ from graphtrain.data.samplers import (
     generators_of,
     length_of,
     selection_of,
+    set_states,
 )
 from graphtrain.data.shares import Share
 from graphtrain.data.stream import Stream
@@ -330,19 +331,23 @@ class Replayed(Source):
 
     def _noted(self, batches: Iterator[Any], state: dict[str, Any]) -> Iterator[Any]:
         """The same batches; others may draw random numbers between `iter()` and the first."""
-        state["first"] = self._random_states()
+        if "first" in state:  # which is drawn again
+            set_states(drawn_from(self.data), state["first"])
+        else:
+            state["first"] = self._random_states()
         yield from batches
 
     def _begin(self, state: dict[str, Any]) -> Iterator[Any]:
         iterator: Any = iterate(self.data)
+        batches: Iterator[Any] = iterator
         if isinstance(self.data, DataLoader):
             is_stream = isinstance(self.data.dataset, IterableDataset)
             if self.data.num_workers > 0 if is_stream else draws_at_once(self.data):
-                return iterator
+                return batches
             if not self.redraws and hasattr(iterator, "_sampler_iter"):  # augmentation uses the shared generators
                 iterator._sampler_iter = self._stream(iterator._sampler_iter, state)
-                return iterator
-        return self._stream(iterator, state)
+                return batches
+        return self._stream(batches, state)
 
     def _stream(self, iterator: Iterator[Any], state: dict[str, Any]) -> Stream:
         generators = {**HOST, **{f"{number}": each for number, each in enumerate(generators_of(self.data))}}
@@ -362,19 +367,12 @@ class Replayed(Source):
                 "keep the node that fetches batches, and its data, until the epoch has ended",
             )
         announce_epoch(self.data, epoch)
-        self._restore_random(state["opened"])
-        iterator = self._begin(state)
-        if not drawn:
-            return self._noted(iterator, state)
-        self._restore_random(state["first"])
+        set_states(drawn_from(self.data), state["opened"])
+        iterator = self._noted(self._begin(state), state)
         for number in range(drawn):
             if next(iterator, NOTHING) is NOTHING:
                 raise ended_early(number, drawn)
         return iterator
-
-    def _restore_random(self, states: Sequence[Any]) -> None:
-        for generator, saved in zip(drawn_from(self.data), states, strict=False):
-            generator.set_state(saved)
 
 
 def ended_early(number: int, drawn: int) -> DataError:

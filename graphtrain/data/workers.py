@@ -26,7 +26,7 @@ def iterate(data: Any) -> Iterator[Any]:
     given = data.worker_init_fn
     data.worker_init_fn = functools.partial(start_worker, given)
     try:
-        iterator = iter(data)
+        iterator: Iterator[Any] = iter(data)
     finally:
         data.worker_init_fn = given
     _STARTED.update(getattr(iterator, "_workers", ()))

@@ -50,10 +50,11 @@ def lineage_in(run: Path, notify: Notify = _ignore) -> Iterator[SavedCheckpoint]
     Raises:
         UsageError: one was written by a later version.
     """
+    paths = checkpoint_paths(run / CHECKPOINTS_FOLDER)  # first: a run that goes on meanwhile adds rows
     metrics, newest = run / METRICS_FILE, math.inf
     length = metrics.stat().st_size if metrics.exists() else math.inf
     begun = {start.get("run") for start in read_starts(run)}
-    for path in reversed(checkpoint_paths(run / CHECKPOINTS_FOLDER)):
+    for path in reversed(paths):
         try:
             manifest = read_manifest(path)
         except CheckpointError as error:
@@ -143,16 +144,13 @@ def checkpoint_folder(
     if best != BEST:
         return run / CHECKPOINTS_FOLDER / name
     rankings = rankings_of([*lineage_in(run, notify)])
-    if node and node not in rankings:
-        known = ", ".join(f"{BEST}:{ranks}" for ranks in rankings)
-        raise UsageError(f"`{path}`: no node `{node}` ranks checkpoints of the run", f"there are: {known}")
-    for ranking in [rankings[node]] if node else [*rankings.values()][:1]:
-        for checkpoint in ranking.values:
-            return run / CHECKPOINTS_FOLDER / checkpoint
-    raise UsageError(
-        f"`{path}`: the run in `{run}` has no best checkpoint, because none was ranked by a metric",
-        f"train with checkpoint.best='val/loss', or use `{run / NEWEST}`",
-    )
+    ranking = rankings.get(node) if node else next(iter(rankings.values()), None)
+    if ranking is None or ranking.best is None:
+        known = f"there are: {', '.join(f'{BEST}:{each}' for each in rankings)}" if rankings else ""
+        hint = known or f"train with checkpoint.best='val/loss', or use `{run / NEWEST}`"
+        what = f"the run in `{run}` has no best checkpoint, because none was ranked by a metric"
+        raise UsageError(f"`{path}`: {what}", hint)
+    return run / CHECKPOINTS_FOLDER / str(ranking.best["checkpoint"])
 
 
 # ---- the graph that was saved
@@ -174,7 +172,6 @@ def saved_graph(path: str | Path, notify: Notify = _ignore) -> Graph:
         UsageError: there is no checkpoint.
         CheckpointError: the named one is not sound.
     """
-
     path = checkpoint_folder(path, notify=notify, hint="name the directory of a run that has saved")
     is_run = not (path / MANIFEST_FILE).is_file()
     return graph_of(*(newest_in(path, SavedCheckpoint.sound, notify) if is_run else SavedCheckpoint.sound(path)))

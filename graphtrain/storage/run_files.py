@@ -49,6 +49,7 @@ class RunFiles:
 
     Attributes:
         latest: the newest checkpoint, written or resumed from.
+        metrics, nodes: the files of rows and of counts.
         path: the run directory, as given; `folder` is its absolute path, and `checkpoints` that of its checkpoints.
         count: called when a checkpoint is taken, to append the counts so far. Default: there are none.
     """
@@ -58,9 +59,8 @@ class RunFiles:
         self._lead, self.writes = lead, writes
         self.folder = self.path.absolute()  # the current folder may change
         self.checkpoints = self.folder / CHECKPOINTS_FOLDER
-        self._metrics = RowsFile(self.folder / METRICS_FILE)
-        self._nodes = RowsFile(self.folder / NODES_FILE)
-        self._starts = RowsFile(self.folder / STARTS_FILE)
+        self._files = [RowsFile(self.folder / name) for name in (METRICS_FILE, NODES_FILE, STARTS_FILE)]
+        self.metrics, self.nodes, self._starts = self._files
         self._starts_bytes: int | None = None  # when this trainer began or resumed the run
         self.count: Callable[[], None] = lambda: None
         self._notify = notify
@@ -94,7 +94,7 @@ class RunFiles:
                     )
 
             self._lead(lock)
-            for file in (self._metrics, self._nodes, self._starts):
+            for file in self._files:
                 stack.callback(file.close)
             yield
 
@@ -159,18 +159,18 @@ class RunFiles:
         def cut_back() -> str:
             self._newest = checkpoint_number(own.path) if own is not None else 0
             self._rankings = rankings_of(lineage_of(self._saved(), self._newest))
-            rows.extend(self._metrics.numbers(manifest.metrics_bytes))  # first: what was changed is not cut
-            self._metrics.cut(manifest.metrics_bytes)
-            counted = min(self._nodes.length(), manifest.nodes_bytes)
+            rows.extend(self.metrics.numbers(manifest.metrics_bytes))  # first: what was changed is not cut
+            self.metrics.cut(manifest.metrics_bytes)
+            counted = min(self.nodes.length(), manifest.nodes_bytes)
             if counted < manifest.nodes_bytes:  # nothing depends on them
                 self._notify(f"{self.folder / NODES_FILE} is not what it was: nodes are counted from here on")
-            self._nodes.cut(counted)
+            self.nodes.cut(counted)
             return manifest.run or uuid.uuid4().hex
 
         self._run = self._lead(cut_back)
         if checkpoint is not None:
             self.latest = SavedCheckpoint(checkpoint.path, checkpoint.manifest)
-        return rows if self.writes else self._metrics.numbers(manifest.metrics_bytes)
+        return rows if self.writes else self.metrics.numbers(manifest.metrics_bytes)
 
     def _saved(self) -> list[SavedCheckpoint]:
         """The checkpoints that are there and can be read, the newest first. Each manifest is read once."""
@@ -198,14 +198,6 @@ class RunFiles:
 
     # ---- running
 
-    def row(self, metrics: Mapping[str, float], step: int) -> None:
-        """A logger that appends a row to the metrics file."""
-        self._metrics.append(metrics)
-
-    def append_counts(self, *rows: Mapping[str, Any]) -> None:
-        """Append rows to the file of counts."""
-        self._nodes.append(*rows)
-
     def noted(self, facts: Manifest) -> Manifest:
         """Add what a checkpoint made now has to know about these files.
 
@@ -213,7 +205,7 @@ class RunFiles:
             CheckpointError: the disk refuses the metrics that were recorded so far.
         """
         self.count()
-        return replace(facts, metrics_bytes=self._metrics.length(), nodes_bytes=self._nodes.length(), run=self._run)
+        return replace(facts, metrics_bytes=self.metrics.length(), nodes_bytes=self.nodes.length(), run=self._run)
 
     def new(
         self,
@@ -231,7 +223,7 @@ class RunFiles:
             replaced: the one of the same moment, whose values are used where there is none. It is not replaced if its
                 weights are finite, and those now are not.
         """
-        for file in (self._metrics, self._nodes):
+        for file in (self.metrics, self.nodes):
             file.flush()  # first, so that the checkpoint counts only rows that are on the disk
         if replaced is not None and facts.not_finite and not replaced.manifest.not_finite:
             replaced = None
@@ -249,12 +241,12 @@ class RunFiles:
         """Keep a checkpoint that is written, and remove those that need not be kept; may be called in any thread."""
         self._newest = new.number
         self._manifests[new.path] = new.manifest
-        former = [replaced] if replaced is not None and replaced.path != new.path else []
-        saved = [each for each in self._saved() if each not in former]
+        former = [replaced.path] if replaced is not None and replaced.path != new.path else []
+        saved = [each for each in self._saved() if each.path not in former]
         self._rankings = rankings_of(lineage_of(saved))
         # Only now that it is on the disk; one by one, so that everything that should be kept exists at any moment.
-        for each in [*former, *expired(saved, retentions, self._rankings)]:
-            _remove(each.path)
+        for path in [*former, *(each.path for each in expired(saved, retentions, self._rankings))]:
+            _remove(path)
         return new
 
     def has_ranked(self, node: str) -> bool:

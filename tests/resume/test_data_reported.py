@@ -71,6 +71,12 @@ NOT_EXACT: dict[str, tuple[World, str, str]] = {
             "a": shuffled(), "b": DataLoader(kinds.Samples(), 4, sampler=kinds.Unseeded())}}),
         "2 batches", "differs: batch 2 of epoch 1 is not what it was",
     ),
+    "a sampler that two loaders share": (
+        reading(lambda: {"train_data": {
+            name: DataLoader(kinds.Samples(), 4, sampler=sampler)
+            for sampler in [kinds.CountingSampler()] for name in "ab"
+        }}), "2 batches", "differs: batch 2 of epoch 1 is not what it was",
+    ),
     "a buffer that no state has": (reading(kinds.Incomplete), "3 batches", OWN_STATE),
     "an epoch that no state has": (reading(kinds.IncompleteEpochs), "15 batches", OWN_STATE),
     "a state that begins again": (

@@ -81,6 +81,7 @@ def test_what_is_ranked_is_cut_back_with_a_resume(tmp_path: Path) -> None:
     assert status_of(tmp_path)["best"]["value"] == 2.0 and "000001-" in checkpoint_folder(tmp_path / "best").name
     assert rows_of(tmp_path) == whole[: len(rows_of(tmp_path))] and len(rows_of(tmp_path)) < len(whole)
     shutil.rmtree(checkpoints(tmp_path)[-1])  # as if it had been killed before it saved
+    assert checkpoint_folder(tmp_path / "best") == checkpoint_folder(tmp_path / "newest") == first
     it.trainer(tmp_path, lines=(lines := list[str]())).advance(0)
     assert [f"skipped {path}: the run was resumed from an earlier checkpoint" for path in later[::-1]] == lines[:2]
 
@@ -178,7 +179,7 @@ NAMED_WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no best": (lambda run: saving().trainer(run).load("best"), "none was ranked by a metric"),
     "no best to resume": (lambda run: saving().trainer(run).run(resume="best"), "none was ranked by a metric"),
     "no best graph": (lambda run: Graph.load(run / "best"), "use `.*/newest`"),
-    "no best of a node": (lambda run: checkpoint_folder(run / "best:other"), "no node `other` ranks checkpoints"),
+    "no best of a node": (lambda run: checkpoint_folder(run / "best:other"), "none was ranked by a metric"),
     "no best to export": (lambda run: exported(str(run / "best"), str(run / "x.safetensors")), "it has failed"),
     "no run": (lambda run: Graph.load(run.parent / "nothing"), "nothing"),
     "a model that it has not": (lambda run: saving().trainer(run).load("newest", model="mdel"), "has no model"),
