@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from graphtrain.state.content import ContentHash
+from graphtrain.state.content import ContentHash, content_hash
 from graphtrain.state.entries import contents_of, place_of
 from graphtrain.state.kinds import KINDS, is_value
 from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY, is_within
@@ -50,6 +50,8 @@ def setup_hashes(snapshot: StateSnapshot, *, now: bool = False) -> dict[str, str
                     hashes[path] = hashed(part)
         elif not entry.is_data:
             own = [entry.stamp, *(map(set, contents) if entry.category == "set" else contents)]
+            if entry.category == "array" and not entry.value.flags.writeable:  # it is not saved
+                own.append(content_hash(entry.value))
         what = entry.value.func if entry.category == "partial" else entry.code
         if entry.category in ("function", "class"):
             what = entry.value.__qualname__
