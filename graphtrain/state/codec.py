@@ -81,7 +81,7 @@ class StateWriter(Encoder):
         part, size, lost = part or path, self._bytes, len(self._lost)
         self._part, self._start = part, len(self._kept)
         try:
-            return Encoded(part, self.encode(value, path, part))
+            return Encoded(part, self.encode(value, path))
         except UnsaveableError:
             for each in self._kept[self._start :]:
                 del self._numbers[id(each)]
@@ -130,7 +130,7 @@ class StateWriter(Encoder):
 
     # ---- values other than plain data
 
-    def describe(self, value: Any, path: str, name: str, depth: int) -> Any:
+    def describe(self, value: Any, path: str, depth: int) -> Any:
         """A reference to an object that exists, or the form of a new one; None for plain data.
 
         Raises:
@@ -140,8 +140,8 @@ class StateWriter(Encoder):
         if (reference := self._reference(value, category, path)) is not None or category == "value":
             return reference
         if category in _IN_MEMORY and is_saveable(value):
-            return self._view(value, path, name, depth)
-        return self._new_object(value, category, path, name, depth)
+            return self._view(value, path, depth)
+        return self._new_object(value, category, path, depth)
 
     def _reference(self, value: Any, category: Category, path: str) -> Any:
         """The reference to what a resumed process has; None for a new object."""
@@ -165,11 +165,11 @@ class StateWriter(Encoder):
             return tagged("named", *name_of(value, path))
         return None
 
-    def _new_object(self, value: Any, category: Category, path: str, name: str, depth: int) -> Any:
+    def _new_object(self, value: Any, category: Category, path: str, depth: int) -> Any:
         kind: Any = type(value)
         match category:
             case "tuple" if kind.__mro__[1] is tuple and hasattr(kind, "_fields") and is_users(kind.__module__):
-                return tagged("named tuple", *name_of(kind, path), *self._each(value, path, name, depth))
+                return tagged("named tuple", *name_of(kind, path), *self._each(value, path, depth))
             case "set" if not all(map(is_constant, value)):
                 raise UnknownStateError(path, "is a set of objects, whose order is that of their addresses: use a list")
             case _ if type_of(kind) is not None or (kind is type and value.__module__ == "builtins"):
@@ -177,14 +177,14 @@ class StateWriter(Encoder):
             case "object" if kind is types.SimpleNamespace or is_plain_class(kind):
                 self.add(value)
                 attributes = {
-                    key: self.encode(part, f"{path}.{key}", f"{name}/{key}", depth + 1)
+                    key: self.encode(part, f"{path}.{key}", depth + 1)
                     for key, part in zip(*KINDS["object"].contents(value), strict=True)
                 }
                 return tagged("object", attributes, *(name_of(kind, path) if is_users(kind.__module__) else ()))
         layout = f" ({value.layout})" if category == "tensor" else ""
         raise UnknownStateError(path, f"is a new {kind.__qualname__}{layout}, which cannot be saved: {REMEDY}")
 
-    def _view(self, value: Any, path: str, name: str, depth: int) -> Any:
+    def _view(self, value: Any, path: str, depth: int) -> Any:
         """The form of a new tensor or array as a view of another one; None for its values."""
         is_tensor = isinstance(value, torch.Tensor)
         if is_tensor:  # with its graph it could not be saved; code that keeps one computes it again
@@ -194,7 +194,7 @@ class StateWriter(Encoder):
         for _, owner in near if not (is_tensor and value.is_leaf and value.requires_grad) else ():
             is_known = not any(owner is other for other in self._others.values())
             if is_known and (view := view_of(value, owner)) is not None:
-                reference = self.encode(owner, path, name, depth + 1)
+                reference = self.encode(owner, path, depth + 1)
                 self.add(value)
                 return tagged("view", is_tensor, reference, *view)
         self.count(value.numel() * value.element_size() if is_tensor else value.nbytes, path)

@@ -54,10 +54,9 @@ def split(sections: Sections) -> tuple[dict[str, dict[str, bytes]], list[Tensors
         parts[section] = {}
         for name, value in sorted(values.items()):  # independent of their order in a graph or a `setup`
             file = _file_of(section, name, sections)
-            is_resource = section == "resources"
-            path, prefix = (name, "") if is_resource else (f"{section}[{name!r}]", name)
+            path = name if section == "resources" else f"{section}[{name!r}]"
             tensors = files.setdefault(file, Tensors(file))
-            parts[section][name] = tensors.pack(Encoder().encode(value, path, prefix))
+            parts[section][name] = tensors.pack(Encoder().encode(value, path))
     return parts, [tensors for tensors in files.values() if tensors.named]
 
 

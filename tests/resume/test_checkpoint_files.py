@@ -332,5 +332,5 @@ def test_what_is_large_is_written_in_as_many_calls_as_the_system_wants() -> None
 
     data = bytes(range(100))
     with Slow(os.devnull, "w") as file:
-        assert write_pieces(file, [data, b"", memoryview(data)]) == 200
+        write_pieces(file, [data, b"", memoryview(data)])
     assert b"".join(taken) == data + data
