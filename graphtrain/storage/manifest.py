@@ -72,7 +72,7 @@ class Manifest:
     not_state: Sequence[str] = field(default_factory=list)  # what the user declared not to be state
     data_content: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what data held, by name
     differing: str = ""  # what another number of ranks takes from rank 0, in words
-    saved_by: Mapping[str, str] = field(default_factory=dict)  # node -> the last checkpoint it requested; "": this one
+    way_back: str | None = None  # the last checkpoint that a node requested; "": this one
     returns: int = 0  # how often the run went back to a checkpoint
     sharded: bool = False  # whether tensors are sharded over ranks
 
