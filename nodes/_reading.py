@@ -18,7 +18,7 @@ from graphtrain.data.samplers import drawn_from, length_of
 from graphtrain.data.shares import Share, Windows
 from graphtrain.data.source import Numbered, Source, Stateful, ended_early, keeps_position, source_of
 from graphtrain.data.state import DataState
-from graphtrain.data.wrapped import AsOpened, Common, Limited
+from graphtrain.data.wrapped import AsOpened, Common
 from graphtrain.errors import DataError, UsageError
 from graphtrain.kind.batch_limit import BatchLimit
 from graphtrain.kind.declaration import WrittenBatches
@@ -151,7 +151,7 @@ class Reading:
             source = divisions.divided(self, data, source, run.ranks)
         elif not isinstance(source, Numbered):
             source = Common(source, data, run.seed, is_shared=False)
-        return Limited(source if loaders else AsOpened(source, data, run.state), self.limit)
+        return source if loaders else AsOpened(source, data, run.state)
 
     def _source_of(self, data: Any) -> Source:
         node, run = self.node, self.run
@@ -190,10 +190,12 @@ class Reading:
         try:
             if indices is not None and self.is_in_turn:
                 raise together.not_of_several(names)
-            opened = self.source.open(self._epoch, indices)
+            batches, length, state = self.source.open(self._epoch, indices)
+            if (most := self.limit.of(length)) is not None:  # one that is changed is in force from the next epoch on
+                length, state["limit"] = None if length is None else min(length, most), most
         except DataError as error:
             raise error if indices is None else DataError(f"`{self.name}`: {error.message}", error.hint) from None
-        self.batches, node.length, node.source_state = opened
+        self.batches, node.length, node.source_state = _first(batches, most), length, state
         if self.run.ranks is not None:
             self.held, node.last_batch = NOTHING, {}
         node.opened, node.pass_over = True, False
@@ -332,7 +334,8 @@ class Reading:
         if not (is_known and (source.redraws or source.replays) and number >= node.source_state.get("redrawn", 0)):
             number = drawn
         with state.aside(self.parts):
-            self.batches = batches = source.reopen(self._epoch, number, node.source_state)
+            most = node.source_state["limit"] - number if "limit" in node.source_state else None
+            self.batches = batches = _first(source.reopen(self._epoch, number, node.source_state), most)
             if number < drawn:
                 before = [generator.get_state() for generator in drawn_from(self.data)]
                 is_share = isinstance(batches, Share)
@@ -356,6 +359,11 @@ class Reading:
             state, drawn_again = self.run.state, self.run.state.digest(self.data)
             # Of data that changes while it is trained on, a batch cannot be drawn again, and need not be.
             state.comparisons.append(lambda: line if state.digest(self.data) == drawn_again else "")
+
+
+def _first(batches: Any, most: int | None) -> Any:
+    """So many batches; those of a `Share` are asked for by their numbers."""
+    return batches if most is None or isinstance(batches, Share) else itertools.islice(batches, most)
 
 
 def _transferred(transfer: Callable[[Any, Any], Any], device: Any, batch: Any) -> Any:

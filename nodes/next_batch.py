@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from graphtrain.data import NOTHING
-from graphtrain.data.batch import NESTS, sample_counter, tensors_held
+from graphtrain.data.batch import NESTS, count_samples, tensors_held
 from graphtrain.errors import UsageError
 from graphtrain.kind import Batches, Loaders, WrittenBatches, derived_clock, node, progress
 from graphtrain.kind.batch_limit import BatchLimit
@@ -184,7 +184,7 @@ class NextBatch:
         state, filled = data_state or states.DataState(), windows or shares.Windows()
         run = readings.DataOfRun(seed, saving, notify, ranks, state, filled, graph_trains, batch_size is not None)
         reading.set_up(train_data, run, device, transfer)
-        self._count = sample_counter() if batch_size is None else functools.partial(_whole, batch_size)
+        self._count = count_samples if batch_size is None else functools.partial(_whole, batch_size)
         self._clock = running_seconds or time.monotonic
         self._mark = self._clock()
         position, self._position = self._position, {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -45,6 +45,12 @@ def generators_of(data: Any) -> list[AnyGenerator]:
 def drawn_from(data: Any) -> list[AnyGenerator]:
     """All generators that data may draw from: its own, and the global ones."""
     return [*generators_of(data), *global_generators()]
+
+
+def set_states(generators: Iterable[AnyGenerator], states: Iterable[Any]) -> None:
+    """Put generators in these states, as far as there are both."""
+    for generator, saved in zip(generators, states, strict=False):
+        generator.set_state(saved)
 
 
 def held_generators(data: Any) -> list[Any]:

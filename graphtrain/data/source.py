@@ -28,6 +28,7 @@ from graphtrain.data.samplers import (
     generators_of,
     length_of,
     selection_of,
+    set_states,
 )
 from graphtrain.data.shares import Share
 from graphtrain.data.stream import Stream
@@ -331,7 +332,7 @@ class Replayed(Source):
     def _noted(self, batches: Iterator[Any], state: dict[str, Any]) -> Iterator[Any]:
         """The same batches; others may draw random numbers between `iter()` and the first."""
         if "first" in state:  # which is drawn again
-            self._restore_random(state["first"])
+            set_states(drawn_from(self.data), state["first"])
         else:
             state["first"] = self._random_states()
         yield from batches
@@ -366,16 +367,12 @@ class Replayed(Source):
                 "keep the node that fetches batches, and its data, until the epoch has ended",
             )
         announce_epoch(self.data, epoch)
-        self._restore_random(state["opened"])
+        set_states(drawn_from(self.data), state["opened"])
         iterator = self._noted(self._begin(state), state)
         for number in range(drawn):
             if next(iterator, NOTHING) is NOTHING:
                 raise ended_early(number, drawn)
         return iterator
-
-    def _restore_random(self, states: Sequence[Any]) -> None:
-        for generator, saved in zip(drawn_from(self.data), states, strict=False):
-            generator.set_state(saved)
 
 
 def ended_early(number: int, drawn: int) -> DataError:

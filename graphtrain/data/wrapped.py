@@ -1,21 +1,18 @@
-"""Sources around another source: data as it was when an epoch was opened, limits, numbers that are of no rank."""
+"""Sources around another source: data as it was when an epoch was opened, random numbers that are of no rank."""
 
 from __future__ import annotations
 
 import copy
 import functools
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 from graphtrain.data import NOTHING
 from graphtrain.data.loader import derived_seed
-from graphtrain.data.samplers import generators_of, samples_per_batch
-from graphtrain.data.shares import Share
+from graphtrain.data.samplers import generators_of, samples_per_batch, set_states
 from graphtrain.data.source import Opened, Source
 from graphtrain.data.state import DataState
 from graphtrain.errors import DataError
-from graphtrain.kind.batch_limit import BatchLimit
 from graphtrain.state.generators import HOST, AnyGenerator, RandomAside, seed_all
 from graphtrain.storage.state_files import state_digest
 
@@ -85,32 +82,6 @@ class AsOpened(Wrapped):
 
 
 @final
-class Limited(Wrapped):
-    """The first batches of each epoch; a limit that is changed is in force from the next one on."""
-
-    def __init__(self, source: Source, limit: BatchLimit) -> None:
-        super().__init__(source)
-        self._limit = limit
-
-    def open(self, epoch: int, indices: Any = None) -> Opened:
-        opened = self.source.open(epoch, indices)
-        if (most := self._limit.of(opened.length)) is None:
-            return opened
-        opened.state["limit"] = most
-        length = None if opened.length is None else min(opened.length, most)
-        return Opened(_first(opened.batches, most), length, opened.state)
-
-    def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Any:
-        batches = self.source.reopen(epoch, drawn, state)
-        return _first(batches, state["limit"] - drawn) if "limit" in state else batches
-
-
-def _first(batches: Any, most: int) -> Any:
-    """So many batches; the `Share` of a rank ends with the length of the epoch."""
-    return batches if isinstance(batches, Share) else itertools.islice(batches, most)
-
-
-@final
 class Common(Wrapped):
     """A source under random numbers that follow from the seed of the run and the epoch, and are of no rank.
 
@@ -147,7 +118,7 @@ class Common(Wrapped):
         with RandomAside(generators):
             seed_all(derived_seed(self._seed, *numbers), generators)
             begun = begin()
-            _set_states(generators, then)
+            set_states(generators, then)
             self._states = [generator.get_state() for generator in generators]
         return begun
 
@@ -158,7 +129,7 @@ class Common(Wrapped):
         generators = self._generators()
         while True:
             with RandomAside(generators):
-                _set_states(generators, self._states)
+                set_states(generators, self._states)
                 batch = next(batches, NOTHING)
                 self._states = [generator.get_state() for generator in generators]
             if batch is NOTHING:
@@ -172,8 +143,3 @@ class Common(Wrapped):
     def load_position(self, position: dict[str, Any]) -> None:
         self._states = list(position.get("common", ()))
         self.source.load_position(position)
-
-
-def _set_states(generators: Sequence[AnyGenerator], states: Sequence[Any]) -> None:
-    for generator, state in zip(generators, states, strict=False):
-        generator.set_state(state)

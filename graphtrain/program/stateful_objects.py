@@ -41,6 +41,7 @@ from graphtrain.state.weights import uncompiled
 from graphtrain.storage.encoding import Encoded
 from graphtrain.storage.sharing import MustBeEqual
 from graphtrain.storage.state_files import local_of, state_digest
+from graphtrain.storage.tensor_files import Buffers
 
 # The position that data keeps itself, which differs if each rank has other data.
 _OF_DATA = ("source_state", "state")
@@ -277,18 +278,23 @@ class StatefulObjects:
         return {**sections, "progress": essential_progress(self, state.progress) if state.progress else {}}
 
     def digest(
-        self, alive: set[int], sections: Collection[str] = tuple(SECTIONS), reachable: Section | None = None
+        self,
+        alive: set[int],
+        sections: Collection[str] = tuple(SECTIONS),
+        reachable: Section | None = None,
+        buffers: Buffers | None = None,
     ) -> str:
         """A digest of all that the continuation depends on.
 
         Arguments:
             reachable: used for the section of this name. Default: the present one.
+            buffers: as for `state_digest`.
         """
         state = self.capture(alive, sections)
         if reachable is not None:
             state = dataclasses.replace(state, reachable=reachable)
         essential = self.essential(state)
-        return state_digest({name: essential[name] for name in sections if name in essential})
+        return state_digest({name: essential[name] for name in sections if name in essential}, buffers)
 
     def differs_from(self, saved: Section) -> list[str]:
         """A line for restored state that differs from the saved one, because `setup` made something else before."""

@@ -23,17 +23,13 @@ from graphtrain.storage.checkpoint import Checkpoint, new_folder, write_manifest
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.manifest import Manifest, SavedCheckpoint
 from graphtrain.storage.run_files import RunFiles
-from graphtrain.storage.state_files import StagedState, split
-from graphtrain.storage.tensor_files import Layout, StagingBuffers
+from graphtrain.storage.state_files import StagedState
 
 if TYPE_CHECKING:
     from graphtrain.resume.session import Session
 
 # After this many transitions without a save point, a message says what prevents one.
 _PATIENCE = 100
-
-# A slot that cannot be saved in this many transitions never can be.
-_MOST_ATTEMPTS = 10_000
 _SLICE_SECONDS = 0.5
 
 
@@ -78,7 +74,6 @@ class CheckpointWriter(Saves):
     def __init__(self, run: Session, run_files: RunFiles | None, ranks: RankSaves) -> None:
         self._run, self._run_files, self._ranks = run, run_files, ranks
         self._requests, self._notices = run.requests, run.notices
-        self._buffers = StagingBuffers()
         self._save: _Save | None = None  # that is being written
         self._was_written = False
         self._newest: SavedCheckpoint | None = None
@@ -95,8 +90,7 @@ class CheckpointWriter(Saves):
             UnsaveableError: something cannot be encoded; its path is named.
         """
         try:
-            for tensors in split(self._run.compiled.state.capture(self._run.alive).sections())[1]:
-                Layout.of(tensors)
+            self._staged_now()
         except UnsaveableError:
             if not self._run.compiled.state.objects.is_lazy():  # the first batch makes it something that can be saved
                 raise
@@ -122,7 +116,7 @@ class CheckpointWriter(Saves):
 
         Raises:
             SaveFailedError: this save or the one before it failed, and the policy is to stop.
-            CheckpointError: something can never be saved, or no save point was reached for too long.
+            CheckpointError: something can never be saved.
         """
         if self._run_files is None:
             return True
@@ -212,7 +206,7 @@ class CheckpointWriter(Saves):
         if self._save is not None:
             self._save.part.staged.given_up.set()
         # Its thread may still read the buffers.
-        self._save, self._buffers, self._was_written = None, StagingBuffers(), False
+        self._save, self._run.staging, self._was_written = None, {}, False
 
     def _wait(self) -> None:
         if (save := self._save) is None:
@@ -297,7 +291,7 @@ class CheckpointWriter(Saves):
         """A copy of the state, in the buffers of the copy before, and the facts about it."""
         state, facts = capture(self._run)
         run_state = self._run.compiled.state
-        return StagedState(*run_state.divided(state), self._buffers, run_state.objects.weights()), facts
+        return StagedState(*run_state.divided(state), self._run.staging, run_state.objects.weights()), facts
 
     def _fail(self, error: CheckpointError, policy: SavePolicy) -> None:
         self._requests.failures += 1
@@ -318,8 +312,6 @@ class CheckpointWriter(Saves):
         self._attempts += 1
         if self._attempts == _PATIENCE:
             self._notices.once(f"no save point in {_PATIENCE} transitions: {why}; training on to the next save point")
-        if self._attempts >= _MOST_ATTEMPTS:
-            raise CheckpointError(f"no save point was reached in {_MOST_ATTEMPTS} transitions; alive: {alive}", why)
         return False
 
 

@@ -73,10 +73,6 @@ def setup_changes(
 
 
 def unexplained(paths: Collection[str]) -> list[str]:
-    """A line for each path that differs although nobody changed anything.
-
-    >>> unexplained(["model.noise"])
-    ['model.noise differs from what `setup` made: seed it, or give what holds it a `state_dict`']
-    """
+    """A line for each path that differs although nobody changed anything, up to a few."""
     lines = [f"{path} differs from what `setup` made: seed it, or {REMEDY}" for path in paths]
     return [*lines[:_MOST], f"and {len(lines) - _MOST} more"] if len(lines) > _MOST else lines

@@ -55,9 +55,9 @@ class Ranking(NamedTuple):
     @property
     def best(self) -> dict[str, Any] | None:
         """The name of the best with its value and the metric; None if there is none."""
-        return next(
-            ({"checkpoint": name, "metric": self.metric, "value": self.values[name]} for name in self.values), None
-        )
+        for name, value in self.values.items():
+            return {"checkpoint": name, "metric": self.metric, "value": value}
+        return None
 
 
 def lineage_of(checkpoints: Iterable[SavedCheckpoint], newest: float = math.inf) -> list[SavedCheckpoint]:

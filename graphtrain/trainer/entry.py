@@ -96,9 +96,8 @@ def go_back(run: LiveRun, request: Return) -> None:
     session.watch.load(seconds)  # this time was spent
     session.watch.start(inside=session.compiled.activity(session.position))
     run.cut_back_to(checkpoint)
-    run_clock = session.compiled.run_clock
-    facts = repeated(run_clock.trained()[0], trained, nested=run_clock.nested())
-    run.notices(f"`{request.node}` sends the run back to {name}: {run_clock.describe()}; {facts}")
+    place = session.compiled.run_clock.describe()
+    run.notices(f"`{request.node}` sends the run back to {name}: {place}; {repeated(session.trained, trained)}")
     writer.keep_newest()
     writer.returns += 1
     is_saved = run.save(run.requests.sync_policy)
@@ -177,9 +176,8 @@ def _report(
     where = checkpoint.path.name if files is None else str(files.path)
     if options.is_named and files is not None:
         where += f" from {checkpoint.path.name}"
-    run_clock = session.compiled.run_clock
-    again = repeated(run_clock.trained()[0], status, nested=run_clock.nested()) if status is not None else ""
-    place = run_clock.describe() or f"at `{run.position}`"
+    again = repeated(session.trained, status) if status is not None else ""
+    place = session.compiled.run_clock.describe() or f"at `{run.position}`"
     run.notices("; ".join([f"resumed {where}: {place}", *filter(None, [again, *facts])]))
     return changes
 

@@ -15,7 +15,7 @@ import torch
 
 from graphtrain import Loader, UsageError
 from graphtrain.data import workers
-from graphtrain.data.batch import move, sample_counter, tensors_held, tensors_of, trace
+from graphtrain.data.batch import count_samples, move, tensors_held, tensors_of, trace
 from graphtrain.data.shares import Share, round_size
 
 # ---- shares of ranks
@@ -132,7 +132,7 @@ def test_every_tensor_of_a_nest_is_moved(batch: Any) -> None:
     assert type(moved) is type(batch)
     assert [each.device.type for each in tensors_of(moved)] == ["meta"]
     assert [each.device.type for each in tensors_of(batch)] == ["cpu"], "the batch of the data stays as it is"
-    assert sample_counter()(batch) == 4
+    assert count_samples(batch) == 4
 
 
 def test_what_moves_itself_does_and_what_cannot_be_made_again_is_refused() -> None:
@@ -164,7 +164,7 @@ def test_what_moves_itself_does_and_what_cannot_be_made_again_is_refused() -> No
     ids=range(13),
 )
 def test_samples_are_the_first_dimension_of_the_first_tensor(batch: Any, samples: int) -> None:
-    assert sample_counter()(batch) == samples
+    assert count_samples(batch) == samples
 
 
 def test_what_is_held_of_a_batch_does_not_change_with_it() -> None:
