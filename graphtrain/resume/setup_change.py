@@ -9,9 +9,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from graphtrain.state.content import content_hash
-from graphtrain.state.entries import contents_of, place_of
 from graphtrain.state.kinds import KINDS, is_value
-from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY, is_within
+from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY, contents_of, is_within, place_of
 from graphtrain.state.snapshot import StateSnapshot
 
 _MOST = 3

@@ -21,12 +21,11 @@ from typing import Any, final
 import torch
 
 from graphtrain.errors import CheckpointError
-from graphtrain.state.entries import Entry
 from graphtrain.state.graphs import keeps_graph
 from graphtrain.state.kinds import KINDS, Category, category_of, is_constant, is_users
 from graphtrain.state.memory import MemoryIndex, view_of, viewed
 from graphtrain.state.places import CONTAINERS, places, places_in_attributes, places_in_states
-from graphtrain.state.reachable import REMEDY, Reachable
+from graphtrain.state.reachable import REMEDY, Entry, Reachable
 from graphtrain.storage.encoding import Decoder, Encoded, Encoder, UnsaveableError, is_saveable, tagged
 from graphtrain.storage.value_types import DTYPES, type_of
 

@@ -7,9 +7,8 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, final
 
 from graphtrain.state.content import hold_the_same
-from graphtrain.state.entries import Entry, parts_of
 from graphtrain.state.kinds import KINDS
-from graphtrain.state.reachable import Reachable, held_by_state, is_within, state_of
+from graphtrain.state.reachable import Entry, Reachable, held_by_state, is_within, parts_of, state_of
 
 States = dict[str, Mapping[Any, Any]]
 """Path -> the present `state_dict` of an object, read once in a save or a restore."""
