@@ -113,8 +113,9 @@ class Listed:
         staged = StagedState({"resources": {"memory": {"list": self._tensors}}}, {}, self._buffers)
         common = EqualParts()
         with new_folder(path, staged.given_up) as folder:
-            report = {"files": write_files(folder, 0, staged, common)}
-            write_manifest(folder, manifest_of(Manifest(), staged, common, [], [report]))
+            files = write_files(folder, 0, staged, common)
+            report = {"files": files, "digest": staged.digest(files)}
+            write_manifest(folder, manifest_of(Manifest(), staged, common, [report]))
 
 
 def main() -> None:

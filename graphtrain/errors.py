@@ -108,10 +108,6 @@ class CheckpointError(GraphtrainError, RuntimeError):
     """A checkpoint that cannot be written, or that is damaged."""
 
 
-class LaterFormatError(CheckpointError):
-    """A checkpoint of a later version of graphtrain: valid, so it must not be skipped as damaged."""
-
-
 class SaveFailedError(CheckpointError):
     """A checkpoint that could not be written, while the run itself is sound: it stopped, and can be resumed."""
 

@@ -24,12 +24,10 @@ from graphtrain.kind.batch_limit import BatchLimit
 from graphtrain.kind.declaration import WrittenBatches
 from graphtrain.lazy import lazy_import
 from graphtrain.state.generators import same_state
-from graphtrain.storage.encoding import Tensors, UnsaveableError, pack
 
 if TYPE_CHECKING:
     from graphtrain.data import together
     from graphtrain.nodes import _division as divisions
-    from graphtrain.nodes._division import Division
     from graphtrain.nodes.next_batch import NextBatch
     from graphtrain.program.agreement import Agreement
 else:
@@ -62,7 +60,7 @@ class Reading:
     Attributes:
         loaders: what is read one after the other, by name; data that is read alone has the name "".
         length_in_turn: the batches of all of these; 0 where that is not known.
-        data, source, division: what is read now, and how several ranks divide it.
+        data, source: what is read now.
         batches: what the source has opened.
         ahead: the batches that are fetched and not given.
         held: of the last batch that was fetched here, what tells its tensors later; `NOTHING` before the first.
@@ -71,7 +69,6 @@ class Reading:
 
     run: DataOfRun
     limit: BatchLimit
-    division: Division
     move: Callable[[Any], Any] | None
     held_number: int
     length_in_turn = 0
@@ -80,7 +77,7 @@ class Reading:
         self.node = node
         self.data = self.held = self._supplied = NOTHING
         self._written: WrittenBatches | None = None
-        self._sources: dict[str, tuple[Any, Source, Any]] = {}  # by name: the data, its source and its division
+        self._sources: dict[str, tuple[Any, Source]] = {}  # by name: the data and its source
         self.loaders: dict[str, Any] = {}
         self.source: Source = Numbered((), 0)  # until its data is written
         self.batches: Any = iter(())
@@ -101,8 +98,9 @@ class Reading:
             self._written = data if isinstance(data, WrittenBatches) else None
             loaders = loaders_of(data)
             self.loaders = {"": data} if self._combine != "in_turn" or not loaders else loaders
-            lengths = [_length_of(loader, limit) for loader in self.loaders.values()]
-            self.length_in_turn = sum(lengths) if self.is_in_turn and -1 not in lengths else 0
+            lengths = [length_of(loader) for loader in self.loaders.values()]
+            known = [min(length, limit.of(length) or length) for length in lengths if length is not None]
+            self.length_in_turn = sum(known) if self.is_in_turn and len(known) == len(lengths) else 0
         if self._written is None and node.pass_over:
             self._take(*next(iter(self.loaders.items())))
 
@@ -124,25 +122,24 @@ class Reading:
     @property
     def has_length(self) -> bool:
         """False if the length of an epoch is not known."""
-        return self.data is NOTHING or all(length_of(part) is not None for part in self.parts)
+        parts = self.loaders.values() if self.is_in_turn else self.parts
+        return self.data is NOTHING or all(length_of(part) is not None for part in parts)
 
     def _take(self, name: str, data: Any) -> None:
         """Read this loader now."""
-        self.data = data
-        self.source, self.division = self._known(name, data)
+        self.data, self.source = data, self._known(name, data)
         for part in self.parts if self.source.replays else ():
             self.run.state.note_redrawn(part)
 
-    def _known(self, name: str, data: Any) -> tuple[Source, Any]:
-        """The source of a loader and its division, the same whenever they are asked for."""
+    def _known(self, name: str, data: Any) -> Source:
+        """The source of a loader, the same whenever it is asked for."""
         if name not in self._sources or self._sources[name][0] is not data:
-            self._sources[name] = data, *self._source(data)
-        return self._sources[name][1:]
+            self._sources[name] = data, self._source(data)
+        return self._sources[name][1]
 
-    def _source(self, data: Any) -> tuple[Source, Any]:
-        """The source of a loader, or of several together, as this rank opens it, and how ranks divide it."""
-        run, loaders, division = self.run, loaders_of(data), None
-        source: Source
+    def _source(self, data: Any) -> Source:
+        """The source of a loader, or of several together, as this rank opens it."""
+        run, loaders = self.run, loaders_of(data)
         if loaders:
             sources = {name: AsOpened(self._source_of(loader), loader, run.state) for name, loader in loaders.items()}
             keeping = [name for name, each in sources.items() if isinstance(each.source, Stateful)]
@@ -151,16 +148,13 @@ class Reading:
                     f"the loader `{keeping[0]}` keeps its own position, which an epoch that ends before it undefines",
                     'set next_batch.resume = "replay", if its `__iter__` starts over; or pass a graphtrain.Loader',
                 )
-            source = together.Together(sources, self._combine, run.notify)
-        else:
-            source = self._source_of(data)
+        source = together.Together(sources, self._combine) if loaders else self._source_of(data)
         if run.ranks is not None:
-            division = divisions.division_of(self, data, source, run.ranks)
-            source = division.source
+            source = divisions.divided(self, data, source, run.ranks)
         elif not isinstance(source, Numbered):
             source = Common(source, data, run.seed, is_shared=False)
         source = source if loaders else AsOpened(source, data, run.state)
-        return source if division is not None and division.is_limited else Limited(source, self.limit), division
+        return Limited(source, self.limit)
 
     def _source_of(self, data: Any) -> Source:
         node, run = self.node, self.run
@@ -189,9 +183,15 @@ class Reading:
 
     # ---- opening and closing
 
-    def open(self, indices: Any, *, begins: bool) -> None:
-        """Open what is written now, or the next loader, at the beginning of an epoch the first, from its beginning."""
+    def open(self, indices: Any) -> None:
+        """Begin an epoch of what is written now, or open the next loader of this one."""
         node, names = self.node, [*self.loaders]
+        begins = node.last or not node.opened
+        if begins:
+            node.epoch += node.opened
+            node.epoch_batches = 0
+            node.passes += 1
+        node.pass_first = node.epoch_batches
         node.loader = names[0 if begins or node.loader not in names else (names.index(node.loader) + 1) % len(names)]
         data = self.loaders[node.loader] if self._written is None else self._written.now()
         if data is None:
@@ -202,25 +202,43 @@ class Reading:
         self._take(node.loader, data)
         try:
             if indices is not None and self.is_in_turn:
-                raise DataError(
-                    f"`indices` selects samples of one data set, and there are the loaders {', '.join(names)}",
-                    "select the samples of each in its loader, as by a Subset",
-                )
-            opened = self.source.open(0 if node.overfit else node.passes - 1, indices)
+                raise together.not_of_several(names)
+            opened = self.source.open(self._epoch, indices)
         except DataError as error:
-            if indices is None:
-                raise
-            raise DataError(f"`{self.name}`: {error.message}", error.hint) from None
+            raise error if indices is None else DataError(f"`{self.name}`: {error.message}", error.hint) from None
         self.batches, node.length, node.source_state = opened
         if self.run.ranks is not None:
             self.held, node.last_batch = NOTHING, {}
+        node.opened, node.pass_over = True, False
+        node.last = node.exhausted = node.empty = node.ended = False
+        node.turns += 1
+        self.note_certain()
+
+    @property
+    def _epoch(self) -> int:
+        """Which epoch of the data is open."""
+        return 0 if self.node.overfit else self.node.passes - 1
+
+    def note_certain(self) -> None:
+        """Note up to which batch nothing is looked ahead for."""
+        node = self.node
+        node.certain = node.pass_first + node.length if node.length else 0
 
     def close(self) -> None:
-        """End what is open."""
+        """End what is open, and the epoch unless it reads another loader."""
+        node = self.node
         if self.is_in_turn and not self.consumed():
-            raise together.without_batch(self.node.loader)
+            raise together.without_batch(node.loader)
         self.end()
-        self.node.source_state = {}
+        node.source_state = {}
+        node.last = node.ended or node.loader == [*self.loaders][-1]
+        node.pass_over, node.empty = True, node.epoch_batches == 0
+        if node.empty:
+            epoch = f" in epoch {node.epoch + 1}" if node.epoch else ""
+            self.run.notify(
+                f"the data gave no batch{epoch}: it is empty, or was iterated over before and does not start over"
+            )
+        node.turns += 1
 
     def end(self) -> None:
         """Let there be no further batch, and release the workers of a loader now, not when the next epoch begins."""
@@ -229,9 +247,11 @@ class Reading:
         self.batches = iter(())
 
     def release(self) -> None:
-        """End the worker processes of the data; if another batch is fetched, it is reopened where it was."""
-        if self.source.release() and not self.node.pass_over:
-            self.batches = self._released(self._drawn())
+        """End the worker processes of what is open; if another batch is fetched, it is reopened where it was."""
+        if isinstance(self.batches, Share):
+            self.batches.release()
+        elif any(getattr(part, "num_workers", 0) for part in self.parts):
+            self.batches = self._released(self._drawn())  # which ends the iterator that has them
 
     def _released(self, drawn: int) -> Iterator[Any]:
         self._reopen(drawn, self._last_batch())
@@ -261,6 +281,13 @@ class Reading:
         node.fetched_ahead = 1
         return True
 
+    def gave_none(self) -> DataError:
+        """The error where a batch is None, as a `collate_fn` may return it."""
+        return DataError(
+            f"{self.name}: batch {self.node.epoch_batches} of epoch {self.node.epoch + 1} is None",
+            "leave such samples out in the data set or its sampler; or return a batch that `training_step` recognizes",
+        )
+
     # ---- saving and resuming
 
     def position(self) -> dict[str, Any]:
@@ -275,8 +302,7 @@ class Reading:
             position["epoch_data"] = self.data  # another is written, for the next epoch
         if self.held is not NOTHING:
             node.last_batch = self._last_batch()
-        # One of a class of the user's own cannot be encoded, and is drawn again with those before it.
-        if self.ahead and (_has_plain_form(self.ahead) or not self.source.redraws):
+        if self.ahead and not self.source.redraws:
             position["ahead"] = self.ahead
         return position
 
@@ -294,7 +320,7 @@ class Reading:
             loaders = {"": position.get("epoch_data", self._written.now())}
         for name, saved in position.get("loaders", {}).items():
             if loaders.get(name) is not None:
-                self._known(name, loaders[name])[0].load_position(saved)
+                self._known(name, loaders[name]).load_position(saved)
         if node.pass_over:
             return
         if node.loader not in loaders:
@@ -314,10 +340,11 @@ class Reading:
         is_redrawn = is_known and (source.redraws or source.replays) and number >= node.source_state.get("redrawn", 0)
         number = number if is_redrawn else drawn
         with state.aside(self.parts):
-            batches = source.reopen(0 if node.overfit else node.passes - 1, number, node.source_state)
+            batches = source.reopen(self._epoch, number, node.source_state)
             if number < drawn:
                 before = [generator.get_state() for generator in drawn_from(self.data)]
-                redrawn = batches.batch(number) if isinstance(batches, Share) else next(batches, NOTHING)
+                is_share = isinstance(batches, Share)
+                redrawn = batches.batch(number, node.length) if is_share else next(batches, NOTHING)
                 after = [generator.get_state() for generator in drawn_from(self.data)]
                 if redrawn is NOTHING and source.replays:
                     raise ended_early("the data", number, drawn)
@@ -340,12 +367,6 @@ class Reading:
             state.comparisons.append(lambda: line if state.digest(self.data) == drawn_again else "")
 
 
-def _length_of(loader: Any, limit: BatchLimit) -> int:
-    """The batches of a loader that are read; -1 where that is not known."""
-    length = length_of(loader)
-    return -1 if length is None else min(length, limit.of(length) or length)
-
-
 def _transferred(transfer: Callable[[Any, Any], Any], device: Any, batch: Any) -> Any:
     moved = transfer(batch, device)
     if moved is None:
@@ -353,11 +374,3 @@ def _transferred(transfer: Callable[[Any, Any], Any], device: Any, batch: Any) -
             "`transfer` returned nothing", "it returns the batch on the device, as in return batch.to(device)"
         )
     return moved
-
-
-def _has_plain_form(value: Any) -> bool:
-    try:
-        pack(value, "ahead", Tensors("ahead"))
-    except UnsaveableError:
-        return False
-    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import time
@@ -34,7 +35,6 @@ else:
     readings = lazy_import("graphtrain.nodes._reading")
 
 _NEVER = 2**62
-_SKIPPED = "the data gave None instead of a batch, as a `collate_fn` may: such batches count, and are not trained on"
 
 
 @node(
@@ -54,19 +54,14 @@ _SKIPPED = "the data gave None instead of a batch, as a `collate_fn` may: such b
 class NextBatch:
     """Fetch the next batch of `train_data`; after the last one of an epoch, the next visit begins a new epoch.
 
-    Data with a length is not read ahead; data without a length is read ahead by one batch, to
-    know which batch is the last. This batch is stored in every checkpoint, or drawn again on a resume if it is not
-    plain data. Data that yields fewer batches than its `len()` ends its epoch early (`exhausted`); data that yields
-    more is read to its end.
+    Data with a length is not read ahead; data without a length is read ahead by one batch, to know which batch is the
+    last. A resume draws this batch again, or it is stored in every checkpoint. Data that yields fewer batches than its
+    `len()` ends its epoch early (`exhausted`); data that yields more is read to its end.
 
     The slot `indices`, which a node of the graph may write, selects the contents of an epoch: indices of samples in the
     dataset of a `graphtrain.Loader`, or of batches in a list. They are used in this order, or shuffled if the loader
     shuffles. The slot is read when an epoch begins, and so is `train_data` if a node writes it. If `indices` is None or
     not written yet, an epoch has all of the data.
-
-    A batch that is None, which a `collate_fn` may return, is counted and skipped, and the next one is fetched; this is
-    reported once. With several ranks, the rank whose batch is None takes part in everything else, and contributes zero
-    gradients.
 
     With several ranks, a visit fetches one batch for each rank, or as many as the epoch and the open window still need,
     and counts them all. The other ranks get None, and nodes that read the batch are not called there. From a
@@ -111,7 +106,7 @@ class NextBatch:
 
     Raises:
         UsageError: `batch_size` did not return an integer.
-        DataError: `indices` are not valid indices, or an epoch begins before its data is written.
+        DataError: a batch is None, `indices` are not valid indices, or an epoch begins before its data is written.
         RanksDivergedError: the data differs between ranks.
         UnsaveableError: a checkpoint is due, and the batch read ahead can neither be saved nor drawn again.
 
@@ -141,7 +136,6 @@ class NextBatch:
     fetched_ahead: int = progress(0)
     # Of several ranks.
     round_batches: int = progress(1, in_digest=False)
-    idle: bool = progress(False, in_digest=False)  # the batch of this rank is None
     loader: str = progress("")
     # What is open is the data, or one of the loaders, of which an epoch has several.
     pass_over: bool = progress(True)  # nothing is open: the next visit opens the data, or another loader
@@ -151,12 +145,9 @@ class NextBatch:
     last_batch: dict[str, Any] = progress({}, in_digest=False)
 
     _reading: Reading | None  # None before the node is set up
-    _turns: int
-    _certain: int  # before this batch of the epoch there is surely another, and nothing is looked ahead for
     _clock: Callable[[], float]
     _mark: float
     _count: Callable[[Any], int]
-    _notify: Callable[[str], None]
     _ranks: Agreement | None
     _position: dict[str, Any]  # loaded from a checkpoint, until the data takes it
 
@@ -168,6 +159,8 @@ class NextBatch:
     def __init__(self) -> None:
         self._ranks = self._reading = None
         self._position = {}
+        self.turns = 0  # how often something was opened or closed
+        self.certain = 0  # before this batch of the epoch there is surely another, and nothing is looked ahead for
 
     def setup(
         self,
@@ -184,21 +177,21 @@ class NextBatch:
         windows: Windows | None = None,
         graph_trains: bool = True,
     ) -> None:
-        self._ranks, self._notify, self._turns = ranks, notify, 0
+        self._ranks = ranks
         if self.repeat and not self.opened:
             self.passes = 0
         self._reading = reading = self._reading or readings.Reading(self)
         state, filled = data_state or states.DataState(), windows or shares.Windows()
         run = readings.DataOfRun(seed, saving, notify, ranks, state, filled, graph_trains, batch_size is not None)
         reading.set_up(train_data, run, device, transfer)
-        self._count = sample_counter() if batch_size is None else _whole(batch_size)
+        self._count = sample_counter() if batch_size is None else functools.partial(_whole, batch_size)
         self._clock = running_seconds or time.monotonic
         self._mark = self._clock()
         position, self._position = self._position, {}
         reading.load(position)
         if self.ended and not self.pass_over:
             reading.end()
-        self._certain = self.pass_first + self.length if self.length else 0
+        reading.note_certain()
 
     def follow_windows(self, windows: Windows) -> None:
         """Fill these from now on: the graph around the node has changed, and the node has not."""
@@ -214,37 +207,36 @@ class NextBatch:
         self._mark = now
         while True:
             if self.pass_over:
-                self._open(indices)
+                reading.open(indices)
             batch = reading.next()
             if batch is not NOTHING:
-                reading.held = tensors_held(batch) if type(batch) in NESTS else batch  # 0.05 us for a tensor
-                self.epoch_batches += 1
-                self.batches += 1
-                if self.epoch_batches >= self._certain and not reading.has_another():
-                    self._close()
-                if batch is not None:
-                    count = self._count(batch)
-                    self.samples += count
-                    return (batch if reading.move is None else reading.move(batch)), count
-                self._notify(_SKIPPED)
-            else:
-                self._close()
-            if self.pass_over:
-                self.exhausted = True
+                break
+            reading.close()
+            self.exhausted = True
             if self.last:
                 return None, 0
+        reading.held = tensors_held(batch) if type(batch) in NESTS else batch  # 0.05 us for a tensor
+        self.epoch_batches += 1
+        self.batches += 1
+        if self.epoch_batches >= self.certain and not reading.has_another():
+            reading.close()
+        if batch is None:
+            raise reading.gave_none()
+        count = self._count(batch)
+        self.samples += count
+        return (batch if reading.move is None else reading.move(batch)), count
 
     def _take_part(self, ranks: Agreement, indices: Any) -> tuple[Any, int]:
         """Take the batch of this rank in the next round of all of them."""
         reading: Any = self._reading
         while True:
             if opens := self.pass_over:
-                self._open(indices)
-            elif not reading.division.synchronises:
+                reading.open(indices)
+            elif not divisions.agrees_in_every_round(reading):
                 ranks.before_batch()
             drawn = divisions.Round(NOTHING, (), 0, True)
             if not self.ended:
-                drawn = reading.division.draw(opens, lambda batch: 0 if batch is None else self._count(batch))
+                drawn = divisions.draw(reading, ranks, self._count, opens=opens)
             now = self._clock()
             self.seconds += now - self._mark
             self._mark = now
@@ -253,63 +245,30 @@ class NextBatch:
             self.batches += len(drawn.counts)
             self.samples += sum(drawn.counts)
             self.exhausted = not drawn.counts
-            looks = drawn.is_last is None and self.epoch_batches >= self._certain
+            looks = drawn.is_last is None and self.epoch_batches >= self.certain
             if drawn.is_last or not drawn.counts or (looks and not reading.has_another()):
-                self._close()
+                reading.close()
             if drawn.counts or self.last:
                 break
-        self.idle = drawn.batch is None
-        if self.idle:
-            self._notify(_SKIPPED)
-        if drawn.batch is NOTHING or self.idle:
+        if drawn.batch is None:
+            raise reading.gave_none()
+        if drawn.batch is NOTHING:
             stand_in = None if drawn.stand_in is NOTHING else drawn.stand_in
             return (stand_in if reading.move is None or stand_in is None else reading.move(stand_in)), 0
         reading.held, reading.held_number = tensors_held(drawn.batch), drawn.number
-        count = drawn.counts[ranks.rank]
-        return (drawn.batch if reading.move is None else reading.move(drawn.batch)), count
+        return (drawn.batch if reading.move is None else reading.move(drawn.batch)), drawn.counts[ranks.rank]
 
     def end_epoch(self) -> None:
         """End the epoch before its next batch, where it has one: a step function has asked for it."""
         if not self.opened or self.last or not self.epoch_batches:
             return
         self.ended = True
-        if self.pass_over:  # it was the last batch of a loader
-            self._close()
-        elif self._reading is not None:
-            self._reading.end()
-
-    def _open(self, indices: Any) -> None:
-        """Begin an epoch, or the next loader of this one."""
-        assert self._reading is not None, "the node is set up"
-        begins = self.last or not self.opened
-        if begins:
-            self.epoch += self.opened
-            self.epoch_batches = 0
-            self.passes += 1
-        self.pass_first = self.epoch_batches
-        self._reading.open(indices, begins=begins)
-        self.opened, self.pass_over = True, False
-        self.last = self.exhausted = self.empty = self.ended = False
-        self._certain = self.pass_first + self.length if self.length else 0
-        self._turns += 1
-
-    def _close(self) -> None:
-        """End what is open, and the epoch unless it reads another loader."""
-        reading = self._reading
-        assert reading is not None, "something is open"
-        reading.close()
-        self.last = self.ended or self.loader == [*reading.loaders][-1]
-        self.pass_over, self.empty = True, self.epoch_batches == 0
-        if self.empty:
-            epoch = f" in epoch {self.epoch + 1}" if self.epoch else ""
-            self._notify(
-                f"the data gave no batch{epoch}: it is empty, or was iterated over before and does not start over"
-            )
-        self._turns += 1
+        if self._reading is not None:
+            self._reading.close() if self.pass_over else self._reading.end()  # a loader may have ended with this batch
 
     def release(self) -> None:
         """End the worker processes of the data; if another batch is fetched, the epoch is reopened where it was."""
-        if self._reading is not None:
+        if self._reading is not None and not self.pass_over:
             self._reading.release()
 
     def state_dict(self) -> dict[str, Any]:
@@ -342,11 +301,9 @@ class NextBatch:
     @property
     def epoch_length(self) -> int:
         """Batches that the current epoch will have; 0 where that is not known."""
-        if self._reading is not None and self._reading.is_in_turn:
-            return self._reading.length_in_turn
-        return self.length or 0
+        return (self._reading.length_in_turn if self._reading is not None else 0) or self.length or 0
 
-    @derived_clock.of(counter="epoch_batches", restarts="_turns", reach="_epoch_batches_at", fractions="_has_length")
+    @derived_clock.of(counter="epoch_batches", restarts="turns", reach="_epoch_batches_at", fractions="_has_length")
     def epochs(self) -> Fraction:
         """Epochs fetched so far; the fraction of the current one where its length is known."""
         if self.last or not self.opened:
@@ -363,21 +320,15 @@ class NextBatch:
         return batches if batches < length else _NEVER
 
     def _has_length(self) -> bool:
-        if self._reading is not None and self._reading.is_in_turn:
-            return bool(self.epoch_length)
         return self._reading is not None and self._reading.has_length
 
 
-def _whole(batch_size: Callable[[Any], Any]) -> Callable[[Any], int]:
-    """A user's `batch_size`, checked to return integers."""
-
-    def count(batch: Any) -> int:
-        size = batch_size(batch)
-        try:
-            return operator.index(size)
-        except TypeError:
-            raise UsageError(
-                f"`batch_size` returned a {type(size).__name__}: {size!r}", "it returns how many samples a batch holds"
-            ) from None
-
-    return count
+def _whole(batch_size: Callable[[Any], Any], batch: Any) -> int:
+    """What a user's `batch_size` returns."""
+    size = batch_size(batch)
+    try:
+        return operator.index(size)
+    except TypeError:
+        raise UsageError(
+            f"`batch_size` returned a {type(size).__name__}: {size!r}", "it returns how many samples a batch holds"
+        ) from None

@@ -234,7 +234,7 @@ def test_imports_point_one_way() -> None:
 @pytest.mark.full
 def test_the_files_of_a_run_are_read_through_run() -> None:
     """What writes them is in `storage`; a resume takes the notices of the process before along."""
-    parsers = {"read_status", "read_starts", "noted", "tables_in", "RowsFile"}
+    parsers = {"read_status", "read_starts", "tables_in", "RowsFile"}
     found = {
         module
         for module, tree in MODULES.items()
@@ -243,7 +243,7 @@ def test_the_files_of_a_run_are_read_through_run() -> None:
         if isinstance(statement, ast.ImportFrom) and statement.module == "graphtrain.storage.run_directory"
         if parsers.intersection(alias.name for alias in statement.names)
     }
-    assert found == {"report.run", "report.activity", "trainer.entry"}
+    assert found == {"report.run", "report.activity"}
 
 
 def test_a_procedure_and_an_adapter_import_what_users_can_import() -> None:

@@ -17,7 +17,6 @@ from graphtrain.errors import (
     EditError,
     GraphError,
     GraphtrainError,
-    RanksError,
     UsageError,
 )
 from graphtrain.outcome import STOPPED as STOPPED
@@ -41,7 +40,7 @@ def exit_on_failure() -> Iterator[None]:
     except click.ClickException:  # which click prints, with the usage
         raise
     except GraphtrainError as error:
-        if prints(str(error), is_of_all=isinstance(error, RanksError)):
+        if prints(str(error)):
             for line in (f"error: {error}", *(f"  {note}" for note in getattr(error, "__notes__", ()))):
                 print(printable(line), file=sys.stderr)  # noqa: T201  # a command prints
         sys.exit(BAD_USAGE if isinstance(error, GraphError | UsageError | EditError | DataError) else FAILED)

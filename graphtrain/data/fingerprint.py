@@ -12,13 +12,20 @@ from graphtrain.data.samplers import samples_per_batch
 
 
 def fingerprint(data: Any) -> dict[str, Any]:
-    """The length of data; of a loader, its settings and the number of samples too.
+    """The length of data; of a loader, the number of samples and the settings on which its batches may depend.
 
     >>> fingerprint([1, 2])
     {'length': 2}
     """
-    settings = _settings(data) if isinstance(data, Loader | DataLoader) else {}
-    return {"length": _length(data), **settings}
+    facts: dict[str, Any] = {"length": _length(data)}
+    if isinstance(data, Loader | DataLoader):
+        size = samples_per_batch(data)
+        order = data.batch_sampler if size is None else data.sampler
+        facts |= {"samples": _length(data.dataset), "loader": type(data).__name__, "batch size": size}
+        facts |= {"drop_last": data.drop_last, "sampler": None if order is None else type(order).__name__}
+        # Workers of a `Loader` change no batch.
+        facts |= {"shuffle": data.shuffle} if isinstance(data, Loader) else {"workers": data.num_workers}
+    return facts
 
 
 def data_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -31,22 +38,8 @@ def data_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     for name, after in now.items():
         before = saved.get(name, after)
         words = [f"{key} {before[key]} -> {after[key]}" for key in after if before.get(key, after[key]) != after[key]]
-        if words:
-            changes.append(f"{name} ({', '.join(words)})")
+        changes += [f"{name} ({', '.join(words)})"] if words else []
     return changes
-
-
-def _settings(loader: Loader | DataLoader[Any]) -> dict[str, Any]:
-    """The settings of a loader on which its batches may depend."""
-    size = samples_per_batch(loader)
-    order = loader.batch_sampler if size is None else loader.sampler
-    kind = None if order is None else type(order).__name__
-    own: dict[str, Any] = {"shuffle": loader.shuffle, "sampler": kind} if isinstance(loader, Loader) else {}
-    if isinstance(loader, DataLoader):  # workers of a `Loader` change no batch
-        is_usual = kind in ("RandomSampler", "SequentialSampler", "_InfiniteConstantSampler")
-        own = {"shuffle": kind == "RandomSampler", "sampler": None if is_usual else kind, "workers": loader.num_workers}
-    name, samples = type(loader).__name__, _length(loader.dataset)
-    return {"samples": samples, "loader": name, "batch size": size, "drop_last": loader.drop_last, **own}
 
 
 def _length(data: Any) -> int | None:

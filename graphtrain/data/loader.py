@@ -19,12 +19,13 @@ from typing import Any, final
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
+from graphtrain.data import NOTHING
 from graphtrain.data.samplers import announce_epoch, generators_of, length_of, parts_within
-from graphtrain.data.workers import iterate, shut_down, start_worker
+from graphtrain.data.workers import iterate, start_worker
 from graphtrain.errors import DataError
 from graphtrain.state.code_names import names_in
 from graphtrain.state.generators import HOST, AnyGenerator, RandomAside, generator_of, seed_all
-from graphtrain.state.kinds import category_of, is_users
+from graphtrain.state.kinds import is_users
 from graphtrain.state.reachable import Reachable
 
 _MOST_WATCHED = 16  # objects in which a generator may appear while data is fetched: those nearest to the data set
@@ -171,26 +172,18 @@ class Loader:
         self._numbered.jobs = iter(())  # a loader that holds a generator could be neither copied nor pickled
         return iterator
 
-    def release(self, batches: Iterator[Any]) -> bool:
-        """End the worker processes of what `batches` returned last, persistent ones too; True if there are any."""
-        if self._inner is not None and self._inner.persistent_workers:
-            persistent, self._inner = self._inner._iterator, None
-            batches = batches if persistent is None else persistent
-        return shut_down(batches, even_persistent=True)
-
     def unsaved(self) -> list[str]:
         """What the code of the data set changes in worker processes, whose memory is not saved, by its source text.
 
         An attribute or a global that is None in this process is made there when it is first needed, such as an open
         file, and is no memory.
         """
-        parts = [(f".dataset{path}", part) for path, part in parts_within(self.dataset)] if self.num_workers else []
-        names = [name for path, part in parts for name in _changed_by(path, part)]
-        names += _changed_by(".collate_fn", self._collate) if self.num_workers else ()
-        hint = "use num_workers=0, or derive it from the index"
-        return [
-            f"{name} changes in worker processes, whose memory is not saved: {hint}" for name in dict.fromkeys(names)
-        ]
+        if not self.num_workers:
+            return []
+        parts = [(f".dataset{path}", part) for path, part in parts_within(self.dataset)]
+        parts.append((".collate_fn", self._collate))
+        said = "changes in worker processes, whose memory is not saved: use num_workers=0, or derive it from the index"
+        return list(dict.fromkeys(f"{name} {said}" for path, part in parts for name in _changed_by(path, part)))
 
     def _order(self, indices: torch.Tensor | None) -> tuple[Any, bool]:
         """What an epoch has, in its order, and whether that is batches.
@@ -199,7 +192,7 @@ class Loader:
         """
         for sampler, is_in_batches in ((self.batch_sampler, True), (self.sampler, False)):
             if sampler is not None:
-                return _drawn(sampler, len(self.dataset), is_in_batches), is_in_batches
+                return _drawn(sampler, len(self.dataset)), is_in_batches
         if self.shuffle:
             order = torch.randperm(len(self.dataset if indices is None else indices))
             return order if indices is None else indices[order], False
@@ -261,27 +254,47 @@ class _SeededFetch(Dataset[Any]):
 
     def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any] | None, *, in_workers: bool) -> None:
         self._dataset, self._collate, self._in_workers = dataset, collate, in_workers
-        self._epoch, self._generators = -1, Generators(())
+        self._epoch, self._generators = -1, _Generators()
 
     def __getitem__(self, job: Job) -> Any:
         seed, epoch, number, indices = job
         if epoch != self._epoch:  # to look for generators anywhere takes long
-            self._epoch, self._generators = epoch, Generators([self._dataset, self._collate])
+            self._epoch, self._generators = epoch, _Generators(self._dataset, self._collate)
         batch_seed = derived_seed(seed, epoch, number)
-        if self._in_workers:
-            return self._fetch(epoch, batch_seed, indices)
-        with RandomAside([*HOST.values(), *self._generators.all()]):
-            return self._fetch(epoch, batch_seed, indices)
-
-    def _fetch(self, epoch: int, seed: int, indices: Any) -> Any:
-        announce_epoch(self._dataset, epoch)  # a persistent worker has its own copy
-        before, generators = -1, self._generators.all()
-        while len(generators) > before:  # again, if one was made unseeded, and numbers were drawn from it
-            seed_all(seed, generators)
-            samples = self._dataset[indices] if self._collate is None else [self._dataset[index] for index in indices]
-            batch = samples if self._collate is None else self._collate(samples)
-            before, generators = len(generators), self._generators.all()
+        with RandomAside(() if self._in_workers else [*HOST.values(), *self._generators.all()]):
+            batch, count = NOTHING, -1
+            while count < len(generators := self._generators.all()):  # again, if one was made unseeded, and drawn from
+                batch, count = self._fetch(batch_seed, generators, indices), len(generators)
         return batch
+
+    def _fetch(self, seed: int, generators: list[AnyGenerator], indices: Any) -> Any:
+        announce_epoch(self._dataset, self._epoch)  # a persistent worker has its own copy
+        seed_all(seed, generators)
+        if self._collate is None:
+            return self._dataset[indices]
+        return self._collate([self._dataset[index] for index in indices])
+
+
+class _Generators:
+    """The generators that these hold, at any depth, and those that the objects nearest to them come to hold."""
+
+    def __init__(self, *parts: Any) -> None:
+        roots = {f"{number}": part for number, part in enumerate(parts) if part is not None}
+        reached = Reachable(roots, list(roots)).by_path.values()
+        self._reached = [each.value for each in reached if each.category == "generator"]
+        holders = (each.value for each in reached if each.category in ("object", "module"))
+        self._attributes = [vars(value) for value in holders if hasattr(value, "__dict__")][:_MOST_WATCHED]
+        self._held: list[Any] = [NOTHING]
+        self._all: list[AnyGenerator] = []
+
+    def all(self) -> list[AnyGenerator]:
+        """Those there are now; 0.3 us for each object that may hold one, where none has changed."""
+        held = [value for attributes in self._attributes for value in attributes.values()]
+        if len(held) != len(self._held) or not all(map(operator.is_, held, self._held)):
+            self._held = held
+            distinct = {id(value): value for value in (*self._reached, *held)}.values()
+            self._all = [generator for value in distinct if (generator := generator_of(value)) is not None]
+        return self._all
 
 
 def functions_of(kind: type, method: str) -> Iterator[types.FunctionType]:
@@ -309,21 +322,16 @@ def _unchanged(batch: Any) -> Any:
     return batch
 
 
-def _drawn(sampler: Iterable[Any], samples: int, is_in_batches: bool) -> list[Any]:
+def _drawn(sampler: Iterable[Any], samples: int) -> list[Any]:
     """All that a sampler gives; without a length it may have no end."""
     most = max(10 * samples, _MOST_WITHOUT_LENGTH)
-    if length_of(sampler) is not None:
-        return list(sampler)
-    order, given = [], 0
-    for each in sampler:
-        order.append(each)
-        given += len(each) if is_in_batches else 1
-        if given > most:
-            raise DataError(
-                f"Loader: the {type(sampler).__name__} has no length, and has given more than {most:,} samples of a "
-                f"dataset of {samples:,}; a Loader draws the order of a whole epoch when it begins",
-                "let it end, as after one epoch; or pass a DataLoader, which draws batch by batch",
-            )
+    order = list(sampler if length_of(sampler) is not None else itertools.islice(sampler, most + 1))
+    if len(order) > most and length_of(sampler) is None:
+        raise DataError(
+            f"Loader: the {type(sampler).__name__} has no length, and has given more than {most:,} items for a dataset "
+            f"of {samples:,} samples; a Loader draws the order of a whole epoch when it begins",
+            "let it end, as after one epoch; or pass a DataLoader, which draws batch by batch",
+        )
     return order
 
 
@@ -335,36 +343,3 @@ def derived_seed(*numbers: int) -> int:
     """
     text = ",".join(str(number) for number in numbers).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
-
-
-@final
-class Generators:
-    """The generators that a data set and its parts hold, at any depth, and those that appear in them in a fetch.
-
-    >>> holder = type("Holder", (), {})(); generators = Generators([holder]); len(generators.all())
-    0
-    >>> holder.generator = torch.Generator(); len(generators.all())
-    1
-    """
-
-    def __init__(self, parts: Iterable[Any]) -> None:
-        roots = {f"{number}": part for number, part in enumerate(parts) if part is not None}
-        reached = Reachable(roots, list(roots)).by_path.values()
-        self._values = [each.value for each in reached if each.category == "generator"]
-        holders = [each.value for each in reached if each.category in ("object", "module")]
-        self._attributes = [vars(value) for value in holders if hasattr(value, "__dict__")][:_MOST_WATCHED]
-        self._look()
-
-    def _look(self) -> None:
-        self._held = [tuple(attributes.values()) for attributes in self._attributes]
-        held = [value for values in self._held for value in values if category_of(type(value)) == "generator"]
-        distinct = {id(value): value for value in (*self._values, *held)}.values()
-        self._all = [generator for value in distinct if (generator := generator_of(value)) is not None]
-
-    def all(self) -> list[AnyGenerator]:
-        """Those there are now; 0.3 us for each object that may hold one, where none has changed."""
-        for attributes, held in zip(self._attributes, self._held, strict=True):
-            if len(attributes) != len(held) or not all(map(operator.is_, attributes.values(), held)):
-                self._look()
-                break
-        return self._all

@@ -80,12 +80,12 @@ def draws_at_once(loader: DataLoader[Any]) -> bool:
     (True, False)
     """
     batch_sampler: Any = loader.batch_sampler
-    if batch_sampler is not None and type(batch_sampler) is not BatchSampler and not of_torchdata(type(batch_sampler)):
+    if batch_sampler is not None and type(batch_sampler) is not BatchSampler:
         return False
     sampler: Any = loader.sampler if batch_sampler is None else batch_sampler.sampler
-    if type(sampler) is RandomSampler or (of_torchdata(type(sampler)) and type(sampler).__name__ == "RandomSampler"):
-        one_draw = not sampler.replacement and sampler.num_samples <= len(sampler.data_source)
-        return sampler.generator is None or one_draw
+    if type(sampler) is RandomSampler:
+        is_one_draw = not sampler.replacement and sampler.num_samples <= len(sampler.data_source)
+        return sampler.generator is None or is_one_draw
     return type(sampler) in (SequentialSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
 
 
@@ -101,11 +101,6 @@ def samples_per_batch(loader: Any) -> int | None:
     if is_listed and not (isinstance(loader, DataLoader) and size is not None):
         return None
     return (size or 1) if size is None or type(size) is int else None
-
-
-def of_torchdata(kind: type) -> bool:
-    """True for a class of torchdata, which need not be installed."""
-    return kind.__module__.partition(".")[0] == "torchdata"
 
 
 class EpochLength(NamedTuple):
@@ -160,33 +155,19 @@ def selection_of(indices: Any, length: int, what: str) -> torch.Tensor:
 
     >>> selection_of(range(2, 8, 3), 8, "samples")
     tensor([2, 5])
-    >>> selection_of([2, 8], 8, "samples")
-    Traceback (most recent call last):
-        ...
-    graphtrain.errors.DataError: `indices`: there are 8 samples, with the numbers 0 to 7; got 8
-      hint: give numbers in the data set as it is supplied; numbers chosen for another one need as many samples
     """
     received = f"a {type(indices).__name__}"
     try:
         numbers = torch.as_tensor(indices).detach()
         received += f" of {numbers.dtype} with the shape {tuple(numbers.shape)}"
-        is_whole = not (numbers.is_floating_point() or numbers.is_complex() or numbers.dtype == torch.bool)
     except (TypeError, ValueError, RuntimeError):
-        numbers, is_whole = torch.empty(()), False
-    if numbers.dim() != 1 or (len(numbers) and not is_whole):
+        numbers = torch.empty(())
+    is_whole = not (numbers.is_floating_point() or numbers.is_complex() or numbers.dtype == torch.bool)
+    low, high = (int(numbers.min()), int(numbers.max())) if is_whole and numbers.numel() else (0, -1)
+    if numbers.dim() != 1 or not 0 <= low <= high < length:
+        received += f", from {low} to {high}" if low <= high else ""
         raise DataError(
-            f"`indices` must be whole numbers of {what}; got {received}",
+            f"`indices` must be whole numbers of {what} from 0 to {length - 1}, at least one; got {received}",
             "as in [0, 4, 7], or a tensor of integers with one dimension; of a mask, mask.nonzero().flatten()",
-        )
-    if not len(numbers):
-        raise DataError(
-            f"`indices` is empty: an epoch needs at least one of the {length} {what}",
-            "end the graph before `next_batch` where nothing is selected; None selects everything",
-        )
-    low, high = int(numbers.min()), int(numbers.max())
-    if low < 0 or high >= length:
-        raise DataError(
-            f"`indices`: there are {length} {what}, with the numbers 0 to {length - 1}; got {low if low < 0 else high}",
-            f"give numbers in the data set as it is supplied; numbers chosen for another one need as many {what}",
         )
     return numbers.to("cpu", torch.int64, copy=True)

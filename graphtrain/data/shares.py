@@ -1,7 +1,6 @@
-"""The batches of a `Loader` that one of several ranks loads, and none of the others.
+"""How several ranks go through an epoch: in rounds of one batch for each of them, of which rank r takes the r-th.
 
-Ranks go through an epoch in rounds of one batch for each of them, or of as many as the epoch and the open windows still
-take; rank r takes the r-th.
+A round is smaller where the epoch or an open window takes fewer batches.
 """
 
 from __future__ import annotations
@@ -11,10 +10,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, final
 
 from graphtrain.data.loader import Loader, NumberedEpoch
-from graphtrain.data.source import Numbered, Opened
-from graphtrain.data.workers import shut_down
-from graphtrain.data.wrapped import Wrapped
-from graphtrain.kind.batch_limit import BatchLimit
 
 
 class Windows(NamedTuple):
@@ -50,56 +45,25 @@ def round_size(first: int, end: int | None, world_size: int, left: Sequence[int]
 
 @final
 class Share:
-    """The batches of one epoch for one rank; `end` is how many it has for all of them.
+    """The batches of an epoch of a `Loader` that one of several ranks loads, and none of the others.
 
     Workers load ahead what the rank takes while every round has a batch for each; after another round they start again.
     """
 
-    def __init__(self, loader: Loader, epoch: NumberedEpoch, end: int, world_size: int) -> None:
-        self.epoch, self.end = epoch, end
+    def __init__(self, loader: Loader, epoch: NumberedEpoch, world_size: int) -> None:
+        self.epoch = epoch
         self._loader, self._world_size = loader, world_size
         self._batches: Iterator[Any] = iter(())
         self._next = -1
 
-    def batch(self, number: int) -> Any:
-        """The batch of this number."""
+    def batch(self, number: int, end: int) -> Any:
+        """The batch of this number, in an epoch that ends before the batch `end`."""
         if number != self._next:
-            shut_down(self._batches)
-            self._batches = self._loader.load(self.epoch, iter(range(number, self.end, self._world_size)))
+            self.release()
+            self._batches = self._loader.load(self.epoch, iter(range(number, end, self._world_size)))
         self._next = number + self._world_size
         return next(self._batches)
 
     def release(self) -> None:
         """End the workers; the next batch starts them again."""
-        self._loader.release(self._batches)
-        self._next = -1
-
-
-@final
-class Shared(Wrapped):
-    """A `Loader` of which every rank loads its own batches: what is opened is a `Share`."""
-
-    source: Numbered
-
-    def __init__(self, source: Numbered, world_size: int, limit: BatchLimit) -> None:
-        super().__init__(source)
-        self._world_size, self._limit = world_size, limit
-        self._share: Share | None = None
-
-    def open(self, epoch: int, indices: Any = None) -> Opened:
-        state = self.source.begin(epoch, indices)
-        share = self.reopen(epoch, 0, state)
-        return Opened(share, share.end, state)
-
-    def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Share:
-        self.source.continued(epoch, state)
-        order = self.source.epoch
-        most = self._limit.of(len(order))
-        end = len(order) if most is None else min(len(order), most)
-        self._share = Share(self.source.data, order, end, self._world_size)
-        return self._share
-
-    def release(self) -> bool:
-        if self._share is not None:
-            self._share.release()
-        return False
+        self._batches, self._next = iter(()), -1

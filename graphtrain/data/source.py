@@ -12,13 +12,12 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any, Literal, NamedTuple, final
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
+from torch.utils.data import DataLoader, IterableDataset
 
 from graphtrain.data import NOTHING
 from graphtrain.data.loader import Loader, functions_of
@@ -28,11 +27,11 @@ from graphtrain.data.samplers import (
     draws_at_once,
     generators_of,
     length_of,
-    of_torchdata,
     selection_of,
 )
+from graphtrain.data.shares import Share
 from graphtrain.data.stream import Stream
-from graphtrain.data.workers import iterate, shut_down
+from graphtrain.data.workers import iterate
 from graphtrain.errors import DataError
 from graphtrain.state.code_names import names_in
 from graphtrain.state.content import content_hash
@@ -82,10 +81,6 @@ class Source(ABC):
         Whatever has to be saved beyond `drawn` is added to `state` while the epoch goes on, here as in `open`.
         """
 
-    def release(self) -> bool:
-        """End the worker processes that load batches; True if the epoch has to be reopened therefore."""
-        return False
-
     def position(self) -> dict[str, Any]:
         """The position that the data itself reports; empty if it has none."""
         return {}
@@ -122,13 +117,13 @@ def source_of(
             f"the data is a {kind}, which cannot be iterated over",
             "pass a graphtrain.Loader, a DataLoader, a list of batches, or any iterable of batches",
         )
-    keeps_state = _has_state(data)
-    if resume == "state" and not keeps_state:
+    has_state = _has_state(data)
+    if resume == "state" and not has_state:
         raise DataError(
             f'next_batch.resume = "state": the data is a {kind}, which has no state_dict and load_state_dict',
             'leave it at "auto"',
         )
-    if keeps_state and (resume == "state" or (resume == "auto" and _restores_itself(data, limit))):
+    if has_state and (resume == "state" or (resume == "auto" and _is_complete(data))):
         if limit is not None and saving:
             raise DataError(
                 f"next_batch.limit = {limit}: the data is a {kind} that keeps its own position, which is undefined "
@@ -143,18 +138,18 @@ def source_of(
             f"the data is a {kind} that can be iterated over only once, so no resume could be exact",
             "pass an object whose `__iter__` starts over, such as a generator method, or run without a run directory",
         )
-    if saving and (isinstance(data, DataLoader) or keeps_state):
-        if isinstance(data, DataLoader) and data.persistent_workers:
-            raise DataError(
-                "a DataLoader with persistent_workers=True cannot be resumed exactly: its workers keep random states "
-                "that nothing can restore",
-                "use persistent_workers=False, or a graphtrain.Loader, if the data set has samples by number",
-            )
+    if saving and getattr(data, "persistent_workers", False):
+        raise DataError(
+            "a DataLoader with persistent_workers=True cannot be resumed exactly: its workers keep random states that "
+            "nothing can restore",
+            "use persistent_workers=False, or a graphtrain.Loader, if the data set has samples by number",
+        )
+    if saving and (isinstance(data, DataLoader) or has_state):
         cost = (
             f"train or validation data is a {kind}: a resume inside an epoch draws that epoch's earlier batches again"
         )
-        if keeps_state and resume == "auto" and limit is None:
-            cost += ', since its state is not complete; next_batch.resume = "state" resumes at once but not exactly'
+        if has_state and resume == "auto" and limit is None:
+            cost += ', since its state may not be complete; next_batch.resume = "state" resumes at once but not exactly'
         if _is_map_style(data) and isinstance(data.dataset, Sized):
             cost += "; graphtrain.Loader takes the same keywords and resumes at once"
         notify(cost)
@@ -163,15 +158,7 @@ def source_of(
 
 def keeps_position(data: Any) -> bool:
     """True for data whose `state_dict` holds its position completely."""
-    return _has_state(data) and _restores_itself(data, None)
-
-
-def parts_beside_position(data: Any) -> dict[str, Any]:
-    """The parts, by attribute, of data that keeps its position, of which its state does not hold what they hold."""
-    if not _is_map_style(data):
-        return {}
-    parts = {"dataset": data.dataset, "collate_fn": data.collate_fn}
-    return {name: part for name, part in parts.items() if not hasattr(type(part), "state_dict")}
+    return _has_state(data) and _is_complete(data)
 
 
 def _starts_over(kind: type) -> bool:
@@ -189,33 +176,19 @@ def _has_state(data: Any) -> bool:
     return has_all and not isinstance(data, torch.nn.Module)
 
 
-def _restores_itself(data: Any, limit: float | None) -> bool:
-    """True if the state of data that has one determines its batches completely, apart from the global generators.
+def _is_complete(data: Any) -> bool:
+    """True if the state of data that has one determines its batches, apart from the global generators.
 
     That is assumed of all data, and looked at by samples, with two exceptions: a stream of `datasets` with a shuffle
-    buffer, and torchdata's `StatefulDataLoader`, which does not restore the random numbers of its workers, and
-    fast-forwards parts without state by drawing from whatever the generators hold at the time.
+    buffer, and a DataLoader with a state, such as torchdata's, unless it is in this process and its data set has one.
+    Others do not restore the random numbers of workers, or fast-forward by drawing from the generators as they are.
     """
-    if _shuffles_in_a_buffer(data):
+    if isinstance(data, DataLoader) and (data.num_workers or not _has_state(data.dataset) or _is_map_style(data)):
         return False
-    if not (isinstance(data, DataLoader) and any(of_torchdata(base) for base in type(data).__mro__)):
-        return True
-    if data.num_workers or limit is not None:
-        return False
-    if isinstance(data.dataset, IterableDataset):
-        return _has_state(data.dataset)
-    by_batch: Any = data.batch_sampler
-    sampler = type(data.sampler if by_batch is None else getattr(by_batch, "sampler", None))
-    is_standard = by_batch is None or of_torchdata(type(by_batch))
-    return is_standard and (of_torchdata(sampler) or sampler is SequentialSampler)
-
-
-def _shuffles_in_a_buffer(data: Any) -> bool:
-    """True for a stream of `datasets` with a shuffle buffer, or a loader of one."""
     waiting = [getattr(each, "_ex_iterable", None) for each in (data, getattr(data, "dataset", None))]
     for part in filter(None, waiting):  # which grows
         waiting += [getattr(part, "ex_iterable", None), *getattr(part, "ex_iterables", ())]
-    return any(type(part).__name__ == "BufferShuffledExamplesIterable" for part in waiting)
+    return all(type(part).__name__ != "BufferShuffledExamplesIterable" for part in waiting)
 
 
 @final
@@ -223,22 +196,21 @@ class Numbered(Source):
     """A list of batches, or a `Loader`: any batch of any epoch can be reproduced.
 
     Attributes:
-        epoch: the batches of the epoch that was begun last, by their numbers.
+        world_size: above 1, of a `Loader` a `Share` is opened, by which each of several ranks loads its own batches.
     """
 
     redraws = True
-    epoch: Any
 
     def __init__(self, data: Loader | Sequence[Any], seed: int) -> None:
-        self.data, self._seed = data, seed
+        self.data, self._seed, self.world_size = data, seed, 1
         self._number = -1  # of the epoch that this process has begun: a sampler is asked for its order once
-        self._batches: Iterator[Any] = iter(())
+        self._epoch: Any = ()
 
     def open(self, epoch: int, indices: Any = None) -> Opened:
-        state = self.begin(epoch, indices)
-        return Opened(self._from(0), len(self.epoch), state)
+        state = self._begin(epoch, indices)
+        return Opened(self._from(0), len(self._epoch), state)
 
-    def begin(self, epoch: int, indices: Any = None) -> dict[str, Any]:
+    def _begin(self, epoch: int, indices: Any) -> dict[str, Any]:
         """Draw the order of an epoch; returns its state."""
         loader, is_loader = self.data, isinstance(self.data, Loader)
         by = [name for name in ("sampler", "batch_sampler") if getattr(loader, name, None) is not None]
@@ -252,29 +224,22 @@ class Numbered(Source):
             numbers = selection_of(indices, len(getattr(loader, "dataset", loader)), what)
         self._number = epoch
         if isinstance(loader, Loader):
-            self.epoch = loader.epoch(epoch, self._seed, indices=numbers)
+            self._epoch = loader.epoch(epoch, self._seed, indices=numbers)
         else:
-            self.epoch = loader if numbers is None else [loader[number] for number in numbers.tolist()]
+            self._epoch = loader if numbers is None else [loader[number] for number in numbers.tolist()]
         return {} if numbers is None else {"indices": numbers}
 
-    def continued(self, epoch: int, state: Mapping[str, Any]) -> None:
-        """Draw the order of an epoch again, unless this process has drawn it."""
+    def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Any:
         if self._number != epoch:
-            self.begin(epoch, state.get("indices"))
-
-    def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
-        self.continued(epoch, state)
+            self._begin(epoch, state.get("indices"))
         return self._from(drawn)
 
-    def _from(self, first: int) -> Iterator[Any]:
-        if isinstance(self.data, Loader):
-            self._batches = self.data.load(self.epoch, itertools.count(first))
-        else:
-            self._batches = itertools.islice(self.epoch, first, None)
-        return self._batches
-
-    def release(self) -> bool:
-        return isinstance(self.data, Loader) and self.data.release(self._batches)
+    def _from(self, first: int) -> Any:
+        if not isinstance(self.data, Loader):
+            return itertools.islice(self._epoch, first, None)
+        if self.world_size > 1:
+            return Share(self.data, self._epoch, self.world_size)
+        return self.data.load(self._epoch, itertools.count(first))
 
 
 @final
@@ -291,25 +256,20 @@ class Stateful(Source):
         self._loaded: dict[str, Any] = {}  # the position to report until the data has moved on from it
         self._sample: dict[str, Any] = {}
         self._batches_before = 0  # of the last epoch that was read to its end
-        self._is_complete = _restores_itself(data, None)
-        # What torchdata's loader does with a map-style data set is known, and needs no sample.
-        self._is_sampled = self._is_complete and not _is_map_style(data)
+        self._is_complete = _is_complete(data)
 
     def open(self, epoch: int, indices: Any = None) -> Opened:
         _refuse_indices(self.data, indices)
         announce_epoch(self.data, epoch)
         loaded, self._loaded, self._begun = self._loaded, {}, True
-        if loaded:  # between two epochs: what is loaded is the rest of the last, which is empty
-            has_workers = getattr(self.data, "num_workers", 0) > 0  # for which none are started
-            with RandomAside(() if has_workers else drawn_from(self.data)):
+        if loaded:  # between two epochs: what is loaded is the rest of the last, which is empty, or the next one
+            with RandomAside(drawn_from(self.data)):
                 self._load(loaded["data"])
-                _ = None if has_workers else iterate(self.data)
-        length, iterator = length_of(self.data), iterate(self.data)
-        if loaded and (first := next(iterator, NOTHING)) is not NOTHING:
-            iterator = itertools.chain([first], iterator)
-        elif loaded:
-            iterator = iterate(self.data)
-        return Opened(self._following(iterator, epoch, 0), length, {})
+                is_next = next(iterate(self.data), NOTHING) is not NOTHING
+            if is_next:
+                self._load(loaded["data"])
+        length = length_of(self.data)
+        return Opened(self._following(iterate(self.data), epoch, 0), length, {})
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
         if not self._loaded:
@@ -317,7 +277,7 @@ class Stateful(Source):
         is_at_end = 0 < drawn == (length_of(self.data) or self._batches_before)
         if is_at_end and next(self._after(epoch, self._loaded["data"]), NOTHING) is not NOTHING:
             self._doubt(f"has a batch {drawn + 1} in this epoch now, and had {drawn}: {_AT_THE_END}")
-        if self._is_sampled:
+        if self._is_complete:
             self._draw_sample_again()
         return self._following(self._after(epoch, self._loaded["data"]), epoch, drawn)
 
@@ -328,14 +288,13 @@ class Stateful(Source):
         return iterate(self.data)
 
     def _load(self, position: Any) -> None:
-        state = copy.deepcopy(position)  # what `position` reports must not change
-        self.data.load_state_dict(state)
+        self.data.load_state_dict(copy.deepcopy(position))  # what `position` reports must not change
 
     def _following(self, batches: Iterator[Any], epoch: int, drawn: int) -> Iterator[Any]:
         """The same batches, one of which is the sample."""
         for number in itertools.count(drawn):
             before = None
-            if number == 1 and self._is_sampled:
+            if number == 1 and self._is_complete:
                 before = {"epoch": epoch, **_random_of(self.data), "data": copy.deepcopy(self.position()["data"])}
             batch = next(batches, NOTHING)
             self._loaded = {}
@@ -349,9 +308,7 @@ class Stateful(Source):
     def _draw_sample_again(self) -> None:
         """Report what shows that the state is not complete."""
         sample, batches = self._sample, set()
-        for _ in range(
-            2 if sample else 0
-        ):  # what `iter` itself changes, and the state leaves out, shows the second time
+        for _ in range(2 if sample else 0):  # what `iter` changes and the state leaves out shows the second time
             iterator = self._after(sample["epoch"], sample["data"])
             _restore_random(self.data, sample)
             batches.add(_hash_of(next(iterator, None)))
@@ -362,8 +319,7 @@ class Stateful(Source):
         # Before the first `iter()` the data is not asked: for its state, torchdata's loader would begin an epoch.
         if self._loaded or not self._begun:
             return dict(self._loaded)
-        state = self.data.state_dict()
-        return {"data": state, "sample": self._sample, "batches_before": self._batches_before}
+        return {"data": self.data.state_dict(), "sample": self._sample, "batches_before": self._batches_before}
 
     def load_position(self, position: dict[str, Any]) -> None:
         if "data" in position:
@@ -401,7 +357,6 @@ class Replayed(Source):
         self.data, self._once, self._notify = data, once, notify
         # Augmentation in this process differs in a replay, which drops those batches.
         self.redraws = not _is_map_style(data) or data.num_workers > 0
-        self._iterator: Any = None
 
     def open(self, epoch: int, indices: Any = None) -> Opened:
         _refuse_indices(self.data, indices)
@@ -409,11 +364,8 @@ class Replayed(Source):
         length, state = length_of(self.data), _random_of(self.data)
         return Opened(self._begin(state), length, state)
 
-    def release(self) -> bool:
-        return not self._once and shut_down(self._iterator)
-
     def _begin(self, state: dict[str, Any]) -> Iterator[Any]:
-        self._iterator = iterator = iterate(self.data)
+        iterator = iterate(self.data)
         if isinstance(self.data, DataLoader):
             is_stream = isinstance(self.data.dataset, IterableDataset)
             if self.data.num_workers > 0 if is_stream else draws_at_once(self.data):
@@ -444,21 +396,10 @@ class Replayed(Source):
         announce_epoch(self.data, epoch)
         _restore_random(self.data, state)
         iterator = self._begin(state)
-        for number in redrawn(epoch, drawn, self._notify):
+        for number in range(drawn):
             if next(iterator, NOTHING) is NOTHING:
                 raise ended_early("the data", number, drawn)
         return iterator
-
-
-def redrawn(epoch: int, drawn: int, notify: Callable[[str], None]) -> Iterator[int]:
-    """The numbers of batches that are drawn again; where that takes long, it is reported with an estimate."""
-    begun, due, hint = time.monotonic(), 2.0, "; a graphtrain.Loader, or data with a state_dict, resumes at once"
-    for number in range(drawn):
-        yield number
-        if (seconds := time.monotonic() - begun) >= due:
-            left = f"{seconds / (number + 1) * (drawn - number - 1):.0f} s left"
-            notify(f"{number + 1:,} of {drawn:,} batches of epoch {epoch + 1} are drawn again, {left}{hint}")
-            due, hint = seconds + 10.0, ""
 
 
 def ended_early(what: str, number: int, drawn: int) -> DataError:

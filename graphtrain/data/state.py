@@ -22,7 +22,6 @@ class DataState:
     Attributes:
         snapshot: what was reachable when the run began; None before, and where nothing of it is known.
         saved: what a checkpoint has of all that is reachable, while nodes are set up from it.
-        opened: what was captured of data when its epoch was opened, by name.
         unsaved: a line for everything about data that a save cannot hold, as far as it is known.
         comparisons: called once everything is restored; each returns what is not as it was, empty for nothing.
     """
@@ -30,7 +29,6 @@ class DataState:
     def __init__(self) -> None:
         self.snapshot: StateSnapshot | None = None
         self.saved: Mapping[str, Any] = {}
-        self.opened: dict[str, Mapping[str, Any]] = {}
         self.unsaved: dict[str, None] = {}
         self.comparisons: list[Callable[[], str]] = []
 
@@ -53,35 +51,31 @@ class DataState:
         if (followed := self._followed(data)) is not None:
             followed[0].note_redrawn(followed[1])
 
-    def capture(self, data: Any) -> Mapping[str, Any]:
-        """What has changed of data since the run began, as copies; empty for nothing."""
-        if (followed := self._followed(data)) is None:
-            return {}
-        return copy.deepcopy(changes(*followed).section)
+    def changed(self, data: Any) -> Mapping[str, Any]:
+        """What has changed of data since the run began; empty for nothing."""
+        return changes(*followed).section if (followed := self._followed(data)) is not None else {}
 
     def digest(self, data: Any) -> str:
-        """A digest of what `capture` would return."""
-        return state_digest({"data": changes(*followed).section if (followed := self._followed(data)) else {}})
+        """A digest of what has changed of data."""
+        return state_digest({"data": self.changed(data)})
 
     def restore(self, data: Any, section: Mapping[str, Any] | None) -> None:
-        """Put data in the state that was captured; None: in that of the checkpoint, or as it was opened last."""
-        if (followed := self._followed(data)) is None:
-            return
+        """Put data in the state of a copy of what `changed` returned; None: in that of the checkpoint."""
+        if (followed := self._followed(data)) is None or (section is None and not self.saved):
+            return  # within a process, data for which None was saved is as it was
         snapshot, name = followed
-        if section is None and not self.saved:  # the epoch is continued in the same process, by a new node
-            section = self.opened[self.name(data)]
+        reader = None
         if section is None:
             section = {one.path: self.saved[one.path] for one in snapshot.entries(name) if one.path in self.saved}
-            restore(snapshot, copy.deepcopy(section), name, reader_of(snapshot, self.saved))
-        else:
-            restore(snapshot, copy.deepcopy(section), name)  # which it will be restored to again
+            reader = reader_of(snapshot, self.saved)
+        restore(snapshot, copy.deepcopy(section), name, reader)  # to which it may be restored again
 
     @contextmanager
     def aside(self, parts: Iterable[Any]) -> Iterator[None]:
         """A span after which these data, and the random generators, are in the state that they are in now."""
         parts = list(parts)
         with RandomAside([generator for part in parts for generator in drawn_from(part)]):
-            now = [self.capture(part) for part in parts]
+            now = [copy.deepcopy(self.changed(part)) for part in parts]
             try:
                 yield
             finally:

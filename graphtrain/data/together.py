@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, final
 
 from graphtrain.data import NOTHING
-from graphtrain.data.source import Opened, Source, ended_early, redrawn
+from graphtrain.data.source import Opened, Source, ended_early
 from graphtrain.errors import DataError
 from graphtrain.kind.batch_limit import combined_length
 
@@ -25,20 +25,16 @@ class Together(Source):
     Arguments:
         sources: by the name of the loader.
         combine: what happens where a loader ends before another: it is read again, or the epoch ends.
-        notify: called with a line about batches that are drawn again, where that takes long.
     """
 
-    def __init__(self, sources: Mapping[str, Source], combine: Combine, notify: Callable[[str], None]) -> None:
-        self.data, self._sources, self._combine, self._notify = None, sources, combine, notify
+    def __init__(self, sources: Mapping[str, Source], combine: Combine) -> None:
+        self.data, self._sources, self._combine = None, sources, combine
         self.replays = any(source.replays for source in sources.values())
         self._passes = dict.fromkeys(sources, 0)  # how often each was opened before
 
     def open(self, epoch: int, indices: Any = None) -> Opened:
         if indices is not None:
-            raise DataError(
-                f"`indices` selects samples of one data set, and there are the loaders {', '.join(self._sources)}",
-                "select the samples of each in its loader, as by a Subset",
-            )
+            raise not_of_several(self._sources)
         if not epoch:
             self._passes = dict.fromkeys(self._sources, 0)
         state: dict[str, Any] = {"loaders": {}}
@@ -80,7 +76,7 @@ class Together(Source):
             for name, source in self._sources.items()
         }
         replayed = [name for name, source in self._sources.items() if source.replays]
-        for number in redrawn(epoch, drawn if replayed else 0, self._notify):
+        for number in range(drawn if replayed else 0):
             # One that has ended begins again after the others have given their batch.
             for name in sorted(replayed, key=lambda name: number == last[name]["first"] > 0):
                 first = last[name]["first"]
@@ -116,10 +112,6 @@ class Together(Source):
             number += 1
             yield batch
 
-    def release(self) -> bool:
-        released = [source.release() for source in self._sources.values()]
-        return any(released)
-
     def position(self) -> dict[str, Any]:
         for source in self._sources.values():
             source.position()  # which may note what it needs in the state of the epoch
@@ -134,4 +126,12 @@ def without_batch(name: str) -> DataError:
     return DataError(
         f"the loader `{name}` gave no batch: it is empty, or was iterated over before and does not start over",
         "leave it out of the mapping, or give it data",
+    )
+
+
+def not_of_several(loaders: Iterable[str]) -> DataError:
+    """The error where indices are given for several loaders."""
+    return DataError(
+        f"`indices` selects samples of one data set, and there are the loaders {', '.join(loaders)}",
+        "select the samples of each in its loader, as by a Subset",
     )

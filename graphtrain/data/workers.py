@@ -41,19 +41,6 @@ def iterate(data: Any) -> Iterator[Any]:
         _STARTED.update(set(multiprocessing.active_children()) - children_before)
 
 
-def shut_down(iterator: Any, *, even_persistent: bool = False) -> bool:
-    """End the worker processes of an iterator over a DataLoader now; True if it has any.
-
-    torch ends them when the iterator is deleted, which may be late. Those of a DataLoader with `persistent_workers` are
-    left to it, unless `even_persistent`, after which that DataLoader is of no use.
-    """
-    end = getattr(iterator, "_shutdown_workers", None)
-    if end is None or (getattr(iterator, "_persistent_workers", False) and not even_persistent):
-        return False
-    end()
-    return True
-
-
 def start_worker(worker_init_fn: Callable[[int], Any] | None, worker_id: int) -> None:
     """The `worker_init_fn` of a `Loader`: SIGTERM is ignored while the parent lives; then the user's function runs.
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 from graphtrain.data import NOTHING
 from graphtrain.data.loader import derived_seed
 from graphtrain.data.samplers import generators_of, samples_per_batch
+from graphtrain.data.shares import Share
 from graphtrain.data.source import Opened, Source
 from graphtrain.data.state import DataState
 from graphtrain.errors import DataError
@@ -30,9 +33,6 @@ class Wrapped(Source):
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Any:
         return self.source.reopen(epoch, drawn, state)
 
-    def release(self) -> bool:
-        return self.source.release()
-
     def position(self) -> dict[str, Any]:
         return self.source.position()
 
@@ -47,20 +47,20 @@ class AsOpened(Wrapped):
     def __init__(self, source: Source, data: Any, state: DataState) -> None:
         super().__init__(source)
         self._data, self._state = data, state
-        self._captured: Mapping[str, Any] = {}  # when the epoch was opened
+        self._changed: Mapping[str, Any] = {}  # when the epoch was opened
         self._digest = ""
         self._opened: dict[str, Any] = {}  # the state of the epoch
 
     def open(self, epoch: int, indices: Any = None) -> Opened:
-        self._capture()  # before the data is told the epoch
+        self._note()  # before the data is told the epoch
         opened = self.source.open(epoch, indices)
         opened.state["batch_size"] = samples_per_batch(self._data)
         self._opened = opened.state
         return opened
 
-    def _capture(self) -> None:
-        self._captured = self._state.opened[self._state.name(self._data)] = self._state.capture(self._data)
-        self._digest = state_digest({"data": self._captured}) if self._captured else ""
+    def _note(self) -> None:
+        self._changed = copy.deepcopy(self._state.changed(self._data))
+        self._digest = state_digest({"data": self._changed}) if self._changed else ""
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Any:
         before, now = state.get("batch_size"), samples_per_batch(self._data)
@@ -71,17 +71,16 @@ class AsOpened(Wrapped):
                 f"end this epoch with batches of {before}; or resume from a checkpoint between two epochs",
             )
         if state is self._opened:
-            self._state.restore(self._data, self._captured)
+            self._state.restore(self._data, self._changed)
         else:
             self._state.restore(self._data, state.get("data", {}))
-            self._capture()
+            self._note()
         self._opened = state
         return self.source.reopen(epoch, drawn, state)
 
     def position(self) -> dict[str, Any]:
-        if self._captured:  # what has not changed since, such as a cache that is full, is saved once
-            is_same = self._state.digest(self._data) == self._digest
-            self._opened["data"] = None if is_same else self._captured
+        if self._changed:  # what has not changed since, such as a cache that is full, is saved once
+            self._opened["data"] = None if self._state.digest(self._data) == self._digest else self._changed
         return self.source.position()
 
 
@@ -99,11 +98,16 @@ class Limited(Wrapped):
             return opened
         opened.state["limit"] = most
         length = None if opened.length is None else min(opened.length, most)
-        return opened._replace(batches=itertools.islice(opened.batches, most), length=length)
+        return Opened(_first(opened.batches, most), length, opened.state)
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Any:
         batches = self.source.reopen(epoch, drawn, state)
-        return itertools.islice(batches, state["limit"] - drawn) if "limit" in state else batches
+        return _first(batches, state["limit"] - drawn) if "limit" in state else batches
+
+
+def _first(batches: Any, most: int) -> Any:
+    """So many batches; the `Share` of a rank ends with the length of the epoch."""
+    return batches if isinstance(batches, Share) else itertools.islice(batches, most)
 
 
 @final
@@ -121,39 +125,40 @@ class Common(Wrapped):
 
     def open(self, epoch: int, indices: Any = None) -> Opened:
         self._states = []
+        begin = functools.partial(self.source.open, epoch, indices)
         if not self._is_shared:
-            return self.source.open(epoch, indices)
-        generators = self._generators()
-        with RandomAside(generators):
-            seed_all(derived_seed(self._seed, epoch), generators)
-            opened = self.source.open(epoch, indices)
-            self._states = [generator.get_state() for generator in generators]
+            return begin()
+        opened: Opened = self._begun(begin, epoch)
         opened.state["common"] = True
-        return opened._replace(batches=self._drawn(opened.batches, generators))
+        return opened._replace(batches=self._drawn(opened.batches))
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Any:
         loaded, self._states = self._states, []
+        begin = functools.partial(self.source.reopen, epoch, drawn, state)
         if not (self._is_shared or "common" in state):
-            return self.source.reopen(epoch, drawn, state)
+            return begin()
         state["common"] = True
+        # Data that keeps its position does not say what it has drawn; what is replayed is seeded as it was.
+        return self._drawn(self._begun(begin, epoch, drawn, then=loaded))
+
+    def _begun(self, begin: Callable[[], Any], *numbers: int, then: Sequence[Any] = ()) -> Any:
+        """What is begun with a seed from these numbers, `then` with generators in these states."""
         generators = self._generators()
         with RandomAside(generators):
-            # Data that keeps its position does not say what it has drawn; what is replayed is seeded as it was.
-            seed_all(derived_seed(self._seed, epoch, drawn), generators)
-            batches = self.source.reopen(epoch, drawn, state)
-            for generator, saved in zip(generators, loaded, strict=False):
-                generator.set_state(saved)
+            seed_all(derived_seed(self._seed, *numbers), generators)
+            begun = begin()
+            _set_states(generators, then)
             self._states = [generator.get_state() for generator in generators]
-        return self._drawn(batches, generators)
+        return begun
 
     def _generators(self) -> list[AnyGenerator]:
         return [*generators_of(self._data), *HOST.values()]
 
-    def _drawn(self, batches: Iterator[Any], generators: list[AnyGenerator]) -> Iterator[Any]:
+    def _drawn(self, batches: Iterator[Any]) -> Iterator[Any]:
+        generators = self._generators()
         while True:
             with RandomAside(generators):
-                for generator, state in zip(generators, self._states, strict=False):
-                    generator.set_state(state)
+                _set_states(generators, self._states)
                 batch = next(batches, NOTHING)
                 self._states = [generator.get_state() for generator in generators]
             if batch is NOTHING:
@@ -167,3 +172,8 @@ class Common(Wrapped):
     def load_position(self, position: dict[str, Any]) -> None:
         self._states = list(position.get("common", ()))
         self.source.load_position(position)
+
+
+def _set_states(generators: Sequence[AnyGenerator], states: Sequence[Any]) -> None:
+    for generator, state in zip(generators, states, strict=False):
+        generator.set_state(state)

@@ -24,18 +24,16 @@ from graphtrain.errors import (
     DataError,
     EditError,
     GraphtrainError,
-    LaterFormatError,
     RankFailedError,
     RanksDivergedError,
-    RanksError,
     SaveFailedError,
     UsageError,
 )
 from graphtrain.program.requests import Requests
-from graphtrain.ranks import Failure, LostRankError, Ranks, Record
-from graphtrain.ranks.current import leave
+from graphtrain.ranks import LostRankError, Ranks, Record
+from graphtrain.ranks.current import failure_of, leave
 from graphtrain.state.generators import RandomAside, global_generators, seed_everything
-from graphtrain.storage.encoding import Tensors, pack, unpack
+from graphtrain.storage.encoding import Tensors, UnsaveableError, pack, unpack
 
 if TYPE_CHECKING:
     from graphtrain.ranks.buckets import EarlySums
@@ -115,8 +113,8 @@ class Agreement:
         self._choices: list[tuple[int, int]] = []
         self._early: EarlySums | None = None
         self._summed: Sequence[torch.Tensor] = ()  # the parameters of the last exchange that `begin` has prepared
-        # The bytes of gradients and buffers that a record carries, for whatever purpose: ranks that diverge still meet.
-        self._room = self._room_of_buffers = 0
+        # The bytes of gradients, and of buffers, that any record carries: ranks that diverge still meet.
+        self._room = (0, 0)
         self._carried: list[bytes] = []
         self._records: list[Record] = []
 
@@ -126,18 +124,14 @@ class Agreement:
 
     def watch_choices(self, position: int, leave: Callable[[], int]) -> Callable[[], int]:
         """The choice of an exit edge of a node with several, which is recorded until ranks synchronise."""
-        note = self.note
+        choices = self._choices
 
         def noted() -> int:
             target = leave()
-            note(position, target)
+            choices.append((position, target))
             return target
 
         return noted
-
-    def note(self, position: int, target: int) -> None:
-        """Note an edge that was chosen."""
-        self._choices.append((position, target))
 
     # ---- synchronising
 
@@ -159,7 +153,7 @@ class Agreement:
             return []
         if self._times_left != self.ranks.times_left:  # one has failed, and is behind the others
             self._times_left, self.calls = self.ranks.times_left, 0
-            self._early, self._summed, self._room, self._room_of_buffers = None, (), 0, 0
+            self._early, self._summed, self._room = None, (), (0, 0)
         self.calls += 1
         asked = self._requests.take_asked()
         record = partial or Record()
@@ -169,7 +163,7 @@ class Agreement:
         record.seconds = self.run.seconds()
         record.saves_done = self._requests.saves.over()
         record.asked, self.asked = self.asked, 0
-        sent = record.packed() + carried.ljust(self._room + self._room_of_buffers, b"\0")
+        sent = record.packed() + carried.ljust(sum(self._room), b"\0")
         gathered = self._together(lambda: self.ranks.gather(sent))
         records = [Record.of(data[: Record.size]) for data in gathered]
         if any(_spot(each) != _spot(record) for each in records):
@@ -228,7 +222,7 @@ class Agreement:
         """
         from graphtrain.ranks.buckets import EarlySums  # which one process never needs
 
-        self._early = EarlySums(self.ranks, parameters, self._summed, self._room)
+        self._early = EarlySums(self.ranks, parameters, self._summed, carried=self._room[0] > 0)
 
     def backward(self, loss: torch.Tensor) -> None:
         """Run backward, at most once in a visit; the sums of gradients begin in it if they are expected to."""
@@ -253,7 +247,7 @@ class Agreement:
         Arguments:
             buffers: by their paths. Default: those of all modules.
         """
-        from graphtrain.ranks.buckets import Joined, exchange_tensors  # which one process never needs
+        from graphtrain.ranks import buckets as sums  # which one process never needs
 
         buffers = self.run.buffers() if buffers is None else buffers
         if self.sharded:
@@ -262,38 +256,46 @@ class Agreement:
             parameters = [parameter for parameter in parameters if not is_sharded(parameter)]
             buffers = {path: buffer for path, buffer in buffers.items() if not is_sharded(buffer)}
         early, self._early = self._early, None
-        begun, carried = (early.count, early.carried) if early is not None else (0, b"")
+        begun = early.count if early is not None else 0
         present = bytes(parameter.grad is not None for parameter in parameters)
         forms = {f"{path} {buffer.dtype} {tuple(buffer.shape)}": buffer for path, buffer in buffers.items()}
-        shared = Joined([*forms.values()])
-        of_buffers = shared.packed(self._room_of_buffers)
-        head = 4 * begun + 2 * bool(of_buffers) + bool(carried)
-        payload = head.to_bytes(_COUNT_BYTES) + present + "\n".join(forms).encode()
+        shared = [*sums.joined(forms.values())]
+        own = (
+            [each for each in parameters if each.grad is not None and not sums.is_large(each)] if self._room[0] else []
+        )
+        small = sums.buckets_of(own)
+        carried = [sums.packed(small, self._room[0]), sums.packed(shared, self._room[1])]
+        payload = begun.to_bytes(_COUNT_BYTES) + present + "\n".join(forms).encode()
         digest = hashlib.blake2b(payload, digest_size=8).digest()
-        records = self.synchronise("exchange", Record(digest=digest, payload_bytes=len(payload)), carried + of_buffers)
-        are_same = all(record.digest == digest for record in records)
-        if of_buffers and are_same and self.rank:
-            shared.take([self._carried[0][len(carried) :]]).put()
-        if not are_same:
+        record = Record(digest=digest, payload_bytes=len(payload))
+        records = self.synchronise("exchange", record, b"".join(carried))
+        if all(each.digest == digest for each in records):
+            size = len(carried[0])
+            sums.put_carried(small if size else (), [data[:size] for data in self._carried])
+            sums.put_carried(shared if carried[1] else (), [self._carried[0][size:]])
+        else:
+            carried = [b"", b""]
             of_ranks = self._gather_payloads(payload, records)
-            begun = max(int.from_bytes(each[:_COUNT_BYTES]) // 4 for each in of_ranks)
+            begun = max(int.from_bytes(each[:_COUNT_BYTES]) for each in of_ranks)
             of_ranks = [each[_COUNT_BYTES:] for each in of_ranks]
             present = bytes(map(max, zip(*(each[: len(present)] for each in of_ranks), strict=True)))
             common = set[str].intersection(*(set(each[len(present) :].decode().split("\n")) for each in of_ranks))
             forms = {form: buffer for form, buffer in forms.items() if form in common}
-            shared = Joined([*forms.values()])
+            shared = [*sums.joined(forms.values())]
         summed = [parameter for parameter, has_gradient in zip(parameters, present, strict=True) if has_gradient]
-        self._room_of_buffers = shared.size
-        rest = None if of_buffers and are_same else shared
 
         def exchange() -> None:
-            done = early.complete(begun, summed, self._carried if are_same else ()) if early is not None else ()
+            done = early.complete(begun, summed) if early is not None else set[int]()
+            done.update(map(id, own if carried[0] else ()))
             others = [parameter for parameter in summed if id(parameter) not in done]
-            exchange_tensors(self.ranks, others, rest, early=early)
+            sums.exchange_tensors(self.ranks, others, () if carried[1] else shared, early=early)
 
         self._together(exchange)
-        if early is not None:
-            self._summed, self._room = summed, early.room
+        if parameters:
+            # The sum of two has the same bits in either order, as in an exchange.
+            small_ones = [each for each in summed if not sums.is_large(each)] if self.world_size == 2 else []
+            self._summed, self._room = summed, (sums.carried_size(small_ones), self._room[1])
+        self._room = (self._room[0], sums.carried_size(forms.values()))
 
     def exchange_with(self, number: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
         """Sum a number over ranks in the call that sums the gradients of these parameters; its sum, in their type."""
@@ -320,27 +322,29 @@ class Agreement:
 
     # ---- calls that rank 0 makes for all
 
+    def together(self, act: Callable[[], Any]) -> Any:
+        """The result of a call that every rank makes; if it fails on some, all raise the error of the first of them.
+
+        Raises:
+            GraphtrainError: the call raised it.
+        """
+        result, failed = None, None
+        try:
+            result = act()
+        except GraphtrainError as error:
+            failed = error
+        for rank, plain in enumerate(self.gather(error_as_plain(failed) if failed is not None else None)):
+            if plain is not None:
+                raise failed if rank == self.rank and failed is not None else error_of_plain(plain)
+        return result
+
     def lead(self, act: Callable[[], Any]) -> Any:
         """The result of a call that rank 0 makes for all: plain data, or None.
 
         Raises:
             GraphtrainError: the call raised it; every rank does.
         """
-        if self.world_size == 1:
-            return act()
-        if self.rank:
-            answer = self.gather(None)[0]
-            if answer["error"] is not None:
-                raise _raised(answer["error"])
-            return answer["value"]
-        try:
-            value, error = act(), None
-        except GraphtrainError as raised:
-            value, error = None, raised
-        self.gather({"value": value, "error": _named(error) if error is not None else None})
-        if error is not None:
-            raise error
-        return value
+        return self.gather(self.together(act if self.rank == 0 else lambda: None))[0]
 
     # ---- failing
 
@@ -364,27 +368,21 @@ class Agreement:
 
     def _lost(self, why: str) -> NoReturn:
         """Raise an error with what is known about a rank that does not take part."""
-        ended: list[int] = []
         for _ in range(_GRACE_ATTEMPTS):
-            ended = self.ranks.ended()  # read first: a rank reports its failure before it ends
-            failure = Failure.first(self.ranks, 0.0 if ended else _GRACE_SECONDS / _GRACE_ATTEMPTS)
-            if failure is not None:
-                raise _of_failure(failure)
-            if ended:
+            missing = self.ranks.ended()  # read first: a rank reports its failure before it ends
+            if failure := failure_of(self.ranks, 0.0 if missing else _GRACE_SECONDS / _GRACE_ATTEMPTS):
+                raise RankFailedError(failure)
+            if missing:
                 break
+        what = "has ended without a message"
+        if not missing and (missing := self._missing()):
+            what = f"did not come to call {self.calls}, where others wait {self.run.place}"
+        who = f"rank {', '.join(map(str, missing))} {what}" if missing else f"a rank is gone: {why.splitlines()[0]}"
         last = f"; ranks last synchronised at `{self.run.path_of(self._records[0].position)}`" if self._records else ""
-        if ended:
-            raise RankFailedError(
-                f"rank {_listed(ended)} has ended without a message{last}",
-                "see what it printed last; a process that ends like this was killed, often because memory ran out",
-            )
-        missing = self._missing()
-        if not missing:
-            raise RankFailedError(f"a rank is gone, without a reason: {why.splitlines()[0]}{last}")
         raise RankFailedError(
-            f"rank {_listed(missing)} did not come to call {self.calls}, where others wait {self.run.place}{last}",
-            f"see what it printed last: it was killed, or waits for something; ranks wait "
-            f"{self.ranks.timeout_seconds:g} s for each other, or GRAPHTRAIN_TIMEOUT_SECONDS",
+            who + last,
+            "see what it printed last: a process that ends without a message was killed, often because memory ran out; "
+            f"ranks wait {self.ranks.timeout_seconds:g} s for each other, or GRAPHTRAIN_TIMEOUT_SECONDS",
         )
 
     def _missing(self) -> list[int]:
@@ -397,27 +395,25 @@ class Agreement:
 
     def _diverged(self, records: Sequence[Record]) -> NoReturn:
         """Raise an error with the first edge at which ranks diverged, and their positions."""
-        mine = "\n".join(
-            f"{self.run.path_of(position)} {self.run.path_of(target)}" for position, target in self._choices
-        )
-        self.ranks.publish(f"choices/{self.calls}/{self.rank}", mine.encode())
+        edges = [f"from `{self.run.path_of(each)}` to `{self.run.path_of(target)}`" for each, target in self._choices]
+        self.ranks.publish(f"choices/{self.calls}/{self.rank}", "\n".join(edges).encode())
         taken = [
             (self.ranks.read(f"choices/{self.calls}/{rank}", _GRACE_SECONDS) or b"").decode().splitlines()
             for rank in range(self.world_size)
         ]
-        for edges in itertools.zip_longest(*taken, fillvalue=""):  # empty where a rank has taken fewer
-            if len(set(edges)) > 1:
-                other = next(rank for rank, edge in enumerate(edges) if edge != edges[0])
+        for of_ranks in itertools.zip_longest(*taken, fillvalue="took none"):
+            if len(set(of_ranks)) > 1:
+                other = next(rank for rank, edge in enumerate(of_ranks) if edge != of_ranks[0])
                 raise RanksDivergedError(
-                    f"ranks took different edges: {_went(0, edges[0])}, {_went(other, edges[other])}",
+                    f"ranks took different edges: rank 0 {of_ranks[0]}, rank {other} {of_ranks[other]}",
                     "a guard read a value that differs between ranks; let a kind gather it and make one value first",
                 )
         other = next(rank for rank, record in enumerate(records) if _spot(record) != _spot(records[0]))
-        first, second = records[0], records[other]
+        places = [
+            f"at `{self.run.path_of(each.position)}` (call {each.call}, {_PURPOSES[each.purpose]})" for each in records
+        ]
         raise RanksDivergedError(
-            f"ranks are not at the same place: rank 0 is at `{self.run.path_of(first.position)}` "
-            f"(call {first.call}, {_PURPOSES[first.purpose]}), rank {other} at `{self.run.path_of(second.position)}` "
-            f"(call {second.call}, {_PURPOSES[second.purpose]})",
+            f"ranks are not at the same place: rank 0 is {places[0]}, rank {other} {places[other]}",
             "a node communicates on some ranks only; every rank must take part, or none",
         )
 
@@ -426,39 +422,35 @@ def _spot(record: Record) -> tuple[int, int, int, int]:
     return record.call, record.purpose, record.position, record.choices
 
 
-_LEADING: dict[str, Callable[[str, str], GraphtrainError]] = {
+_ERRORS: dict[str, Callable[..., GraphtrainError]] = {
     kind.__name__: kind
-    for kind in (UsageError, EditError, DataError, SaveFailedError, LaterFormatError, CheckpointError)
+    for kind in (
+        UsageError,
+        EditError,
+        DataError,
+        SaveFailedError,
+        UnsaveableError,
+        CheckpointError,
+        RanksDivergedError,
+        RankFailedError,
+    )
 }
 
 
-def _named(error: GraphtrainError) -> dict[str, str]:
-    """An error as plain data: the nearest of its types that every rank can make."""
-    kind = next((kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _LEADING), "")
-    hint = error.hint if hasattr(error, "hint") else ""
-    message = error.message if hasattr(error, "message") else str(error)
-    return {"kind": kind, "message": message, "hint": hint}
+def error_as_plain(error: GraphtrainError) -> list[str]:
+    """An error as plain data: the nearest of its types that every rank can make, and the arguments."""
+    kind = next((kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _ERRORS), "")
+    if isinstance(error, UnsaveableError):
+        return [kind, error.path, error.reason, error.hint]
+    return [kind, getattr(error, "message", str(error)), getattr(error, "hint", "")]
 
 
-def _raised(named: dict[str, str]) -> GraphtrainError:
-    return _LEADING.get(named["kind"], GraphtrainError)(named["message"], named["hint"])
-
-
-def _of_failure(failure: Failure) -> RanksError:
-    if failure.kind == "lost":
-        return RankFailedError(failure.reason)
-    return RankFailedError(f"rank {failure.rank} failed {failure.place}: {failure.reason}")
+def error_of_plain(plain: Sequence[str]) -> GraphtrainError:
+    """The error that was made plain, on another rank."""
+    kind, *arguments = plain
+    return _ERRORS.get(kind, GraphtrainError)(*arguments)
 
 
 def _is_of_connection(message: str) -> bool:
     """True for the message of a collective call that another rank has left."""
     return any(word in message for word in ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe"))
-
-
-def _listed(ranks: Sequence[int]) -> str:
-    return ", ".join(map(str, ranks))
-
-
-def _went(rank: int, edge: str) -> str:
-    source, _, target = edge.partition(" ")
-    return f"rank {rank} from `{source}` to `{target}`" if edge else f"rank {rank} took none"

@@ -13,10 +13,9 @@ exchanged where the node `exchange` is.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from graphtrain.kind import Field
-from graphtrain.language.syntax import Expression, FieldOf, Name, walk
+from graphtrain.language.syntax import FieldOf, Name, walk
 from graphtrain.plan.flow import changers
 from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.cells import Cells
@@ -25,14 +24,6 @@ from graphtrain.program.rounds import Act, Rounds
 BACKWARD = "backward"  # what a node is set up with that runs its backward pass by the agreement of ranks
 # The parameter of a node that exchanges by which it allows that, and its method that prepares for the pass.
 OVERLAP, BEGIN = "overlap", "begin"
-
-
-class _Way(NamedTuple):
-    """The way of a window from its last backward pass to the exchange."""
-
-    counter: ProgramNode
-    field: Field
-    exchange: ProgramNode
 
 
 def exchanging_within(
@@ -47,23 +38,24 @@ def exchanging_within(
     way = _way(program, node)
     if way is None:
         return act
-    counter, count, agreement = way.counter.fields, way.field.name, rounds.agreement
-    amount, begin, exchange = rounds.amount(node), getattr(way.exchange.instance, BEGIN), visit_of(way.exchange)
+    counter, field, exchange_node = way
+    fields, count, agreement, amount = counter.fields, field.name, rounds.agreement, rounds.amount(node)
+    begin, exchange = getattr(exchange_node.instance, BEGIN), visit_of(exchange_node)
     choices = [
         (cells.compiled(node.scope, edge.guard) if edge.guard is not None else None, target)
-        for edge, target in zip(way.counter.plan_node.exits, program.targets(way.counter), strict=True)
+        for edge, target in zip(counter.plan_node.exits, program.targets(counter), strict=True)
     ]
 
     def is_last() -> bool:
         """Whether the run goes on to the exchange: the same on all ranks."""
-        before = counter[count]
-        counter[count] = before + amount()
+        before = fields[count]
+        fields[count] = before + amount()
         try:
-            return next(target for guard, target in choices if guard is None or guard()) is way.exchange
+            return next(target for guard, target in choices if guard is None or guard()) is exchange_node
         except Exception:  # of a guard, which raises it again where it is evaluated
             return False
         finally:
-            counter[count] = before
+            fields[count] = before
 
     def act_and_exchange() -> None:
         if agreement.sharded or not is_last():
@@ -76,45 +68,42 @@ def exchanging_within(
     return act_and_exchange
 
 
-def _way(program: Program, node: ProgramNode) -> _Way | None:
-    """The way from a backward pass to the exchange of its gradients; None if the graph has another form."""
-    running = [
-        each
-        for each in program.nodes
-        if not each.bypassed and any(action.effect == "backward" for action in each.plan_node.actions)
-    ]
-    # With several, ranks that have taken different edges could begin sums of different gradients.
-    if running != [node] or not _uses_backward(node) or len(node.plan_node.actions) != 1:
+def _way(program: Program, node: ProgramNode) -> tuple[ProgramNode, Field, ProgramNode] | None:
+    """The counter behind a backward pass, its field, and the node that exchanges; None in a graph of another form."""
+    running = [each for each in program.nodes if not each.bypassed and "backward" in _effects(each)]
+    # With several, ranks that have taken different edges could begin sums of different gradients. One that inherits the
+    # set-up and has a visit of its own may use the gradients in it, before their sums are there.
+    is_alone = running == [node] and _effects(node) == ["backward"] and node.is_set_up_with(BACKWARD)
+    if not is_alone or _owner(node, "__call__") is not _owner(node, "setup"):
         return None
-    (action,) = node.plan_node.actions
-    targets = program.targets(node)
-    counter = targets[0] if len(targets) == 1 else None
-    if counter is None or not _is_plain(counter):
+    follows = program.targets(node)
+    if len(follows) != 1 or (counter := follows[0]) is None or not _is_plain(counter):
         return None
     field = next((field for field in counter.kind.fields.values() if field.counts is not None), None)
-    if field is None or field.exchanged is None or set(counter.plan_node.optimizers) != set(action.optimizers):
-        return None
     exchange = next((target for target in program.targets(counter) if target is not None and _exchanges(target)), None)
-    if exchange is None or set(exchange.plan_node.actions[0].optimizers) != set(action.optimizers):
+    if field is None or field.exchanged is None or exchange is None:
         return None
+    of_nodes = [node.plan_node.actions[0].optimizers, exchange.plan_node.actions[0].optimizers]
+    if any(set(optimizers) != set(counter.plan_node.optimizers) for optimizers in of_nodes):
+        return None
+    # What the visits of the two nodes may change in a guard, apart from what is known.
     known = {(counter.node.name, name) for name in (field.name, field.window, field.full)}
-    guards = [edge.guard for edge in counter.plan_node.exits if edge.guard is not None]
-    if any(_may_change(program, guard, (node, counter), known) for guard in guards):
-        return None
-    return _Way(counter, field, exchange)
+    names, scope = {node.node.name, counter.node.name}, node.scope.names
+    for guard in (edge.guard for edge in counter.plan_node.exits if edge.guard is not None):
+        for part in walk(guard):
+            is_read = isinstance(part, Name) or (isinstance(part, FieldOf) and (part.node, part.field) not in known)
+            if is_read and not names.isdisjoint(changers(program.plan, scope, part)):
+                return None
+    return counter, field, exchange
 
 
-def _uses_backward(node: ProgramNode) -> bool:
-    """True for a node that runs its backward pass by the call that it is set up with.
+def _effects(node: ProgramNode) -> list[str]:
+    return [action.effect for action in node.plan_node.actions]
 
-    One that inherits the set-up and has a visit of its own may use the gradients in it, before their sums are there.
-    """
-    if not node.is_set_up_with(BACKWARD):
-        return False
-    visit, setup = (
-        next(each for each in type(node.instance).__mro__ if name in vars(each)) for name in ("__call__", "setup")
-    )
-    return visit is setup
+
+def _owner(node: ProgramNode, name: str) -> type:
+    """The class that defines a method of a node."""
+    return next(each for each in type(node.instance).__mro__ if name in vars(each))
 
 
 def _is_plain(node: ProgramNode) -> bool:
@@ -124,17 +113,4 @@ def _is_plain(node: ProgramNode) -> bool:
 
 
 def _exchanges(node: ProgramNode) -> bool:
-    effects = [action.effect for action in node.plan_node.actions]
-    return effects == ["exchange"] and _is_plain(node) and getattr(node.instance, OVERLAP, False)
-
-
-def _may_change(
-    program: Program, guard: Expression, nodes: tuple[ProgramNode, ...], known: set[tuple[str, str | None]]
-) -> bool:
-    """True if the visits of some nodes may change something that a guard reads, apart from what is known."""
-    names, scope = {node.node.name for node in nodes}, nodes[0].scope.names
-    return any(
-        not names.isdisjoint(changers(program.plan, scope, part))
-        for part in walk(guard)
-        if isinstance(part, Name) or (isinstance(part, FieldOf) and (part.node, part.field) not in known)
-    )
+    return _effects(node) == ["exchange"] and _is_plain(node) and getattr(node.instance, OVERLAP, False)

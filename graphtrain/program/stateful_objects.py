@@ -12,7 +12,7 @@ import torch
 
 from graphtrain.data.loaders import by_name, is_data
 from graphtrain.data.samplers import held_generators
-from graphtrain.data.source import keeps_position, parts_beside_position
+from graphtrain.data.source import keeps_position
 from graphtrain.data.state import DataState
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.names import suggestion
@@ -135,10 +135,6 @@ class StatefulObjects:
             implementation = node.kind.implementation
             if is_users(implementation.__module__):
                 roots[f"kind {node.kind.name}"] = implementation
-        for name in covered:
-            parts = {f"{name}.{part}": value for part, value in parts_beside_position(roots[name]).items()}
-            roots |= parts
-            data += parts
         owned = self.objects.owned()
         loose = {
             id(parameter)
@@ -350,16 +346,19 @@ class StatefulObjects:
         return parts
 
     def must_be_equal(self) -> MustBeEqual:
-        """The state that must be equal on all ranks of a run: parameters, optimizers, schedulers, and progress."""
+        """What must be equal on all ranks: parameters, optimizers, schedulers, and progress, but for that of data."""
         stateful, optimizers, nodes = self.objects.stateful, self.objects.optimizers, self.program.nodes
         schedulers = {
             name for name, value in stateful.items() if isinstance(value, torch.optim.lr_scheduler.LRScheduler)
         }
-        return MustBeEqual(
-            {**self.objects.weights(), **dict.fromkeys([*optimizers, *schedulers])},
-            {"resources": {*optimizers, *schedulers}, "optimizers": {*optimizers}},
-            {node.path: (*_OF_DATA, *of_rank(node)) if is_fetching(node) else of_rank(node) for node in nodes},
-        )
+        return {
+            "tensors": {**self.objects.weights(), **dict.fromkeys([*optimizers, *schedulers])},
+            "parts": {
+                "resources": {*optimizers, *schedulers},
+                "optimizers": {*optimizers},
+                "progress": {node.path for node in nodes if not (is_fetching(node) or of_rank(node))},
+            },
+        }
 
     def essential(self, state: RunState, *, in_transit: bool = True) -> dict[str, Section]:
         """All that a continuation depends on: this is what a digest covers, and `verify` compares.

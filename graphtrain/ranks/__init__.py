@@ -4,7 +4,6 @@ Nothing outside of this package imports `torch.distributed`. What the rest needs
 ranks, tensors summed over them, and a store in which a rank that fails leaves the reason.
 """
 
-from graphtrain.ranks.current import Failure as Failure
 from graphtrain.ranks.current import current_ranks as current_ranks
 from graphtrain.ranks.current import is_one_of_several as is_one_of_several
 from graphtrain.ranks.current import on_all_ranks as on_all_ranks

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import contextvars
 import hashlib
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
-from typing import final
 
-from graphtrain.errors import GraphtrainError, RankFailedError, RanksError
+from graphtrain.errors import GraphtrainError, RankFailedError, RanksDivergedError
 from graphtrain.ranks.ranks import FAILURE, LostRankError, Ranks
 
 _USED: contextvars.ContextVar[Ranks | None] = contextvars.ContextVar("ranks", default=None)
@@ -38,19 +35,16 @@ def current_ranks() -> Ranks:
         if is_one_of_several():
             from graphtrain.ranks.processes import Processes
 
-            _of_process = Processes.join()
+            _of_process = Processes()
         else:
             _of_process = Ranks()
     return _of_process
 
 
-def prints(text: str, *, is_of_all: bool = False) -> bool:
+def prints(text: str) -> bool:
     """True for the rank that prints a message which several of them have: the first that calls this.
 
     Before they have joined, that is rank 0. Once the rank with the store is gone, each prints.
-
-    Arguments:
-        is_of_all: True for a message that all remaining ranks have: then the first of them prints it.
     """
     ranks = _USED.get() or _of_process
     if ranks is not None:
@@ -58,7 +52,7 @@ def prints(text: str, *, is_of_all: bool = False) -> bool:
         try:
             return ranks.claim(f"printed/{digest}")
         except LostRankError:
-            return not is_of_all or ranks.rank == min({*range(ranks.world_size)} - {*ranks.ended()})
+            return True
     return not is_one_of_several() or os.environ["RANK"] == "0"
 
 
@@ -72,41 +66,10 @@ def using_ranks(ranks: Ranks) -> Iterator[None]:
         _USED.reset(token)
 
 
-@final
-@dataclass(frozen=True)
-class Failure:
-    """The failure of a rank.
-
-    Attributes:
-        rank: which one.
-        place: where: ``"in `train_batch` at step 10"``.
-        reason: the type of the error and its message.
-        kind: "failed"; or "lost", where another rank was missing, as `reason` says.
-    """
-
-    rank: int
-    place: str
-    reason: str
-    kind: str = "failed"
-
-    def publish(self, ranks: Ranks) -> None:
-        """Publish the failure, unless another one was published before: the first one is the cause."""
-        if ranks.read(FAILURE) is None:
-            with suppress(LostRankError):  # no rank is left to read it
-                ranks.publish(FAILURE, json.dumps(asdict(self)).encode())
-
-    @classmethod
-    def first(cls, ranks: Ranks, timeout_seconds: float = 0.0) -> Failure | None:
-        """The failure that was published; None where there is none within the time."""
-        value = ranks.read(FAILURE, timeout_seconds)
-        return cls(**json.loads(value)) if value is not None else None
-
-    @classmethod
-    def of(cls, rank: int, place: str, error: BaseException) -> Failure:
-        """The failure that an error describes."""
-        if isinstance(error, RankFailedError):
-            return cls(rank, place, error.message, "lost")
-        return cls(rank, place, f"{type(error).__name__}: {error}".removesuffix(": "))
+def failure_of(ranks: Ranks, timeout_seconds: float = 0.0) -> str:
+    """The failure that a rank has published first, with its node; empty where there is none within the time."""
+    published = ranks.read(FAILURE, timeout_seconds)
+    return published.decode() if published is not None else ""
 
 
 @contextmanager
@@ -127,8 +90,13 @@ def on_all_ranks(place: str) -> Iterator[None]:
 def leave(ranks: Ranks, place: str, error: BaseException) -> None:
     """Publish an error to the other ranks, and leave them, so that they fail at once."""
     if ranks.world_size > 1 and not getattr(error, _LEFT, False):
-        if isinstance(error, RankFailedError) or not isinstance(error, RanksError):  # those are raised on all of them
-            Failure.of(ranks.rank, place, error).publish(ranks)
+        # That ranks diverge, all of them know; and the first failure is the cause of all others.
+        if not isinstance(error, RanksDivergedError) and ranks.read(FAILURE) is None:
+            failure = f"rank {ranks.rank} failed {place}: {type(error).__name__}: {error}".removesuffix(": ")
+            if isinstance(error, RankFailedError):
+                failure = error.message
+            with suppress(LostRankError):  # no rank is left to read it
+                ranks.publish(FAILURE, failure.encode(errors="replace"))
         if not isinstance(error, GraphtrainError):
             error.add_note(f"on rank {ranks.rank}")
         ranks.leave()

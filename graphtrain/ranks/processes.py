@@ -6,7 +6,6 @@ import atexit
 import math
 import os
 import socket
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -41,29 +40,7 @@ class Processes(Ranks):
     The first collective call makes the groups, so that a rank which fails before it can report that in the store.
     """
 
-    def __init__(
-        self,
-        store: Any,
-        rank: int,
-        world_size: int,
-        local_rank: int,
-        timeout_seconds: float,
-        *,
-        has_store: bool = False,
-    ) -> None:
-        self.rank, self.world_size, self.local_rank = rank, world_size, local_rank
-        self.timeout_seconds = timeout_seconds
-        self._store, self._has_store = store, has_store
-        self._connections = threading.local()
-        self._timeout = timedelta(seconds=timeout_seconds)
-        self._records: Any = None
-        self._tensors: dict[str, Any] = {}
-        self._meshes: dict[tuple[int, ...], Any] = {}
-        self._processes: dict[int, int] = {}  # rank -> the number of its process, of those on this host
-        atexit.register(self._end)
-
-    @classmethod
-    def join(cls) -> Processes:
+    def __init__(self) -> None:
         """Join the other processes, as given by the environment.
 
         Raises:
@@ -72,31 +49,32 @@ class Processes(Ranks):
         """
         if dist.is_initialized():
             raise _has_begun()
-        rank, world_size = _number("RANK"), _number("WORLD_SIZE")
-        seconds = _timeout_seconds()
-        address, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), _number("MASTER_PORT")
+        self.rank, self.world_size = _number("RANK"), _number("WORLD_SIZE")
+        self.local_rank, self.timeout_seconds = int(os.environ.get("LOCAL_RANK", self.rank)), _timeout_seconds()
+        self._timeout = timedelta(seconds=self.timeout_seconds)
         # The agent of torchrun may have the store, and sets a variable then; otherwise rank 0 has it.
-        is_master = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and rank == 0
+        self._has_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and self.rank == 0
+        # Without the number of the attempt, a restart finds the addresses of processes that have died.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        self._store = PrefixStore(f"graphtrain/{attempt}", self._connected())
+        self._keys = PrefixStore("0", self._store)  # the store, until ranks leave
+        self._records: Any = None
+        self._tensors: dict[str, Any] = {}
+        self._meshes: dict[tuple[int, ...], Any] = {}
+        self._processes: dict[int, int] = {}  # rank -> the number of its process, of those on this host
+        atexit.register(self._end)
+
+    def _connected(self) -> TCPStore:
+        address, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), _number("MASTER_PORT")
+        # Other tenants, so that a script which initializes its own group gets as far as our message.
+        options: dict[str, Any] = {"wait_for_workers": False, "multi_tenant": True}
         try:
-            store = TCPStore(
-                address,
-                port,
-                world_size,
-                is_master,
-                timedelta(seconds=seconds),
-                wait_for_workers=False,
-                multi_tenant=True,  # so that a script which initializes its own group gets as far as our message
-            )
+            return TCPStore(address, port, self.world_size, self._has_store, self._timeout, **options)
         except (RuntimeError, ValueError) as error:
             raise UsageError(
-                f"rank {rank} cannot reach the other processes at {address}:{port}: {str(error).splitlines()[0]}",
+                f"rank {self.rank} cannot reach the other processes at {address}:{port}: {str(error).splitlines()[0]}",
                 "start all of them with one address and port, as torchrun does",
             ) from None
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        # Without the number of the attempt, a restart finds the addresses of processes that have died.
-        prefixed = PrefixStore(f"graphtrain/{attempt}", store)
-        local_rank = int(os.environ.get("LOCAL_RANK", rank))
-        return cls(prefixed, rank, world_size, local_rank, seconds, has_store=is_master)
 
     def gather(self, record: bytes) -> list[bytes]:
         self._join_groups()
@@ -130,13 +108,13 @@ class Processes(Ranks):
         if dist.is_initialized():
             raise _has_begun()
         self._wait_for_all()
-        store, timeout = self._keys(self._store), self._timeout
         backend = WITH_DEVICES if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+        ranks: dict[str, Any] = {"store": self._keys, "rank": self.rank, "world_size": self.world_size}
 
         def join() -> None:
-            dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.world_size, timeout=timeout)
-            self._tensors["cpu"] = dist.new_group(backend="gloo", timeout=timeout)
-            self._records = dist.new_group(backend="gloo", timeout=timeout)
+            dist.init_process_group(backend, **ranks, timeout=self._timeout)
+            self._tensors["cpu"] = dist.new_group(backend="gloo", timeout=self._timeout)
+            self._records = dist.new_group(backend="gloo", timeout=self._timeout)
 
         try:
             _together(join)
@@ -153,7 +131,7 @@ class Processes(Ranks):
     def _wait_for_all(self) -> None:
         """Wait in the store until every rank joins: unlike the groups, it reports a rank that has already failed."""
         self.publish(f"joins/{self.rank}", b"")
-        deadline = time.monotonic() + self._timeout.total_seconds()
+        deadline = time.monotonic() + self.timeout_seconds
         for rank in range(self.world_size):
             while self.read(f"joins/{rank}", _SECONDS_TO_JOIN) is None:
                 if self.read(FAILURE) is not None or time.monotonic() > deadline:
@@ -178,7 +156,7 @@ class Processes(Ranks):
         self.times_left += 1
         with suppress(RuntimeError):  # the rank with the store is gone
             self._store.set(self._left(self.rank), "")
-        self._connections = threading.local()
+        self._keys = PrefixStore(str(self.times_left), self._store)
 
     def _left(self, rank: int) -> str:
         return f"left/{self.times_left}/{rank}"
@@ -199,33 +177,20 @@ class Processes(Ranks):
         if is_joined and dist.is_initialized():
             dist.destroy_process_group()
 
-    def _keys(self, store: Any) -> Any:
-        """The store, until ranks leave."""
-        return PrefixStore(str(self.times_left), store)
-
-    def _connection(self) -> Any:
-        """The store, for this thread: calls on one connection wait for each other, even for a long wait."""
-        if not hasattr(self._connections, "store"):
-            # Fails at once if the rank with the store is gone; to connect again tries twice.
-            self._store.check([FAILURE])
-            self._connections.store = self._keys(self._store.clone())
-        return self._connections.store
-
     def publish(self, key: str, value: bytes) -> None:
         try:
-            self._connection().set(key, value)
+            self._keys.set(key, value)
         except RuntimeError as error:
             raise LostRankError(str(error)) from None
 
     def read(self, key: str, timeout_seconds: float = 0.0) -> bytes | None:
         deadline = time.monotonic() + timeout_seconds
         try:
-            store = self._connection()
-            while not store.check([key]):  # its own wait prints a warning on a timeout
+            while not self._keys.check([key]):  # its own wait prints a warning, and lets other threads wait
                 if time.monotonic() > deadline:
                     return None
                 time.sleep(_POLLING_SECONDS)
-            return bytes(store.get(key))
+            return bytes(self._keys.get(key))
         except RuntimeError:  # the rank with the store is gone: its process is about to end
             time.sleep(min(timeout_seconds, _SECONDS_TO_JOIN))
             return None

@@ -6,7 +6,6 @@ Imported only where there are such tensors.
 from __future__ import annotations
 
 import atexit
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore  # which torch.distributed does not mark as exported
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from graphtrain.errors import UsageError
 from graphtrain.ranks.ranks import WITH_DEVICES
@@ -55,19 +54,17 @@ def mesh_shape(tensor: Any) -> tuple[int, ...]:
     return tuple(tensor.device_mesh.shape)
 
 
-def whole_of_part(
-    values: torch.Tensor, like: Any, shape: Sequence[int], stride: Sequence[int], dimension: int | None
-) -> torch.Tensor:
-    """A sharded tensor of this shape and stride, of which this rank has these values.
+def whole_of_part(values: torch.Tensor, like: Any, shape: Sequence[int], dimension: int | None) -> torch.Tensor:
+    """A sharded tensor of this shape, of which this rank has these values.
 
     Arguments:
         like: a sharded tensor, on whose mesh it is.
         dimension: as `divided_dimension` has it.
     """
     mesh: DeviceMesh = like.device_mesh
-    last: Placement = Replicate() if dimension is None else Shard(dimension)
-    placements, local = [*[Replicate()] * (mesh.ndim - 1), last], values.to(like.to_local().device)
-    form: dict[str, Any] = {"shape": torch.Size(shape), "stride": tuple(stride)}
+    placements = [*[Replicate()] * (mesh.ndim - 1), Replicate() if dimension is None else Shard(dimension)]
+    local, stride = values.to(like.to_local().device), torch.empty(shape, device="meta").stride()
+    form: dict[str, Any] = {"shape": torch.Size(shape), "stride": stride}
     whole: torch.Tensor = DTensor.from_local(local, mesh, placements, run_check=False, **form)
     return whole
 
@@ -143,15 +140,10 @@ def mesh_of_process(device_type: str, shape: Sequence[int]) -> DeviceMesh:
             backend = WITH_DEVICES
             torch.cuda.set_device(torch.cuda.current_device())  # else a mesh warns that nobody has chosen one
         dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
-        atexit.register(_leave, os.getpid())
+        atexit.register(lambda: dist.is_initialized() and dist.destroy_process_group())
     return mesh_of_group(device_type, shape)
 
 
 def mesh_of_group(device_type: str, shape: Sequence[int]) -> DeviceMesh:
     """A mesh over all ranks, whose group exists."""
     return init_device_mesh(device_type, tuple(shape), mesh_dim_names=_DIMENSIONS[-len(shape) :])
-
-
-def _leave(process: int) -> None:
-    if os.getpid() == process and dist.is_initialized():
-        dist.destroy_process_group()

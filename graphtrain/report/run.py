@@ -29,7 +29,6 @@ from graphtrain.storage.run_directory import (
     STATUS_FILE,
     RowsFile,
     best_in,
-    noted,
     read_starts,
     read_status,
     tables_in,
@@ -84,7 +83,7 @@ class Run(Recorded):
     @property
     def notices(self) -> list[tuple[float, str]]:
         """What the run has reported last: times in Unix seconds, and lines."""
-        return noted(self.status)
+        return [(at, line) for at, line in self.status.get("notices") or ()]
 
     @property
     def metrics(self) -> list[dict[str, float]]:

@@ -16,6 +16,7 @@ from graphtrain.graph import Graph
 from graphtrain.program.agreement import Agreement
 from graphtrain.resume.hyper_parameters import encoded
 from graphtrain.state.content import content_hash
+from graphtrain.storage.sharing import first_difference
 from graphtrain.version import __version__
 
 _WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
@@ -51,7 +52,7 @@ def require_equal(
         **dict(_of_data(resources)),
         **_weights(resources, with_buffers=begins),
     }
-    if different := _first_difference(agreement, values):
+    if different := first_difference(agreement.gather(values)):
         raise UsageError(
             different,
             "start all ranks with the same command, script, environment, files and data, and make models from the same "
@@ -67,23 +68,12 @@ def require_equal_weights(agreement: Agreement, resources: Mapping[str, Any]) ->
     """
     if agreement.world_size == 1:
         return
-    if different := _first_difference(agreement, _weights(resources, with_buffers=False)):
+    if different := first_difference(agreement.gather(_weights(resources, with_buffers=False))):
         raise RanksDivergedError(
             different,
             "code that changes weights must do the same on all ranks: it must not draw random numbers or read the "
             "batch of one rank",
         )
-
-
-def _first_difference(agreement: Agreement, values: Mapping[str, Any]) -> str:
-    """The first name whose value is not the same on all ranks, in words; empty if all are."""
-    of_ranks = agreement.gather(values)
-    for name in dict.fromkeys(itertools.chain(*of_ranks)):
-        texts = [repr(each[name]) if name in each else "nothing" for each in of_ranks]
-        other = next((rank for rank, text in enumerate(texts) if text != texts[0]), 0)
-        if other:
-            return f"ranks differ in {name}: {texts[0]} on rank 0; {texts[other]} on rank {other}"
-    return ""
 
 
 def _tensors(resources: Mapping[str, Any], *, with_buffers: bool = True) -> Iterator[tuple[str, torch.Tensor]]:

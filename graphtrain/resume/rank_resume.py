@@ -58,21 +58,11 @@ def choose(
     copied = objects.copying() - SECTIONS.keys()  # the file of a section has what is in the section too
 
     def read(path: Path, manifest: Manifest | None) -> Checkpoint:
-        agreement.lead(lambda: {"try": str(path)})
-        return read_by_all(path, manifest)
-
-    def read_by_all(path: Path, manifest: Manifest | None) -> Checkpoint:
-        problem = None
-        try:
-            sound = read_checkpoint(path, manifest, ranks.rank, ranks.world_size, copied, together=True)
-        except CheckpointError as error:
-            problem = error
-        problems = agreement.gather(problem.message if problem is not None else "")
-        if problem is not None:
-            raise problem
-        if wrong := next((f"rank {rank}: {text}" for rank, text in enumerate(problems) if text), ""):
-            raise CheckpointError(wrong)
-        return sound
+        if ranks.rank == 0:
+            agreement.lead(lambda: {"try": str(path)})
+        return agreement.together(  # type: ignore[no-any-return]
+            lambda: read_checkpoint(path, manifest, ranks.rank, ranks.world_size, copied, together=True)
+        )
 
     def decision() -> dict[str, Any]:
         nonlocal checkpoint
@@ -87,7 +77,7 @@ def choose(
         if run_files is not None and (run_files.checkpoints / path.name).is_dir():
             path = run_files.checkpoints / path.name  # where this rank sees the run directory
         with suppress(CheckpointError):
-            checkpoint = read_by_all(path, None)
+            checkpoint = read(path, None)
     saves.run = message["run"]
     return None if message["begins"] else checkpoint
 

@@ -10,23 +10,22 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
 import msgpack
 
 from graphtrain.errors import CheckpointError, GraphtrainError, RankFailedError, RanksDivergedError
-from graphtrain.program.agreement import Agreement
+from graphtrain.program.agreement import Agreement, error_as_plain, error_of_plain
 from graphtrain.ranks import LostRankError, Ranks
 from graphtrain.storage.checkpoint import reason_of
-from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.manifest import OWN_FACTS, Manifest, SavedCheckpoint
 from graphtrain.storage.rank_files import manifest_of, write_files
-from graphtrain.storage.sharing import EqualParts, MustBeEqual, first_difference
-from graphtrain.storage.state_files import Digests, StagedState
+from graphtrain.storage.sharing import EqualParts, MustBeEqual, first_difference, required_digests
+from graphtrain.storage.state_files import StagedState
 
 _SLICE_SECONDS = 0.5
 # How long ranks wait for others in a save once the run has failed: they may be dead.
@@ -34,8 +33,7 @@ _HURRIED_SECONDS = 10.0
 
 # What a rank publishes in a save. Rank 0: the outcome, at the end.
 _DIGESTS, _FILES, _OUTCOME = "digests", "files", "outcome"
-# What a save of all ranks may fail with.
-_ERRORS = {kind.__name__: kind for kind in (CheckpointError, RanksDivergedError, RankFailedError)}
+_OVER = "the checkpoint is over"  # in place of messages that nobody reads any more
 
 
 @final
@@ -61,28 +59,18 @@ class RankSaves:
         """Copy the state on every rank; returns the copy of this one.
 
         Raises:
-            UnsaveableError: a rank could not copy; all ranks raise the same message, which names the first such rank.
+            UnsaveableError: a rank could not copy; all ranks raise it.
         """
-        if self.are_one:
-            return copy()
         self.agreement.synchronise("save")  # from here on all ranks have the requests of each
-        refusal, copied = None, None
         try:
-            copied = copy()
-        except UnsaveableError as error:
-            refusal = [error.path, error.message.removeprefix(f"{error.path} cannot be saved: "), error.hint]
-        refusals = self.agreement.gather(refusal)
-        self.agreement.synchronised = False  # where a run is saved makes no difference to where ranks meet next
-        for rank, each in enumerate(refusals):
-            if each is not None:
-                path, reason, hint = each
-                raise UnsaveableError(path, f"{reason} (rank {rank})", hint)
-        return copied
+            return self.agreement.together(copy)
+        finally:
+            self.agreement.synchronised = False  # where a run is saved makes no difference to where ranks meet next
 
     def save(self, staged: StagedState, required: Callable[[], MustBeEqual], folder: Path, previous: str) -> RankSave:
         """Begin the save that all ranks have copied their state for."""
         self.begun += 1
-        equal = MustBeEqual() if self.are_one else required()
+        equal = {} if self.are_one else required()
         return RankSave(self.ranks, f"{self.run}/save/{self.begun}", staged, equal, folder, previous)
 
 
@@ -105,16 +93,6 @@ class RankSave:
     folder: Path
     previous: str
     _end: float = math.inf
-    _published: set[str] = field(default_factory=set)
-
-    @property
-    def leads(self) -> bool:
-        """True on rank 0."""
-        return not self.ranks.rank
-
-    @property
-    def _earlier(self) -> Path | None:
-        return self.folder / self.previous if self.previous else None
 
     def hurry(self) -> None:
         """Wait no longer for ranks that may be dead."""
@@ -122,118 +100,107 @@ class RankSave:
 
     # ---- in the threads that write
 
-    @contextmanager
-    def leading(self) -> Iterator[None]:
-        """A context in which rank 0 writes the checkpoint: if that fails, all ranks learn why."""
-        try:
-            yield
-        except BaseException as error:
-            kind = next((name for name, kind in _ERRORS.items() if isinstance(error, kind)), CheckpointError.__name__)
-            message = error.message if isinstance(error, GraphtrainError) else f"{type(error).__name__}: {error}"
-            self._give_up(message)
-            with suppress(LostRankError):
-                self._publish(_OUTCOME, {"kind": kind, "message": message, "hint": getattr(error, "hint", "")})
-            raise
-
-    def succeeded(self, written: SavedCheckpoint) -> None:
-        """Tell all ranks that the checkpoint is written."""
-        facts = {"digest": written.manifest.digest, "not_finite": written.manifest.not_finite}
-        self._publish(_OUTCOME, {"name": written.name, "facts": facts})
-        self._forget()
-
-    def files(self, folder: Path, facts: Manifest) -> Manifest:
-        """Write the files of rank 0 to a new folder, and wait for those of the others; returns the manifest.
-
-        Raises:
-            OSError: they cannot be written; and as for `follow`.
-        """
-        state, others = self.staged, range(1, self.ranks.world_size)
-        if not others:
-            common = EqualParts()
-            report = {"files": write_files(folder, 0, state, common, self._earlier)}
-            return manifest_of(facts, state, common, [], [report])
-        try:
-            common, summaries, report = self._write_files(folder.name, facts)
-            reports = [report, *(self._read(_FILES, rank) for rank in others)]
-        except Exception as error:
-            self._give_up(reason_of(error))
-            for rank in others:  # the folder is removed once none writes any more
-                with suppress(GraphtrainError):
-                    self._read(_FILES, rank)
-            raise
-        return manifest_of(facts, state, common, summaries, reports)
-
-    def follow(self, facts: Manifest) -> SavedCheckpoint:
-        """Write the files of this rank, and return the outcome that rank 0 publishes.
+    def write(self, facts: Manifest, lead: Callable[[], SavedCheckpoint]) -> SavedCheckpoint:
+        """Write the part of this rank; returns the outcome, which rank 0 publishes.
 
         Arguments:
             facts: what this rank knows for the manifest; whatever is not its own comes from rank 0.
+            lead: writes the checkpoint on rank 0, and calls `files`.
 
         Raises:
             CheckpointError: it cannot be written, on this rank or another.
             RanksDivergedError: what must be equal on all ranks is not.
             RankFailedError: a rank has ended.
         """
+        if self.ranks.rank:
+            return self._follow(facts)
+        try:
+            written = lead()
+        except BaseException as error:
+            told = error if isinstance(error, GraphtrainError) else CheckpointError(f"{type(error).__name__}: {error}")
+            self._fail(told.message)
+            with suppress(LostRankError):
+                self._publish(_OUTCOME, {"error": error_as_plain(told)})
+            raise
+        common = {"digest": written.manifest.digest, "not_finite": written.manifest.not_finite}
+        self._publish(_OUTCOME, {"name": written.name, "facts": common})
+        self._fail(_OVER)
+        return written
+
+    def files(self, folder: Path, facts: Manifest) -> Manifest:
+        """Write the files of rank 0 to a new folder, and wait for those of the others; returns the manifest.
+
+        Raises:
+            OSError: they cannot be written; and as for `write`.
+        """
+        others = range(1, self.ranks.world_size)
+        try:
+            common, report = self._write_files(folder.name, facts)
+            reports = [report, *(self._read(_FILES, rank) for rank in others)]
+        except Exception as error:
+            self._fail(reason_of(error))
+            for rank in others:  # the folder is removed once none writes any more
+                with suppress(GraphtrainError):
+                    self._read(_FILES, rank)
+            raise
+        return manifest_of(facts, self.staged, common, reports)
+
+    def _follow(self, facts: Manifest) -> SavedCheckpoint:
         try:
             self._write_files("", facts)
         except Exception as error:
-            self._give_up(error.message if isinstance(error, GraphtrainError) else reason_of(error))
+            reason = error.message if isinstance(error, GraphtrainError) else reason_of(error)
+            # That ranks differ, all of them find by the digests.
+            self._fail(reason, (_FILES,) if isinstance(error, RanksDivergedError) else (_DIGESTS, _FILES))
         outcome = self._read(_OUTCOME, 0)
-        self._forget()
-        if "kind" in outcome:
-            raise _ERRORS[outcome["kind"]](outcome["message"], outcome["hint"])
+        self._fail(_OVER)
+        if "error" in outcome:
+            raise error_of_plain(outcome["error"])
         return SavedCheckpoint(self.folder / outcome["name"], replace(facts, **outcome["facts"]))
 
     def has_outcome(self, timeout_seconds: float) -> bool:
         """True if rank 0 has published the outcome, within this time."""
-        return self.ranks.read(self._of(_OUTCOME, 0), timeout_seconds) is not None
+        return self.ranks.read(f"{self.key}/{_OUTCOME}/0", timeout_seconds) is not None
 
-    def _write_files(self, name: str, facts: Manifest) -> tuple[EqualParts, list[Digests], dict[str, Any]]:
+    def _write_files(self, name: str, facts: Manifest) -> tuple[EqualParts, dict[str, Any]]:
         """Write this rank's files, once all ranks know what they have in common, to the folder that rank 0 names."""
-        state = self.staged
-        self._publish(_DIGESTS, {"digests": state.summary.as_plain(), "folder": name})
-        of_ranks = [self._read(_DIGESTS, rank) for rank in range(self.ranks.world_size)]
-        folder = self.folder / of_ranks[0]["folder"]
+        state, common, is_alone = self.staged, EqualParts(), self.ranks.world_size == 1
+        if not is_alone:
+            self._publish(_DIGESTS, {"digests": state.digests, "folder": name})
+            of_ranks = [self._read(_DIGESTS, rank) for rank in range(self.ranks.world_size)]
+            name, digests = of_ranks[0]["folder"], [each["digests"] for each in of_ranks]
+            if difference := first_difference([required_digests(each, self.required) for each in digests]):
+                raise RanksDivergedError(difference, "do not change it on one rank only")
+            common = EqualParts.of(digests)
+        folder = self.folder / name
         if not folder.is_dir():
             raise CheckpointError(
                 f"rank 0 writes to {folder}, which this rank does not see",
                 "put the run directory on a file system that all ranks share",
             )
-        summaries = [Digests(**each["digests"]) for each in of_ranks]
-        if difference := first_difference(self.required, state, summaries):
-            raise RanksDivergedError(difference, "it must be the same on all ranks: do not change it on one rank only")
-        common = EqualParts.of(state, summaries)
-        written = write_files(folder, self.ranks.rank, state, common, self._earlier)
-        report: dict[str, Any] = {"files": written, "own": {name: getattr(facts, name) for name in OWN_FACTS}}
+        previous = self.folder / self.previous if self.previous else None
+        files = write_files(folder, self.ranks.rank, state, common, previous)
+        digest, own = state.digest(files if is_alone else {}), {name: getattr(facts, name) for name in OWN_FACTS}
+        report = {"files": files, "digest": digest, "own": own}
         if state.pieces:
             report["not_finite"] = state.weight_that_is_not_finite
         self._publish(_FILES, report)
-        return common, summaries, report
+        return common, report
 
     # ---- messages between ranks
 
-    def _of(self, topic: str, rank: int) -> str:
-        return f"{self.key}/{topic}/{rank}"
-
     def _publish(self, topic: str, value: Any) -> None:
-        self._published.add(topic)
-        self.ranks.publish(self._of(topic, self.ranks.rank), msgpack.packb(value))
+        self.ranks.publish(f"{self.key}/{topic}/{self.ranks.rank}", msgpack.packb(value))
 
-    def _give_up(self, reason: str) -> None:
-        """Publish a failure wherever the others may wait for this rank."""
-        for topic in {_DIGESTS, _FILES} - self._published:
+    def _fail(self, reason: str, topics: Sequence[str] = (_DIGESTS, _FILES)) -> None:
+        """Replace what this rank has published, or the others wait for, by a failure."""
+        for topic in topics:
             with suppress(LostRankError):
                 self._publish(topic, {"failed": reason})
 
-    def _forget(self) -> None:
-        """Free the messages of this rank in the store: nobody reads them any more."""
-        for topic in self._published - {_OUTCOME}:
-            with suppress(LostRankError):
-                self._publish(topic, {"failed": "the checkpoint is over"})
-
     def _read(self, topic: str, rank: int) -> Any:
         end, has_ended = time.monotonic() + self.ranks.timeout_seconds, False
-        while (data := self.ranks.read(self._of(topic, rank), _SLICE_SECONDS)) is None:
+        while (data := self.ranks.read(f"{self.key}/{topic}/{rank}", _SLICE_SECONDS)) is None:
             if self.staged.given_up.is_set():
                 raise CheckpointError("the checkpoint was given up")
             if has_ended:

@@ -64,7 +64,7 @@ def capture(run: Session) -> tuple[RunState, Manifest]:
     step, epoch = compiled.run_clock.step_and_epoch()
     graph, graph_hash = compiled.saved_graph
     facts = Manifest(
-        **(run.environment.as_plain() if run.environment is not None else {}),
+        **(vars(run.environment) if run.environment is not None else {}),
         graph=graph,
         graph_hash=graph_hash,
         position=compiled.path(loop.position),

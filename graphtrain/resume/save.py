@@ -226,10 +226,14 @@ class CheckpointWriter(Saves):
         written = save.writing.result()
         self._was_written = True
         _report(written.manifest.unknown, self._notices)
-        if not written.manifest.not_finite:
+        files, weight = self._run_files, written.manifest.not_finite
+        assert files is not None, "it was saved there"
+        if not weight:
             self.saved |= dict.fromkeys(sorted(save.askers), written.name)
-        assert self._run_files is not None, "it was saved there"
-        self._run_files.saved(written)
+        elif files.latest is None or not files.latest.manifest.not_finite:
+            kept = "checkpoints with finite weights are kept, whatever `keep` is, and a resume uses the newest of them"
+            self._notices(f"{written.name}: `{weight}` is not finite; {kept}")
+        files.latest = written
         self._newest, self._newest_moment = written, save.moment
 
     def fails(self) -> None:
@@ -267,24 +271,22 @@ class CheckpointWriter(Saves):
         previous = newest.name if newest is not None else ""
         part = self._ranks.save(staged, state.must_be_equal, files.checkpoints, previous)
 
+        def lead(known: Manifest) -> SavedCheckpoint:
+            if problem is not None:
+                raise problem
+            if weight := staged.weight_that_is_not_finite:
+                known = replace(known, not_finite=weight, saved_by=before if known.saved_by else {})
+            new, former = files.new(known, retentions, values, replaced)
+            with new_folder(new.path, staged.given_up) as folder:
+                manifest = part.files(folder, new.manifest)
+                write_manifest(folder, manifest)
+            return files.keep(SavedCheckpoint(new.path, manifest), former, retentions)
+
         def write() -> SavedCheckpoint:
             """Write the checkpoint, in a thread of its own, while training continues."""
             content = data_contents(snapshot, changed, pauses=True) if snapshot is not None else {}
             known = replace(facts, data_content=content)
-            if not part.leads:
-                return part.follow(known)
-            with part.leading():
-                if problem is not None:
-                    raise problem
-                if weight := staged.weight_that_is_not_finite:
-                    known = replace(known, not_finite=weight, saved_by=before if known.saved_by else {})
-                new, former = files.new(known, retentions, values, replaced)
-                with new_folder(new.path, staged.given_up) as folder:
-                    manifest = part.files(folder, new.manifest)
-                    write_manifest(folder, manifest)
-                written = files.keep(SavedCheckpoint(new.path, manifest), former, retentions)
-                part.succeeded(written)
-            return written
+            return part.write(known, lambda: lead(known))
 
         writing = _in_background(write)
         if self._ranks.are_one:  # several ranks learn that it is over when they synchronise

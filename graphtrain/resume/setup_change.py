@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from graphtrain.state.content import content_hash
+from graphtrain.state.codec import shown_path
+from graphtrain.state.content import ContentHash
 from graphtrain.state.kinds import KINDS, is_value
 from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY, contents_of, is_within, place_of
 from graphtrain.state.snapshot import StateSnapshot
@@ -22,39 +23,51 @@ def setup_hashes(snapshot: StateSnapshot, *, now: bool = False) -> dict[str, str
     Arguments:
         now: True for what the same objects hold now.
     """
+
+    by_id = snapshot.reachable.by_id
+
+    def place(value: Any) -> str | None:
+        """What stands for an object that is listed, without the name of the script; nothing for an address."""
+        listed = by_id.get(id(value))
+        if listed is None:
+            return "" if is_value(value) and " at 0x" in repr(value) else None
+        return listed.path.rpartition(":")[2]
+
+    def hashed(*parts: Any) -> str:
+        content = ContentHash(place)
+        content.add(parts)
+        return content.hexdigest()[:8]
+
     hashes: dict[str, str] = {}
     for entry in snapshot.entries():
         if entry.is_covered and entry.category != "module":
             continue
         kind = KINDS.get(entry.category)
-        keys, parts = contents_of(entry) if now and kind is not None else (entry.keys, entry.parts)
-        content = [entry.value if entry.category in ("function", "class") else entry.code, entry.length]
-        if entry.category == "partial":
-            content.append(_comparable(entry.value.func, snapshot))
-        elif entry.category == "function" and entry.value.__name__ == "<lambda>":  # all lambdas have one name
-            content.append(entry.value.__code__.co_code)
+        contents = contents_of(entry) if now and kind is not None else (entry.keys, entry.parts)
+        own: list[Any] = []
         if kind is not None and kind.is_named:
-            for name, part in zip(keys, parts, strict=True):
-                place = place_of(entry, name)
-                is_saved = name in entry.ignored | entry.covered or name.startswith(OF_THE_COMPILER)
-                if not (is_saved or snapshot.is_left_out(place)):
-                    hashes[place] = content_hash(_comparable(part, snapshot))[:8]
+            for name, part in zip(*contents, strict=True):
+                path, is_saved = place_of(entry, name), name in entry.ignored | entry.covered
+                if not (is_saved or name.startswith(OF_THE_COMPILER) or snapshot.is_left_out(path)):
+                    hashes[path] = hashed(part)
         elif not entry.is_data:
-            held = [[_comparable(part, snapshot) for part in each] for each in (keys, parts)]
-            content += [entry.stamp, *(map(set, held) if entry.category == "set" else held)]
-        hashes[entry.path] = content_hash(content)[:8]
+            keys = [by_id[key].path if type(key) is int and key in by_id else key for key in contents[0]]
+            own = [entry.stamp, keys, set(contents[1]) if entry.category == "set" else contents[1]]
+        what = entry.code
+        if entry.category in ("function", "class"):
+            what = entry.value.__qualname__
+            what = entry.value.__code__.co_code if what.endswith("<lambda>") else what  # they have no names
+        hashes[entry.path] = hashed(what, len(entry.parts), *own)
     return hashes
 
 
 def setup_changes(
-    saved: Mapping[str, str], hashes: Mapping[str, str], snapshot: StateSnapshot, reported: Collection[str] = ()
+    saved: Mapping[str, str], hashes: Mapping[str, str], snapshot: StateSnapshot, reported: Collection[str]
 ) -> list[str]:
-    """The paths that differ from what `setup` made for the saved run, and were not restored.
+    """The paths that differ from what `setup` made for the saved run, and that a resume has not restored.
 
     Arguments:
-        saved: path -> hash; empty if unknown.
-        hashes: of this process, before anything was restored.
-        snapshot: of this process, after the restore.
+        saved: path -> hash; empty if unknown. `hashes`: of this process, before anything was restored.
         reported: names of data that is reported already.
     """
     paths = [path for path, value in hashes.items() if saved.get(path, value) != value]
@@ -68,13 +81,5 @@ def unexplained(paths: Collection[str]) -> list[str]:
     >>> unexplained(["model.noise"])
     ['model.noise differs from what `setup` made: seed it, or give what holds it a `state_dict`']
     """
-    lines = [f"{path} differs from what `setup` made: seed it, or {REMEDY}" for path in paths]
+    lines = [f"{shown_path(path)} differs from what `setup` made: seed it, or {REMEDY}" for path in paths]
     return [*lines[:_MOST], f"and {len(lines) - _MOST} more"] if len(lines) > _MOST else lines
-
-
-def _comparable(value: Any, snapshot: StateSnapshot) -> Any:
-    """What stands for a value, the same in every process with the same set-up: without addresses."""
-    listed = snapshot.reachable.by_id.get(value if type(value) is int else id(value))
-    if listed is not None:  # or the identity of something, as a `GradScaler` has it as a key
-        return listed.path.rpartition(":")[2]  # without the name of the script
-    return "" if is_value(value) and " at 0x" in repr(value) else content_hash(value)

@@ -14,7 +14,7 @@ from graphtrain.ranks.sharded import is_sharded, mesh_shape, whole_of_part
 from graphtrain.state.kinds import replaced
 from graphtrain.state.weights import weights_of
 from graphtrain.storage.checkpoint import Checkpoint
-from graphtrain.storage.pieces import Piece, PieceFiles, Sharding, part_of
+from graphtrain.storage.pieces import Piece, PieceFiles, part_of
 from graphtrain.storage.weight_files import StoredTensor
 
 
@@ -42,9 +42,10 @@ def assembled(checkpoint: Checkpoint, modules: Iterable[torch.nn.Module], rank: 
     def assemble(part: Any, _keys: Any) -> Any:
         if not isinstance(part, Piece):
             return part
-        saved.add(part.sharding.mesh)
-        tensor = part.laid_out(files.part(part, rank, mesh[-1]))
-        tensor = _whole(tensor, like, part.sharding) if like is not None else tensor.to(part.like.device)
+        saved.add(part.mesh)
+        tensor = files.part(part, rank, mesh[-1]).to(part.like.device)
+        if like is not None:
+            tensor = whole_of_part(tensor, like, part.shape, part.dimension)
         return tensor.requires_grad_(part.requires_grad)
 
     sections = {
@@ -63,12 +64,7 @@ def read_as_sharded(stored: Mapping[str, StoredTensor], module: torch.nn.Module,
     for name, tensor in stored.items():
         target, saved[name] = targets.get(name), tensor.read()
         if target is not None and is_sharded(target):
-            _, sharding = part_of(target)
-            part = sharding.part(saved[name], rank).to(target.dtype)
-            saved[name] = _whole(part.clone(), target, sharding)
+            _, piece = part_of(target)
+            part = piece.part(saved[name], rank).to(target.dtype).clone()
+            saved[name] = whole_of_part(part, target, piece.shape, piece.dimension)
     return saved
-
-
-def _whole(values: torch.Tensor, like: torch.Tensor, sharding: Sharding) -> torch.Tensor:
-    """A sharded tensor of which this rank has these values, on the mesh of another one."""
-    return whole_of_part(values, like, sharding.shape, sharding.stride, sharding.dimension)

@@ -17,10 +17,10 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from graphtrain.state.code_names import names_in
 from graphtrain.state.codec import StateWriter, UnknownStateError, shown_path
-from graphtrain.state.content import are_equal, is_equal
+from graphtrain.state.content import are_equal, is_equal, is_identical
 from graphtrain.state.generators import any_generator
 from graphtrain.state.graphs import KEEPS_GRAPH
-from graphtrain.state.kinds import KINDS, MOST_COMPARED, category_of, is_left_alone, is_reopened, is_users, is_value
+from graphtrain.state.kinds import KINDS, LEFT_ALONE, MOST_COMPARED, category_of, is_reopened, is_users, is_value
 from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY, Entry, contents_of, place_of, stamp_of
 from graphtrain.state.snapshot import States, StateSnapshot
 from graphtrain.storage.encoding import is_saveable
@@ -65,10 +65,8 @@ def changes(snapshot: StateSnapshot, data: str | None = None, states: Mapping[st
     finder = _Finder(snapshot, known)
     section: dict[str, Any] = {}
     for entry in snapshot.entries(data):
-        if id(entry.value) not in snapshot.elsewhere:
-            with finder.writer.attempt(finder.unknown):
-                if (change := finder.change(entry)) is not None:
-                    section[entry.path] = change
+        if (change := finder.change(entry)) is not None:
+            section[entry.path] = change
     unknown = [*finder.unknown, *finder.writer.lost_memory()]
     unknown += [f"{shown_path(path)} {KEEPS_GRAPH}" for path in finder.writer.graphs]
     if data is None and snapshot.imported is not None:
@@ -88,7 +86,20 @@ class _Finder:
         self.unknown: list[str] = []
 
     def change(self, entry: Entry) -> dict[str, Any] | None:
-        """The change of an object; None if there is none."""
+        """The change of an object; None if there is none, or if it cannot be saved, which is noted."""
+        value, category = entry.value, entry.category
+        if category == "tensor" and entry.is_covered and not value.__dict__:
+            return None  # as most are
+        if category in KINDS and category != "function" and type(value) is entry.code:
+            keys, parts = contents_of(entry)
+            is_same = is_identical(parts, entry.parts) and is_identical(keys, entry.keys)
+            if is_same and (category != "module" or stamp_of(entry) == entry.stamp):
+                return None
+        with self.writer.attempt(self.unknown):
+            return self._changed(entry)
+        return None
+
+    def _changed(self, entry: Entry) -> dict[str, Any] | None:
         value, path, category = entry.value, entry.path, entry.category
         if category == "array" and not value.flags.writeable:
             return None
@@ -113,8 +124,7 @@ class _Finder:
         if kind is None or category == "tuple" or (entry.is_covered and category != "module"):
             return None
         keys, parts = contents_of(entry)
-        is_same = entry.is_entered or len(value) == entry.length
-        if is_same and are_equal(keys, entry.keys) and are_equal(parts, entry.parts):
+        if are_equal(keys, entry.keys) and are_equal(parts, entry.parts):
             return None
         return self._changed_names(entry, dict(zip(keys, parts, strict=True))) if kind.is_named else self._items(entry)
 
@@ -125,7 +135,7 @@ class _Finder:
         for name in sorted(set(now) - ignored):
             path, part = place_of(entry, name), now[name]
             is_same = name in before and is_equal(before[name], part)
-            if is_same or self._snapshot.is_excluded(path) or is_left_alone(part):
+            if is_same or self._snapshot.is_excluded(path) or isinstance(part, LEFT_ALONE):
                 continue
             if entry.is_data and is_value(before.get(name)) and is_reopened(part):
                 continue

@@ -14,7 +14,7 @@ import enum
 import functools
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, final
 
@@ -24,7 +24,7 @@ from graphtrain.errors import CheckpointError
 from graphtrain.state.graphs import keeps_graph
 from graphtrain.state.kinds import KINDS, Category, category_of, is_constant, is_users
 from graphtrain.state.memory import MemoryIndex, view_of, viewed
-from graphtrain.state.places import CONTAINERS, places, places_in_attributes, places_in_states
+from graphtrain.state.places import CONTAINERS, places, places_in_attributes
 from graphtrain.state.reachable import REMEDY, Entry, Reachable
 from graphtrain.storage.encoding import Decoder, Encoded, Encoder, UnsaveableError, is_saveable, tagged
 from graphtrain.storage.value_types import DTYPES, type_of
@@ -78,11 +78,13 @@ class StateWriter(Encoder):
             UnsaveableError: it, or something in it, cannot be encoded.
         """
         part, size, lost = part or path, self._bytes, len(self._lost)
-        self.begin(part)
+        self._part, self._start = part, len(self._kept)
         try:
             return Encoded(part, self.encode(value, path, part))
         except UnsaveableError:
-            self.forget()
+            for each in self._kept[self._start :]:
+                del self._numbers[id(each)]
+            del self._kept[self._start :]
             self._bytes = size
             del self._lost[lost:]
             raise
@@ -143,9 +145,7 @@ class StateWriter(Encoder):
     def _reference(self, value: Any, category: Category, path: str) -> Any:
         """The reference to what a resumed process has; None for a new object."""
         kind = type(value)
-        if isinstance(value, enum.Enum):
-            if value.name not in kind.__members__:
-                raise UnknownStateError(path, f"is a combination of flags, {value!r}, which is not saved: {REMEDY}")
+        if isinstance(value, enum.Enum) and value.name in kind.__members__:
             return tagged("member", *name_of(kind, path), value.name)
         if kind is int and value in self._reachable.by_id:  # an `id`, by which a `GradScaler` has optimizers
             return tagged("id", self._reachable.by_id[value].path)
@@ -180,9 +180,6 @@ class StateWriter(Encoder):
                     for key, part in zip(*KINDS["object"].contents(value), strict=True)
                 }
                 return tagged("object", attributes, *(name_of(kind, path) if is_users(kind.__module__) else ()))
-            case "iterator":
-                what = f"is an iterator ({kind.__name__}), whose position is not saved: {REMEDY}"
-                raise UnknownStateError(path, what)
         layout = f" ({value.layout})" if category == "tensor" else ""
         raise UnknownStateError(path, f"is a new {kind.__qualname__}{layout}, which cannot be saved: {REMEDY}")
 
@@ -217,20 +214,17 @@ class StateWriter(Encoder):
     @functools.cached_property
     def _memory(self) -> MemoryIndex:
         """The tensors and arrays that are listed, or that modules and optimizers have, and new ones."""
-        entries = (each for each in self._reachable.by_path.values() if each.category in _IN_MEMORY)
-        listed = {each.path: each.value for each in entries if not self._leaves_out(each)}
-        return MemoryIndex({**self._unlisted(places(self._stateful)), **listed})
+        listed = (each for each in self._reachable.by_path.values() if not self._leaves_out(each))
+        pairs = (*places(self._stateful), *((each.path, each.value) for each in listed if each.category in _IN_MEMORY))
+        return MemoryIndex({id(value): (path, value) for path, value in pairs}.values())
 
     @functools.cached_property
     def _memory_in_transit(self) -> MemoryIndex:
-        pairs = (*places_in_attributes(self._stateful), *self._others.items())
-        for path, value in self._unlisted(pairs).items():
-            self._memory.add(path, value)
+        """Also those that other objects have, or that a `state_dict` alone leads to."""
+        for path, value in (*places_in_attributes(self._stateful), *self._others.items()):
+            if self._reachable.find(value) is None:
+                self._memory.add(path, value)
         return self._memory
-
-    def _unlisted(self, pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-        is_listed = self._reachable.by_id.__contains__
-        return {path: each for path, each in pairs if category_of(type(each)) in _IN_MEMORY and not is_listed(id(each))}
 
     def lost_memory(self) -> list[str]:
         """A line for each new tensor and array whose sharing of memory a resume cannot restore."""
@@ -240,12 +234,13 @@ class StateWriter(Encoder):
 
     def _states_in_memory(self) -> Iterator[tuple[str, str]]:
         """What optimizers have made in the memory of something else, and that."""
-        for place, part in places_in_states(self._stateful):
-            is_listed = self._reachable.find(part) is not None
+        optimizers = {path: each for path, each in self._stateful.items() if isinstance(each, torch.optim.Optimizer)}
+        for place, part in places(optimizers):
             is_made = isinstance(part, torch.Tensor) and id(part) not in self._reachable.made_states
-            if is_made and (is_listed or part._base is not None):
-                near = (other for other, each in self._memory.sharing(part) if is_listed or each is not part)
-                yield from ((place, other) for other in [*near][:1])
+            is_listed = self._reachable.find(part) is not None
+            if ".state[" in place and is_made and (is_listed or part._base is not None):
+                near = [other for other, each in self._memory.sharing(part) if is_listed or each is not part]
+                yield from ((place, other) for other in near[:1])
 
     def _leaves_out(self, entry: Entry) -> bool:
         return self._is_left_out is not None and self._is_left_out(entry.path)

@@ -210,7 +210,7 @@ def is_identical(now: Sequence[Any], before: Sequence[Any]) -> bool:
 
 def are_equal(now: Sequence[Any], before: Sequence[Any]) -> bool:
     """True if each pair `is_equal`."""
-    return is_identical(now, before) or (len(now) == len(before) and all(map(is_equal, now, before)))
+    return len(now) == len(before) and all(map(is_equal, now, before))
 
 
 def hold_the_same(one: Any, other: Any) -> bool:

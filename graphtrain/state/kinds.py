@@ -36,13 +36,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 Category = str
 """One of those below, as of `_BY_BASE`; or `hidden` and `opaque` for objects in which nothing can be looked at."""
 
-_VALUES = (
-    type(None), bool, int, float, complex, str, bytes, enum.Enum, numpy.generic, torch.dtype, torch.device, torch.Size,
-    pathlib.PurePath, *STANDARD,
-)  # fmt: skip
+CONSTANTS = frozenset({type(None), bool, int, float, str, bytes})
+_VALUES = (*CONSTANTS, *STANDARD, enum.Enum, numpy.generic, torch.Size, pathlib.PurePath)
 
 # Not state of the training: code that makes one when needed makes it again after a resume.
-_LEFT_ALONE = (
+LEFT_ALONE = (
     types.ModuleType, logging.Logger, threading.Thread, threading.Event, threading.Condition,
     threading.Semaphore, threading.Barrier, type(threading.Lock()), type(threading.RLock()),
     torch.utils.hooks.RemovableHandle,
@@ -71,7 +69,7 @@ STANDS_FOR: dict[type, str] = {
 
 _BY_BASE: tuple[tuple[Any, Category], ...] = (
     (_VALUES, "value"),
-    ((*_LEFT_ALONE, *_OF_PYTHON, random.SystemRandom), "skipped"),
+    ((*LEFT_ALONE, *_OF_PYTHON, random.SystemRandom), "skipped"),
     (torch.Tensor, "tensor"),
     (torch.nn.Module, "module"),
     (torch.optim.Optimizer, "optimizer"),
@@ -179,11 +177,6 @@ def slots_of(kind: type) -> tuple[str, ...]:
     return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
 
 
-def is_left_alone(value: Any) -> bool:
-    """True for locks, threads, loggers and modules."""
-    return isinstance(value, _LEFT_ALONE)
-
-
 def is_users(module_name: str | None) -> bool:
     """True for a module of the user, such as a script or a notebook; not of an installed package, nor Python's.
 
@@ -223,7 +216,6 @@ Contents = tuple[tuple[Any, ...], tuple[Any, ...]]
 """The keys, none for a sequence, and the parts."""
 
 MOST_COMPARED = 100_000
-CONSTANTS = frozenset({type(None), bool, int, float, str, bytes})
 CONTAINERS = (
     collections.OrderedDict, collections.deque, dict, list, tuple, set, frozenset, weakref.WeakKeyDictionary,
     weakref.WeakValueDictionary, weakref.WeakSet,
@@ -322,21 +314,19 @@ def _of_namespace(value: Namespace) -> Contents:
     return names, tuple(value.values[name] for name in names)
 
 
+_NAMED: Mapping[Category, Callable[[Any], Contents]] = {
+    "module": _attributes,
+    "optimizer": _attributes,
+    "object": _attributes,
+    "cell": _of_cell,
+    "function": _settings_of("__defaults__", "__kwdefaults__"),
+    "method": _settings_of("__self__", "__func__"),
+    "partial": _settings_of("func", "args", "keywords", "__dict__"),
+    "class": _of_class,
+    "globals": _of_namespace,
+}
 KINDS: Mapping[Category, ObjectKind] = {
-    **{
-        category: ObjectKind(contents, _put_named, is_named=True)
-        for category, contents in {
-            "module": _attributes,
-            "optimizer": _attributes,
-            "object": _attributes,
-            "cell": _of_cell,
-            "function": _settings_of("__defaults__", "__kwdefaults__"),
-            "method": _settings_of("__self__", "__func__"),
-            "partial": _settings_of("func", "args", "keywords", "__dict__"),
-            "class": _of_class,
-            "globals": _of_namespace,
-        }.items()
-    },
+    **{category: ObjectKind(contents, _put_named, is_named=True) for category, contents in _NAMED.items()},
     **dict.fromkeys(("list", "deque", "tuple", "set"), ObjectKind(_items, _put_all)),
     "mapping": ObjectKind(_pairs, _put_all),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, final
 
 import numpy
@@ -19,10 +19,11 @@ Named = list[tuple[str, Any]]
 class MemoryIndex:
     """Named tensors and arrays by the memory that they are in: regions that do not overlap, by their addresses."""
 
-    def __init__(self, named: Mapping[str, Any]) -> None:
+    def __init__(self, named: Iterable[tuple[str, Any]]) -> None:
         self._regions: list[tuple[int, int, Named]] = []  # where each begins and ends, and what is in it
-        for span, name in sorted((span_of(value), name) for name, value in named.items()):
-            self._insert(*span, (name, named[name]))
+        spans = [(span_of(value), name, value) for name, value in named]
+        for span, name, value in sorted(spans, key=operator.itemgetter(0, 1)):
+            self._insert(*span, (name, value))
 
     def add(self, name: str, value: Any) -> None:
         """Add a tensor or an array."""
@@ -60,7 +61,7 @@ def span_of(value: Any) -> tuple[int, int]:
             start = int(value.data_ptr())
             return start, start + value.nbytes if start else 0
         start, size, strides = _layout_of(value)
-    except (RuntimeError, TypeError, ValueError):  # of sparse and lazy ones
+    except (AttributeError, RuntimeError, TypeError, ValueError):  # of sparse and lazy ones, and of anything else
         return 0, 0
     is_shared = isinstance(value, numpy.ndarray) and (value.dtype.hasobject or not _owner_of(value).flags.writeable)
     if not start or 0 in value.shape or is_shared:  # without address on the device `meta`

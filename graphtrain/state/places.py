@@ -24,18 +24,11 @@ def places(stateful: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
                     yield f"{path}.{name}.grad", parameter.grad
             yield from ((f"{path}.{name}", tensor) for name, tensor in plainly_named(value.named_buffers()))
         elif isinstance(value, torch.optim.Optimizer):
-            yield from places_in_states({path: value})
+            for number, state in enumerate(value.state.values()):
+                yield from _by_name(f"{path}.state[{number}]", state)
             for number, group in enumerate(value.param_groups):
                 tensors = {name: part for name, part in group.items() if isinstance(part, torch.Tensor)}
                 yield from _by_name(f"{path}.param_groups[{number}]", tensors)
-
-
-def places_in_states(stateful: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """What the states of optimizers hold, with the place of each."""
-    for path, value in stateful.items():
-        if isinstance(value, torch.optim.Optimizer):
-            for number, state in enumerate(value.state.values()):
-                yield from _by_name(f"{path}.state[{number}]", state)
 
 
 def places_in_attributes(stateful: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -35,7 +35,6 @@ from graphtrain.state.kinds import (
     is_users,
     is_value,
 )
-from graphtrain.state.optimizers import note_rates
 from graphtrain.state.weights import uncompiled
 from graphtrain.storage.encoding import LEAST_ADDRESS, is_saveable
 
@@ -56,7 +55,6 @@ _OPTIMIZER = frozenset(vars(torch.optim.SGD([torch.zeros(1)]))) | {
 _LOADER = frozenset({"_iterator", "_IterableDataset_len_called", "_DataLoader__multiprocessing_context"})
 _HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _HOOKS_OF_OPTIMIZERS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-_MODULES_WITH_HOOKS = (torch.nn.Module.__module__, torch.optim.Optimizer.__module__)  # for all objects of the class
 _PLAIN_CONTAINERS = (*CONTAINERS, collections.defaultdict, collections.Counter)
 
 # Attributes that the compiler gives to tensors and functions.
@@ -88,16 +86,15 @@ class Entry:
     ignored: frozenset[str] = frozenset()  # attributes that are not state
     covered: frozenset[str] = frozenset()  # attributes with the name of an entry in its `state_dict`
     is_entered: bool = True  # False for a container too large to be examined
-    length: int = 0  # of a container
     stamp: Any = None  # what tells whether it has changed beside its contents, if something does
-    keys: tuple[Any, ...] = ()  # its contents; of a very large container nothing
+    keys: tuple[Any, ...] = ()  # its contents
     parts: tuple[Any, ...] = ()
 
 
 def contents_of(entry: Entry) -> Contents:
-    """The present contents of an object of a kind with contents; of a very large container nothing."""
+    """The present contents of an object of a kind with contents; of a very large container its length."""
     if entry.category in IN_CONTAINERS and len(entry.value) > MOST_COMPARED:
-        return (), ()
+        return (), (len(entry.value),)
     return KINDS[entry.category].contents(entry.value)
 
 
@@ -260,13 +257,14 @@ class Reachable:
         if entry.is_data or entry.is_covered:
             return
         # Constants cannot change in place, and objects listed elsewhere are compared there.
-        is_compared = entry.length <= MOST_COMPARED and (
+        size = len(entry.value) if entry.category in IN_CONTAINERS else 0
+        is_compared = size <= MOST_COMPARED and (
             (entry.is_entered and entry.category != "set")
             or all(is_constant(each) or id(each) in self.by_id for each in (*entry.keys, *entry.parts))
         )
         if is_compared and entry.category != "hidden":
             return
-        what = "is a set of objects" if entry.is_entered else f"has {entry.length:,} items"
+        what = "is a set of objects" if entry.is_entered else f"has {size:,} items"
         if entry.category == "hidden":
             what = f"is a {entry.code.__module__}.{entry.code.__qualname__}"
         # Not within an object of a class with a `state_dict` of its own.
@@ -278,8 +276,7 @@ class Reachable:
     def _children(self, entry: Entry) -> Iterator[Child]:
         value, path, category = entry.value, entry.path, entry.category
         if category in IN_CONTAINERS:
-            entry.length = len(value)
-            entry.is_entered = entry.length <= (MOST_ITEMS_OF_DATA if entry.is_data else MOST_ITEMS)
+            entry.is_entered = len(value) <= (MOST_ITEMS_OF_DATA if entry.is_data else MOST_ITEMS)
         if category in KINDS:
             entry.keys, entry.parts = contents_of(entry)
         entry.stamp = stamp_of(entry)
@@ -406,11 +403,11 @@ def _in_hooks(value: Any, path: str, names: Collection[str]) -> Iterator[Child]:
 
 def _hooks_of_all() -> Iterator[tuple[str, Any]]:
     """The user's hooks that torch calls for all modules, or for all optimizers."""
-    for module in map(sys.modules.__getitem__, _MODULES_WITH_HOOKS):
-        for name, held in vars(module).items():
-            if name.startswith("_global_") and isinstance(held, dict):
-                hooks = [hook for hook in held.values() if callable(hook) and hook is not note_rates]
-                yield from ((f"{module.__name__}.{name}[{number}]", hook) for number, hook in enumerate(hooks))
+    for module in (sys.modules[torch.nn.Module.__module__], sys.modules[torch.optim.Optimizer.__module__]):
+        for name, hooks in vars(module).items():
+            if name.startswith("_global_") and isinstance(hooks, dict):
+                named = ((f"{module.__name__}.{name}[{number}]", hook) for number, hook in enumerate(hooks.values()))
+                yield from ((path, hook) for path, hook in named if _is_of_users(hook))
 
 
 def _in_class(kind: type) -> Iterator[Child]:

@@ -13,7 +13,7 @@ from graphtrain.errors import CheckpointError
 from graphtrain.state.codec import MALFORMED, StateReader, StateWriter, shown_path
 from graphtrain.state.content import is_identical
 from graphtrain.state.generators import any_generator
-from graphtrain.state.kinds import KINDS, is_left_alone
+from graphtrain.state.kinds import KINDS, LEFT_ALONE
 from graphtrain.state.optimizers import put_gradient
 from graphtrain.state.reachable import Entry, place_of, stamp_of
 from graphtrain.state.snapshot import States, StateSnapshot
@@ -80,7 +80,7 @@ def _put_contents(snapshot: StateSnapshot, entry: Entry, states: States) -> None
     if entry.is_data:
         ignored |= {name for name, part in now.items() if not _is_encodable(snapshot, part)}
     changed = {name: part for name, part in before.items() if name not in ignored and now.get(name, kind) is not part}
-    removed = [name for name in sorted(now.keys() - before.keys() - ignored) if not is_left_alone(now[name])]
+    removed = [name for name in sorted(now.keys() - before.keys() - ignored) if not isinstance(now[name], LEFT_ALONE)]
     kind.put(entry.value, changed, removed)
 
 
@@ -125,22 +125,16 @@ def _put_tensor(tensor: torch.Tensor, saved: torch.Tensor, change: Mapping[str, 
             tensor.data = saved
         elif tensor.layout is torch.strided:
             target = without_repeats(tensor.detach())
-            _fill(target, saved[tuple(map(slice, target.shape))])
+            values = saved[tuple(map(slice, target.shape))]
+            try:
+                target.copy_(values)
+            except RuntimeError:  # several elements are one, as in windows that overlap: NumPy takes that
+                numpy.copyto(target.numpy(), values.numpy())
         else:
             tensor.copy_(saved)
     if "requires_grad" in change and tensor.is_leaf:
         tensor.requires_grad_(change["requires_grad"])
         put_gradient(tensor, change.get("grad"))
-
-
-def _fill(target: torch.Tensor, values: torch.Tensor) -> None:
-    try:
-        target.copy_(values)
-    except RuntimeError:  # several elements are one: row by row
-        if not target.dim():
-            raise
-        for row, saved in zip(target, values, strict=True):
-            _fill(row, saved)
 
 
 @contextmanager

@@ -114,7 +114,7 @@ def _matches(saved: Any, expected: torch.Tensor) -> bool:
 def _lost(state: Mapping[str, Any], saved: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The saved tensors that loading would overwrite by others, because they share memory in the module."""
     tensors = {key: local_part(each) for key, each in state.items() if isinstance(each, torch.Tensor)}
-    for shared in map(dict, MemoryIndex({key: each for key, each in tensors.items() if key in saved}).overlapping()):
+    for shared in map(dict, MemoryIndex(each for each in tensors.items() if each[0] in saved).overlapping()):
         keys = [key for key in tensors if key in shared and _matches(saved[key], state[key])]  # in the order of loading
         values = {key: local_part(saved[key]) for key in keys if not saved[key].is_meta}
         copies = copy.deepcopy({key: tensors[key] for key in values})  # which share memory as well

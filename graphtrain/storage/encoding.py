@@ -17,11 +17,11 @@ import torch
 
 from graphtrain.errors import CheckpointError, GraphtrainError
 from graphtrain.printable import one_line, shorten
-from graphtrain.storage.strides import flat_bytes, is_usual, placement_of, without_repeats
+from graphtrain.storage.strides import flat_bytes, placement_of, without_repeats
 from graphtrain.storage.value_types import BY_NAME, FACTORIES, TYPES, ValueType, type_of
 
 if TYPE_CHECKING:
-    from graphtrain.storage.pieces import Sharding
+    from graphtrain.storage.pieces import Piece
 
 MOST_DEPTH = 100
 # A larger number may be an `id` or another address, which differs between processes.
@@ -29,7 +29,7 @@ LEAST_ADDRESS = 2**32
 # A key of safetensors files that is not a tensor.
 RESERVED = "__metadata__"
 
-_TENSOR, _LARGE_NUMBER = 1, 2  # extension types of msgpack, part of the format
+_TENSOR = 1  # the extension type of msgpack, part of the format
 _PLAIN = frozenset({type(None), bool, float, str, bytes})
 _MOST_CHARACTERS = 200
 
@@ -48,12 +48,12 @@ class SavedTensor:
 
     Attributes:
         name: in the file; before it is written, a proposal.
-        sharding: of a part of a tensor that is sharded over ranks.
+        piece: of what tensor it is the part of this rank, if one is sharded over ranks.
     """
 
     tensor: torch.Tensor
     name: str
-    sharding: Sharding | None = None
+    piece: Piece | None = None
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Tensors:
 
     file: str
     named: dict[str, torch.Tensor] = field(default_factory=dict)
-    pieces: dict[str, Sharding] = field(default_factory=dict)
+    pieces: dict[str, Piece] = field(default_factory=dict)
 
     def pack(self, data: Any) -> bytes:
         """Encoded data as bytes; its tensors are added to the file, and referred to by name."""
@@ -86,17 +86,14 @@ class Tensors:
         return packed
 
     def _extension(self, value: Any) -> msgpack.ExtType:
-        if type(value) is int:
-            size = value.bit_length() // 8 + 1
-            return msgpack.ExtType(_LARGE_NUMBER, value.to_bytes(size, "big", signed=True))
         readable = value.name.encode("utf-8", "backslashreplace").decode() or "value"
         name, number = readable, 1
         while name in self.named or name == RESERVED:
             number += 1
             name = f"{readable}#{number}"
         self.named[name] = value.tensor
-        if value.sharding is not None:
-            self.pieces[name] = value.sharding
+        if value.piece is not None:
+            self.pieces[name] = value.piece
         return msgpack.ExtType(_TENSOR, name.encode())
 
 
@@ -128,8 +125,6 @@ def unpack(data: bytes, tensors: Mapping[str, torch.Tensor] | None = None, file:
     """
 
     def extension(code: int, content: bytes) -> Any:
-        if code == _LARGE_NUMBER:
-            return int.from_bytes(content, "big", signed=True)
         if code != _TENSOR:
             raise ValueError(f"unknown code {code}")
         name = content.decode()
@@ -141,8 +136,8 @@ def unpack(data: bytes, tensors: Mapping[str, torch.Tensor] | None = None, file:
     except (MemoryError, GraphtrainError):
         raise
     except Exception as error:  # whatever a library raises for damaged data
-        reason = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
-        raise ValueError(f"not a valid encoding: {shorten(one_line(reason), _MOST_CHARACTERS)}") from error
+        reason = shorten(one_line(f"{type(error).__name__}: {error}"), _MOST_CHARACTERS)
+        raise ValueError(f"not a valid encoding: {reason}") from error
 
 
 def tagged(name: str, *parts: Any) -> dict[str, Any]:
@@ -161,19 +156,9 @@ class Encoder:
     keeps_order, refuses_graphs = False, True
 
     def __init__(self) -> None:
-        self._part, self._start = "", 0
+        self._part, self._start = "", 0  # the part that is encoded, in which objects are numbered from 0
         self._numbers: dict[int, tuple[str, int]] = {}  # identity -> part, and number there
         self._kept: list[Any] = []  # since an `id` can be reused
-
-    def begin(self, part: str) -> None:
-        """Begin a part of this name, in which objects are numbered from 0."""
-        self._part, self._start = part, len(self._kept)
-
-    def forget(self) -> None:
-        """Forget the objects of the current part."""
-        for value in self._kept[self._start :]:
-            del self._numbers[id(value)]
-        del self._kept[self._start :]
 
     def add(self, value: Any) -> None:
         """Number an object: after what it is made of, and before what is put into it, as the decoder counts."""
@@ -195,22 +180,27 @@ class Encoder:
             UnsaveableError: something in it cannot be encoded.
         """
         kind = type(value)
-        if kind in _PLAIN or (kind is int and value < LEAST_ADDRESS):
+        if kind in _PLAIN or (kind is int and -LEAST_ADDRESS < value < LEAST_ADDRESS):
             return value
         if (place := self._numbers.get(id(value))) is not None:
             return tagged("same", *place)
-        if (described := self.describe(value, path, name, depth)) is not None or kind is int:
-            return value if described is None else described
+        if kind is SavedTensor:
+            self.add(value)
+            return value
+        if (described := self.describe(value, path, name, depth)) is not None:
+            return described
         if isinstance(value, torch.Tensor):
             encoded = self._tensor(value, path, name, depth)
             self.add(value)
             return encoded
+        if kind is int and -(2**63) <= value < 2**64:
+            return value
         if kind is type and value in FACTORIES.values():
             return tagged("type", value.__name__)
         if kind is Encoded:
             return tagged("part", value.part, value.data)
         if (encoding := type_of(kind)) is None:
-            raise UnsaveableError(path, f"a {kind.__module__}.{kind.__qualname__} cannot be encoded", advice(value))
+            raise UnsaveableError(path, *_refusal(value))
         if depth >= MOST_DEPTH:
             raise UnsaveableError(path, f"it is nested more than {MOST_DEPTH} deep")
         if kind is list:
@@ -223,7 +213,8 @@ class Encoder:
         return self._with_parts(value, encoding, path, name, depth)
 
     def _with_parts(self, value: Any, encoding: ValueType, path: str, name: str, depth: int) -> Any:
-        if isinstance(value, dict | set | frozenset) and any(isinstance(each, torch.Tensor) for each in value):
+        is_set = isinstance(value, set | frozenset)
+        if (is_set or isinstance(value, dict)) and any(isinstance(each, torch.Tensor) for each in value):
             what = "a tensor in a set, or as a key, is looked up by its identity, which a resume cannot keep"
             raise UnsaveableError(path, what, "save a list, or use its name as the key")
         try:
@@ -234,9 +225,7 @@ class Encoder:
             self.add(value)
         if encoding.fill is not None:
             parts.insert(0, (self._pairs if isinstance(value, dict) else self._each)(value, path, name, depth))
-        if isinstance(value, set | frozenset) and not (
-            self.keeps_order and {bool, int, float}.issuperset(map(type, value))
-        ):
+        if is_set and not (self.keeps_order and {bool, int, float}.issuperset(map(type, value))):
             members = parts if encoding.fill is None else parts[0]
             members.sort(key=Tensors("").pack)  # the order of a set depends on PYTHONHASHSEED
         return tagged(encoding.name, *parts)
@@ -252,7 +241,7 @@ class Encoder:
         return pairs
 
     def _each(self, values: Iterable[Any], path: str, name: str, depth: int) -> list[Any]:
-        if {*map(type, values)} == {int} and max(values) < LEAST_ADDRESS:
+        if {*map(type, values)} == {int} and -LEAST_ADDRESS < min(values) <= max(values) < LEAST_ADDRESS:
             return [*values]  # as in the state of `random`, which takes a seventh of the time
         inner = f"{name}/" if name else ""
         return [
@@ -261,46 +250,42 @@ class Encoder:
 
     def _tensor(self, tensor: torch.Tensor, path: str, name: str, depth: int) -> Any:
         # Nearly all are of this form, and there may be 100,000 of them.
-        is_plain = type(tensor) is torch.Tensor and not tensor.requires_grad and tensor.dtype in TYPES
-        if is_plain and is_usual(tensor):
+        is_plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.dtype in TYPES
+        is_other = tensor.requires_grad or tensor.is_meta or tensor.is_conj() or tensor.is_neg() or tensor.is_nested
+        if is_plain and not is_other and placement_of(tensor) is None:
             return SavedTensor(tensor, name)
         if type(tensor).__name__ == "DTensor":
             return self._piece(tensor, path, name)
         if not is_saveable(tensor):
-            if torch.nn.parameter.is_lazy(tensor):
-                reason, hint = "it is a lazy parameter, which has no values yet", "pass a batch through the model first"
-                raise UnsaveableError(path, reason, hint)
-            layout = "quantised" if tensor.is_quantized else "meta" if tensor.is_meta else str(tensor.layout)
-            reason = f"a {type(tensor).__module__}.{type(tensor).__qualname__} ({layout}) cannot be encoded"
-            raise UnsaveableError(path, reason, "save a plain tensor with values, as `torch.Tensor` and dense")
+            raise UnsaveableError(path, *_refusal(tensor))
         if tensor.grad_fn is not None and self.refuses_graphs:
             raise UnsaveableError(path, "it is a tensor that is part of an autograd graph", "save `tensor.detach()`")
-        requires_grad, values = tensor.is_leaf and tensor.requires_grad, tensor.detach()
+        requires_grad, values, form = tensor.is_leaf and tensor.requires_grad, tensor.detach(), None
         if tensor.layout is torch.sparse_coo:
             parts = [values._indices(), values._values(), [*tensor.shape], tensor.is_coalesced(), requires_grad]
             return tagged("sparse", *self._each(parts, path, name, depth))
         values = values.resolve_conj().resolve_neg()
-        placement = placement_of(values)
-        values = values if placement is None else without_repeats(values)
-        kind = None
+        if (placement := placement_of(values)) is not None:
+            values = without_repeats(values)
         if tensor.dtype not in TYPES:
-            kind, values = [str(tensor.dtype).removeprefix("torch."), [*values.shape]], flat_bytes(values)
-        if placement is kind is None and not requires_grad and type(tensor) is torch.Tensor:
-            return SavedTensor(values, name)
-        gradient = self.encode(tensor.grad if requires_grad else None, f"{path}.grad", f"{name}/grad", depth + 1)
+            form, values = [str(tensor.dtype).removeprefix("torch."), [*values.shape]], flat_bytes(values)
         saved, is_parameter = SavedTensor(values, name), type(tensor) is torch.nn.Parameter
-        return tagged("tensor", saved, kind, placement, requires_grad, is_parameter, gradient)
+        if placement is form is None and not requires_grad and not is_parameter:
+            return saved
+        parts = self._each([saved, form, placement, requires_grad, is_parameter], path, name, depth)
+        gradient = tensor.grad if requires_grad else None
+        return tagged("tensor", *parts, self.encode(gradient, f"{path}.grad", f"{name}/grad", depth + 1))
 
     def _piece(self, tensor: torch.Tensor, path: str, name: str) -> Any:
         """What this rank has of a sharded tensor, with data that is the same on all ranks."""
         from graphtrain.storage.pieces import part_of  # which few runs need
 
         try:
-            local, sharding = part_of(tensor)
+            local, piece = part_of(tensor)
         except ValueError as error:
             raise UnsaveableError(path, str(error)) from None
-        parts = [[*sharding.shape], [*sharding.stride], sharding.dimension, [*sharding.mesh], [*sharding.order]]
-        return tagged("piece", SavedTensor(local.detach(), name, sharding), *parts, tensor.requires_grad)
+        parts = [[*piece.shape], piece.dimension, [*piece.mesh], piece.requires_grad]
+        return tagged("piece", SavedTensor(local, name, piece), *parts)
 
 
 class Decoder:
@@ -331,9 +316,6 @@ class Decoder:
                 entries[key] = self.decode(part) if type(part) in _WITH_PARTS else part
             return entries
         name, *parts = data[""]
-        return self._tagged(name, parts)
-
-    def _tagged(self, name: str, parts: list[Any]) -> Any:
         if name == "same":
             return self.shared(*parts)
         if name == "part":
@@ -341,14 +323,12 @@ class Decoder:
         if name == "piece":
             from graphtrain.storage.pieces import Piece  # which few checkpoints have
 
-            saved, *others = parts
-            return self.add(Piece.of([saved.tensor, *others], (self._file, saved.name)))
+            saved, shape, dimension, mesh, requires_grad = parts
+            name = f"{self._file}/{saved.name}"
+            return self.add(Piece(tuple(shape), dimension, tuple(mesh), requires_grad, saved.tensor, name))
         if (encoding := BY_NAME.get(name)) is None:
             return self.resolve(name, parts)
         content = parts.pop(0) if encoding.fill is not None else ()
-        if name == "tensor":
-            *values, gradient = parts
-            return self.add(encoding.make(*values, self.decode(gradient)))
         value = encoding.make(*map(self.decode, parts))
         if encoding.is_shared:
             self.add(value)
@@ -370,15 +350,28 @@ class Decoder:
         return value
 
 
-def advice(value: Any) -> str:
-    """What to save instead of a value that cannot be encoded."""
-    if callable(getattr(value, "state_dict", None)):
-        return "save `value.state_dict()`"
-    return "save numbers, text, lists, dicts, tensors or arrays from which it can be recreated"
+def _refusal(value: Any) -> tuple[str, str]:
+    """Why a value cannot be encoded, and what to save instead."""
+    kind, form, hint = (
+        type(value),
+        "",
+        "save numbers, text, lists, dicts, tensors or arrays from which it can be recreated",
+    )
+    if isinstance(value, torch.Tensor):
+        is_lazy, hint = (
+            torch.nn.parameter.is_lazy(value),
+            "save a plain tensor with values, as `torch.Tensor` and dense",
+        )
+        form = " (quantised)" if value.is_quantized else " (meta)" if value.is_meta else f" ({value.layout})"
+        if is_lazy:
+            form, hint = " (lazy)", "pass a batch through the model first"
+    elif callable(getattr(value, "state_dict", None)):
+        hint = "save `value.state_dict()`"
+    return f"a {kind.__module__}.{kind.__qualname__}{form} cannot be encoded", hint
 
 
 def is_saveable(value: Any) -> bool:
-    """True for tensors, arrays and buffers whose values a checkpoint can hold."""
+    """True for values of types that a checkpoint can hold."""
     if not isinstance(value, torch.Tensor):
         return type_of(type(value)) is not None and not (isinstance(value, numpy.ndarray) and value.dtype.hasobject)
     is_plain = type(value) in (torch.Tensor, torch.nn.Parameter) and not value.is_meta

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import errno
+import fcntl
 import os
 import socket
 import time
@@ -12,11 +12,6 @@ from pathlib import Path
 
 from graphtrain.errors import UsageError
 from graphtrain.storage.files import readable_failure
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 LOCK_FILE = ".lock"
 
@@ -39,15 +34,14 @@ def locked(folder: Path, notify: Callable[[str], None]) -> Iterator[None]:
     with readable_failure(file, UsageError):
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        if fcntl is not None:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise UsageError(
+            f"`{folder}` is being trained by {file.read_text() or 'another process'}",
+            "wait for it, stop it, or choose another run directory",
+        ) from None
     except OSError as error:
-        if error.errno in (errno.EACCES, errno.EAGAIN):
-            os.close(descriptor)
-            raise UsageError(
-                f"`{folder}` is being trained by {file.read_text() or 'another process'}",
-                "wait for it, stop it, or choose another run directory",
-            ) from None
         notify(f"`{folder}` has no locks ({error.strerror}): make sure that no second process trains there")
     _HELD.add(descriptor)
     with suppress(OSError):  # a full disk: the lock holds without a name
@@ -59,18 +53,14 @@ def locked(folder: Path, notify: Callable[[str], None]) -> Iterator[None]:
     finally:
         if descriptor in _HELD:  # false in a forked process
             _HELD.discard(descriptor)
-            if fcntl is not None:
-                with suppress(OSError):
-                    # Closing is not enough while a worker that has just been forked still has the same open file.
-                    fcntl.flock(descriptor, fcntl.LOCK_UN)
+            with suppress(OSError):  # closing is not enough while a worker that was just forked has the file open
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
 
 def _close_all() -> None:
-    for descriptor in _HELD:
-        os.close(descriptor)
-    _HELD.clear()
+    while _HELD:
+        os.close(_HELD.pop())
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_all)
+os.register_at_fork(after_in_child=_close_all)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar, final
 
 import msgpack
 
-from graphtrain.errors import CheckpointError, LaterFormatError
+from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.printable import one_line
 from graphtrain.storage.files import checksum_of_file
 from graphtrain.storage.parallel import largest_first
@@ -142,7 +142,8 @@ def read_manifest(path: Path) -> Manifest:
     """Read and check the manifest of a checkpoint folder; absent fields have their defaults.
 
     Raises:
-        CheckpointError: it is missing, torn, altered, or of a later format.
+        CheckpointError: it is missing, torn or altered.
+        UsageError: it is of a later format, and valid, so that it must not be skipped.
     """
     try:
         outer = msgpack.unpackb((path / MANIFEST_FILE).read_bytes())
@@ -150,18 +151,14 @@ def read_manifest(path: Path) -> Manifest:
         if hashlib.sha256(body).hexdigest() != outer["sha256"]:
             raise ValueError("it does not match its checksum")
         table = msgpack.unpackb(body)
-        version = table["format"]
-        if version == FORMAT:
+        if (version := table["format"]) == FORMAT:
             return Manifest.of(table)
     except OSError as error:
         raise CheckpointError(f"{path}: the manifest cannot be read ({error.strerror})") from None
     except (msgpack.UnpackException, ValueError, KeyError, TypeError, MemoryError) as error:
         reason = str(error) if type(error) is ValueError else type(error).__name__
         raise CheckpointError(f"{path}: the manifest is damaged ({one_line(reason, 200)})") from None
-    later = isinstance(version, int) and version > FORMAT
-    raise (LaterFormatError if later else CheckpointError)(
-        f"{path}: format {version} is not known to this version", "use a later graphtrain"
-    )
+    raise UsageError(f"{path}: format {version} is not known to this version", "use a later graphtrain")
 
 
 def read_files(path: Path, files: Mapping[str, Sequence[Any]], read: Callable[[Path], T]) -> dict[str, T]:
@@ -183,12 +180,9 @@ def read_files(path: Path, files: Mapping[str, Sequence[Any]], read: Callable[[P
             if expected and checksum_of_file(file) != expected:
                 raise ValueError("does not match its checksum")
             return read(file)
-        except OSError as error:
-            raise CheckpointError(f"{path}: {name} cannot be read ({error.strerror})") from None
-        except MemoryError as error:
-            raise CheckpointError(f"{path}: {name} has {size} bytes, which do not fit into memory") from error
-        except ValueError as error:
-            raise CheckpointError(f"{path}: {name} is damaged: it {error}") from None
+        except (OSError, ValueError) as error:
+            reason = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else error
+            raise CheckpointError(f"{path}: {name} is damaged: it {reason}") from None
 
     return largest_first({name: size for name, (size, _) in files.items()}, sound)
 

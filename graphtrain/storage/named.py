@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from graphtrain.errors import CheckpointError, GraphtrainError, LaterFormatError, UsageError
+from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.storage.manifest import (
     MANIFEST_FILE,
@@ -48,7 +48,7 @@ def lineage_in(run: Path, notify: Notify = _ignore) -> Iterator[SavedCheckpoint]
         notify: receives a line for every one that is left out. Default: nothing is reported.
 
     Raises:
-        LaterFormatError: one was written by a later version.
+        UsageError: one was written by a later version.
     """
     metrics, newest = run / METRICS_FILE, math.inf
     length = metrics.stat().st_size if metrics.exists() else math.inf
@@ -56,8 +56,6 @@ def lineage_in(run: Path, notify: Notify = _ignore) -> Iterator[SavedCheckpoint]
     for path in reversed(checkpoint_paths(run / CHECKPOINTS_FOLDER)):
         try:
             manifest = read_manifest(path)
-        except LaterFormatError:
-            raise
         except CheckpointError as error:
             notify(f"skipped a damaged checkpoint: {error.message}")
             continue
@@ -80,8 +78,7 @@ def newest_in(run: Path, read: Callable[[Path, Manifest], T], notify: Notify = _
         option: the beginning of the message if there is none.
 
     Raises:
-        UsageError: there is none.
-        LaterFormatError: as for `lineage_in`.
+        UsageError: there is none; and as for `lineage_in`.
     """
     passed: list[SavedCheckpoint] = []
     for checkpoint in itertools.chain(lineage_in(run, notify), passed):
@@ -97,12 +94,10 @@ def newest_in(run: Path, read: Callable[[Path, Manifest], T], notify: Notify = _
             why = f"`{manifest.not_finite}` is not finite; --resume {path.name} resumes from it anyway"
             notify(f"passed over {path}: {why}")
         return result
-    if count := len(checkpoint_paths(run / CHECKPOINTS_FOLDER)):
-        raise UsageError(
-            f"{option}`{run}` holds {count} checkpoints, none of which can be resumed",
-            "fix the problems reported above, fork from another run, or use another run directory",
-        )
-    raise UsageError(f"{option}there is no checkpoint in `{run}`", "name the directory of a run that has saved")
+    if not (count := len(checkpoint_paths(run / CHECKPOINTS_FOLDER))):
+        raise UsageError(f"{option}there is no checkpoint in `{run}`", "name the directory of a run that has saved")
+    hint = "fix the problems reported above, fork from another run, or use another run directory"
+    raise UsageError(f"{option}`{run}` holds {count} checkpoints, none of which can be resumed", hint)
 
 
 # ---- names

@@ -31,7 +31,7 @@ from graphtrain.storage.files import checksum_of, write_pieces
 from graphtrain.storage.manifest import Manifest, read_files, read_manifest
 from graphtrain.storage.pieces import file_of_pieces
 from graphtrain.storage.sharing import EqualParts
-from graphtrain.storage.state_files import LOCAL, STATE_FILE, Bytes, Digests, StagedState, joined
+from graphtrain.storage.state_files import LOCAL, STATE_FILE, Bytes, StagedState, joined
 from graphtrain.storage.tensor_files import TENSOR_SUFFIX, StagedTensor, file_of, read_tensors
 
 _OWN_TENSORS, _OWN_PARTS = "rank.{:05d}.safetensors", "rank.{:05d}.msgpack"
@@ -115,22 +115,20 @@ def manifest_of(
     facts: Manifest,
     state: StagedState,
     common: EqualParts,
-    summaries: Sequence[Digests],
     reports: Sequence[Mapping[str, Any]],
 ) -> Manifest:
     """The manifest of a checkpoint whose files all ranks have written.
 
     Arguments:
         facts: those of rank 0, and those that are the same on all ranks.
-        summaries: of each rank; none if one process has written it.
-        reports: of each rank, the `files` that it has written, and its `own` facts; for sharded tensors a weight
-            that is `not_finite`.
+        reports: of each rank, the `files` that it has written, the `digest` of its state, and its `own` facts; for
+            sharded tensors a weight that is `not_finite`.
     """
     files = {name: entry for report in reports for name, entry in report["files"].items()}
-    digests = [summary.digest for summary in summaries] or [state.digest(files)]
-    if summaries:
+    digests = [report["digest"] for report in reports]
+    if len(reports) > 1:
         own = [dict(report["own"]) for report in reports]
-        facts = replace(facts, ranks=len(summaries), digests=digests, own=own, differing=_differing(state, common))
+        facts = replace(facts, ranks=len(reports), digests=digests, own=own, differing=_differing(state, common))
     if state.pieces:
         named = [facts.not_finite, *(report.get("not_finite", "") for report in reports)]
         facts = replace(facts, sharded=True, not_finite=next(filter(None, named), ""))

@@ -75,19 +75,14 @@ def lineage_of(checkpoints: Iterable[SavedCheckpoint], newest: float = math.inf)
     return lineage
 
 
-def rankings_of(
-    lineage: Sequence[SavedCheckpoint], ranked_by: Mapping[str, Sequence[Any]] | None = None
-) -> dict[str, Ranking]:
-    """The ranking of each node, by its path, the first node first.
+def rankings_of(lineage: Sequence[SavedCheckpoint]) -> dict[str, Ranking]:
+    """The ranking of each node that ranked when the newest was saved, by its path, the first node first.
 
     Arguments:
         lineage: the checkpoints of a run, the newest first.
-        ranked_by: node -> metric and mode. Default: as when the newest was saved.
     """
-    if ranked_by is None:
-        ranked_by = lineage[0].manifest.ranked_by if lineage else {}
     rankings = {}
-    for node, (metric, mode) in ranked_by.items():
+    for node, (metric, mode) in (lineage[0].manifest.ranked_by if lineage else {}).items():
         values = {each.name: each.manifest.value_of(metric) for each in reversed(lineage)}
         finite = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
         names = Retention(best_mode="max" if mode == "max" else "min").ranked(finite)

@@ -49,11 +49,7 @@ def tables_in(lines: Iterable[bytes]) -> list[dict[str, Any]]:
 
 
 def read_status(path: str | Path) -> dict[str, Any]:
-    """The status of a run, as its process last wrote it.
-
-    Raises:
-        UsageError: there is no run, or its status is damaged.
-    """
+    """The status of a run, as its process last wrote it; a UsageError if there is none, or it is damaged."""
     try:
         return {**json.loads((Path(path) / STATUS_FILE).read_bytes())}
     except (FileNotFoundError, NotADirectoryError):
@@ -72,11 +68,7 @@ def last_status(path: Path) -> dict[str, Any]:
 
 
 def write_status(folder: Path, status: Mapping[str, Any]) -> None:
-    """Replace the status file, which other processes read, atomically.
-
-    Raises:
-        CheckpointError: the disk refuses.
-    """
+    """Replace the status file, which other processes read, atomically; a CheckpointError if the disk refuses."""
     plain = json_value({**status, **process_facts("written_at_unix_seconds")})
     lines = (f"  {json.dumps(name)}: {json.dumps(value, default=str)}" for name, value in plain.items())
     with readable_failure(folder / STATUS_FILE):  # with `indent`, it takes five times as long
@@ -87,11 +79,6 @@ def write_status(folder: Path, status: Mapping[str, Any]) -> None:
 def process_facts(time_field: str) -> dict[str, Any]:
     """What tells this process from others, and the time, in a field of this name."""
     return {"process": os.getpid(), "host": socket.gethostname(), time_field: round(time.time(), 3)}
-
-
-def noted(status: Mapping[str, Any]) -> list[tuple[float, str]]:
-    """What a run has reported last, as its status has it: times in Unix seconds, and lines."""
-    return [(at, line) for at, line in status.get("notices") or ()]
 
 
 def best_in(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -111,7 +98,8 @@ def has_begun(run_dir: Path) -> bool:
 class RowsFile:
     """Rows of plain data, one JSON object per line: metrics, counts, or starts. It is appended to, and truncated.
 
-    Rows are written immediately. What a full disk did not take is kept, and written first when there is room again.
+    Rows are written immediately. What a full disk did not take is kept, and written first when there is room again;
+    `length` and `flush` raise a CheckpointError if the disk refuses.
 
     Arguments:
         path: the file; created with the first row, and open until `close`.
@@ -125,38 +113,29 @@ class RowsFile:
     def append(self, *rows: Mapping[str, Any]) -> None:
         """Add rows. NaN and infinities are written as the strings "nan", "inf" and "-inf"."""
         self._waiting += "".join(json.dumps(json_value(row)) + "\n" for row in rows).encode()
-        with suppress(OSError):  # reported by `length`, where something depends on it
+        with suppress(OSError):
             self._write()
 
     def _write(self) -> None:
-        if self._file is None:  # opening it for each row takes as long as writing the row
-            self._file = self._path.open("ab", buffering=0)
         while self._waiting:
+            if self._file is None:  # opening it takes as long as writing several rows
+                self._file = self._path.open("ab", buffering=0)
             self._waiting = self._waiting[os.write(self._file.fileno(), self._waiting) :]
 
     def close(self) -> None:
         """Close the file until the next row."""
         if self._file is not None:
             self._file.close()
-            self._file = None
+        self._file = None
 
     def length(self) -> int:
-        """The length of the file in bytes, after all rows so far were written.
-
-        Raises:
-            CheckpointError: the disk refuses.
-        """
+        """The length of the file in bytes, after all rows so far were written."""
         with readable_failure(self._path):
-            if self._waiting:
-                self._write()
+            self._write()
             return self._path.stat().st_size if self._path.exists() else 0
 
     def flush(self) -> None:
-        """Flush what was written to the disk; in any thread.
-
-        Raises:
-            CheckpointError: the disk refuses.
-        """
+        """Flush what was written to the disk; in any thread."""
         if self._path.exists():
             with readable_failure(self._path), self._path.open("ab") as file:
                 os.fsync(file.fileno())
@@ -208,11 +187,7 @@ class RowsFile:
             ) from None
 
     def numbers(self, length: int | None = None) -> list[dict[str, float]]:
-        """Rows of metrics, in which NaN and infinities are texts in the file.
-
-        Raises:
-            UsageError: as `rows`.
-        """
+        """Rows of metrics, as of `rows`; NaN and infinities are texts in the file."""
         return list(self.rows(length, read=_numbers))
 
 

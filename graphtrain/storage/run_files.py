@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, final
 
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.storage.checkpoint import Checkpoint
-from graphtrain.storage.files import readable_failure, remove_leftovers, replace_file, temporary_name
+from graphtrain.storage.files import readable_failure, remove_leftovers, temporary_name
 from graphtrain.storage.lock import locked
 from graphtrain.storage.manifest import Manifest, SavedCheckpoint, checkpoint_number, checkpoint_paths, read_manifest
 from graphtrain.storage.named import checkpoint_folder, newest_in
@@ -48,7 +48,7 @@ class RunFiles:
         writes: False on the other ranks.
 
     Raises:
-        UsageError: the directory cannot be created or written.
+        UsageError: the directory cannot be created.
 
     Attributes:
         latest: the newest checkpoint, written or resumed from.
@@ -69,25 +69,15 @@ class RunFiles:
         self._notify = notify
         self._run = ""
         self._process = os.getpid()
-        self._is_not_finite = False  # weights in the newest checkpoint
         self._manifests: dict[Path, Manifest] = {}  # of the checkpoints that are there, as far as they were read
         self._rankings: dict[str, Ranking] = {}
         self._newest = 0  # the number of the checkpoint that the run has come from
         self.latest: SavedCheckpoint | None = None
-        lead(self._prepare)
+        lead(self._create)
 
-    def _prepare(self) -> None:
-        """Create the folders, and check that they can be written."""
-        try:
+    def _create(self) -> None:
+        with readable_failure(self.folder, UsageError):
             self.checkpoints.mkdir(parents=True, exist_ok=True)
-            probe = temporary_name(self.folder / "probe")
-            probe.touch()
-            probe.unlink()
-        except OSError as error:
-            raise UsageError(
-                f"the run directory `{self.path}` cannot be written: {error.strerror}",
-                "make it writable, or choose another run directory",
-            ) from None
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -152,27 +142,18 @@ class RunFiles:
         return checkpoint.path.resolve().parent == self.checkpoints.resolve()
 
     @property
-    def resumable(self) -> Path | None:
-        """The newest checkpoint whose weights are finite, or of all if there is none."""
+    def resumable(self) -> str:
+        """The name of the newest checkpoint with finite weights, or of the newest if there is none; empty for none."""
         saved = self._saved()
         finite = [each for each in saved if not each.manifest.not_finite]
-        return next((each.path for each in finite or saved), None)
+        return next((each.name for each in finite or saved), "")
 
     def is_newest(self, checkpoint: Checkpoint) -> bool:
         """True if an automatic resume would choose this one."""
+        return self.owns(checkpoint) and bool(self._lead(lambda: self.resumable == checkpoint.path.name))
 
-        def is_newest() -> bool:
-            newest = self.resumable
-            return newest is not None and newest.resolve() == checkpoint.path.resolve()
-
-        return bool(self._lead(is_newest))
-
-    def cut_back_to(self, checkpoint: Checkpoint | None, retentions: Mapping[str, Retention]) -> list[dict[str, float]]:
-        """Truncate the metrics, the counts and the rankings to those of a checkpoint, or to nothing.
-
-        Returns:
-            The rows that remain.
-        """
+    def cut_back_to(self, checkpoint: Checkpoint | None) -> list[dict[str, float]]:
+        """Truncate metrics, counts and rankings to those of a checkpoint, or to nothing; the rows that remain."""
         # A fork is another run, and begins without rows.
         own = checkpoint if checkpoint is not None and self.owns(checkpoint) else None
         manifest = own.manifest if own is not None else Manifest()
@@ -180,14 +161,10 @@ class RunFiles:
 
         def cut_back() -> str:
             self._newest = checkpoint_number(own.path) if own is not None else 0
-            self._rankings = rankings_of(lineage_of(self._saved(), self._newest), _ranked_by(retentions))
+            self._rankings = rankings_of(lineage_of(self._saved(), self._newest))
             rows.extend(self._metrics.numbers(manifest.metrics_bytes))  # first: what was changed is not cut
             self._metrics.cut(manifest.metrics_bytes)
-            try:
-                self._nodes.cut(manifest.nodes_bytes)
-            except UsageError:  # nothing depends on them
-                self._nodes.cut(0)
-                self._notify(f"{self.folder / NODES_FILE} is not what it was: nodes are counted from here on")
+            self._nodes.cut(min(self._nodes.length(), manifest.nodes_bytes))  # nothing depends on them
             return manifest.run or uuid.uuid4().hex
 
         self._run = self._lead(cut_back)
@@ -204,18 +181,10 @@ class RunFiles:
         self._manifests = manifests
         return [SavedCheckpoint(*each) for each in manifests.items()]
 
-    def started(self, start: Mapping[str, Any], texts: Mapping[str, str]) -> None:
-        """Add a line to the list of starts.
-
-        Arguments:
-            start: how the run was begun or resumed, and by what.
-            texts: file name -> content to keep next to the list, such as source that was not committed.
-        """
+    def started(self, start: Mapping[str, Any]) -> None:
+        """Add a line to the list of starts: how the run was begun or resumed, and by what."""
         if not self.writes:
             return
-        for name, text in texts.items():
-            with readable_failure(self.folder / name):
-                replace_file(self.folder / name, text.encode("utf-8", "backslashreplace"))
         with suppress(FileNotFoundError):
             self._starts.cut((self.folder / STARTS_FILE).read_bytes().rfind(b"\n") + 1)  # a kill may have cut the last
         self._starts.append({"run": self._run, **start, **process_facts("started_at_unix_seconds")})
@@ -231,13 +200,11 @@ class RunFiles:
 
     def row(self, metrics: Mapping[str, float], step: int) -> None:
         """A logger that appends a row to the metrics file."""
-        if self.writes:
-            self._metrics.append(metrics)
+        self._metrics.append(metrics)
 
     def append_counts(self, *rows: Mapping[str, Any]) -> None:
         """Append rows to the file of counts."""
-        if self.writes:
-            self._nodes.append(*rows)
+        self._nodes.append(*rows)
 
     def noted(self, facts: Manifest) -> Manifest:
         """Add what a checkpoint made now has to know about these files.
@@ -268,7 +235,8 @@ class RunFiles:
             file.flush()  # first, so that the checkpoint counts only rows that are on the disk
         if replaced is not None and facts.not_finite and not replaced.manifest.not_finite:
             replaced = None
-        ranked, ranked_by = {}, _ranked_by(retentions)
+        ranked = {}
+        ranked_by = {node: [rule.best, rule.best_mode] for node, rule in retentions.items() if rule.best is not None}
         for metric, _ in ranked_by.values():
             ranked[metric] = values.get(metric)
             if ranked[metric] is None and replaced is not None:
@@ -292,14 +260,6 @@ class RunFiles:
             _remove(each.path)
         return new
 
-    def saved(self, checkpoint: SavedCheckpoint) -> None:
-        """Note that a checkpoint is on the disk."""
-        self.latest = checkpoint
-        if (weight := checkpoint.manifest.not_finite) and not self._is_not_finite:
-            kept = "checkpoints with finite weights are kept, whatever `keep` is, and a resume uses the newest of them"
-            self._notify(f"{checkpoint.name}: `{weight}` is not finite; {kept}")
-        self._is_not_finite = bool(weight)
-
     def has_ranked(self, node: str) -> bool:
         """True if a checkpoint has a value of the metric by which a node ranks them."""
         return node in self._rankings and bool(self._rankings[node].values)
@@ -317,11 +277,6 @@ class RunFiles:
             best[f"{BEST}:{node}" if number else BEST] = ranking.best
         newest = {"checkpoint": latest and latest.name, "digest": latest and latest.manifest.digest}
         write_status(self.folder, {**status, **newest, **best})
-
-
-def _ranked_by(retentions: Mapping[str, Retention]) -> dict[str, Sequence[str]]:
-    """Node -> the metric by which it ranks checkpoints, and the mode."""
-    return {node: [rule.best, rule.best_mode] for node, rule in retentions.items() if rule.best is not None}
 
 
 def _remove(path: Path) -> None:

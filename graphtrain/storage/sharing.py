@@ -1,41 +1,22 @@
 """What is the same on all ranks: rank 0 writes it.
 
-A state has two kinds of leaves: the tensors of its files, and the packed bytes of each name in a section. A leaf that
-is bitwise equal on all ranks is *common*, and written once; any other is each rank's *own*.
+Ranks compare the digests of two kinds of values: ``"tensors"``, by file and name, and ``"parts"``, the packed bytes of
+each name in a section. What is bitwise equal on all ranks is *common*, and written once; all else is each rank's *own*.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
-from graphtrain.storage.state_files import Digests, StagedState
+Digests = Mapping[str, Mapping[str, Mapping[str, str]]]
+"""Kind -> file or section -> name -> digest."""
+MustBeEqual = Mapping[str, Mapping[str, Collection[str] | None]]
+"""Kind -> file or section -> the names whose digests have to be equal; None for all."""
 
-
-@dataclass(frozen=True)
-class MustBeEqual:
-    """What has to be equal on all ranks.
-
-    Attributes:
-        tensors: file -> the names of tensors in it; None for all.
-        parts: section -> names.
-        own_fields: node path -> fields of its progress that may differ nevertheless, such as the position that data
-            keeps itself. All other progress that a continuation depends on has to be equal.
-    """
-
-    tensors: Mapping[str, Collection[str] | None] = field(default_factory=dict)
-    parts: Mapping[str, Collection[str]] = field(default_factory=dict)
-    own_fields: Mapping[str, Collection[str]] = field(default_factory=dict)
-
-    def includes(self, kind: str, owner: str, name: str) -> bool:
-        """True if this value, of a kind in `Digests`, has to be equal."""
-        if kind == "progress":
-            return name not in self.own_fields.get(owner, ())
-        names = (self.tensors if kind == "tensors" else self.parts).get(owner, ())
-        return names is None or name in names
-
-
-_WORDS = {"tensors": "the tensor `{1}` of `{0}`", "parts": "`{1}`", "progress": "`{0}.{1}`"}
+_WORDS = {"tensors": "the tensor `{name}` of `{owner}`", "parts": "`{name}` of the section `{owner}`"}
 
 
 @dataclass(frozen=True)
@@ -43,7 +24,7 @@ class EqualParts:
     """What the ranks have in common; by default everything, as in one process.
 
     Attributes:
-        tensors: file -> the names of tensors that are the same, but for parts of sharded ones.
+        tensors: file -> the names of tensors that are the same.
         parts: section -> the names whose packed bytes are the same.
     """
 
@@ -55,37 +36,35 @@ class EqualParts:
         return self.tensors is None or name in self.tensors.get(file, ())
 
     @classmethod
-    def of(cls, state: StagedState, summaries: Sequence[Digests]) -> EqualParts:
-        """That which follows from the digests of all ranks, the same on each of them."""
-        tensors, parts = (
-            {
-                owner: {
-                    name
-                    for name, digest in names.items()
-                    if all(getattr(each, kind).get(owner, {}).get(name) == digest for each in summaries)
-                }
-                for owner, names in getattr(summaries[0], kind).items()
+    def of(cls, digests: Sequence[Digests]) -> EqualParts:
+        """What follows from the digests of all ranks, the same on each of them."""
+
+        def common(kind: str) -> dict[str, set[str]]:
+            pairs = [{owner: named.items() for owner, named in each[kind].items()} for each in digests]
+            return {
+                owner: {name for name, _ in set(items).intersection(*(each.get(owner, ()) for each in pairs))}
+                for owner, items in pairs[0].items()
             }
-            for kind in ("tensors", "parts")
-        )
-        return cls({file: names - state.pieces.get(file, {}).keys() for file, names in tensors.items()}, parts)
+
+        return cls(common("tensors"), common("parts"))
 
 
-def first_difference(required: MustBeEqual, state: StagedState, summaries: Sequence[Digests]) -> str:
-    """The first that must be equal and is not, as text, with the ranks on which it differs from rank 0; or empty.
+def required_digests(digests: Digests, required: MustBeEqual) -> dict[str, str]:
+    """The digests of a rank that have to be equal on all of them, by what they are of, in words."""
+    return {
+        _WORDS[kind].format(name=name, owner=owner): digest
+        for kind, owners in required.items()
+        for owner, names in owners.items()
+        for name, digest in digests[kind].get(owner, {}).items()
+        if names is None or name in names
+    }
 
-    Arguments:
-        state: of one of the ranks.
-    """
-    for kind, words in _WORDS.items():
-        of_ranks = [getattr(each, kind) for each in summaries]
-        named = {(owner, name) for each in of_ranks for owner, names in each.items() for name in names}
-        for owner, name in sorted(named):
-            if kind == "tensors" and name in state.pieces.get(owner, ()):
-                continue
-            digests = [each.get(owner, {}).get(name) for each in of_ranks]
-            others = [str(rank) for rank, digest in enumerate(digests) if digest != digests[0]]
-            if others and required.includes(kind, owner, name):
-                ranks = f"rank{'s' * (len(others) > 1)} {', '.join(others)}"
-                return f"{words.format(owner, name)} differs between rank 0 and {ranks}"
+
+def first_difference(of_ranks: Sequence[Mapping[str, Any]]) -> str:
+    """The first name whose value is not the same on all ranks, in words; empty if all are."""
+    for name in dict.fromkeys(itertools.chain(*of_ranks)):
+        texts = [repr(each[name]) if name in each else "nothing" for each in of_ranks]
+        other = next((rank for rank, text in enumerate(texts) if text != texts[0]), 0)
+        if other:
+            return f"ranks differ in {name}: {texts[0]} on rank 0; {texts[other]} on rank {other}"
     return ""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from threading import Event
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, final
@@ -19,6 +18,7 @@ import torch
 from graphtrain.storage.encoding import Encoder, Tensors, unpack
 from graphtrain.storage.files import checksum_of
 from graphtrain.storage.parallel import uncollected
+from graphtrain.storage.sharing import Digests
 from graphtrain.storage.strides import DEVICES
 from graphtrain.storage.tensor_files import (
     TENSOR_SUFFIX,
@@ -30,7 +30,7 @@ from graphtrain.storage.tensor_files import (
 )
 
 if TYPE_CHECKING:
-    from graphtrain.storage.pieces import Sharding
+    from graphtrain.storage.pieces import Piece
 
 STATE_FILE = "state.msgpack"
 LOCAL = "local"
@@ -140,26 +140,6 @@ def _on_device(tensor: torch.Tensor, device: str) -> torch.Tensor:
     return tensor.to(wanted) if is_here else tensor
 
 
-@dataclass(frozen=True)
-class Digests:
-    """The digests of the state of a rank, by which ranks find out what they have in common.
-
-    Attributes:
-        digest: of the state, as `StagedState.digest` returns it.
-        tensors: file -> name -> digest of the tensor.
-        parts: section -> name -> digest of the packed bytes.
-        progress: node path -> field that a continuation depends on -> digest.
-    """
-
-    digest: str
-    tensors: Mapping[str, Mapping[str, str]]
-    parts: Mapping[str, Mapping[str, str]]
-    progress: Mapping[str, Mapping[str, str]]
-
-    def as_plain(self) -> dict[str, Any]:
-        return asdict(self)
-
-
 @final
 class StagedState:
     """The state of one rank as the bytes of files: a copy, which the run does not change any more.
@@ -176,7 +156,7 @@ class StagedState:
     Attributes:
         parts: section -> name -> msgpack bytes.
         tensor_files: file -> its content.
-        pieces: file -> the shardings of the tensors in it that are sharded over ranks, by name.
+        pieces: file -> the tensors in it that are sharded over ranks, by name.
         given_up: once it is set, this does not become a checkpoint.
     """
 
@@ -190,7 +170,7 @@ class StagedState:
         self._weights = weights
         self.parts, files = split({**sections, LOCAL: local} if local else sections)
         self.tensor_files: Mapping[str, memoryview] = stage(files, buffers)
-        self.pieces: Mapping[str, Mapping[str, Sharding]] = {each.file: each.pieces for each in files if each.pieces}
+        self.pieces: Mapping[str, Mapping[str, Piece]] = {each.file: each.pieces for each in files if each.pieces}
         self.given_up = Event()
         devices = {
             tensors.file: {name: _device_name(each.device) for name, each in tensors.named.items() if not each.is_cpu}
@@ -215,20 +195,22 @@ class StagedState:
         return packed
 
     @functools.cached_property
-    def summary(self) -> Digests:
-        """The digests that this rank sends to the others, computed once: all tensors are hashed in this thread."""
-        return Digests(
-            self.digest({}),
-            {file: {name: each.digest() for name, each in self.tensors(file).items()} for file in self.tensor_files},
-            {
+    def digests(self) -> Digests:
+        """Those that this rank sends to the others, computed once: all tensors but pieces are hashed in this thread."""
+        return {
+            "tensors": {
+                file: {
+                    name: each.digest()
+                    for name, each in self.tensors(file).items()
+                    if name not in self.pieces.get(file, ())
+                }
+                for file in self.tensor_files
+            },
+            "parts": {
                 section: {name: checksum_of([part]) for name, part in each.items()}
                 for section, each in self.parts.items()
             },
-            {
-                path: {name: checksum_of([msgpack.packb(value)]) for name, value in _fields(part).items()}
-                for path, part in self.parts.get("progress", {}).items()
-            },
-        )
+        }
 
     def digest(self, written: Mapping[str, Sequence[Any]]) -> str:
         """The digest of what is essential.
@@ -246,9 +228,3 @@ class StagedState:
     def tensors(self, file: str) -> dict[str, StagedTensor]:
         """The tensors of a file, by name; empty if this rank does not have the file."""
         return staged_tensors(self.tensor_files[file]) if file in self.tensor_files else {}
-
-
-def _fields(part: bytes) -> Mapping[str, Any]:
-    """The fields of a node, still encoded."""
-    fields = msgpack.unpackb(part)
-    return fields if isinstance(fields, dict) else {"": fields}

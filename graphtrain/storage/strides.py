@@ -15,7 +15,7 @@ DEVICES = ("cuda", "mps", "mtia", "xpu")
 
 # A narrow column of a wide matrix would need the memory of all of it: it is stored without gaps.
 _MOST_MEMORY_PER_ELEMENT = 8
-CACHE_LINE_BYTES = 64  # kernels are chosen by the offset of a tensor in one
+_CACHE_LINE_BYTES = 64  # kernels are chosen by the offset of a tensor in one
 
 
 def placement_of(tensor: torch.Tensor) -> list[object] | None:
@@ -26,20 +26,15 @@ def placement_of(tensor: torch.Tensor) -> list[object] | None:
     >>> placement_of(torch.zeros(2, 5)) is placement_of(torch.zeros(900, 900)[:, 0]) is None
     True
     """
-    if is_usual(tensor) or not tensor.numel():
+    shape, stride, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
+    if not offset and 1 not in shape and tensor.is_contiguous():
+        return None  # as nearly all; the strides of a dimension of 1 may be anything
+    offset %= _CACHE_LINE_BYTES // tensor.element_size()
+    reach = sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+    if not tensor.numel() or reach >= _MOST_MEMORY_PER_ELEMENT * without_repeats(tensor).numel():
         return None
-    offset = tensor.storage_offset() % (CACHE_LINE_BYTES // tensor.element_size())
-    usual = torch.empty(tensor.shape, device="meta").stride()
-    if not offset and tensor.stride() == usual:
-        return None
-    used = 0
-    for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size > 1 and 0 < step <= used:
-            return None  # elements that overlap cannot be written to
-        used += (size - 1) * step
-    if used >= _MOST_MEMORY_PER_ELEMENT * without_repeats(tensor).numel():
-        return None
-    return [[*tensor.shape], [*tensor.stride()], offset]
+    is_usual = not offset and stride == torch.empty(shape, device="meta").stride()
+    return None if is_usual else [[*shape], [*stride], offset]
 
 
 def placed(values: torch.Tensor, shape: Sequence[int], stride: Sequence[int], offset: int) -> torch.Tensor:
@@ -49,29 +44,10 @@ def placed(values: torch.Tensor, shape: Sequence[int], stride: Sequence[int], of
     >>> placed(without_repeats(repeated), *placement_of(repeated)).stride()
     (0, 1)
     """
-    sizes = [size if step else 1 for size, step in zip(shape, stride, strict=True)]
-    used = sum((size - 1) * step for size, step in zip(sizes, stride, strict=True))
-    memory = torch.empty(offset + used + 1, dtype=values.dtype, device=values.device)
-    memory.as_strided(sizes, stride, offset).copy_(values)
-    return memory.as_strided(shape, stride, offset)
-
-
-def is_usual(tensor: torch.Tensor) -> bool:
-    """True for a contiguous tensor in host memory, of which `placement_of` is None; False: it may be one all the same.
-
-    >>> is_usual(torch.zeros(2, 5)), is_usual(torch.zeros(2, 5)[:, :-1]), is_usual(torch.zeros(5)[1:])
-    (True, False, False)
-    """
-    return (
-        tensor.is_cpu
-        and tensor.layout is torch.strided
-        and not tensor.is_nested
-        and tensor.is_contiguous()
-        and not tensor.storage_offset()
-        and not tensor.is_conj()
-        and not tensor.is_neg()
-        and 1 not in tensor.shape  # whose strides may be anything
-    )
+    reach = sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+    tensor = values.new_empty(offset + reach + 1).as_strided(shape, stride, offset)
+    without_repeats(tensor).copy_(values)
+    return tensor
 
 
 def without_repeats(tensor: torch.Tensor) -> torch.Tensor:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import collections
 import datetime
+import functools
 import operator
 import pathlib
 import random
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
@@ -56,14 +56,6 @@ def _as_for_a_copy(value: Any) -> Sequence[Any]:
     return arguments
 
 
-def _as_text(value: Any) -> Sequence[Any]:
-    return [str(value)]
-
-
-def _extend(queue: Any, content: Iterable[Any]) -> None:
-    queue.extend(content)
-
-
 def _fill_pairs(mapping: Any, content: Iterable[Any]) -> None:
     parts = iter(content)
     for key in parts:
@@ -77,10 +69,11 @@ def _ordered(versions: Any) -> Any:
     return mapping
 
 
-def _tensor(saved: Any, kind: Any, placement: Any, requires_grad: bool, is_parameter: bool, gradient: Any) -> Any:
-    tensor = saved.tensor
-    if kind is not None:  # a dtype that files do not have
-        tensor = tensor.view(DTYPES[kind[0]]).reshape(kind[1])
+def _tensor(
+    tensor: torch.Tensor, form: Any, placement: Any, requires_grad: bool, is_parameter: bool, gradient: Any
+) -> Any:
+    if form is not None:  # a dtype that files do not have, and the shape
+        tensor = tensor.view(DTYPES[form[0]]).reshape(form[1])
     if placement is not None:
         tensor = placed(tensor, *placement)
     tensor = torch.nn.Parameter(tensor, requires_grad) if is_parameter else tensor.requires_grad_(requires_grad)
@@ -94,11 +87,11 @@ def _sparse(indices: Any, values: Any, shape: Any, is_coalesced: bool, requires_
     return tensor.requires_grad_(requires_grad)
 
 
-def _dtype_parts(dtype: Any) -> Sequence[Any]:
+def _described(dtype: Any) -> Any:
     description = numpy.lib.format.dtype_to_descr(dtype)
     if dtype.hasobject or numpy.lib.format.descr_to_dtype(description) != dtype:
         raise ValueError(f"NumPy values of the type {dtype} cannot be encoded")
-    return [description]
+    return description
 
 
 def _dtype(description: Any) -> Any:
@@ -111,12 +104,11 @@ def _dtype(description: Any) -> Any:
 def _array_parts(value: Any) -> Sequence[Any]:
     array = numpy.asarray(value)
     order: Literal["C", "F"] = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
-    return [*_dtype_parts(array.dtype), [*array.shape], array.tobytes(order), order]
+    return [_described(array.dtype), [*array.shape], array.tobytes(order), order]
 
 
 def _array(description: Any, shape: Any, raw: bytes, order: Any) -> Any:
-    memory = numpy.array(bytearray(raw))  # all bytes; a copy of an array leaves out the padding between its fields
-    return numpy.ndarray(tuple(shape), _dtype(description), memory.data, order=order)
+    return numpy.ndarray(tuple(shape), _dtype(description), bytearray(raw), order=order)
 
 
 def _torch_parts(generator: Any) -> Sequence[Any]:
@@ -134,30 +126,24 @@ def _in_state(kind: Any, set_state: Any) -> Callable[[Any], Any]:
     return make
 
 
-_BIT_GENERATORS = {
-    kind.__name__: kind
-    for kind in (
-        *(numpy.random.MT19937, numpy.random.PCG64, numpy.random.PCG64DXSM),
-        *(numpy.random.Philox, numpy.random.SFC64),
-    )
-}
+def _bit_generator(name: str) -> Any:
+    if name not in ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"):
+        raise ValueError(f"a generator over a {name} cannot be encoded")
+    return getattr(numpy.random, name)()
 
 
 def _numpy_parts(generator: Any) -> Sequence[Any]:
     name = type(generator.bit_generator).__name__
-    if name not in _BIT_GENERATORS:
-        raise ValueError(f"a generator over a {name} cannot be encoded")
+    _bit_generator(name)  # one of another type cannot be made again
     return [name, generator.bit_generator.state]
 
 
 def _generator_of_numpy(name: Any, state: Any) -> numpy.random.Generator:
-    bits: Any = _BIT_GENERATORS[name]()
+    bits = _bit_generator(name)
     bits.state = state
     return numpy.random.Generator(bits)
 
 
-_OF_TORCH = (torch.dtype, torch.layout, torch.memory_format)
-_BY_TEXT = {str(value): value for value in vars(torch).values() if isinstance(value, _OF_TORCH)}
 _COPIED: Sequence[type] = (
     range, slice, Fraction, Decimal, datetime.date, datetime.time, datetime.datetime, datetime.timedelta,
     datetime.timezone, pathlib.PosixPath, pathlib.PurePosixPath, pathlib.PureWindowsPath, torch.device,
@@ -165,23 +151,20 @@ _COPIED: Sequence[type] = (
 # Immutable values of Python, torch and NumPy.
 STANDARD: Mapping[type, ValueType] = {
     **{kind: ValueType(kind.__name__, _as_for_a_copy, kind) for kind in _COPIED},
-    **{
-        kind: ValueType(f"torch.{kind.__name__}", lambda value: [str(value)], _BY_TEXT.__getitem__)
-        for kind in _OF_TORCH
-    },
-    type(Ellipsis): ValueType("ellipsis", _nothing, lambda: Ellipsis),
     complex: ValueType("complex", operator.attrgetter("real", "imag"), complex),
-    uuid.UUID: ValueType("UUID", _as_text, uuid.UUID),
-    numpy.dtype: ValueType("numpy.dtype", _dtype_parts, _dtype),
+    torch.dtype: ValueType("torch.dtype", lambda value: [str(value).removeprefix("torch.")], DTYPES.__getitem__),
+    numpy.dtype: ValueType("numpy.dtype", lambda value: [_described(value)], _dtype),
 }
 _SCALAR = ValueType("scalar", _array_parts, lambda *parts: _array(*parts)[()])
+_ARRAY = ValueType("array", _array_parts, _array, is_shared=True)
 _BY_TYPE: Mapping[type, ValueType] = {
     **STANDARD,
+    int: ValueType("int", lambda value: [hex(value)], lambda text: int(text, 16)),  # which msgpack does not have
     tuple: ValueType("tuple", list, lambda *parts: parts),
     torch.Size: ValueType("torch.Size", list, lambda *parts: torch.Size(parts)),
     frozenset: ValueType("frozenset", list, lambda *parts: frozenset(parts)),
-    numpy.ndarray: ValueType("array", _array_parts, _array, is_shared=True),
-    numpy.memmap: ValueType("array", _array_parts, _array, is_shared=True),
+    numpy.ndarray: _ARRAY,
+    numpy.memmap: _ARRAY,
     **{
         kind: ValueType(name, parts, _in_state(kind, set_state), is_shared=True)
         for kind, name, parts, set_state in (
@@ -200,7 +183,7 @@ _BY_TYPE: Mapping[type, ValueType] = {
     **{
         kind: ValueType(kind.__name__, parts, make, is_shared=True, fill=fill)
         for kind, parts, make, fill in (
-            (list, _nothing, list, _extend),
+            (list, _nothing, list, list.extend),
             (set, _nothing, set, set.update),
             (dict, _nothing, dict, _fill_pairs),
             (collections.Counter, _nothing, collections.Counter, _fill_pairs),
@@ -209,15 +192,14 @@ _BY_TYPE: Mapping[type, ValueType] = {
             (
                 collections.deque,
                 lambda value: [value.maxlen],
-                lambda most: collections.deque(maxlen=most),
+                functools.partial(collections.deque, ()),
                 collections.deque.extend,
             ),
         )
     },
 }
 BY_NAME: Mapping[str, ValueType] = {
-    **{each.name: each for each in _BY_TYPE.values()},
-    "scalar": _SCALAR,
+    **{each.name: each for each in (*_BY_TYPE.values(), _SCALAR)},
     "type": ValueType("type", _nothing, FACTORIES.__getitem__),
     "tensor": ValueType("tensor", _nothing, _tensor, is_shared=True),
     "sparse": ValueType("sparse", _nothing, _sparse, is_shared=True),

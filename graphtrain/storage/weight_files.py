@@ -51,7 +51,7 @@ def stored_weights(path: Path, manifest: Manifest) -> tuple[Sections, Callable[[
 
     def stored(value: Any) -> StoredTensor | None:
         if isinstance(value, Piece):
-            return StoredTensor(value.like.dtype, value.sharding.shape, partial(files.part, value))
+            return StoredTensor(value.like.dtype, value.shape, partial(files.part, value))
         if isinstance(value, torch.Tensor):
             return StoredTensor(value.dtype, tuple(value.shape), value.detach)
         return None

@@ -20,7 +20,7 @@ from graphtrain.state.objects import MISFITS
 from graphtrain.state.weights import fitting
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.named import checkpoint_folder
-from graphtrain.storage.run_directory import last_status, noted
+from graphtrain.storage.run_directory import last_status
 from graphtrain.trainer.live_run import LiveRun
 
 _OTHER_MODEL = "build the model as in the saved run, or name a checkpoint of this run"
@@ -45,7 +45,7 @@ def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> tuple[Checkpoint
     checkpoint = choose(files, options, run.rank_saves, compiled.state.objects)
     status = last_status(files.folder) if files is not None and checkpoint is not None else {}
     run.notices.last.clear()
-    run.notices.last.extend(noted(status))  # those of the process before
+    run.notices.last.extend(map(tuple, status.get("notices") or ()))  # those of the process before
     session.set_up(checkpoint, holder)
     for line in other_horizons(session.compiled.program):
         run.notices.once(line)
@@ -194,11 +194,10 @@ def note_start(run: LiveRun, checkpoint: Checkpoint | None) -> None:
         known = files.setup_of(checkpoint) if checkpoint is not None and files.owns(checkpoint) else {}
         files.started(
             {
-                **environment.as_plain(),
+                **vars(environment),
                 "checkpoint": checkpoint.path.name if checkpoint else None,
                 **({"setup": setup} if setup != known else {}),
-            },
-            environment.files,
+            }
         )
         run.writer.check()
     run.announce()
@@ -223,9 +222,9 @@ def way_back(run: LiveRun) -> str:
     """Where a run that failed inside a node will resume, in words; empty without a run directory."""
     if run.files is None:
         return ""
-    if (path := run.files.resumable) is None:
+    if not (name := run.files.resumable):
         return f"no checkpoint was saved before: {run.files.path} starts from the beginning"
-    return f"resumes from checkpoint {path.name}"
+    return f"resumes from checkpoint {name}"
 
 
 # ---- weights alone

@@ -118,7 +118,7 @@ class LiveRun:
             watchers.append(self._nodes)
         self.watchers = Watchers(session.watch, watchers)
         rows = session.recorder.loggers
-        if files is not None:
+        if files is not None and files.writes:
             rows.append(files.row)
         rows += [*guarded, self.watchers.row]
 
@@ -204,7 +204,7 @@ class LiveRun:
     def cut_back_to(self, checkpoint: Checkpoint | None) -> None:
         """Truncate rows and counts to those of a checkpoint of the run, or to nothing; the session has entered it."""
         assert self.files is not None, "there is nothing to truncate"
-        rows = self.files.cut_back_to(checkpoint, self.requests.retentions)
+        rows = self.files.cut_back_to(checkpoint)
         self.session.recorder.load_rows(rows)
         if self._nodes is not None:
             self._nodes.restart("resumed" if checkpoint is not None and self.files.owns(checkpoint) else "begun")

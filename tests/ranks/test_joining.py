@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,10 +13,9 @@ from torch.distributed import TCPStore
 
 from graphtrain import CheckpointError, DataError, UsageError
 from graphtrain.errors import RankFailedError, RanksDivergedError
-from graphtrain.program import agreement
+from graphtrain.program.agreement import error_as_plain, error_of_plain
 from graphtrain.program.resources import resolve_device
 from graphtrain.ranks import (
-    Failure,
     LostRankError,
     Ranks,
     current_ranks,
@@ -26,7 +24,7 @@ from graphtrain.ranks import (
     prints,
     using_ranks,
 )  # fmt: skip
-from graphtrain.ranks.current import leave
+from graphtrain.ranks.current import failure_of, leave
 from graphtrain.ranks.processes import Processes
 
 Patch = pytest.MonkeyPatch
@@ -63,22 +61,18 @@ class Noting(Ranks):
         return []
 
 
-FAILED = {"rank": 1, "place": "in setup", "kind": "failed"}
-LOST = {**FAILED, "reason": "rank 0 has ended", "kind": "lost"}
-
-
 @pytest.mark.parametrize(
     ("error", "published", "notes"),
     [
-        (ValueError("bad batch"), {**FAILED, "reason": "ValueError: bad batch"}, ["on rank 1"]),
-        (KeyboardInterrupt(), {**FAILED, "reason": "KeyboardInterrupt"}, ["on rank 1"]),
-        (UsageError("no such file"), {**FAILED, "reason": "UsageError: no such file"}, []),
-        (RankFailedError("rank 0 has ended", "look there"), LOST, []),
-        (RanksDivergedError("on all of them"), None, []),
+        (ValueError("bad batch"), "rank 1 failed in setup: ValueError: bad batch", ["on rank 1"]),
+        (KeyboardInterrupt(), "rank 1 failed in setup: KeyboardInterrupt", ["on rank 1"]),
+        (UsageError("no such file"), "rank 1 failed in setup: UsageError: no such file", []),
+        (RankFailedError("rank 0 has ended", "look there"), "rank 0 has ended", []),
+        (RanksDivergedError("on all of them"), "", []),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_rank_publishes_why_it_leaves(error: BaseException, published: Any, notes: list[str]) -> None:
+def test_a_rank_publishes_why_it_leaves(error: BaseException, published: str, notes: list[str]) -> None:
     """And once, however many spans the error passes; a later reason of another rank is not the cause."""
     ranks = Noting()
 
@@ -89,9 +83,9 @@ def test_a_rank_publishes_why_it_leaves(error: BaseException, published: Any, no
     with using_ranks(ranks), pytest.raises(type(error)) as raised, on_all_ranks("outside"):
         inside()
     assert raised.value is error and getattr(error, "__notes__", []) == notes and ranks.times_left == 1
-    assert [json.loads(value) for value in ranks.store.values()] == ([published] if published is not None else [])
+    assert failure_of(ranks) == published
     leave(ranks, "later", RankFailedError("rank 1 has ended"))
-    assert Failure.first(ranks) == Failure(**(published or {**LOST, "place": "later", "reason": "rank 1 has ended"}))
+    assert failure_of(ranks) == (published or "rank 1 has ended")
 
 
 def test_a_rank_alone_leaves_nobody() -> None:
@@ -102,7 +96,7 @@ def test_a_rank_alone_leaves_nobody() -> None:
 
 @pytest.mark.parametrize("kind", [UsageError, DataError, CheckpointError])
 def test_an_error_of_the_leading_rank_has_its_type_on_all_ranks(kind: Any) -> None:
-    error: Any = agreement._raised(agreement._named(kind("what happened", "what to do")))
+    error: Any = error_of_plain(error_as_plain(kind("what happened", "what to do")))
     assert (type(error), error.message, error.hint) == (kind, "what happened", "what to do")
 
 
@@ -129,17 +123,14 @@ def test_before_they_have_joined_rank_0_prints(
         assert type(current_ranks()) is Ranks and current_ranks() is current_ranks()
 
 
-@pytest.mark.parametrize(("rank", "prints_it"), [(1, True), (2, False)])
-def test_without_a_store_the_first_that_is_left_prints(rank: int, prints_it: bool, monkeypatch: Patch) -> None:
+def test_without_a_store_each_that_is_left_prints(monkeypatch: Patch) -> None:
     def claim(key: str) -> bool:
         raise LostRankError("the store is gone")
 
-    ranks = Noting(rank, world_size=3)
+    ranks = Noting(2, world_size=3)
     monkeypatch.setattr(ranks, "claim", claim)
-    monkeypatch.setattr(ranks, "ended", lambda: [0])
     with using_ranks(ranks):
-        assert prints("all of them", is_of_all=True) is prints_it
-        assert prints("one of them")
+        assert prints("all of them")
 
 
 OF_ONE = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "node7", "MASTER_PORT": "29500"}
@@ -179,7 +170,7 @@ def test_a_restart_finds_nothing_of_the_attempt_before(monkeypatch: Patch) -> No
     attempts = []
     for attempt in ("0", "1", "0"):
         monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", attempt)
-        attempts.append(Processes.join())
+        attempts.append(Processes())
         if len(attempts) == 1:
             attempts[0].publish("joins/1", b"address")
     assert [ranks.read("joins/1") for ranks in attempts] == [b"address", None, b"address"]

@@ -17,7 +17,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from graphtrain import CheckpointError, UsageError
 from graphtrain.ranks import sharded
-from graphtrain.storage.pieces import Piece, PieceFiles, Sharding, file_of_pieces
+from graphtrain.storage.encoding import UnsaveableError
+from graphtrain.storage.pieces import Piece, PieceFiles, file_of_pieces
+from graphtrain.storage.state_files import split
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +32,7 @@ def no_group_afterwards() -> Iterator[None]:
 @pytest.mark.parametrize(("rows", "ranks", "dimension"), [(33, 2, 0), (33, 4, 0), (2, 4, 0), (0, 3, 0), (7, 3, 1)])
 def test_the_parts_of_ranks_are_the_chunks_of_torch(rows: int, ranks: int, dimension: int) -> None:
     whole = torch.arange(float(rows * 5)).view(rows, 5) if not dimension else torch.arange(rows * 5.0).view(5, rows)
-    held = Sharding(tuple(whole.shape), tuple(whole.stride()), dimension, (ranks,))
+    held = Piece(tuple(whole.shape), dimension, (ranks,))
     parts = [held.part(whole, rank) for rank in range(ranks)]
     empty = whole.narrow(dimension, 0, 0)
     for part, chunk in itertools.zip_longest(parts, torch.chunk(whole, ranks, dimension), fillvalue=empty):
@@ -43,14 +45,13 @@ def test_any_number_of_ranks_reads_its_parts_of_what_others_have_saved(
     saved: int, dimension: int | None, tmp_path: Path
 ) -> None:
     whole, files = torch.randn(7, 5), PieceFiles(tmp_path)
-    sharding = Sharding((7, 5), (5, 1), dimension, (saved,))
+    piece = Piece((7, 5), dimension, (saved,), like=whole.new_empty(0), name="model/weight")
     for rank in range(saved):
-        tensors = {"model/weight": sharding.part(whole, rank).contiguous()}
+        tensors = {"model/weight": piece.part(whole, rank).contiguous()}
         safetensors.torch.save_file(tensors, tmp_path / file_of_pieces(rank))
-    piece = Piece(whole.new_empty(0), sharding, name="model/weight")
     assert torch.equal(files.part(piece), whole)
     for count in (1, 2, 3, 4, 9):
-        held = Sharding((7, 5), (5, 1), dimension, (count,))
+        held = Piece((7, 5), dimension, (count,))
         for rank in range(count):
             assert torch.equal(files.part(piece, rank, count), held.part(whole, rank))
     (tmp_path / file_of_pieces(0)).unlink()
@@ -71,7 +72,7 @@ def of_rank_1(whole: torch.Tensor, dimension: int | None, mesh: Any) -> Any:
     like = DTensor.from_local(torch.empty(0), mesh, run_check=False)
     parts = (*whole.chunk(2, dimension or 0), whole.narrow(dimension or 0, 0, 0))
     values = parts[1] if dimension is not None else whole
-    return sharded.whole_of_part(values, like, whole.shape, whole.stride(), dimension)
+    return sharded.whole_of_part(values, like, whole.shape, dimension)
 
 
 def test_a_part_knows_its_place_in_the_whole(mesh: Any) -> None:
@@ -89,6 +90,12 @@ def test_a_part_knows_its_place_in_the_whole(mesh: Any) -> None:
     partial = DTensor.from_local(torch.ones(2), mesh, [Partial(), Partial()], run_check=False)
     with pytest.raises(UsageError, match="only Shard along one dimension is known"):
         sharded.refuse_meshes("model.weight", partial, 4)
+
+
+def test_what_no_file_of_pieces_can_hold_is_named(mesh: Any) -> None:
+    for values, what in ((torch.zeros(4, 3).cdouble(), "of torch.complex128"), (torch.zeros(4, 5).t(), "with gaps")):
+        with pytest.raises(UnsaveableError, match=rf"model\['weight'\] cannot be saved: it is sharded .*{what}"):
+            split({"resources": {"model": {"weight": of_rank_1(values, 1, mesh)}}})
 
 
 @pytest.mark.parametrize("order", [1.0, 2.0, math.inf])

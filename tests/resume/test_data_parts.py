@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import multiprocessing
 import random
 import signal
-import time
 import types
 from collections import UserDict
 from collections.abc import Callable, Iterator
@@ -19,9 +17,7 @@ import torch
 from graphtrain import Loader, UsageError
 from graphtrain.data import workers
 from graphtrain.data.batch import move, sample_counter, tensors_held, tensors_of, trace
-from graphtrain.data.shares import Share, Shared, round_size
-from graphtrain.data.source import Numbered, source_of
-from graphtrain.kind.batch_limit import BatchLimit
+from graphtrain.data.shares import Share, round_size
 
 # ---- shares of ranks
 
@@ -49,7 +45,7 @@ EXPECTED = [batch.tolist() for batch in counted_loader().batches(1)]
 
 
 def share_of(loader: Loader, world_size: int) -> Share:
-    return Share(loader, loader.epoch(1), BATCHES, world_size)
+    return Share(loader, loader.epoch(1), world_size)
 
 
 def sizes(world_size: int, window: int | None, first: int, is_early: Callable[[], bool]) -> Iterator[tuple[int, int]]:
@@ -72,7 +68,7 @@ def test_every_batch_is_loaded_once_from_any_place(world_size: int) -> None:
         loaders = [counted_loader() for _ in range(world_size)]
         shares, batches = [share_of(loader, world_size) for loader in loaders], list[Any]()
         for number, size in sizes(world_size, window, first, lambda early=early: choose.random() < early):  # type: ignore[misc]
-            batches += [shares[rank].batch(number + rank).tolist() for rank in range(size)]
+            batches += [shares[rank].batch(number + rank, BATCHES).tolist() for rank in range(size)]
         assert batches == EXPECTED[first:]
         assert sum(loader.dataset.loaded for loader in loaders) == sum(map(len, batches)), "nothing in vain"
 
@@ -81,21 +77,10 @@ def test_every_batch_is_loaded_once_from_any_place(world_size: int) -> None:
 def test_a_rank_loads_again_from_a_round_that_has_no_batch_for_each(count: int) -> None:
     share = share_of(counted_loader(num_workers=count), 2)
     for number in (1, 3, 4, 6, 8, 9):
-        assert share.batch(number).tolist() == EXPECTED[number]
+        assert share.batch(number, BATCHES).tolist() == EXPECTED[number]
         if number == 6:
             share.release()
     share.release()
-
-
-@pytest.mark.parametrize(("limit", "numbers"), [(None, [0, 1, 2, 3, 4]), (3, [0, 1, 2]), (9, [0, 1, 2, 3, 4])])
-def test_a_share_ends_with_the_limit(limit: int | None, numbers: list[int]) -> None:
-    source = Shared(Numbered(Loader(range(10), 2), 0), 2, BatchLimit(limit))
-    opened = source.open(0)
-    assert (opened.length, opened.state, opened.batches.end) == (len(numbers), {}, len(numbers))
-    assert [opened.batches.batch(number).tolist() for number in numbers[1::2]] == [
-        [2 * number, 2 * number + 1] for number in numbers[1::2]
-    ]
-    assert source.release() is False
 
 
 # ---- batches
@@ -207,30 +192,6 @@ def test_a_trace_counts_changes_and_hashes_on_the_host() -> None:
     nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.strided)
     elsewhere = torch.ones(2, device="meta")
     assert trace((quantized, nested, torch.ones(2).to_sparse(), inference, elsewhere)) == trace(())
-
-
-# ---- batches that are drawn again
-
-
-class Endless:
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        yield from (torch.tensor([number]) for number in itertools.count())
-
-
-@pytest.mark.parametrize(("drawn", "seconds"), [(1000, 0.001), (1200, 0.02)], ids=["soon", "late"])
-def test_batches_that_are_drawn_again_for_long_are_reported(
-    drawn: int, seconds: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines: list[str] = []
-    data = source_of(Endless(), seed=0, saving=False, notify=lines.append)
-    opened, clock = data.open(2), itertools.count()
-    monkeypatch.setattr(time, "monotonic", lambda: next(clock) * seconds)
-    assert next(data.reopen(2, drawn, opened.state)).item() == drawn
-    assert [line[: line.index(" of epoch 3")] for line in lines] == ([] if drawn == 1000 else [
-        f"{number} of 1,200 batches" for number in ("100", "600", "1,100")])  # fmt: skip
-    if lines:
-        assert lines[0].endswith(", 22 s left; a graphtrain.Loader, or data with a state_dict, resumes at once")
-        assert lines[-1].endswith(", 2 s left")
 
 
 # ---- workers

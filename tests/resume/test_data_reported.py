@@ -81,7 +81,7 @@ NOT_EXACT: dict[str, tuple[World, str, str]] = {
         "not exact: train_data has a batch 7 in this epoch now, and had 6: a state loaded after the last",
     ),
     "a state that begins again": (
-        reading(kinds.Starting), "5 batches", 'next_batch.resume = "replay" draws the batches of the epoch again',
+        reading(kinds.Starting), "5 batches", 'next_batch.resume = "replay" draws the batches of an epoch again',
     ),
     "a loader of a state without its buffer": (
         reading(lambda: stateful(kinds.Incomplete(), 2)), "3 batches", OTHER_BATCH,
@@ -253,14 +253,14 @@ def test_what_the_code_of_data_changes_in_workers_is_named(name: str) -> None:
 # ---- what is said when a run begins
 
 COST = "inside an epoch draws that epoch's earlier batches again; graphtrain.Loader takes the same keywords"
-INCOMPLETE = 'since its state is not complete; next_batch.resume = "state" resumes at once but not exactly'
+INCOMPLETE = 'since its state may not be complete; next_batch.resume = "state" resumes at once but not exactly'
 OWN = "draws random numbers between those of training, so it has a generator of its own from here on"
 TORCHDATA: dict[str, tuple[Made, bool]] = {
-    "in order": (lambda: stateful(range(4)), True),
-    "shuffled": (lambda: stateful(range(4), shuffle=True), True),
+    "in order": (lambda: stateful(range(4)), False),
+    "shuffled": (lambda: stateful(range(4), shuffle=True), False),
     "a worker": (lambda: stateful(range(4), num_workers=1), False),
-    "one by one": (lambda: stateful(range(4), None), True),
-    "torch's sampler": (lambda: stateful(range(4), sampler=SequentialSampler(range(4))), True),
+    "one by one": (lambda: stateful(range(4), None), False),
+    "torch's sampler": (lambda: stateful(range(4), sampler=SequentialSampler(range(4))), False),
     "torch's random sampler": (lambda: stateful(range(4), sampler=RandomSampler(range(4))), False),
     "a list as a sampler": (lambda: stateful(range(4), sampler=[1, 2]), False),
     "torch's batch sampler": (
@@ -364,7 +364,7 @@ def persistent(dataset: Any) -> World:
     return reading(lambda: DataLoader(dataset, num_workers=1, persistent_workers=True))
 
 
-NUMBERS = "there are 12 samples, with the numbers 0 to 11; got "
+NUMBERS = "`indices` must be whole numbers of samples from 0 to 11, at least one; got "
 REFUSED: dict[str, tuple[World, str]] = {
     "no iterable": (reading(lambda: 3), "the data is a int, which cannot be iterated over"),
     "a state that there is not": (
@@ -382,11 +382,11 @@ REFUSED: dict[str, tuple[World, str]] = {
     "persistent workers of a stream": (
         persistent(kinds.BufferedSet()), "cannot be resumed exactly(.|\n)*hint: use persistent_workers=False",
     ),
-    "too large a number": (chosen([0, 12]), f"`train_data`: `indices`: {NUMBERS}12"),
-    "a negative number": (chosen([-1, 3]), f"{NUMBERS}-1"),
-    "no numbers": (chosen([]), "`indices` is empty: an epoch needs at least one of the 12 samples"),
-    "no numbers in a tensor": (chosen(torch.tensor([]).long()), "`indices` is empty"),
-    "floats": (chosen([0.0, 1.0]), "whole numbers of samples; got a list of torch.float32"),
+    "too large a number": (chosen([0, 12]), f"`train_data`: {NUMBERS}.* from 0 to 12"),
+    "a negative number": (chosen([-1, 3]), f"{NUMBERS}.* from -1 to 3"),
+    "no numbers": (chosen([]), NUMBERS),
+    "no numbers in a tensor": (chosen(torch.tensor([]).long()), NUMBERS),
+    "floats": (chosen([0.0, 1.0]), "at least one; got a list of torch.float32"),
     "booleans": (chosen([True, False]), "got a list of torch.bool"),
     "a tensor of floats": (chosen(torch.tensor([0.0, 2.0])), "got a Tensor of torch.float32"),
     "a table": (chosen(torch.tensor([[0, 1]])), r"with the shape \(1, 2\)"),
@@ -396,7 +396,7 @@ REFUSED: dict[str, tuple[World, str]] = {
     "one number": (chosen(3), "got an? int"),
     "numbers of another data": (
         reading(lambda: {"train_data": twelve(), "val_data": twelve()}, edit=held_out),
-        f"`val_data`: `indices`: {NUMBERS}12",
+        f"`val_data`: {NUMBERS}.* from 12 to 12",
     ),
     "numbers for a DataLoader": (
         chosen([1], lambda: DataLoader(Noisy())), "which a DataLoader does not draw by(.|\n)*graphtrain.Loader",

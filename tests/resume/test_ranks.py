@@ -255,12 +255,14 @@ def set_field(path: str, name: str) -> Callable[[Trainer], object]:
 # what one rank does, and what is said of it
 DIFFERENT: dict[str, tuple[Callable[[Trainer], object], str]] = {
     "weights": (
-        lambda trainer: trainer.resources["model"][0].bias.data.add_(1.0), "the tensor `0.bias` of `model` differs",
+        lambda trainer: trainer.resources["model"][0].bias.data.add_(1.0),
+        "ranks differ in the tensor `0.bias` of `model`: ",
     ),
-    "progress": (set_field("step", "steps"), "`step.steps` differs between rank 0 and rank 1"),
+    "progress": (set_field("step", "steps"), "ranks differ in `step` of the section `progress`: "),
     "what may differ": (set_field("log", "runs"), ""),
     "settings": (
-        lambda trainer: trainer.resources["optimizer"].param_groups[0].update(lr=0.5), "`optimizer` differs",
+        lambda trainer: trainer.resources["optimizer"].param_groups[0].update(lr=0.5),
+        "ranks differ in `optimizer` of the section `resources`: ",
     ),
 }  # fmt: skip
 

@@ -22,7 +22,7 @@ from torch.utils.data import (
 
 from graphtrain import DataError, GraphError, Loader, PlannedRun, Trainer
 from tests.fake_ranks import run_ranks
-from tests.world import Resources, World, assert_as_by_hand, assert_exact, seed_generators, small_fit, world
+from tests.world import World, assert_exact, small_fit, world
 
 # ---- one source of a training
 
@@ -219,62 +219,6 @@ def test_each_evaluation_sees_the_same_order_and_random_numbers(kind: Any) -> No
     assert len(seen) == 9 and seen[:3] == seen[3:6] == seen[6:]
 
 
-# ---- batches that are None
-
-SKIPPED = [None if number in (2, 3, 6) else batch for number, batch in enumerate(batches_of(7))]
-
-
-def skipped(samples: list[int]) -> torch.Tensor | None:
-    return SKIPPED[samples[0]]
-
-
-SKIPPING: dict[str, Callable[[], Any]] = {
-    "Loader": lambda: Loader(range(7), batch_size=1, collate_fn=skipped),
-    "DataLoader": lambda: DataLoader(range(7), batch_size=1, collate_fn=skipped),  # type: ignore[arg-type]
-    "list": lambda: [*SKIPPED],
-}
-
-
-def skipping_loop(ranks: int = 1) -> Any:
-    def loop(resources: Resources) -> None:
-        seed_generators(11)
-        model, optimizer = resources["model"], resources["optimizer"]
-        for first in [*range(0, 7, ranks)] * 2:
-            for batch in [each for each in SKIPPED[first : first + ranks] if each is not None]:
-                (squared(model, batch) / ranks).backward()  # type: ignore[no-untyped-call]
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-
-    return loop
-
-
-@pytest.mark.parametrize("kind", SKIPPING)
-def test_batches_that_are_none_are_skipped_and_reported_once(kind: str) -> None:
-    lines: list[str] = []
-    it = fed(SKIPPING[kind]).but(model=lambda made: made["model"].eval())  # a DataLoader draws a random number
-    trainer = assert_as_by_hand(it, loop=skipping_loop())
-    assert trainer.read("next_batch.batches") == 14 and trainer.read("next_batch.epochs") == 2
-    it.trainer(lines=lines).run()
-    assert len([line for line in lines if "None instead of a batch" in line]) == 1
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("kind", ["Loader", "list"])
-def test_a_rank_without_a_batch_adds_zeros(kind: str) -> None:
-    it = fed(SKIPPING[kind]).but(model=lambda made: made["model"].eval())
-    by_hand = it.resources()
-    skipping_loop(2)(by_hand)
-
-    def run(ranks: Any) -> Any:
-        trainer = it.trainer()
-        trainer.run()
-        return trainer.read("step.steps"), trainer.resources["model"][0].weight.tolist()
-
-    expected = [pytest.approx(row, rel=1e-5) for row in by_hand["model"][0].weight.tolist()]
-    assert run_ranks(2, run) == [(8, expected)] * 2
-
-
 # ---- several loaders, together and in turn
 
 
@@ -385,6 +329,7 @@ REFUSED: dict[str, tuple[Callable[[], World], str]] = {
     "no name": (lambda: validated(lambda: {1: ONE}), "a loader is named 1"),
     "no loaders": (lambda: validated(dict), "G309: `val_data` is a mapping"),
     "a batch": (lambda: validated(lambda: {"inputs": ONE[0], "targets": ONE[0]}), "G309: `val_data` is a mapping"),
+    "a batch that is None": (lambda: fed(lambda: [*TWO, None]), "train_data: batch 3 of epoch 1 is None"),
     "shuffled to overfit": (
         lambda: fed(lambda: DataLoader(torch.rand(4, 2), 2, shuffle=True), overfit=1),  # type: ignore[arg-type]
         "with a RandomSampler, which gives other batches in every epoch",
@@ -404,7 +349,6 @@ CUT: dict[str, Callable[[], World]] = {
     "overfit": lambda: fed(loader, 3, overfit=3),
     "overfit together": lambda: fed(lambda: {"a": loader(), "b": batches_of(9)}, 3, overfit=3),
     "data that grows": lambda: fed(lambda: Growing(0), 3),
-    "batches that are none": lambda: fed(SKIPPING["Loader"]),
 }
 
 

@@ -218,9 +218,9 @@ def test_a_read_only_disk_is_an_error_before_anything_trains(
     for run_dir in (tmp_path / "new", part):
         with monkeypatch.context() as patch:
             read_only(patch)
-            with pytest.raises(UsageError, match=f"`{run_dir}` cannot be written: Read-only file system") as error:
-                tiny(run_dir=run_dir)
-        assert error.value.hint == "make it writable, or choose another run directory"
+            with pytest.raises(UsageError, match=f"cannot write {run_dir}.*: Read-only file system") as error:
+                tiny(run_dir=run_dir).run()
+        assert error.value.hint == "make it writable, then try again"
     assert not (tmp_path / "new" / "status.json").exists()
 
 
@@ -240,7 +240,7 @@ def test_a_file_that_cannot_be_written_at_a_resume_is_named(
 
 def test_a_file_in_the_place_of_what_is_written(tmp_path: Path) -> None:
     (tmp_path / "r").write_text("notes")
-    with pytest.raises(UsageError, match=r"`.*/r` cannot be written: "):
+    with pytest.raises(UsageError, match=r"cannot write .*/r: "):
         tiny(run_dir=tmp_path / "r")
     assert (tmp_path / "r").read_text() == "notes"
     trainer = tiny(ROWS, tmp_path / "run")

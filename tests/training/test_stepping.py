@@ -103,7 +103,7 @@ def holding(maker: Any) -> Graph:
 
 
 @pytest.mark.parametrize(
-    ("maker", "reason"), [(make_thing, "a builtins.object cannot be encoded"), (open_thing, "declared transient")]
+    ("maker", "reason"), [(make_thing, "slots['thing'] cannot be saved"), (open_thing, "declared transient")]
 )
 def test_where_nothing_can_be_saved(maker: Any, reason: str, tmp_path: Path) -> None:
     """A breakpoint stops there all the same; a save moves on to the next point."""

@@ -53,7 +53,7 @@ def weak_set_that_grows() -> dict[str, Any]:
     return stepped(update)
 
 
-@row("SeedSequence that has changed")
+@row("SeedSequence, whose state is not saved")
 def seeds_that_spawn() -> dict[str, Any]:
     seeds = numpy.random.SeedSequence(3)
     parent = numpy.random.default_rng(4)
@@ -141,7 +141,7 @@ class Parts(enum.Flag):
     C = 4
 
 
-@row("is a combination of flags")
+@row("Parts cannot be encoded")
 def flags() -> dict[str, Any]:
     state = {"on": Parts.A}
 
