@@ -103,7 +103,7 @@ class Measured:
         dist.barrier()
         begun = time.perf_counter()
         rank, world_size = self._ranks.rank, self._ranks.world_size
-        read, _ = assembled(read_checkpoint(path, rank=rank, world_size=world_size, copied=["model"]), [model], rank)
+        read, _ = assembled(read_checkpoint(path, rank=rank, world_size=world_size), [model], rank)
         model.load_state_dict(read.sections["resources"]["model"])
         return self._slowest(time.perf_counter() - begun)
 

@@ -120,7 +120,7 @@ def _agree(
 ) -> list[Record]:
     """Compare what the ranks have drawn, which is the same data on all of them, and tell its samples."""
     digest, name = bytes.fromhex(content_hash(content)[:16]), reading.name
-    records = ranks.with_batch(Record(digest=digest, length=-1 if length is None else length, samples=samples))
+    records = ranks.before_batch(Record(digest=digest, length=-1 if length is None else length, samples=samples))
     for rank, record in enumerate(records):
         if record.length != records[0].length:
             both = (records[0].length, record.length)

@@ -96,11 +96,10 @@ class Reading:
         if data is not self._supplied or limit.amount != self.limit.amount:
             self._supplied, self._sources, self.limit = data, {}, limit
             self._written = data if isinstance(data, WrittenBatches) else None
-            loaders = loaders_of(data)
-            self.loaders = {"": data} if self._combine != "in_turn" or not loaders else loaders
-            lengths = [length_of(loader) for loader in self.loaders.values()]
+            loaders = loaders_of(data) if self._combine == "in_turn" else {}
+            lengths = [length_of(loader) for loader in loaders.values()]
             known = [min(length, limit.of(length) or length) for length in lengths if length is not None]
-            self.length_in_turn = sum(known) if self.is_in_turn and len(known) == len(lengths) else 0
+            self.loaders, self.length_in_turn = loaders or {"": data}, sum(known) * (len(known) == len(lengths))
         if self._written is None and node.pass_over:
             self._take(*next(iter(self.loaders.items())))
 
@@ -140,21 +139,19 @@ class Reading:
     def _source(self, data: Any) -> Source:
         """The source of a loader, or of several together, as this rank opens it."""
         run, loaders = self.run, loaders_of(data)
-        if loaders:
-            sources = {name: AsOpened(self._source_of(loader), loader, run.state) for name, loader in loaders.items()}
-            keeping = [name for name, each in sources.items() if isinstance(each.source, Stateful)]
-            if keeping and run.saving:
-                raise DataError(
-                    f"the loader `{keeping[0]}` keeps its own position, which an epoch that ends before it undefines",
-                    'set next_batch.resume = "replay", if its `__iter__` starts over; or pass a graphtrain.Loader',
-                )
+        sources = {name: AsOpened(self._source_of(loader), loader, run.state) for name, loader in loaders.items()}
+        keeping = [name for name, each in sources.items() if isinstance(each.source, Stateful)]
+        if keeping and run.saving:
+            raise DataError(
+                f"the loader `{keeping[0]}` keeps its own position, which an epoch that ends before it undefines",
+                'set next_batch.resume = "replay", if its `__iter__` starts over; or pass a graphtrain.Loader',
+            )
         source = together.Together(sources, self._combine) if loaders else self._source_of(data)
         if run.ranks is not None:
             source = divisions.divided(self, data, source, run.ranks)
         elif not isinstance(source, Numbered):
             source = Common(source, data, run.seed, is_shared=False)
-        source = source if loaders else AsOpened(source, data, run.state)
-        return Limited(source, self.limit)
+        return Limited(source if loaders else AsOpened(source, data, run.state), self.limit)
 
     def _source_of(self, data: Any) -> Source:
         node, run = self.node, self.run
@@ -170,16 +167,6 @@ class Reading:
 
         settings: Any = {"resume": node.resume, "limit": self.limit.amount}
         return source_of(data, seed=run.seed, saving=run.saving, notify=run.notify, doubt=doubt, **settings)
-
-    # ---- where it is
-
-    def consumed(self) -> int:
-        """The batches that were given of what is open; of data alone, those of the epoch."""
-        return self.node.epoch_batches - self.node.pass_first
-
-    def _drawn(self) -> int:
-        """How many batches the data has given, those ahead included."""
-        return self.consumed() + len(self.ahead)
 
     # ---- opening and closing
 
@@ -223,6 +210,10 @@ class Reading:
         """Note up to which batch nothing is looked ahead for."""
         node = self.node
         node.certain = node.pass_first + node.length if node.length else 0
+
+    def consumed(self) -> int:
+        """The batches that were given of what is open; of data alone, those of the epoch."""
+        return self.node.epoch_batches - self.node.pass_first
 
     def close(self) -> None:
         """End what is open, and the epoch unless it reads another loader."""
@@ -274,12 +265,9 @@ class Reading:
         node = self.node
         if self.ahead or (node.length is not None and self.consumed() < node.length):
             return True
-        following = next(self.batches, NOTHING)
-        if following is NOTHING:
-            return False
-        self.ahead.append(following)
-        node.fetched_ahead = 1
-        return True
+        self.ahead += itertools.islice(self.batches, 1)
+        node.fetched_ahead = len(self.ahead)
+        return bool(self.ahead)
 
     def gave_none(self) -> DataError:
         """The error where a batch is None, as a `collate_fn` may return it."""
@@ -313,6 +301,10 @@ class Reading:
         number = self.consumed() - 1 if self.run.ranks is None else self.held_number
         return {"number": number, "trace": trace(self.held)}
 
+    def _drawn(self) -> int:
+        """How many batches the data has given, those ahead included."""
+        return self.consumed() + len(self.ahead)
+
     def load(self, position: Mapping[str, Any]) -> None:
         """Take what `position` returned; in an epoch, open what was open, behind the batches that it had given."""
         node, loaders = self.node, dict(self.loaders)
@@ -335,19 +327,19 @@ class Reading:
     def _reopen(self, drawn: int, last: Mapping[str, Any]) -> None:
         """Open the rest of the epoch, after this many batches; the last one is compared where it is drawn again."""
         node, state, source = self.node, self.run.state, self.source
-        number: int = last.get("number", drawn)
         is_known = all(state.is_known(part) or keeps_position(part) for part in self.parts)
-        is_redrawn = is_known and (source.redraws or source.replays) and number >= node.source_state.get("redrawn", 0)
-        number = number if is_redrawn else drawn
+        number: int = last.get("number", drawn)
+        if not (is_known and (source.redraws or source.replays) and number >= node.source_state.get("redrawn", 0)):
+            number = drawn
         with state.aside(self.parts):
-            batches = source.reopen(self._epoch, number, node.source_state)
+            self.batches = batches = source.reopen(self._epoch, number, node.source_state)
             if number < drawn:
                 before = [generator.get_state() for generator in drawn_from(self.data)]
                 is_share = isinstance(batches, Share)
                 redrawn = batches.batch(number, node.length) if is_share else next(batches, NOTHING)
                 after = [generator.get_state() for generator in drawn_from(self.data)]
                 if redrawn is NOTHING and source.replays:
-                    raise ended_early("the data", number, drawn)
+                    raise ended_early(number, drawn)
                 # Random numbers are others than in training, which has drawn between two batches.
                 if source.redraws or not number or all(map(same_state, before, after)):
                     self._compare(last["trace"], redrawn, number)
@@ -355,7 +347,6 @@ class Reading:
                 for _ in range(number + 1, drawn):  # of other ranks, and those that were saved ahead
                     next(batches, NOTHING)
                 self.ahead += itertools.islice(batches, node.fetched_ahead - len(self.ahead))
-        self.batches = batches
 
     def _compare(self, saved: Mapping[str, Any], redrawn: Any, number: int) -> None:
         """Compare what was drawn again with what the run was saved with, unless training has changed that since."""

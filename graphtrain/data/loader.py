@@ -7,7 +7,6 @@ may change.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import itertools
 import operator
@@ -21,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 
 from graphtrain.data import NOTHING
 from graphtrain.data.samplers import announce_epoch, generators_of, length_of, parts_within
-from graphtrain.data.workers import iterate, start_worker
+from graphtrain.data.workers import iterate
 from graphtrain.errors import DataError
 from graphtrain.state.code_names import names_in
 from graphtrain.state.generators import HOST, AnyGenerator, RandomAside, generator_of, seed_all
@@ -110,7 +109,7 @@ class Loader:
             "num_workers": num_workers,
             "pin_memory": pin_memory,
             "timeout": timeout,
-            "worker_init_fn": functools.partial(start_worker, worker_init_fn) if num_workers else None,
+            "worker_init_fn": worker_init_fn,
             "multiprocessing_context": multiprocessing_context,
             "prefetch_factor": prefetch_factor,
             "persistent_workers": persistent_workers,

@@ -13,7 +13,7 @@ import copy
 import functools
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Any, Literal, NamedTuple, final
 
 import torch
@@ -34,16 +34,11 @@ from graphtrain.data.stream import Stream
 from graphtrain.data.workers import iterate
 from graphtrain.errors import DataError
 from graphtrain.state.code_names import names_in
-from graphtrain.state.content import content_hash
 from graphtrain.state.generators import HOST, RandomAside
 
 Resume = Literal["auto", "replay", "state"]
-_hash_of = functools.partial(content_hash, most_bytes=64 * 2**10)
 _REPLAY = 'next_batch.resume = "replay" draws the batches of an epoch again instead, if `__iter__` starts over'
-_AT_THE_END = f"a state loaded after the last batch must give the rest of the epoch, which is empty; {_REPLAY}"
-_DIFFERS = f"gives another batch after a state of its own than it gave before: that state is not complete; {_REPLAY}"
-_INCOMPLETE = f"goes on from a state of its own that is not complete; {_REPLAY}"
-_NO_SAMPLE = "was saved with a state of its own, before a second batch could show that it is complete"
+_MAY_LACK = f"resumes from a state of its own, which may not be complete; {_REPLAY}"
 
 
 class Opened(NamedTuple):
@@ -157,7 +152,7 @@ def source_of(
 
 
 def keeps_position(data: Any) -> bool:
-    """True for data whose `state_dict` holds its position completely."""
+    """True for data whose `state_dict` holds its position, as far as that is known."""
     return _has_state(data) and _is_complete(data)
 
 
@@ -177,11 +172,11 @@ def _has_state(data: Any) -> bool:
 
 
 def _is_complete(data: Any) -> bool:
-    """True if the state of data that has one determines its batches, apart from the global generators.
+    """True if the state of data that has one may determine its batches, apart from the global generators.
 
-    That is assumed of all data, and looked at by samples, with two exceptions: a stream of `datasets` with a shuffle
-    buffer, and a DataLoader with a state, such as torchdata's, unless it is in this process and its data set has one.
-    Others do not restore the random numbers of workers, or fast-forward by drawing from the generators as they are.
+    It does not in a stream of `datasets` with a shuffle buffer, and in a DataLoader with a state, such as torchdata's,
+    unless it is in this process and its data set has one: such loaders do not restore the random numbers of workers, or
+    fast-forward by drawing from the generators as they are.
     """
     if isinstance(data, DataLoader) and (data.num_workers or not _has_state(data.dataset) or _is_map_style(data)):
         return False
@@ -189,6 +184,12 @@ def _is_complete(data: Any) -> bool:
     for part in filter(None, waiting):  # which grows
         waiting += [getattr(part, "ex_iterable", None), *getattr(part, "ex_iterables", ())]
     return all(type(part).__name__ != "BufferShuffledExamplesIterable" for part in waiting)
+
+
+def _is_known(data: Any) -> bool:
+    """True for data of libraries whose states are known to be complete."""
+    kind = type(data.dataset if isinstance(data, DataLoader) else data)
+    return kind.__module__.partition(".")[0] in ("datasets", "torchdata") and _is_complete(data)
 
 
 @final
@@ -246,17 +247,14 @@ class Numbered(Source):
 class Stateful(Source):
     """Data that keeps its own position: after `load_state_dict`, the next `iter()` continues from there.
 
-    That is torchdata's convention. The state is read when the run is captured, not at every batch, and before the
-    second batch of an epoch: that batch is a sample, which shows a resume whether the state is complete.
+    That is torchdata's convention. The state is read when the run is captured, not at every batch. Whether that of a
+    class of the user's own is complete is not known, which is reported.
     """
 
     def __init__(self, data: Any, doubt: Callable[[str], None]) -> None:
         self.data, self._doubt = data, doubt
         self._begun = False
         self._loaded: dict[str, Any] = {}  # the position to report until the data has moved on from it
-        self._sample: dict[str, Any] = {}
-        self._batches_before = 0  # of the last epoch that was read to its end
-        self._is_complete = _is_complete(data)
 
     def open(self, epoch: int, indices: Any = None) -> Opened:
         _refuse_indices(self.data, indices)
@@ -269,74 +267,37 @@ class Stateful(Source):
             if is_next:
                 self._load(loaded["data"])
         length = length_of(self.data)
-        return Opened(self._following(iterate(self.data), epoch, 0), length, {})
+        return Opened(self._following(iterate(self.data)), length, {})
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
         if not self._loaded:
             raise _position_unknown(self.data)
-        is_at_end = 0 < drawn == (length_of(self.data) or self._batches_before)
-        if is_at_end and next(self._after(epoch, self._loaded["data"]), NOTHING) is not NOTHING:
-            self._doubt(f"has a batch {drawn + 1} in this epoch now, and had {drawn}: {_AT_THE_END}")
-        if self._is_complete:
-            self._draw_sample_again()
-        return self._following(self._after(epoch, self._loaded["data"]), epoch, drawn)
-
-    def _after(self, epoch: int, position: Any) -> Iterator[Any]:
-        """The batches behind a position in an epoch."""
         announce_epoch(self.data, epoch)
-        self._load(position)
-        return iterate(self.data)
+        self._load(self._loaded["data"])
+        return self._following(iterate(self.data))
 
     def _load(self, position: Any) -> None:
         self.data.load_state_dict(copy.deepcopy(position))  # what `position` reports must not change
 
-    def _following(self, batches: Iterator[Any], epoch: int, drawn: int) -> Iterator[Any]:
-        """The same batches, one of which is the sample."""
-        for number in itertools.count(drawn):
-            before = None
-            if number == 1 and self._is_complete:
-                before = {"epoch": epoch, **_random_of(self.data), "data": copy.deepcopy(self.position()["data"])}
-            batch = next(batches, NOTHING)
-            self._loaded = {}
-            if batch is NOTHING:
-                self._batches_before = number
-                return
-            if before is not None:
-                self._sample = {**before, "batch": _hash_of(batch)}
-            yield batch
-
-    def _draw_sample_again(self) -> None:
-        """Report what shows that the state is not complete."""
-        sample, batches = self._sample, set()
-        for _ in range(2 if sample else 0):  # what `iter` changes and the state leaves out shows the second time
-            iterator = self._after(sample["epoch"], sample["data"])
-            _restore_random(self.data, sample)
-            batches.add(_hash_of(next(iterator, None)))
-        if not sample or batches != {sample["batch"]}:
-            self._doubt(_DIFFERS if sample else _NO_SAMPLE)
+    def _following(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """The same batches, after the first of which the data reports its position again."""
+        first = next(batches, NOTHING)
+        self._loaded = {}
+        if first is not NOTHING:
+            yield first
+            yield from batches
 
     def position(self) -> dict[str, Any]:
         # Before the first `iter()` the data is not asked: for its state, torchdata's loader would begin an epoch.
         if self._loaded or not self._begun:
             return dict(self._loaded)
-        return {"data": self.data.state_dict(), "sample": self._sample, "batches_before": self._batches_before}
+        return {"data": self.data.state_dict()}
 
     def load_position(self, position: dict[str, Any]) -> None:
         if "data" in position:
             self._loaded, self._begun = dict(position), True
-            self._sample, self._batches_before = position["sample"], position["batches_before"]
-            if not self._is_complete:
-                self._doubt(_INCOMPLETE)
-
-
-def _random_of(data: Any) -> dict[str, Any]:
-    """The states of all generators that data may draw from."""
-    return {"generators": [generator.get_state() for generator in drawn_from(data)]}
-
-
-def _restore_random(data: Any, state: Mapping[str, Any]) -> None:
-    for generator, saved in zip(drawn_from(data), state["generators"], strict=False):
-        generator.set_state(saved)
+            if not _is_known(self.data):
+                self._doubt(_MAY_LACK)
 
 
 @final
@@ -361,31 +322,42 @@ class Replayed(Source):
     def open(self, epoch: int, indices: Any = None) -> Opened:
         _refuse_indices(self.data, indices)
         announce_epoch(self.data, epoch)
-        length, state = length_of(self.data), _random_of(self.data)
-        return Opened(self._begin(state), length, state)
+        length, state = length_of(self.data), {"opened": self._random_states()}
+        return Opened(self._noted(self._begin(state), state), length, state)
+
+    def _random_states(self) -> list[Any]:
+        return [generator.get_state() for generator in drawn_from(self.data)]
+
+    def _noted(self, batches: Iterator[Any], state: dict[str, Any]) -> Iterator[Any]:
+        """The same batches; others may draw random numbers between `iter()` and the first."""
+        if "first" in state:  # which is drawn again
+            self._restore_random(state["first"])
+        else:
+            state["first"] = self._random_states()
+        yield from batches
 
     def _begin(self, state: dict[str, Any]) -> Iterator[Any]:
-        iterator = iterate(self.data)
+        iterator: Any = iterate(self.data)
+        batches: Iterator[Any] = iterator
         if isinstance(self.data, DataLoader):
             is_stream = isinstance(self.data.dataset, IterableDataset)
             if self.data.num_workers > 0 if is_stream else draws_at_once(self.data):
-                return iterator
+                return batches
             if not self.redraws and hasattr(iterator, "_sampler_iter"):  # augmentation uses the shared generators
                 iterator._sampler_iter = self._stream(iterator._sampler_iter, state)
-                return iterator
-        return self._stream(iterator, state)
+                return batches
+        return self._stream(batches, state)
 
     def _stream(self, iterator: Iterator[Any], state: dict[str, Any]) -> Stream:
-        own = {f"{number}": generator for number, generator in enumerate(generators_of(self.data))}
+        generators = {**HOST, **{f"{number}": each for number, each in enumerate(generators_of(self.data))}}
         line = (
             f"the data, a {type(self.data).__name__}, draws random numbers between those of training, so it has a "
             "generator of its own from here on; a loop by hand would draw others (docs/bit-identical.md)"
         )
-        separations = state.setdefault("streams", {})
-        return Stream(iterator, {**HOST, **own}, separations, functools.partial(self._notify, line))
+        return Stream(iterator, generators, state.setdefault("streams", {}), functools.partial(self._notify, line))
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
-        if "generators" not in state:
+        if "opened" not in state:
             raise _position_unknown(self.data)
         if self._once:
             raise DataError(
@@ -394,18 +366,22 @@ class Replayed(Source):
                 "keep the node that fetches batches, and its data, until the epoch has ended",
             )
         announce_epoch(self.data, epoch)
-        _restore_random(self.data, state)
-        iterator = self._begin(state)
+        self._restore_random(state["opened"])
+        iterator = self._noted(self._begin(state), state)
         for number in range(drawn):
             if next(iterator, NOTHING) is NOTHING:
-                raise ended_early("the data", number, drawn)
+                raise ended_early(number, drawn)
         return iterator
 
+    def _restore_random(self, states: Sequence[Any]) -> None:
+        for generator, saved in zip(drawn_from(self.data), states, strict=False):
+            generator.set_state(saved)
 
-def ended_early(what: str, number: int, drawn: int) -> DataError:
+
+def ended_early(number: int, drawn: int) -> DataError:
     """The error where data ends before a batch that it gave before."""
     return DataError(
-        f"{what} ended after {number} batches, it gave {drawn} before: it has changed",
+        f"the data ended after {number} batches, it gave {drawn} before: it has changed",
         "restore it; and `setup` must not draw batches from it, unless `__iter__` starts over",
     )
 

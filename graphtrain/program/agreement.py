@@ -12,23 +12,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import itertools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
 
+import msgpack
 import torch
 
-from graphtrain.errors import (
-    CheckpointError,
-    DataError,
-    EditError,
-    GraphtrainError,
-    RankFailedError,
-    RanksDivergedError,
-    SaveFailedError,
-    UsageError,
-)
+from graphtrain import errors
+from graphtrain.errors import GraphtrainError, RankFailedError, RanksDivergedError
 from graphtrain.program.requests import Requests
 from graphtrain.ranks import LostRankError, Ranks, Record
 from graphtrain.ranks.current import failure_of, leave
@@ -40,7 +32,6 @@ if TYPE_CHECKING:
 
 Purpose = Literal["start", "batch", "exchange", "gather", "payload", "save", "stop", "forward"]
 _PURPOSES: tuple[Purpose, ...] = ("start", "batch", "exchange", "gather", "payload", "save", "stop", "forward")
-_COUNT_BYTES = 4  # of a number before others
 _ASKED = 65535  # the most requests of one kind in a record
 
 # The report of a failed rank reaches the others within this time after their call fails.
@@ -184,16 +175,13 @@ class Agreement:
             self.learn(functools.reduce(operator.or_, (each.asked for each in records)))
         return records
 
-    def before_batch(self) -> None:
-        """Synchronise, unless ranks did since a batch was last fetched."""
-        if not self.synchronised:
-            self.synchronise("batch")
-        self.synchronised = False
-        self.grant()
+    def before_batch(self, partial: Record | None = None) -> list[Record]:
+        """Synchronise, unless ranks did since a batch was last fetched, and nothing is known about the next one.
 
-    def with_batch(self, partial: Record) -> list[Record]:
-        """Synchronise on a batch that was just fetched; `partial` is as for `synchronise`."""
-        records = self.synchronise("batch", partial)
+        Arguments:
+            partial: about a batch that was just fetched, as for `synchronise`. Default: none is known.
+        """
+        records = [] if self.synchronised and partial is None else self.synchronise("batch", partial)
         self.synchronised = False
         self.grant()
         return records
@@ -260,12 +248,10 @@ class Agreement:
         present = bytes(parameter.grad is not None for parameter in parameters)
         forms = {f"{path} {buffer.dtype} {tuple(buffer.shape)}": buffer for path, buffer in buffers.items()}
         shared = [*sums.joined(forms.values())]
-        own = (
-            [each for each in parameters if each.grad is not None and not sums.is_large(each)] if self._room[0] else []
-        )
-        small = sums.buckets_of(own)
+        own = [each for each in parameters if each.grad is not None and not sums.is_large(each)]
+        small = sums.buckets_of(own) if self._room[0] else []
         carried = [sums.packed(small, self._room[0]), sums.packed(shared, self._room[1])]
-        payload = begun.to_bytes(_COUNT_BYTES) + present + "\n".join(forms).encode()
+        payload: bytes = msgpack.packb([begun, present, [*forms]])
         digest = hashlib.blake2b(payload, digest_size=8).digest()
         record = Record(digest=digest, payload_bytes=len(payload))
         records = self.synchronise("exchange", record, b"".join(carried))
@@ -275,11 +261,8 @@ class Agreement:
             sums.put_carried(shared if carried[1] else (), [self._carried[0][size:]])
         else:
             carried = [b"", b""]
-            of_ranks = self._gather_payloads(payload, records)
-            begun = max(int.from_bytes(each[:_COUNT_BYTES]) for each in of_ranks)
-            of_ranks = [each[_COUNT_BYTES:] for each in of_ranks]
-            present = bytes(map(max, zip(*(each[: len(present)] for each in of_ranks), strict=True)))
-            common = set[str].intersection(*(set(each[len(present) :].decode().split("\n")) for each in of_ranks))
+            counts, flags, names = zip(*map(msgpack.unpackb, self._gather_payloads(payload, records)), strict=True)
+            begun, present, common = max(counts), bytes(map(max, *flags)), set(names[0]).intersection(*names)
             forms = {form: buffer for form, buffer in forms.items() if form in common}
             shared = [*sums.joined(forms.values())]
         summed = [parameter for parameter, has_gradient in zip(parameters, present, strict=True) if has_gradient]
@@ -291,11 +274,11 @@ class Agreement:
             sums.exchange_tensors(self.ranks, others, () if carried[1] else shared, early=early)
 
         self._together(exchange)
-        if parameters:
-            # The sum of two has the same bits in either order, as in an exchange.
-            small_ones = [each for each in summed if not sums.is_large(each)] if self.world_size == 2 else []
-            self._summed, self._room = summed, (sums.carried_size(small_ones), self._room[1])
-        self._room = (self._room[0], sums.carried_size(forms.values()))
+        room = self._room[0]
+        if parameters:  # the sum of two has the same bits in either order, as in an exchange
+            self._summed, is_carried = summed, self.world_size == 2
+            room = sums.carried_size(each for each in summed if not sums.is_large(each)) if is_carried else 0
+        self._room = (room, sums.carried_size(forms.values()))
 
     def exchange_with(self, number: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
         """Sum a number over ranks in the call that sums the gradients of these parameters; its sum, in their type."""
@@ -395,26 +378,20 @@ class Agreement:
 
     def _diverged(self, records: Sequence[Record]) -> NoReturn:
         """Raise an error with the first edge at which ranks diverged, and their positions."""
-        edges = [f"from `{self.run.path_of(each)}` to `{self.run.path_of(target)}`" for each, target in self._choices]
-        self.ranks.publish(f"choices/{self.calls}/{self.rank}", "\n".join(edges).encode())
-        taken = [
-            (self.ranks.read(f"choices/{self.calls}/{rank}", _GRACE_SECONDS) or b"").decode().splitlines()
+        choices = [f"from `{self.run.path_of(each)}` to `{self.run.path_of(target)}`" for each, target in self._choices]
+        mine = records[self.rank]
+        place = f"is at `{self.run.path_of(mine.position)}` (call {mine.call}, {_PURPOSES[mine.purpose]})"
+        self.ranks.publish(f"choices/{self.calls}/{self.rank}", "\n".join([*choices, place]).encode())
+        of_ranks = [
+            (self.ranks.read(f"choices/{self.calls}/{rank}", _GRACE_SECONDS) or b"is gone").decode().splitlines()
             for rank in range(self.world_size)
         ]
-        for of_ranks in itertools.zip_longest(*taken, fillvalue="took none"):
-            if len(set(of_ranks)) > 1:
-                other = next(rank for rank, edge in enumerate(of_ranks) if edge != of_ranks[0])
-                raise RanksDivergedError(
-                    f"ranks took different edges: rank 0 {of_ranks[0]}, rank {other} {of_ranks[other]}",
-                    "a guard read a value that differs between ranks; let a kind gather it and make one value first",
-                )
-        other = next(rank for rank, record in enumerate(records) if _spot(record) != _spot(records[0]))
-        places = [
-            f"at `{self.run.path_of(each.position)}` (call {each.call}, {_PURPOSES[each.purpose]})" for each in records
-        ]
+        lines = next(lines for lines in zip(*of_ranks, strict=False) if len(set(lines)) > 1)
+        other = next(rank for rank, line in enumerate(lines) if line != lines[0])
         raise RanksDivergedError(
-            f"ranks are not at the same place: rank 0 is {places[0]}, rank {other} {places[other]}",
-            "a node communicates on some ranks only; every rank must take part, or none",
+            f"ranks took different edges, or are not at the same place: rank 0 {lines[0]}, rank {other} {lines[other]}",
+            "a guard read a value that differs between ranks: let a kind gather it and make one value first; or a node "
+            "communicates on some ranks only: every rank must take part, or none",
         )
 
 
@@ -422,18 +399,9 @@ def _spot(record: Record) -> tuple[int, int, int, int]:
     return record.call, record.purpose, record.position, record.choices
 
 
-_ERRORS: dict[str, Callable[..., GraphtrainError]] = {
-    kind.__name__: kind
-    for kind in (
-        UsageError,
-        EditError,
-        DataError,
-        SaveFailedError,
-        UnsaveableError,
-        CheckpointError,
-        RanksDivergedError,
-        RankFailedError,
-    )
+# Those that every rank can make of the same arguments: a message and a hint, but for the first.
+_ERRORS: dict[str, Callable[..., GraphtrainError]] = {UnsaveableError.__name__: UnsaveableError} | {
+    name: kind for name, kind in vars(errors).items() if getattr(kind, "__init__", 0) is GraphtrainError.__init__
 }
 
 

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
 
 import torch
 
 from graphtrain.errors import CheckpointError
-from graphtrain.names import plainly_named, quoted
+from graphtrain.names import quoted
 from graphtrain.program.bind import ProgramNode
 from graphtrain.program.rounds import is_fetching
 from graphtrain.state.changes import OTHER_SUBMODULES, changes
-from graphtrain.state.generators import AnyGenerator, any_generator, named_generators
+from graphtrain.state.generators import capture_random, restore_random
+from graphtrain.state.modules import capture_module, reshape_buffers, restore_module
 from graphtrain.state.objects import MISFITS
-from graphtrain.state.optimizers import kept_groups
+from graphtrain.state.optimizers import kept_groups, put_gradient
+from graphtrain.state.reachable import is_within
 from graphtrain.state.restore import restore
 from graphtrain.state.weights import weights_of
 from graphtrain.storage.strides import DEVICES
@@ -33,8 +35,7 @@ Section = Mapping[str, Any]
 _OF_ANOTHER_DEVICE = "the random generator of the device {} is not saved: draw random numbers on the CPU"
 
 
-@dataclass(frozen=True)
-class Exemptions:
+class Exemptions(NamedTuple):
     """The state that is not restored as it was saved.
 
     Attributes:
@@ -49,8 +50,7 @@ class Exemptions:
 EVERYTHING = Exemptions()
 
 
-@dataclass(frozen=True)
-class Handler:
+class Handler(NamedTuple):
     """How a section is captured, sharing tensors with the run, and restored into the same objects."""
 
     capture: Callable[[StatefulObjects, set[int]], Section]
@@ -60,128 +60,128 @@ class Handler:
 # ---- one pair for each section
 
 
-def _capture_resources(run: StatefulObjects, alive: set[int]) -> Section:
-    run.states = {name: _state_of(run, name, resource) for name, resource in run.objects.stateful.items()}
-    return run.states
+def _capture_forms(run: StatefulObjects, alive: set[int]) -> Section:
+    forms = {name: form.changed_buffers(run.objects.modules[name]) for name, form in run.objects.forms.items()}
+    return {name: changed for name, changed in forms.items() if changed}
 
 
-def _state_of(run: StatefulObjects, name: str, resource: Any) -> Any:
-    try:
-        return weights_of(resource) if isinstance(resource, torch.nn.Module) else resource.state_dict()
-    except Exception as error:
-        if isinstance(resource, torch.optim.Optimizer):
-            grouped = {id(parameter) for group in resource.param_groups for parameter in group["params"]}
-            others = [key for key in resource.state if isinstance(key, torch.Tensor) and id(key) not in grouped]
-            if others:
-                named = quoted((run.path_of(each) or f"one of shape {tuple(each.shape)}" for each in others), 3)
-                raise CheckpointError(
-                    f"`{name}` cannot be saved: it has state of parameters outside of its groups, {named}",
-                    "leave them in a group, frozen by requires_grad_(False), or `del optimizer.state[parameter]`",
-                ) from error
-        raise CheckpointError(f"`{name}` cannot be saved: its state_dict raised {error!r}") from error
-
-
-def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions) -> Iterator[str]:
-    for name in sorted(
-        name for name in set(saved) - set(run.objects.stateful) - set(exempt.fresh) if not run.is_left_out(name)
-    ):
-        raise CheckpointError(f"the checkpoint has the state of `{name}`, which was not supplied now")
-    with kept_groups(run.objects.optimizers.values()):
-        # Modules first: an optimizer casts what it loads to the dtype and the device of its parameters.
-        for name, resource in sorted(run.objects.stateful.items(), key=lambda item: item[0] not in run.objects.modules):
-            if name in exempt.fresh or (name not in saved and name in run.copies):
-                continue
-            if name not in saved and name in run.resources:
-                raise CheckpointError(f"the checkpoint has no state of `{name}`, which is new")
-            if name not in saved:  # it is new inside something that was supplied
-                yield f"{name} new, as set up"
-                continue
-            _load(run, name, resource, saved[name])
-    # A copy that no node made when the checkpoint was written: it is made of what was just loaded.
-    for name, source in run.copies.items():
-        if name in run.objects.stateful and name not in saved and name not in exempt.fresh:
-            run.objects.load(name, _state_of(run, source, run.objects.stateful[source]))
-            yield f"{name} new, a copy of {source}"
-
-
-def _load(run: StatefulObjects, name: str, resource: Any, state: Any) -> None:
-    """Load the state of one object.
-
-    Raises:
-        CheckpointError: it does not fit.
-    """
-    if name in run.objects.optimizers:
-        _expect_same_parameters(run, name)
-    try:
-        run.objects.load(name, state)
-    except MISFITS as error:
-        reason = str(error).strip().replace("\n\t", "\n    ")
-        hint = "make it as in the saved run; or begin another run, with another --run-dir"
-        if name in run.objects.optimizers and len(state.get("param_groups", ())) > len(resource.param_groups):
-            hint = "a group that was added during training is missing after `setup`: add it in `setup`"
-        raise CheckpointError(f"the state of `{name}` no longer fits: {reason}", hint) from None
-
-
-def _restore_gradients(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
-    run.objects.restore_gradients(saved, exempt.fresh)
-    run.gradients = {name: gradients for name, gradients in saved.items() if name not in exempt.fresh}
+def _restore_forms(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
+    for name in (run.objects.modules.keys() & saved.keys()).difference(exempt.fresh):
+        reshape_buffers(run.objects.modules[name], saved[name])
 
 
 def _capture_optimizers(run: StatefulObjects, alive: set[int]) -> Section:
-    captured = run.objects.capture_optimizers(run.objects.owned())
-    for name, optimizer in run.objects.optimizers.items():
-        groups = run.objects.groups
-        made = len(groups[name]) if name in groups else len(optimizer.param_groups)
-        if further := optimizer.param_groups[made:]:
-            captured[name]["added"] = [list(map(run.path_of, group["params"])) for group in further]
-        if name not in run.parameters:
-            run.parameters[name] = _parameters_of(run, optimizer)[:made]
-        is_lost = name in groups and groups[name].lost(name, optimizer, run.path_of, ())
-        captured[name]["parameters"] = _parameters_of(run, optimizer) if is_lost else run.parameters[name]
-    return captured
+    return {
+        name: {
+            # A scheduler made in a fresh process would warn that it was stepped before the optimizer.
+            "stepped": bool(getattr(optimizer, "_opt_called", False)),
+            "rates": getattr(optimizer, "_rates_of_last_step", []),
+            "parameters": run.objects.groups[name].paths(optimizer, run.paths),
+            "added": len(optimizer.param_groups) - len(run.objects.groups[name]),
+        }
+        for name, optimizer in run.objects.optimizers.items()
+    }
 
 
-def add_groups(run: StatefulObjects, saved: Section) -> None:
-    """Add again the groups that were added to optimizers during training; loading fills them."""
-    for name, optimizer in run.objects.optimizers.items():
-        added = saved.get(name, {}).get("added", [])
-        for paths in added[len(optimizer.param_groups) - len(run.objects.groups[name]) :] if added else ():
-            if all(paths):  # else loading refuses, with a hint
-                optimizer.add_param_group({"params": list(map(run.parameter_at, paths))})
+def _restore_optimizers(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
+    listed = run.snapshot.reachable.by_path if run.snapshot is not None else {}
+    for name in (run.objects.optimizers.keys() & saved.keys()).difference(exempt.fresh):
+        optimizer: Any = run.objects.optimizers[name]
+        before = saved[name]["parameters"]
+        for paths in before[max(len(optimizer.param_groups), len(before) - saved[name]["added"]) :]:
+            added = [listed[path].value for path in paths.split("\n") if path in listed]
+            if len(added) == paths.count("\n") + 1:
+                optimizer.add_param_group({"params": added})  # loading fills it
+        now = run.objects.groups[name].paths(optimizer, run.paths)
+        if before != now:
+            raise _other_parameters(name, before, now)
+        if saved[name]["stepped"] or hasattr(optimizer, "_opt_called"):
+            optimizer._opt_called = saved[name]["stepped"]
+        optimizer._rates_of_last_step = saved[name]["rates"]
 
 
-def _parameters_of(run: StatefulObjects, optimizer: torch.optim.Optimizer) -> list[str]:
-    """The paths of the parameters in each group, as one text, which is quick to save."""
-    paths = {key: each.path for key, each in run.snapshot.reachable.by_id.items()} if run.snapshot is not None else {}
-    for name, module in run.objects.modules.items():  # also of one that has replaced another
-        paths |= {id(each): f"{name}.{key}" for key, each in plainly_named(module.named_parameters())}
-    groups = [[paths.get(id(each), "a parameter") for each in group["params"]] for group in optimizer.param_groups]
-    return list(map("\n".join, groups))
-
-
-def _expect_same_parameters(run: StatefulObjects, name: str) -> None:
-    """Raise unless an optimizer has the parameters that it had, which its state has by their numbers only.
-
-    Raises:
-        CheckpointError: it has not.
-    """
-    entry, made = run.saved_optimizers.get(name, {}), len(run.objects.groups.get(name, ()))
-    now = _parameters_of(run, run.objects.optimizers[name])[:made]
-    before = entry.get("parameters", now)
-    if before == (now[: len(before)] if "added" in entry else now):
-        return
+def _other_parameters(name: str, before: list[str], now: list[str]) -> CheckpointError:
+    """The error of an optimizer with other parameters than it had, which its state has by their numbers only."""
     former, present = ("\n".join(groups).split("\n") for groups in (before, now))
     gone, come = (quoted([each for each in a if each not in b]) for a, b in ((former, present), (present, former)))
     what = " and ".join(f"{text} {each}" for text, each in (("no longer", gone), ("now", come)) if each)
-    raise CheckpointError(
+    return CheckpointError(
         f"`{name}` does not have the parameters of the saved run: {what or 'other groups, or another order'}",
         "give it the same in `setup`, also by `requires_grad`; or begin another run with these weights: --init "
         "NAME=RUN/newest --run-dir OTHER",
     )
 
 
-def _restore_optimizers(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
-    run.objects.restore_optimizers(saved, run.objects.owned(), exempt.fresh)
+def _capture_resources(run: StatefulObjects, alive: set[int]) -> Section:
+    run.states = {name: _state_of(name, resource) for name, resource in run.objects.stateful.items()}
+    return run.states
+
+
+def _state_of(name: str, resource: Any) -> Any:
+    try:
+        return weights_of(resource) if isinstance(resource, torch.nn.Module) else resource.state_dict()
+    except Exception as error:
+        raise CheckpointError(f"`{name}` cannot be saved: its state_dict raised {error!r}") from error
+
+
+def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions) -> Iterator[str]:
+    stateful, modules = run.objects.stateful, run.objects.modules
+    for name in sorted(saved.keys() - stateful.keys() - {*exempt.fresh}):
+        if not is_within(name, run.left_out):
+            raise CheckpointError(f"the checkpoint has the state of `{name}`, which was not supplied now")
+    with kept_groups(run.objects.optimizers.values()):
+        # Modules first: an optimizer casts what it loads to the dtype and the device of its parameters.
+        for name in sorted(stateful.keys() - {*exempt.fresh}, key=lambda name: name not in modules):
+            if name in saved:
+                _load(run, name, saved[name])
+            elif name in run.copies:
+                continue
+            elif name in run.resources:
+                raise CheckpointError(f"the checkpoint has no state of `{name}`, which is new")
+            else:  # it is new inside something that was supplied
+                yield f"{name} new, as set up"
+    # A copy that no node made when the checkpoint was written: it is made of what was just loaded.
+    for name, source in run.copies.items():
+        if name in stateful and name not in saved and name not in exempt.fresh:
+            run.objects.load(name, _state_of(source, stateful[source]))
+            yield f"{name} new, a copy of {source}"
+
+
+def _load(run: StatefulObjects, name: str, state: Any) -> None:
+    """Load the state of one object.
+
+    Raises:
+        CheckpointError: it does not fit.
+    """
+    try:
+        run.objects.load(name, state)
+    except MISFITS as error:
+        reason = str(error).strip().replace("\n\t", "\n    ")
+        hint = "make it as in the saved run; or begin another run, with another --run-dir"
+        raise CheckpointError(f"the state of `{name}` no longer fits: {reason}", hint) from None
+
+
+def _capture_modules(run: StatefulObjects, alive: set[int]) -> Section:
+    return {name: capture_module(module) for name, module in run.objects.modules.items()}
+
+
+def _restore_modules(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
+    for name in (run.objects.modules.keys() & saved.keys()).difference(exempt.fresh):
+        restore_module(run.objects.modules[name], saved[name])
+
+
+def _capture_gradients(run: StatefulObjects, alive: set[int]) -> Section:
+    captured: dict[str, dict[str, torch.Tensor]] = {name: {} for name in run.objects.modules}
+    for path, name, parameter in run.objects.parameters():
+        if parameter.grad is not None:
+            captured[path][name] = parameter.grad
+    return captured
+
+
+def _restore_gradients(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
+    for path, name, parameter in run.objects.parameters():
+        if path in saved and path not in exempt.fresh:
+            put_gradient(parameter, saved[path].get(name))
 
 
 def _capture_progress(run: StatefulObjects, alive: set[int]) -> Section:
@@ -200,7 +200,7 @@ def _restore_progress(run: StatefulObjects, saved: Section, exempt: Exemptions) 
     for node in run.program.nodes:
         if node.path not in saved or node.bypassed:
             continue
-        values, is_replaced = saved[node.path], node.path in exempt.replaced
+        values, is_replaced, fields = saved[node.path], node.path in exempt.replaced, node.kind.fields
         stored = stored_fields(node)
         taken = [name for name in stored if name in values]
         if is_replaced:
@@ -219,36 +219,41 @@ def _restore_progress(run: StatefulObjects, saved: Section, exempt: Exemptions) 
         yield from (f"{node.path}.{name} left out" for name in sorted(set(values) - set(taken)))
         # Nothing saved depends on new fields of observers, or on fields outside the digest.
         if not node.kind.observer:
-            fields = node.kind.fields
             essential = [name for name in stored if name not in fields or fields[name].in_digest]
             yield from (f"{node.path}.{name} new" for name in essential if name not in taken and name not in values)
 
 
+def stored_fields(node: ProgramNode) -> list[str]:
+    return [name for name, declared in node.kind.fields.items() if declared.stored]
+
+
+def _is_alike(value: Any, saved: Any) -> bool:
+    """True if a saved value fits a field whose present value is `value`."""
+    numbers = all(isinstance(number, int | float) and not isinstance(number, bool) for number in (value, saved))
+    return value is None or numbers or type(value) is type(saved)
+
+
 def essential_progress(run: StatefulObjects, saved: Section) -> Section:
     """No clocks, no observers, no `runs` that nothing reads."""
-    read = run.program.plan.fields_read
     essential = {}
     for node in run.program.nodes:
         if node.bypassed or node.kind.observer:
             continue
+        fields, trigger = node.kind.fields, node.plan_node.trigger
+        outside = {name for name, field in fields.items() if not field.in_digest}
         # Whether it has run decides whether it is due.
-        is_once = node.plan_node.trigger is not None and node.plan_node.trigger.once
-        kept = {
-            name: value
-            for name, value in saved[node.path].items()
-            if name not in node.kind.fields
-            or (node.kind.fields[name].in_digest and (name != "runs" or (node.path, "runs") in read or is_once))
-        }
-        if "fired" in kept:
-            counters = {unit: node.scope.counter(unit) for unit in node.scope.graph.units}
-            timed = {  # the units whose field is outside the digest, such as seconds
-                unit
-                for unit, (owner, name) in counters.items()
-                if owner is not None and name in owner.kind.fields and not owner.kind.fields[name].in_digest
-            }
-            kept["fired"] = {unit: value for unit, value in kept["fired"].items() if unit not in timed}
+        if (node.path, "runs") not in run.program.plan.fields_read and not (trigger is not None and trigger.once):
+            outside.add("runs")
+        kept = {name: value for name, value in saved[node.path].items() if name not in outside}
+        if "fired" in kept:  # not of units whose field is outside the digest, such as seconds
+            kept["fired"] = {unit: value for unit, value in kept["fired"].items() if not _is_timed(node, unit)}
         essential[node.path] = kept
     return essential
+
+
+def _is_timed(node: ProgramNode, unit: str) -> bool:
+    owner, name = node.scope.counter(unit) if unit in node.scope.graph.units else (None, "")
+    return owner is not None and name in owner.kind.fields and not owner.kind.fields[name].in_digest
 
 
 def _capture_slots(run: StatefulObjects, alive: set[int]) -> Section:
@@ -261,10 +266,18 @@ def _restore_slots(run: StatefulObjects, saved: Section, exempt: Exemptions) -> 
             run.program.slots[run.program.slot_index(name)] = run.decoded(value)
 
 
+def _capture_metrics(run: StatefulObjects, alive: set[int]) -> Section:
+    return run.recorder.state_dict()
+
+
+def _restore_metrics(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
+    run.recorder.load_state_dict(saved)
+
+
 def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
     changed, run.states = run.changes(run.states), {}
     run.writer, run.changed = changed.writer, frozenset(changed.section)
-    lost, device = run.objects.lost(run.path_of), torch.device(run.program.resources.get("device", "cpu")).type
+    lost, device = run.objects.lost(), torch.device(run.program.resources.get("device", "cpu")).type
     run.unknown = [
         *lost,
         *[
@@ -284,31 +297,14 @@ def _restore_reachable(run: StatefulObjects, saved: Section, exempt: Exemptions)
     if run.snapshot is not None:
         restore(run.snapshot, saved, reader=run.reader)
     run.reader = None
-    run.objects.separate_gradients(run.gradients)
-    run.gradients = {}
 
 
-def _generators(run: StatefulObjects) -> dict[str, AnyGenerator]:
-    """Those of the process, and those in resources."""
-    return {**named_generators(), **{name: any_generator(value) for name, value in run.generators.items()}}
+def _capture_random(run: StatefulObjects, alive: set[int]) -> Section:
+    return capture_random()
 
 
-def _capture_generators(run: StatefulObjects, alive: set[int]) -> Section:
-    return {name: generator.get_state() for name, generator in _generators(run).items()}
-
-
-def _restore_generators(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
-    generators = _generators(run)
-    for name, state in saved.items():
-        resource = name.rpartition("/")[0]
-        if name in generators:
-            generators[name].set_state(state)
-        elif resource and not run.is_left_out(resource):
-            raise CheckpointError(
-                f"the checkpoint has the state of a random generator of `{resource}`, which has no such one now",
-                "make it again in `setup`; or, if this is other data on purpose: "
-                f'Trainer(..., not_state=["{resource}"])',
-            )
+def _restore_random(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
+    restore_random(saved)
 
 
 # ---- the record
@@ -323,37 +319,28 @@ class RunState:
     progress and slots. Random generators come last, after nodes are set up: `iter(DataLoader)` draws from them.
 
     Attributes:
+        forms: of buffers that have another shape than at set-up, by module.
+        optimizers: the parameters of each, by path, and what its `state_dict` leaves out.
         resources: the `state_dict` of each, by name.
         modules: state of modules that it leaves out: modes, frozen flags, non-persistent buffers.
         gradients: by module and parameter.
-        optimizers: state of optimizers that `state_dict` leaves out.
         progress: the fields of each node, by path.
         slots: the values between nodes that are alive.
         metrics: running means; the rows are in a file of their own.
-        reachable: the changes since set-up of all reachable state that nothing else saves.
-        random: the generators of the process, and those in data.
+        reachable: the changes since set-up of all reachable state that nothing else saves; all other generators.
+        random: the global generators of the process.
     """
 
-    resources: Annotated[Section, Handler(_capture_resources, _restore_resources)]
-    modules: Annotated[
-        Section,
-        Handler(
-            lambda run, alive: run.objects.capture_modules(),
-            lambda run, saved, exempt: run.objects.restore_modules(saved, exempt.fresh),
-        ),
-    ]
-    gradients: Annotated[Section, Handler(lambda run, alive: run.objects.capture_gradients(), _restore_gradients)]
+    forms: Annotated[Section, Handler(_capture_forms, _restore_forms)]
     optimizers: Annotated[Section, Handler(_capture_optimizers, _restore_optimizers)]
+    resources: Annotated[Section, Handler(_capture_resources, _restore_resources)]
+    modules: Annotated[Section, Handler(_capture_modules, _restore_modules)]
+    gradients: Annotated[Section, Handler(_capture_gradients, _restore_gradients)]
     progress: Annotated[Section, Handler(_capture_progress, _restore_progress)]
     slots: Annotated[Section, Handler(_capture_slots, _restore_slots)]
-    metrics: Annotated[
-        Section,
-        Handler(
-            lambda run, alive: run.recorder.state_dict(), lambda run, saved, exempt: run.recorder.load_state_dict(saved)
-        ),
-    ]
+    metrics: Annotated[Section, Handler(_capture_metrics, _restore_metrics)]
     reachable: Annotated[Section, Handler(_capture_reachable, _restore_reachable)]
-    random: Annotated[Section, Handler(_capture_generators, _restore_generators)]
+    random: Annotated[Section, Handler(_capture_random, _restore_random)]
 
     @classmethod
     def of(cls, sections: Mapping[str, Section]) -> RunState:
@@ -365,23 +352,14 @@ class RunState:
         return {name: getattr(self, name) for name in SECTIONS if name not in _RARE or getattr(self, name)}
 
 
-SECTIONS: Mapping[str, Handler] = {
+SECTIONS: dict[str, Handler] = {
     name: hint.__metadata__[0] for name, hint in get_type_hints(RunState, include_extras=True).items()
 }
 # The sections that another graph takes over in memory; resources and means stay the same objects.
 OF_NODES = ("progress", "slots", "random")
-_RARE = ("reachable",)
-# Sections that are not in the digest where rows are recorded by wall-clock time.
+_RARE = ("forms", "reachable")
+# Sections that are not in the digest: they depend on the set-up, or on when rows are recorded by wall-clock time.
+OUTSIDE_DIGEST = ("forms",)
 OF_TIMED_ROWS = ("metrics",)
 # Restored once nodes are set up, which calls code of the data, and draws random numbers.
 AFTER_SETUP = ("reachable", "random")
-
-
-def stored_fields(node: ProgramNode) -> list[str]:
-    return [name for name, declared in node.kind.fields.items() if declared.stored]
-
-
-def _is_alike(value: Any, saved: Any) -> bool:
-    """True if a saved value fits a field whose present value is `value`."""
-    numbers = all(isinstance(number, int | float) and not isinstance(number, bool) for number in (value, saved))
-    return value is None or numbers or type(value) is type(saved)

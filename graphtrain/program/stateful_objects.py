@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Collection, Mapping
 from typing import Any, final
 
 import numpy
@@ -14,7 +13,7 @@ from graphtrain.data.loaders import by_name, is_data
 from graphtrain.data.samplers import held_generators
 from graphtrain.data.source import keeps_position
 from graphtrain.data.state import DataState
-from graphtrain.errors import CheckpointError, UsageError
+from graphtrain.errors import UsageError
 from graphtrain.names import suggestion
 from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.rounds import is_fetching
@@ -22,11 +21,11 @@ from graphtrain.program.run_state import (
     AFTER_SETUP,
     EVERYTHING,
     OF_TIMED_ROWS,
+    OUTSIDE_DIGEST,
     SECTIONS,
     Exemptions,
     RunState,
     Section,
-    add_groups,
     essential_progress,
 )
 from graphtrain.report.recorder import Recorder
@@ -39,12 +38,9 @@ from graphtrain.state.reachable import keeps_state
 from graphtrain.state.restore import reader_of
 from graphtrain.state.snapshot import StateSnapshot
 from graphtrain.state.weights import uncompiled
-from graphtrain.storage.encoding import Encoded, UnsaveableError
+from graphtrain.storage.encoding import Encoded
 from graphtrain.storage.sharing import MustBeEqual
 from graphtrain.storage.state_files import local_of, state_digest
-
-# Optimizers in a list that is a resource; a list of batches may be long, and is not searched.
-_MOST_LISTED = 64
 
 # The position that data keeps itself, which differs if each rank has other data.
 _OF_DATA = ("source_state", "state")
@@ -56,30 +52,16 @@ def of_rank(node: ProgramNode) -> tuple[str, ...]:
     return declared
 
 
-def _in_transit(node: ProgramNode) -> list[str]:
-    """The fields of a node's progress that may share objects with others: not what the engine keeps of triggers."""
-    of_engine = ("fired", *_OF_DATA)
-    return [
-        name
-        for name, field in node.kind.fields.items()
-        if field.stored and field.in_digest and not field.with_gradients and name not in of_engine
-    ]
-
-
-_NO_COPIES: Mapping[str, str] = MappingProxyType({})
-
-
 @final
 class StatefulObjects:
     """The objects of a run that have state.
 
     Arguments:
         resources: those of the user, by name, and those made of them.
-        made: the source of each copy. Default: nothing was made.
+        made: the source of each copy.
 
     Attributes:
         objects: those with a `state_dict`: resources, and once the run has begun, those in resources.
-        generators: random generators in resources: ``"train_data/0"``.
         data_state: that of the data; nodes report to it.
         snapshot: what was reachable when the run began; None before.
         further: the state reachable from objects that `rewire` supplied, of which only a `state_dict` is saved.
@@ -87,7 +69,7 @@ class StatefulObjects:
     """
 
     def __init__(
-        self, program: Program, resources: Mapping[str, Any], recorder: Recorder, made: Mapping[str, str] = _NO_COPIES
+        self, program: Program, resources: Mapping[str, Any], recorder: Recorder, made: Mapping[str, str]
     ) -> None:
         resources = {name: uncompiled(value) for name, value in resources.items()}
         self.program = program
@@ -97,20 +79,11 @@ class StatefulObjects:
         self.objects = SavedObjects(
             {name: value for name, value in resources.items() if name not in data and keeps_state(value)}
         )
-        self.generators = {
-            f"{name}/{number}": generator
-            for name, value in by_name(resources, self.program.drawn)
-            if not isinstance(value, torch.nn.Module | torch.optim.Optimizer)
-            for number, generator in enumerate(held_generators(value))
-        }
         self.data_state: DataState = program.resources.get("data_state", DataState())
         self.snapshot: StateSnapshot | None = None
         self.resources = resources
         self.unknown: list[str] = []
         self.states: Section = {}  # the `state_dict` of each, while they are captured
-        self.parameters: dict[str, list[str]] = {}  # of each optimizer, by groups
-        self.saved_optimizers: Section = {}  # while a state is restored
-        self.gradients: dict[str, Any] = {}  # by module, while a state is restored
         self.writer: StateWriter | None = None  # while a state is captured
         self.reader: StateReader | None = None  # while a state is restored
         self.changed: frozenset[str] = frozenset()  # the paths that the last capture has described
@@ -135,15 +108,7 @@ class StatefulObjects:
             implementation = node.kind.implementation
             if is_users(implementation.__module__):
                 roots[f"kind {node.kind.name}"] = implementation
-        owned = self.objects.owned()
-        loose = {
-            id(parameter)
-            for optimizer in self.objects.optimizers.values()
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-            if id(parameter) not in owned
-        }
-        elsewhere = loose | {id(run), *map(id, self.generators.values())}
+        elsewhere = {id(run), *(id(generator) for name in data for generator in held_generators(roots[name]))}
         snapshot = StateSnapshot(roots, data, covered, elsewhere, left_out)
         places = list(snapshot.places()) if left_out else []
         for path in left_out:
@@ -181,14 +146,10 @@ class StatefulObjects:
             if name in reached and reached[name].value is not value and keeps_state(reached[name].value)
         }
         snapshot.replaced = supplied_again
-        objects = self.objects
-        for path in filter(snapshot.is_left_out, [*objects.stateful]):
-            objects.drop(path)
-        known = {id(value) for value in objects.stateful.values()}
-        for path, value in snapshot.stateful.items():
-            if id(value) not in known and not snapshot.is_excluded(path):
-                objects.add(path, value)
-        objects.note_forms(former.objects if former is not None else None)
+        stateful = {path: value for path, value in self.objects.stateful.items() if not snapshot.is_left_out(path)}
+        known = {id(value) for value in stateful.values()}
+        stateful |= {path: value for path, value in snapshot.stateful.items() if id(value) not in known}
+        self.objects = SavedObjects(stateful, former.objects if former is not None else None)
         if former is not None:
             self._track_further(snapshot, former)
 
@@ -207,10 +168,6 @@ class StatefulObjects:
                 StateSnapshot(further, *self._data(further), listed.by_id, snapshot.left_out, with_code=False),
             ]
 
-    def is_left_out(self, path: str) -> bool:
-        """True for a path that is declared not to be state."""
-        return self.snapshot is not None and self.snapshot.is_left_out(path)
-
     @property
     def left_out(self) -> tuple[str, ...]:
         """The paths that are declared not to be state."""
@@ -224,38 +181,18 @@ class StatefulObjects:
         listed = {
             f"{name}[{number}]": value
             for name, values in self.resources.items()
-            if type(values) in (list, tuple) and len(values) <= _MOST_LISTED  # a user's may do anything
+            if type(values) in (list, tuple)  # a user's may do anything
             for number, value in enumerate(values)
             if isinstance(value, torch.optim.Optimizer | torch.optim.lr_scheduler.LRScheduler)
         }
         return {name: value for name, value in self.objects.stateful.items() if name not in self.copies} | listed
 
-    def path_of(self, parameter: torch.Tensor) -> str:
-        """The path of a parameter when the run began; empty if it was not reachable."""
-        if self.snapshot is None:
-            return ""
-        reached = self.snapshot.reachable.find(parameter)
-        return "" if reached is None or self.snapshot.is_excluded(reached.path) else reached.path
-
-    def parameter_at(self, path: str) -> torch.Tensor:
-        """The parameter at that path.
-
-        Raises:
-            CheckpointError: there is none.
-        """
-        snapshot = self.snapshot
-        known = snapshot.reachable.by_path if snapshot is not None and not snapshot.is_excluded(path) else {}
-        reached = known.get(path)
-        if reached is None or not isinstance(reached.value, torch.Tensor):
-            raise CheckpointError(
-                f"the parameter `{path}` of a group that was added during training does not exist now",
-                "add the group in `setup`",
-            )
-        return reached.value
-
-    def not_restored(self) -> list[str]:
-        """A line for all data that is not as it was."""
-        return self.data_state.not_as_before()
+    def paths(self) -> dict[int, str]:
+        """The path of every object that was reachable when the run began, and of every parameter, by identity."""
+        listed = self.snapshot.reachable.by_id if self.snapshot is not None else {}
+        # Also of a model that has replaced another.
+        own = {id(parameter): f"{path}.{name}" for path, name, parameter in self.objects.parameters()}
+        return {**{identity: entry.path for identity, entry in listed.items()}, **own}
 
     def changes(self, states: Mapping[str, Any] | None = None) -> StateChanges:
         """What has changed since the run began and nothing else saves; `states` as for `changes` of `state`."""
@@ -263,14 +200,6 @@ class StatefulObjects:
 
     def capture(self, alive: set[int], sections: Collection[str] = tuple(SECTIONS)) -> RunState:
         """The present state, sharing tensors with the run; `alive` are the slots that will be read."""
-        if "resources" in sections:
-            for name, value in SECTIONS["slots"].capture(self, alive).items():
-                if keeps_state(value):
-                    raise UnsaveableError(
-                        f"the slot `{name}`",
-                        f"nothing is known that could make its {type(value).__qualname__} again",
-                        "supply it as a resource, which the node changes in place",
-                    )
         # Values in transit refer to what has changed.
         needed = {*sections, "reachable"} if "resources" in sections else {*sections}
         captured = {name: SECTIONS[name].capture(self, alive) for name in SECTIONS if name in needed}
@@ -288,11 +217,19 @@ class StatefulObjects:
             for path, part in parts_in(captured.get("resources", {}).get(name), f"{name}.state_dict()")
             if isinstance(part, torch.Tensor | numpy.ndarray)
         }
-        progress = {path: dict(fields) for path, fields in captured["progress"].items()}
         slots = dict(captured["slots"])
+        progress = {path: dict(fields) for path, fields in captured["progress"].items()}
+        tables: list[tuple[str, dict[str, Any], Collection[str]]] = [("slots[{!r}]", slots, slots.keys())]
+        for node in self.program.nodes:
+            fields = progress.get(node.path, {})
+            tables.append((f"{node.path}.{{}}", fields, _in_transit(node)))
+            # The rest of its state is the position of the data, which has that itself.
+            if is_fetching(node) and "state" in fields:
+                fields["state"] = dict(fields["state"])
+                tables.append((f"{node.path}.state.{{}}", fields["state"], ["ahead"]))
         in_transit = {
             path.format(name): (table, name)
-            for path, table, names in self._tables(progress, slots)
+            for path, table, names in tables
             for name in names
             if type(table.get(name)) not in CONSTANTS
         }
@@ -301,19 +238,6 @@ class StatefulObjects:
             table[name] = encoded[path]
         captured |= {"progress": progress, "slots": slots}
         self.unknown = list(dict.fromkeys([*self.unknown, *writer.lost_memory()]))
-
-    def _tables(
-        self, progress: Mapping[str, dict[str, Any]], slots: dict[str, Any]
-    ) -> Iterator[tuple[str, dict[str, Any], Collection[str]]]:
-        """The tables with values in transit: the form of their paths, the table, and the names of the values."""
-        for node in self.program.nodes:
-            fields = progress.get(node.path, {})
-            yield f"{node.path}.{{}}", fields, _in_transit(node)
-            # The rest of its state is the position of the data, which has that itself.
-            if is_fetching(node) and "state" in fields:
-                fields["state"] = dict(fields["state"])
-                yield f"{node.path}.state.{{}}", fields["state"], ["ahead"]
-        yield "slots[{!r}]", slots, slots.keys()
 
     def decoded(self, value: Any) -> Any:
         """A value in transit.
@@ -328,22 +252,8 @@ class StatefulObjects:
 
     def divided(self, state: RunState) -> tuple[dict[str, Section], dict[str, Any]]:
         """The sections that a continuation depends on, and the rest of the state, for a checkpoint."""
-        sections = state.sections()
-        essential = {**sections, **self._essential_parts(state)}
-        return essential, local_of(sections, essential)
-
-    def _essential_parts(self, state: RunState) -> dict[str, Section]:
-        """For sections of which the continuation depends only on a part: that part."""
-        parts: dict[str, Section] = {"progress": essential_progress(self, state.progress)}
-        if self.program.records_by_time:
-            parts |= {name: {} for name in OF_TIMED_ROWS}
-        # The difference of a form depends on the set-up; the form itself is that of the tensors.
-        if any("forms" in entry for entry in state.modules.values()):
-            parts["modules"] = {
-                name: {key: part for key, part in entry.items() if key != "forms"}
-                for name, entry in state.modules.items()
-            }
-        return parts
+        essential = self.essential(state)
+        return essential, local_of(state.sections(), essential)
 
     def must_be_equal(self) -> MustBeEqual:
         """What must be equal on all ranks: parameters, optimizers, schedulers, and progress, but for that of data."""
@@ -360,39 +270,24 @@ class StatefulObjects:
             },
         }
 
-    def essential(self, state: RunState, *, in_transit: bool = True) -> dict[str, Section]:
-        """All that a continuation depends on: this is what a digest covers, and `verify` compares.
-
-        Arguments:
-            in_transit: False to leave out values in transit. Default: with them.
-        """
-        essential = {**state.sections(), **self._essential_parts(state)}
-        if not in_transit:
-            progress = {path: dict(fields) for path, fields in essential["progress"].items()}
-            for _, table, names in self._tables(progress, {}):
-                for name in [name for name in names if type(table.get(name)) not in CONSTANTS]:
-                    del table[name]
-            essential |= {"progress": progress, "slots": {}}
-        return essential
+    def essential(self, state: RunState) -> dict[str, Section]:
+        """All that a continuation depends on: this is what a digest covers, and `verify` compares."""
+        outside = {*OUTSIDE_DIGEST, *(OF_TIMED_ROWS if self.program.records_by_time else ())}
+        sections = {name: {} if name in outside else section for name, section in state.sections().items()}
+        return {**sections, "progress": essential_progress(self, state.progress) if state.progress else {}}
 
     def digest(
-        self,
-        alive: set[int],
-        sections: Collection[str] = tuple(SECTIONS),
-        reachable: Section | None = None,
-        *,
-        in_transit: bool = True,
+        self, alive: set[int], sections: Collection[str] = tuple(SECTIONS), reachable: Section | None = None
     ) -> str:
         """A digest of all that the continuation depends on.
 
         Arguments:
             reachable: used for the section of this name. Default: the present one.
-            in_transit: as for `essential`.
         """
         state = self.capture(alive, sections)
         if reachable is not None:
             state = dataclasses.replace(state, reachable=reachable)
-        essential = self.essential(state, in_transit=in_transit)
+        essential = self.essential(state)
         return state_digest({name: essential[name] for name in sections if name in essential})
 
     def differs_from(self, saved: Section) -> list[str]:
@@ -417,9 +312,6 @@ class StatefulObjects:
             encoded = {"reachable": state.reachable, "progress": state.progress, "slots": state.slots}
             self.reader = reader_of(self.snapshot, encoded)
         self.data_state.saved = state.reachable
-        self.objects.reshape(state.modules, state.resources, exempt.fresh)
-        self.saved_optimizers = state.optimizers
-        add_groups(self, state.optimizers)
         return [
             line
             for name in sections
@@ -431,6 +323,16 @@ class StatefulObjects:
         """Restore the state that setting up nodes may have changed."""
         for name in sections:
             SECTIONS[name].restore(self, getattr(state, name), Exemptions())
+
+
+def _in_transit(node: ProgramNode) -> list[str]:
+    """The fields of a node's progress that may share objects with others: not what the engine keeps of triggers."""
+    of_engine = ("fired", *_OF_DATA)
+    return [
+        name
+        for name, field in node.kind.fields.items()
+        if field.stored and field.in_digest and not field.with_gradients and name not in of_engine
+    ]
 
 
 def _text_of(part: Any) -> str:

@@ -57,7 +57,7 @@ class Processes(Ranks):
         # Without the number of the attempt, a restart finds the addresses of processes that have died.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         self._store = PrefixStore(f"graphtrain/{attempt}", self._connected())
-        self._keys = PrefixStore("0", self._store)  # the store, until ranks leave
+        self._keys: Any = PrefixStore("0", self._store)  # the store, until ranks leave
         self._records: Any = None
         self._tensors: dict[str, Any] = {}
         self._meshes: dict[tuple[int, ...], Any] = {}

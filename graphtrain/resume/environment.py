@@ -147,17 +147,20 @@ def provenance(script: Path | None = None) -> dict[str, Any]:
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     if script is None and main is not None and Path(main).is_file():
         script = None if Path(main).resolve().is_relative_to(_PACKAGE) else Path(main)
-    try:
-        folder = script.resolve().parent if script is not None else Path.cwd().resolve()
-    except FileNotFoundError:  # the current folder is gone, so relative paths are unknown
-        return {}
-    top = _git(folder, "rev-parse", "--show-toplevel").rstrip("\n")
+    program = script.resolve() if script is not None else Path.cwd().resolve()
+    folder = program.parent if script is not None else program
+    top, revision = _repository(folder)
+    folders = {top or folder, os.path.abspath(script.parent) if script is not None else folder}
+    # Compared as text: resolving the paths of all that torch imports takes 0.25 s.
+    inside = tuple(f"{each}{os.sep}" for each in folders)
+    names = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]
+    local = {Path(name) for name in names if name.endswith(".py") and name.startswith(inside)} | {program}
+    # Installed packages are identified by their versions.
+    files = {file.resolve() for file in local if "site-packages" not in file.parts}
+    files = {file for file in files if file.is_relative_to(top or folder) and file.is_file()}
     # Relative to the script, so that a copy of the project has the same names, in a repository or not.
-    files = sorted(_loaded_files(Path(top or folder), script))
-    code = {os.path.relpath(file, folder): hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in files}
-    name = script.resolve().name if script is not None else ""
-    revision = _git(folder, "rev-parse", "HEAD").strip() if top else ""
-    return {"code": code, "script": name if name in code else "", "revision": revision}
+    code = {os.path.relpath(file, folder): hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in sorted(files)}
+    return {"code": code, "script": program.name if program.name in code else "", "revision": revision}
 
 
 def _code_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -170,25 +173,14 @@ def _code_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
     return changes
 
 
-def _loaded_files(project: Path, program: Path | None) -> set[Path]:
-    """The Python files of the project that are loaded; installed packages are identified by their version instead."""
-    folders = [project, *([Path(os.path.abspath(program.parent))] if program is not None else [])]
-    # Compared as text: resolving the paths of all that torch imports takes 0.25 s.
-    inside = tuple(f"{folder}{os.sep}" for folder in folders)
-    names = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]
-    local = [Path(name) for name in names if name.endswith(".py") and name.startswith(inside)]
-    files = {file.resolve() for file in local if "site-packages" not in file.parts}
-    files |= {program.resolve()} if program is not None else set()
-    return {file for file in files if file.is_relative_to(project) and file.is_file()}
-
-
-def _git(folder: Path, *words: str) -> str:
-    """The output of git in a folder; empty without git, a repository, or an answer."""
-    environment, command = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}, ["git", "-C", str(folder), *words]
+def _repository(folder: Path) -> tuple[str, str]:
+    """The top folder of the repository around a folder and its revision; empty without git, or an answer."""
+    command = ["git", "-C", str(folder), "rev-parse", "--show-toplevel", "HEAD"]
     try:
         done = subprocess.run(  # noqa: S603 - the words are ours, and no shell reads them
-            command, stdin=subprocess.DEVNULL, capture_output=True, env=environment, timeout=_SECONDS, check=True
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, check=True
         )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout.decode("utf-8", "backslashreplace")
+        top, revision = os.fsdecode(done.stdout).splitlines()
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return "", ""
+    return top, revision

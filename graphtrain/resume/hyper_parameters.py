@@ -11,8 +11,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch.amp.grad_scaler import GradScaler
@@ -38,11 +37,8 @@ _MOVING = frozenset(
         *("scale", "_growth_tracker"),  # scalers
     }
 )
-
 # The rate of a group, and what the constructors of schedules write into it.
 _RATES = frozenset({"lr", "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum"})
-_NO_SETTINGS = ("params", "param_names", "initial_lr")
-
 _MOST_ENTRIES = 64
 _SAMPLED_STEPS = (0, 1, 10, 100, 1000, 10000)
 
@@ -52,27 +48,23 @@ Values = Mapping[str, Mapping[str, Any]]
 _ABSENT = {CLASS: "absent"}
 
 
-@dataclass(frozen=True)
-class SettingChange:
+class SettingChange(NamedTuple):
     """A hyper-parameter that differs from the saved one.
 
     Attributes:
-        name: ``"optimizer.lr"``.
+        resource, field: as in ``optimizer`` and ``lr``.
         saved: the value in force when the run was saved; None if there was none.
         now: the value it is set up with now; None if there is none.
     """
 
-    name: str
+    resource: str
+    field: str
     saved: Any
     now: Any
 
     @property
-    def resource(self) -> str:
-        return self.name.partition(".")[0]
-
-    @property
-    def field(self) -> str:
-        return self.name.partition(".")[2]
+    def name(self) -> str:
+        return f"{self.resource}.{self.field}"
 
     @property
     def chosen_by(self) -> str:
@@ -111,17 +103,15 @@ class HyperParameters:
 
     def __init__(self, stateful: Mapping[str, Any], former: HyperParameters | None = None) -> None:
         self._resources = {name: each for name, each in stateful.items() if not isinstance(each, torch.nn.Module)}
-        self._initial: dict[str, dict[str, Any]] = {}
+        self._initial = {name: _state_of(resource) for name, resource in self._resources.items()}
         self.set_up: dict[str, dict[str, Any]] = {name: {} for name in stateful}
-        self.values = dict(self.set_up)
         for name, resource in self._resources.items():
-            if former is not None and former._resources.get(name) is resource:
+            self.set_up[name] = {CLASS: type(resource).__name__, **_settings_in(self._initial[name], resource)}
+        self.values = dict(self.set_up)
+        for name in former._resources if former is not None else ():
+            if former is not None and self._resources.get(name) is former._resources[name]:
                 self._initial[name], self.set_up[name] = former._initial[name], former.set_up[name]
                 self.values[name] = former.values[name]
-                continue
-            self._initial[name] = _state_of(resource)
-            self.set_up[name] = {CLASS: type(resource).__name__, **_settings_in(self._initial[name], resource)}
-            self.values[name] = self.set_up[name]
 
     def differences(self, saved: Values | None, in_force: Values, states: Mapping[str, Any]) -> list[SettingChange]:
         """The hyper-parameters that equal none of those of the saved run, by name.
@@ -137,22 +127,19 @@ class HyperParameters:
         ['optimizer.lr: 0.5 -> 0.1']
         """
         changes: list[SettingChange] = []
-        if saved is None:
-            return changes
-        for name in sorted({*saved, *self.set_up}):
-            before, now = saved.get(name, _ABSENT), self.set_up.get(name, _ABSENT)
+        for name in sorted({*saved, *self.set_up}) if saved is not None else ():
+            before, now = (saved or {}).get(name, _ABSENT), self.set_up.get(name, _ABSENT)
             if before.get(CLASS) != now.get(CLASS):  # then the other fields cannot be compared
-                changes.append(SettingChange(f"{name}.{CLASS}", before.get(CLASS, "there"), now.get(CLASS, "there")))
+                changes.append(SettingChange(name, CLASS, before.get(CLASS, "there"), now.get(CLASS, "there")))
                 continue
-            resource, state = self._resources.get(name), states.get(name)
-            kept = {**before, **in_force.get(name, {})}
-            loaded = {**kept, **(_settings_in(state) if isinstance(state, Mapping) and len(now) > 1 else {})}
+            resource, kept = self._resources.get(name), {**before, **in_force.get(name, {})}
+            loaded = _settings_in(states[name]) if len(now) > 1 and isinstance(states.get(name), Mapping) else {}
             # Another version of PyTorch may have added a field; groups get other fields only from the user.
             usual = {*resource.defaults, *_RATES} if isinstance(resource, torch.optim.Optimizer) else {*before, *now}
             changes += [
-                SettingChange(f"{name}.{field}", kept.get(field), now.get(field))
+                SettingChange(name, field, kept.get(field), now.get(field))
                 for field in dict.fromkeys([*before, *now])
-                if not any(is_equal(each.get(field), now.get(field)) for each in (before, kept, loaded))
+                if not any(is_equal(each.get(field), now.get(field)) for each in (before, kept, {**kept, **loaded}))
                 if (field in before and field in now) or field not in usual or field.endswith(f".{CLASS}")
             ]
         return changes
@@ -167,21 +154,20 @@ class HyperParameters:
             UsageError: a name is not that of a hyper-parameter.
         """
         known = {f"{name}.{field}" for name, fields in self.set_up.items() for field in fields if field != CLASS}
-        known |= {change.name for change in changes}
-        covered = {name: set[str]() for name in ("", *self.set_up)}
-        for each in known:
+        covering: dict[str, set[str]] = {}
+        for each in known | {change.name for change in changes}:
             resource, _, field = each.partition(".")
             of_all = resource.partition("[")[0]
-            for name in (each, resource, of_all, f"{of_all}.{field}"):
-                covered.setdefault(name, set()).add(each)
+            covering[each] = {each, resource, of_all, f"{of_all}.{field}"}
+        valid = {*self.set_up}.union(*covering.values())
         for name in names:
-            if name not in covered:
-                raise UsageError(f"from_setup: there is no `{name}`", suggestion(name, covered))
-        taken = set[str]().union(*(covered[name] for name in names))
+            if name not in valid:
+                raise UsageError(f"from_setup: there is no `{name}`", suggestion(name, valid))
+        taken = {each for each, own in covering.items() if own.intersection(names)}
         for name in self._resources:
             if schedules := self._schedules_of(name):
-                together = {each for each in known if each.partition(".")[0] in schedules}
-                together |= {each for each in covered[name] if each.rpartition(".")[2] in _RATES}
+                rates = {f"{name}.{field}" for field in _RATES}
+                together = {each for each in covering if each.partition(".")[0] in schedules or each in rates}
                 taken |= together if taken & together else set()
         return taken
 
@@ -215,48 +201,40 @@ class HyperParameters:
             elif fields and not _restarts(resource):
                 state = resource.state_dict()
                 resource.load_state_dict({**state, **{field: initial[field] for field in fields & initial.keys()}})
-        return {
-            f"{name}.{field}"
-            for name, fields in self._present().items()
-            for field, value in fields.items()
-            if not is_equal(value, loaded[name].get(field))
-        }
+        return {each for each, value in self._present().items() if not is_equal(value, loaded.get(each))}
 
-    def _present(self) -> dict[str, dict[str, Any]]:
-        """The settings in the present states, but for what schedules move."""
+    def _present(self) -> dict[str, Any]:
+        """The settings in the present states by name, but for what schedules move."""
         settings = {name: _settings_in(_state_of(resource)) for name, resource in self._resources.items()}
-        for fields in settings.values():
-            for field in ("momentum", "betas") if "max_momentum" in fields else ():
-                fields.pop(field, None)
-        return settings
+        return {
+            f"{name}.{field}": value
+            for name, fields in settings.items()
+            for field, value in fields.items()
+            if not ("max_momentum" in fields and field in ("momentum", "betas"))
+        }
 
     def _schedules_of(self, name: str) -> list[str]:
         """The schedules of an optimizer that can restart."""
-        return [
-            other
-            for other, each in self._resources.items()
-            if _restarts(each) and each.optimizer is self._resources[name]
-        ]
+        optimizer, others = self._resources[name], self._resources.items()
+        return [other for other, each in others if _restarts(each) and each.optimizer is optimizer]
 
     def _restart(self, names: Iterable[str]) -> None:
         """Restart the schedules of an optimizer, and step them as often as before, at 2 us a step."""
-        schedules = {name: self._resources[name] for name in names}
-        steps = {name: _steps_of(schedule.state_dict()) for name, schedule in schedules.items()}
-        for name, schedule in schedules.items():
+        steps = {name: _steps_of(self._resources[name].state_dict()) for name in names}
+        for name in steps:
             if not self._initial[name] or _steps_of(self._initial[name]) > 0:
                 raise UsageError(
                     f"`{name}` was stepped before its Trainer was made: what it began with is not known",
                     "make a new optimizer and a new scheduler, and a new Trainer with them",
                 )
-            schedule.load_state_dict(copy.deepcopy(self._initial[name]))
+            self._resources[name].load_state_dict(copy.deepcopy(self._initial[name]))
         most = max(steps.values(), default=0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch warns of a step before the optimizer's first
             for step in range(most):
-                for name, schedule in schedules.items():
-                    count = steps[name]
+                for name, count in steps.items():
                     if (step + 1) * count // most > step * count // most:  # one may count epochs, another steps
-                        schedule.step()
+                        self._resources[name].step()
 
 
 def _fields_of(resource: str, chosen: set[str]) -> set[str]:
@@ -275,13 +253,12 @@ def _steps_of(state: Mapping[str, Any]) -> int:
 
 def _set(group: dict[str, Any], field: str, initial: Mapping[str, Any]) -> None:
     """Set a field as it was set up; a tensor in place, since a CUDA graph or a compiled step may hold it."""
-    value = initial.get(field)
-    if isinstance(group.get(field), torch.Tensor) and isinstance(value, torch.Tensor | int | float):
-        group[field].fill_(float(value))
-    elif field in initial:
-        group[field] = copy.deepcopy(value)
-    else:
+    if field not in initial:
         group.pop(field, None)
+    elif isinstance(group.get(field), torch.Tensor):
+        group[field].fill_(float(initial[field]))
+    else:
+        group[field] = copy.deepcopy(initial[field])
 
 
 def _state_of(resource: Any) -> dict[str, Any]:
@@ -302,12 +279,13 @@ def _settings_in(state: Mapping[str, Any], resource: Any = None) -> dict[str, An
     """
     if isinstance(state.get("param_groups"), list):
         groups = [{**group, "lr": group.get("initial_lr", group.get("lr"))} for group in state["param_groups"]]
-        names = dict.fromkeys(field for group in groups for field in group if field not in _NO_SETTINGS)
-        of_all = {field: [encoded(group.get(field)) for group in groups] for field in names}
-        return {
-            field: values[0] if all(is_equal(value, values[0]) for value in values) else values
-            for field, values in of_all.items()
+        names = dict.fromkeys(field for group in groups for field in group)
+        of_all = {
+            field: [encoded(group.get(field)) for group in groups]
+            for field in names
+            if field not in ("params", "param_names", "initial_lr")
         }
+        return {f: each[0] if all(is_equal(value, each[0]) for value in each) else each for f, each in of_all.items()}
     settings = {str(key): encoded(value) for key, value in state.items() if key not in (*_MOVING, FUNCTIONS, INNER)}
     for number, inner_state in enumerate(state.get(INNER, ())):
         inner = getattr(resource, INNER)[number] if resource is not None else None
@@ -322,8 +300,6 @@ def _settings_in(state: Mapping[str, Any], resource: Any = None) -> dict[str, An
 
 def encoded(value: Any) -> Any:
     """A value as a manifest holds it, equal for equal settings."""
-    if isinstance(value, torch.Tensor) and value.numel() > _MOST_ENTRIES:
-        return f"a tensor of {tuple(value.shape)}"
     if hasattr(value, "tolist"):  # a tensor, or a number of NumPy
         value = value.tolist()
     if isinstance(value, Mapping):
@@ -332,8 +308,6 @@ def encoded(value: Any) -> Any:
         entries = [encoded(entry) for entry in value]
         entries = sorted(entries, key=repr) if isinstance(value, set | frozenset) else entries
         return entries if len(entries) <= _MOST_ENTRIES else f"{len(entries)} values: {content_hash(entries)[:8]}"
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        return str(value)
     return value if is_scalar(value) and not isinstance(value, bytes) else f"a {type(value).__name__}"
 
 

@@ -23,14 +23,12 @@ from graphtrain.program.bind import ProgramNode
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.gradient_windows import counters_of
 from graphtrain.program.rounds import is_fetching, slots_of_rounds
-from graphtrain.program.run_state import SECTIONS
 from graphtrain.program.stateful_objects import of_rank
 from graphtrain.ranks import Ranks
 from graphtrain.report.recorder import added
 from graphtrain.resume.rank_saves import RankSaves
 from graphtrain.resume.restore import ResumeOptions
 from graphtrain.state.generators import RandomAside, capture_random, global_generators, seed_everything
-from graphtrain.state.objects import SavedObjects
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.named import checkpoint_folder
@@ -41,13 +39,8 @@ Former = Callable[[ProgramNode], str]
 """The path that a node was saved under."""
 
 
-def choose(
-    run_files: RunFiles | None, options: ResumeOptions, saves: RankSaves, objects: SavedObjects
-) -> Checkpoint | None:
+def choose(run_files: RunFiles | None, options: ResumeOptions, saves: RankSaves) -> Checkpoint | None:
     """The checkpoint to resume from; None to begin. All ranks take the one that rank 0 chooses, if all can read it.
-
-    Arguments:
-        objects: in which it will be loaded.
 
     Raises:
         UsageError: the run directory holds a run, and `resume` is "never"; or there is no such checkpoint.
@@ -55,13 +48,12 @@ def choose(
     """
     ranks, agreement = saves.ranks, saves.agreement
     checkpoint: Checkpoint | None = None
-    copied = objects.copying() - SECTIONS.keys()  # the file of a section has what is in the section too
 
     def read(path: Path, manifest: Manifest | None) -> Checkpoint:
         if ranks.rank == 0:
             agreement.lead(lambda: {"try": str(path)})
         return agreement.together(  # type: ignore[no-any-return]
-            lambda: read_checkpoint(path, manifest, ranks.rank, ranks.world_size, copied, together=True)
+            lambda: read_checkpoint(path, manifest, ranks.rank, ranks.world_size, together=True)
         )
 
     def decision() -> dict[str, Any]:

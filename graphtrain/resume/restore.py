@@ -170,12 +170,12 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
         f"not_state: {'+' if path in compiled.state.left_out else '-'} {path}"
         for path in sorted({*manifest.not_state} ^ {*compiled.state.left_out})
     ]
-    lost = [*compiled.state.not_restored(), *other_data]
+    lost = [*compiled.state.data_state.not_as_before(), *other_data]
     lost = lost or ([] if left_out else compiled.state.differs_from(state.reachable))
     # What was not saved is lost, as the line of the resume says: another module, for instance.
     if not (as_set_up or not_restored or left_out or manifest.unknown or renaming.names or difference.matters):
         _expect_digest(checkpoint, run, state, is_as_written=not (fitted or options.kept))
-    applied = run.hyper_parameters.apply(chosen, manifest.in_force or {}) & chosen
+    applied = run.hyper_parameters.apply(chosen, manifest.hyper_parameters_in_force) & chosen
     applied -= {each.name for each in differences}
     decided = [f"{each} ({'taken' if each.name in chosen else 'kept as saved'})" for each in differences]
     decided += [f"{name} (taken)" for name in sorted(applied)]
@@ -221,7 +221,7 @@ def _decided(run: Session, checkpoint: Checkpoint, options: ResumeOptions) -> tu
     """
     now, manifest = run.hyper_parameters, checkpoint.manifest
     states = checkpoint.sections["resources"]
-    differences = now.differences(manifest.hyper_parameters, manifest.in_force or {}, states)
+    differences = now.differences(manifest.hyper_parameters, manifest.hyper_parameters_in_force, states)
     chosen = now.chosen(options.from_setup, differences)
     undecided = [difference for difference in differences if difference.name not in chosen]
     names = ",".join(change.chosen_by for change in undecided)
@@ -261,12 +261,14 @@ def _named_failure(checkpoint: Checkpoint) -> Iterator[None]:
 def _expect_digest(checkpoint: Checkpoint, run: Session, state: RunState, *, is_as_written: bool) -> None:
     """Raise unless the loaded state equals the saved one, bit for bit."""
     objects = run.compiled.state
-    # Values in transit are encoded with the names that slots and nodes had.
     is_whole = is_as_written and checkpoint.manifest.graph_hash == run.compiled.saved_graph[1]
-    saved = checkpoint.digest if is_whole else state_digest(objects.essential(state, in_transit=False))
+    # Nodes and slots may have other names than they had, by which values in transit are encoded.
+    others = () if is_whole else ("progress", "slots")
     # Those that few runs need are written only where they hold something.
-    sections = [name for name in SECTIONS if name in checkpoint.sections]
-    digest = objects.digest(run.alive, sections, state.reachable, in_transit=is_whole)
+    sections = [name for name in SECTIONS if name in checkpoint.sections and name not in others]
+    essential = {name: section for name, section in objects.essential(state).items() if name in sections}
+    saved = checkpoint.digest if is_whole else state_digest(essential)
+    digest = objects.digest(run.alive, sections, state.reachable)
     if digest != saved:
         raise CheckpointError(
             f"{checkpoint.path}: the state loaded is not the state saved (digest {digest[:12]}, not {saved[:12]})",

@@ -214,15 +214,13 @@ def fitted_random(captured: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
     >>> fitted_random(capture_random())[1]
     ''
     """
-    present = {name: generator.get_state() for name, generator in _of_devices().items()}
-    saved = {name: state for name, state in captured.items() if name.partition(":")[0] in DEVICES}
-    others = {name: state for name, state in captured.items() if name not in saved}
+    fitted = {name: captured.get(name, state) for name, state in capture_random().items()}
     words = []
     for device in DEVICES:
-        now, before = (sum(name.startswith(device) for name in names) for names in (present, saved))
+        now, before = (sum(name.startswith(device) for name in names) for names in (fitted, captured))
         if now != before:
             words.append(f"random numbers of {now} {device.upper()} devices instead of {before}")
-    return {**others, **{name: saved.get(name, state) for name, state in present.items()}}, ", ".join(words)
+    return fitted, ", ".join(words)
 
 
 class RandomAside:

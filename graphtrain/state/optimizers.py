@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import collections
+import copy
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, final
 
@@ -12,6 +13,7 @@ import torch
 
 from graphtrain.state.content import is_identical
 from graphtrain.state.generators import any_generator, generator_of
+from graphtrain.state.kinds import KINDS, category_of
 from graphtrain.storage.parallel import uncollected
 
 NO_RESUME = "a resume with this `setup` is refused, or not exact"
@@ -23,76 +25,47 @@ CHANGED = (
 )
 """Such a line, about a thing and how it is now."""
 
-NameOf = Callable[[torch.Tensor], str]
+_NO_PATH = "a parameter"
 
 
 @final
-class OptimizerForm:
-    """The parameter groups that an optimizer was set up with, so that a save detects changes of them."""
+class ParameterGroups:
+    """The parameter groups that an optimizer was set up with, and the paths of the parameters in those it has."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self._groups = [list(group["params"]) for group in optimizer.param_groups]
+        self._set_up = [list(group["params"]) for group in optimizer.param_groups]
+        self._known: list[list[torch.Tensor]] = []
+        self._paths: list[str] = []
 
     def __len__(self) -> int:
-        return len(self._groups)
+        return len(self._set_up)
 
-    def lost(
-        self, path: str, optimizer: torch.optim.Optimizer, name_of: NameOf, reported: Collection[int]
-    ) -> list[str]:
-        """A line if a resume with the same `setup` could not load the groups, or not add them again.
+    def paths(self, optimizer: torch.optim.Optimizer, paths: Callable[[], Mapping[int, str]]) -> list[str]:
+        """The paths of the parameters in each group, as one text, which is quick to save.
 
         Arguments:
-            name_of: returns the path at which a parameter can be found; empty if it cannot.
-            reported: the identities of parameters of modules that are already reported as new.
+            paths: returns identity -> path; called only if the groups have changed.
         """
-        before, now = self._groups, [group["params"] for group in optimizer.param_groups]
-        if not (len(now) >= len(before) and all(map(is_identical, now, before))):
-            return [CHANGED.format(f"{path}: parameter groups", "others, or in another order")]
-        # Unchanged parameters are not listed: an optimizer may have 150,000 of them.
-        late = [each for group in now[len(before) :] for each in group if not (name_of(each) or id(each) in reported)]
-        return [CHANGED.format(f"{path}: parameter groups", "new parameters")] if late else []
+        groups = [group["params"] for group in optimizer.param_groups]
+        if len(groups) != len(self._known) or not all(map(is_identical, groups, self._known)):
+            by_id = paths()
+            self._known = [list(group) for group in groups]
+            self._paths = ["\n".join(by_id.get(id(each), _NO_PATH) for each in group) for group in groups]
+        return self._paths
+
+    def lost(self, path: str, optimizer: torch.optim.Optimizer) -> list[str]:
+        """A line if a resume with the same `setup` could not load the groups, or not add them again."""
+        before, now = self._set_up, [group["params"] for group in optimizer.param_groups]
+        added = "\n".join(self._paths[len(before) :]).split("\n")
+        if len(now) >= len(before) and all(map(is_identical, now, before)) and _NO_PATH not in added:
+            return []
+        return [CHANGED.format(f"{path}: parameter groups", "other parameters, or another order")]
 
 
 def note_rates(optimizer: Any, *_: Any) -> None:
     """Keep the rates of a step, which rows have: a schedule may step before. A hook of all optimizers in a run."""
     rates = [group.get("lr") for group in optimizer.param_groups]
     optimizer._rates_of_last_step = [rate.clone() if isinstance(rate, torch.Tensor) else rate for rate in rates]
-
-
-def capture_optimizer(optimizer: Any, owned: set[int]) -> dict[str, Any]:
-    """The state that an optimizer's `state_dict` leaves out: parameters of no module, whether it has stepped, and how.
-
-    Arguments:
-        owned: the identities of the parameters that modules own.
-    """
-    return {
-        # A scheduler made in a fresh process would warn that it was stepped before the optimizer.
-        "stepped": bool(getattr(optimizer, "_opt_called", False)),
-        "rates": getattr(optimizer, "_rates_of_last_step", []),
-        "loose": {
-            key: {"value": parameter.detach(), "grad": parameter.grad}
-            for key, parameter in _loose_parameters(optimizer, owned)
-        },
-    }
-
-
-def restore_optimizer(optimizer: Any, state: Mapping[str, Any], owned: set[int]) -> None:
-    """Restore what `capture_optimizer` took."""
-    if state["stepped"] or hasattr(optimizer, "_opt_called"):  # which is restored too
-        optimizer._opt_called = state["stepped"]
-    optimizer._rates_of_last_step = state["rates"]
-    for key, parameter in _loose_parameters(optimizer, owned):
-        with torch.no_grad():
-            parameter.copy_(state["loose"][key]["value"])
-        put_gradient(parameter, state["loose"][key]["grad"])
-
-
-def _loose_parameters(optimizer: Any, owned: set[int]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors updated by an optimizer that belong to no module, by their place in its groups."""
-    for index, group in enumerate(optimizer.param_groups):
-        for number, parameter in enumerate(group["params"]):
-            if id(parameter) not in owned:
-                yield f"{index}/{number}", parameter
 
 
 def put_gradient(parameter: torch.Tensor, gradient: torch.Tensor | None) -> None:
@@ -118,23 +91,19 @@ def load_optimizer(optimizer: Any, state: Mapping[str, Any]) -> None:
         return
     numbers = [number for group in groups for number in group["params"]]
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    known: dict[int, Any] = {}
     for number, parameter in zip(numbers, parameters, strict=True):
         for key, saved in states.get(number, {}).items():
             loaded = optimizer.state[parameter]
-            loaded[key] = _as_saved(saved, loaded.get(key), known)
+            loaded[key] = _as_saved(saved, loaded.get(key))
 
 
-def _as_saved(saved: Any, loaded: Any, known: dict[int, Any]) -> Any:
-    """The saved value, with tensors on the device where loading put them; what was one object is one again."""
-    if id(saved) not in known:
-        if isinstance(saved, torch.Tensor) and isinstance(loaded, torch.Tensor):
-            known[id(saved)] = saved.to(loaded.device)
-        elif isinstance(saved, list) and isinstance(loaded, list | tuple) and len(saved) == len(loaded):
-            known[id(saved)] = [_as_saved(*parts, known) for parts in zip(saved, loaded, strict=True)]
-        else:
-            known[id(saved)] = saved
-    return known[id(saved)]
+def _as_saved(saved: Any, loaded: Any) -> Any:
+    """The saved value, with tensors on the device where loading has put them."""
+    if isinstance(saved, torch.Tensor) and isinstance(loaded, torch.Tensor):
+        return saved.to(loaded.device)
+    if isinstance(saved, list) and isinstance(loaded, list | tuple) and len(saved) == len(loaded):
+        saved[:] = map(_as_saved, saved, loaded)
+    return saved
 
 
 @contextmanager
@@ -143,26 +112,15 @@ def kept_groups(optimizers: Iterable[Any]) -> Iterator[None]:
 
     `load_state_dict` replaces them by copies, but others may hold them: a step function its group, groups one rate.
     """
-    former = [
-        (each, each.param_groups, [dict(group) for group in each.param_groups], each.state, dict(each.state))
-        for each in optimizers
-    ]
+    former = [(each, each.param_groups, [*map(dict, each.param_groups)], each.state) for each in optimizers]
     yield
     # All of them, before groups that two optimizers share are restored.
-    loaded = [([dict(group) for group in each.param_groups], dict(each.state)) for each, *_ in former]
-    for (optimizer, groups, contents, states, of_parameters), (new_groups, new_states) in zip(
-        former, loaded, strict=True
-    ):
-        for group, before, now in zip(groups, contents, new_groups, strict=True):
-            values = {key: copied_into(before.get(key), value) for key, value in now.items()}
+    loaded = [([*map(dict, each.param_groups)], copy.copy(each.state)) for each, *_ in former]
+    for (optimizer, groups, before, states), (new_groups, new_states) in zip(former, loaded, strict=True):
+        for group, values, now in zip(groups, before, new_groups, strict=True):
             group.clear()
-            group.update(values)
-        optimizer.param_groups = groups
-        if type(states) is type(optimizer.state):
-            values = {key: copied_into(of_parameters.get(key), value) for key, value in new_states.items()}
-            states.clear()
-            states.update(values)
-            optimizer.state = states
+            group.update({key: copied_into(values.get(key), value) for key, value in now.items()})
+        optimizer.param_groups, optimizer.state = groups, copied_into(states, new_states)
 
 
 def copied_into(present: Any, loaded: Any) -> Any:
@@ -179,17 +137,13 @@ def copied_into(present: Any, loaded: Any) -> Any:
         return present
     match present:
         case dict():
-            parts = {key: copied_into(present.get(key), part) for key, part in loaded.items()}
-            present.clear()
-            present.update(parts)
+            parts: Any = {key: copied_into(present.get(key), part) for key, part in loaded.items()}
         case list() | collections.deque():
             befores = present if len(present) == len(loaded) else itertools.repeat(None)
-            values = [copied_into(before, part) for before, part in zip(befores, [*loaded], strict=False)]
-            present.clear()
-            present.extend(values)
+            parts = [copied_into(before, part) for before, part in zip(befores, [*loaded], strict=False)]
         case set():
-            present.clear()
-            present.update(loaded)
+            parts = [*loaded]
         case _:
             return loaded
+    KINDS[category_of(type(present))].put(present, parts, ())
     return present

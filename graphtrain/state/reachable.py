@@ -292,6 +292,9 @@ class Reachable:
                 entry.ignored = _OPTIMIZER
                 yield f"{path}.step", vars(value).get("step"), False  # if it was replaced
                 yield from _in_hooks(value, path, _HOOKS_OF_OPTIMIZERS)
+                for number, group in enumerate(value.param_groups):  # the parameters of no module: others are known
+                    for index, parameter in enumerate(group["params"]):
+                        yield f"{path}.param_groups[{number}]['params'][{index}]", parameter, entry.is_covered
                 yield f"{path}.param_groups", value.param_groups, True
             case "object":
                 entry.ignored = frozenset(getattr(type(value), NOT_STATE, ()))

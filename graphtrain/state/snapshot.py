@@ -22,7 +22,7 @@ class StateSnapshot:
         roots: name -> object: resources, step functions, functions of nodes.
         data: the names of those roots that are data.
         covered: the names of those roots that something else saves as a whole.
-        elsewhere: the identities of objects that something else saves.
+        elsewhere: the identities of objects that something else saves, and of generators that sources of data restore.
         left_out: paths that are not state, with all that is reached through them.
         with_code: False leaves out classes, and the globals of functions. Default: they count too.
 
@@ -54,14 +54,15 @@ class StateSnapshot:
         self.replaced: Mapping[str, Any] = {}
         self.redrawn: frozenset[int] = frozenset()
         self.imported = frozenset(sys.modules) if with_code else None
-        self._listed = [each for each in self.reachable.by_path.values() if id(each.value) not in elsewhere]
-        same = {id(entry.value): entry for entry in self._listed}
+        # The generators of data are restored by its source when it is reopened, and here when all is.
+        entries = self.reachable.by_path.values()
+        self._listed = [each for each in entries if each.category == "generator" or id(each.value) not in elsewhere]
+        known = {id(each.value): each for each in self._listed if id(each.value) not in elsewhere}
         self.of_data: dict[str, list[Entry]] = {}
         for name, listed in within.items():
-            entries = (
-                each if each.category == "globals" else same.get(id(each.value)) for each in listed.by_path.values()
-            )
-            self.of_data[name] = [entry for entry in entries if entry is not None]
+            parts = listed.by_path.values()
+            same = (each if each.category == "globals" else known.get(id(each.value)) for each in parts)
+            self.of_data[name] = [each for each in same if each is not None]
 
     @property
     def stateful(self) -> dict[str, Any]:

@@ -5,18 +5,15 @@ A module that `torch.compile` has returned, alone or within another one, has the
 
 from __future__ import annotations
 
-import copy
 import fnmatch
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from graphtrain.errors import UsageError
 from graphtrain.names import plain_name, quoted
-from graphtrain.state.content import content_hash
-from graphtrain.state.memory import MemoryIndex, span_of
 
 _MOST_PROBLEMS = 10
 
@@ -38,8 +35,6 @@ def load_weights(module: torch.nn.Module, state: Mapping[str, Any], *, strict: b
     Raises:
         one of `MISFITS`: it does not fit.
     """
-    if lost := dict(_lost(weights_of(module), state)):
-        raise ValueError("\n".join(lost.values()))
     compiled = [f"{name}." for name, inner in module.named_modules() if uncompiled(inner) is not inner]
 
     def name_in_module(name: str) -> str:
@@ -82,18 +77,23 @@ def fitting(module: torch.nn.Module, saved: Mapping[str, Any], only: Sequence[st
     tensors = {key: value for key, value in state_dict.items() if isinstance(value, torch.Tensor)}
     names = [key for key in {**tensors, **saved} if not only or any(fnmatch.fnmatchcase(key, each) for each in only)]
     saved = {key: saved[key] for key in saved if key in names}
-    places = {key: start for key, each in tensors.items() if (start := span_of(local_part(each))[0])}
-    loaded = {places[key] for key in saved if key in places}
-    missing = [key for key in names if key not in saved and places.get(key) not in loaded]
+    addresses = {key: local_part(each).data_ptr() for key, each in tensors.items() if not is_lazy(each)}
+    last = {addresses[key]: key for key in saved if addresses.get(key)}  # of tied ones, the one that stays
+    missing = [key for key in names if key not in saved and addresses.get(key) not in last]
+    tied = {key: last[addresses[key]] for key in saved if addresses.get(key)}
     problems = {
         **{key: f"missing in the file: {key}" for key in missing},
+        **{
+            key: f"{key}: in the memory of {other} in the module, and has other values in the file"
+            for key, other in tied.items()
+            if other != key and not (saved[key].is_meta or torch.equal(*map(local_part, (saved[key], saved[other]))))
+        },
         **{key: f"unknown to the module: {key}" for key in saved if key not in state_dict},
         **{
             key: f"{key}: {dtype_and_shape(tensor)} in the file, {dtype_and_shape(tensors[key])} in the module"
             for key, tensor in saved.items()
             if key in tensors and not is_lazy(tensors[key]) and not _matches(tensor, tensors[key])
         },
-        **dict(_lost(state_dict, saved)),
     }
     if problems:
         lines = [f"    {line}" for line in problems.values()]
@@ -109,21 +109,6 @@ def _matches(saved: Any, expected: torch.Tensor) -> bool:
     if not isinstance(saved, torch.Tensor):
         return False
     return saved.shape == expected.shape and saved.is_floating_point() == expected.is_floating_point()
-
-
-def _lost(state: Mapping[str, Any], saved: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The saved tensors that loading would overwrite by others, because they share memory in the module."""
-    tensors = {key: local_part(each) for key, each in state.items() if isinstance(each, torch.Tensor)}
-    for shared in map(dict, MemoryIndex(each for each in tensors.items() if each[0] in saved).overlapping()):
-        keys = [key for key in tensors if key in shared and _matches(saved[key], state[key])]  # in the order of loading
-        values = {key: local_part(saved[key]) for key in keys if not saved[key].is_meta}
-        copies = copy.deepcopy({key: tensors[key] for key in values})  # which share memory as well
-        for key, tensor in copies.items():
-            tensor.copy_(values[key])
-        for key, tensor in copies.items():
-            hashes = {content_hash(each, most_bytes=each.nbytes) for each in (tensor, values[key].to(tensor))}
-            if len(hashes) > 1:
-                yield key, f"{key}: in the memory of {keys[-1]} in the module, and has other values in the file"
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:

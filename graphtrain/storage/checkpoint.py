@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ import msgpack
 
 from graphtrain.errors import CheckpointError, GraphtrainError
 from graphtrain.storage.files import temporary_name
-from graphtrain.storage.manifest import MANIFEST_FILE, OWN_FACTS, Manifest, read_manifest
+from graphtrain.storage.manifest import FORMAT, MANIFEST_FILE, Manifest, read_manifest
 from graphtrain.storage.parallel import uncollected
 from graphtrain.storage.rank_files import read_state, write_file
 from graphtrain.storage.state_files import Sections
@@ -80,7 +80,7 @@ def new_folder(path: Path, given_up: Event) -> Iterator[Path]:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write the manifest of a new checkpoint, once all other files are written."""
-    body = msgpack.packb(manifest.as_plain(), use_bin_type=True, unicode_errors="backslashreplace")
+    body = msgpack.packb({"format": FORMAT, **vars(manifest)}, use_bin_type=True, unicode_errors="backslashreplace")
     outer = msgpack.packb({"sha256": hashlib.sha256(body).hexdigest(), "manifest": body})
     write_file(folder / MANIFEST_FILE, [outer])
 
@@ -96,7 +96,6 @@ def read_checkpoint(
     manifest: Manifest | None = None,
     rank: int = 0,
     world_size: int | None = None,
-    copied: Collection[str] = (),
     *,
     together: bool = False,
 ) -> Checkpoint:
@@ -106,8 +105,6 @@ def read_checkpoint(
         manifest: its manifest, if already read. Default: it is read.
         rank: the rank whose state is read; that of rank 0 if the checkpoint has no such rank.
         world_size: the number of ranks that resume from it. Default: the number that wrote it.
-        copied: resources whose tensors are copied by whoever gets them, and soon, as modules do: they stay in the
-            memory of their files. Default: none; all tensors have memory of their own.
         together: True if all ranks read it, each verifies the checksums of some files, and they tell each other then.
             Default: this process verifies all.
 
@@ -122,12 +119,10 @@ def read_checkpoint(
         ranks = [*range(saved)]
     else:
         ranks = sorted({0, min(rank, saved - 1)})
-    states = read_state(path, manifest, ranks, copied, (rank, world_size) if together and world_size else (0, 1))
+    states = read_state(path, manifest, ranks, (rank, world_size) if together and world_size else (0, 1))
     first = ranks[0]
     if manifest.own:
-        manifest = replace(
-            manifest, **{name: manifest.own[first][name] for name in OWN_FACTS & manifest.own[first].keys()}
-        )
+        manifest = replace(manifest, **manifest.own[first])
     others = states if world_size not in (None, saved) else {}
     return Checkpoint(path, manifest, states[first], rank=first, others=others)
 

@@ -64,9 +64,8 @@ class Manifest:
     ranked: Mapping[str, float | None] = field(default_factory=dict)  # metric -> value, None if it was not recorded
     ranked_by: Mapping[str, Sequence[str]] = field(default_factory=dict)  # node -> its metric and mode
     follows: int = 0  # the number of the checkpoint before it, 0 for none; those in between were given up
-    # As set up, by resource and field, and those in force; None if unknown.
-    hyper_parameters: Mapping[str, Mapping[str, Any]] | None = None
-    hyper_parameters_in_force: Mapping[str, Mapping[str, Any]] | None = None
+    hyper_parameters: Mapping[str, Mapping[str, Any]] | None = None  # as set up, by resource and field
+    hyper_parameters_in_force: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     window_ranks: int = 1  # the number of ranks that began the open window of gradients
     ranks: int = 1  # that wrote it; if several, the next two have an entry for each
     digests: Sequence[str] = field(default_factory=list)
@@ -84,30 +83,12 @@ class Manifest:
 
         Raises:
             ValueError, TypeError: it is not a manifest, or names a file outside of the folder.
-
-        >>> Manifest.of({"format": 1, "files": {"../x": [1, ""]}})
-        Traceback (most recent call last):
-        ValueError: `../x` is not the name of a file
         """
         manifest = cls(**{each.name: table[each.name] for each in fields(cls) if each.name in table})
         for name in manifest.files:
             if not is_file_name(name):
                 raise ValueError(f"`{name}` is not the name of a file")
         return manifest
-
-    def as_plain(self) -> dict[str, Any]:
-        """The table that is written."""
-        return {"format": FORMAT, **vars(self)}
-
-    @property
-    def in_force(self) -> Mapping[str, Mapping[str, Any]] | None:
-        """The hyper-parameters in force; those that were set up if no others are known."""
-        in_force = self.hyper_parameters_in_force
-        return self.hyper_parameters if in_force is None else in_force
-
-    def value_of(self, metric: str) -> float | None:
-        """The value by which this checkpoint is ranked; if it was saved when others were ranked, the last recorded."""
-        return self.ranked[metric] if metric in self.ranked else self.metrics.get(metric)
 
 
 class SavedCheckpoint(NamedTuple):

@@ -50,10 +50,11 @@ def lineage_in(run: Path, notify: Notify = _ignore) -> Iterator[SavedCheckpoint]
     Raises:
         UsageError: one was written by a later version.
     """
+    paths = checkpoint_paths(run / CHECKPOINTS_FOLDER)  # first: a run that goes on meanwhile adds rows
     metrics, newest = run / METRICS_FILE, math.inf
     length = metrics.stat().st_size if metrics.exists() else math.inf
     begun = {start.get("run") for start in read_starts(run)}
-    for path in reversed(checkpoint_paths(run / CHECKPOINTS_FOLDER)):
+    for path in reversed(paths):
         try:
             manifest = read_manifest(path)
         except CheckpointError as error:
@@ -103,20 +104,14 @@ def newest_in(run: Path, read: Callable[[Path, Manifest], T], notify: Notify = _
 # ---- names
 
 
-def _run_and_name(path: Path) -> tuple[Path, str]:
-    """``RUN`` and ``best:stage/checkpoint``, in which the path of a node is."""
+def _named(path: Path) -> tuple[Path, str] | None:
+    """The run and the name in ``RUN/NAME`` or ``RUN/best:stage/checkpoint``; None if no run has such a checkpoint."""
     run, best, node = path.as_posix().rpartition(f"{BEST}:")
-    if best and (not run or run.endswith("/")):
-        return Path(run), f"{best}{node}"
-    return path.parent, path.name
-
-
-def _is_named(run: Path, name: str) -> bool:
-    """True for the names of checkpoints of a run."""
+    run, name = (run or ".", best + node) if best and run[-1:] in ("", "/") else (str(path.parent), path.name)
     folder = os.path.join(run, CHECKPOINTS_FOLDER)  # by text: `Path` raises for names that are too long
     if name == NEWEST or name.partition(":")[0] == BEST:
-        return os.path.isdir(folder)
-    return bool(name) and os.path.isfile(os.path.join(folder, name, MANIFEST_FILE))
+        return (Path(run), name) if os.path.isdir(folder) else None
+    return (Path(run), name) if name and os.path.isfile(os.path.join(folder, name, MANIFEST_FILE)) else None
 
 
 def checkpoint_folder(
@@ -136,28 +131,26 @@ def checkpoint_folder(
     path = Path(name)
     if path.is_dir():
         return path.resolve() if path.is_symlink() else path  # a link by the user, outside of any run directory
-    named_run, name = _run_and_name(path)
-    run = run if run is not None and named_run == Path() else named_run
-    if not _is_named(run, name):
-        names = [each.name for each in checkpoint_paths(run / CHECKPOINTS_FOLDER)]
+    named = (_named(run / path) if run is not None else None) or _named(path)
+    if named is None:
+        around = path.parent if run is None or len(path.parts) > 1 else run
+        names = [each.name for each in checkpoint_paths(around / CHECKPOINTS_FOLDER)]
         hint = f"there are: {', '.join(names[-_MOST_NAMES:])}" if names else hint
         raise UsageError(f"{option}there is no checkpoint `{path}`", hint)
+    run, name = named
     if name == NEWEST:
         return newest_in(run, SavedCheckpoint.sound, notify, option=f"`{path}`: ").path
     best, _, node = name.partition(":")
     if best != BEST:
         return run / CHECKPOINTS_FOLDER / name
     rankings = rankings_of([*lineage_in(run, notify)])
-    if node and node not in rankings:
-        known = ", ".join(f"{BEST}:{ranks}" for ranks in rankings)
-        raise UsageError(f"`{path}`: no node `{node}` ranks checkpoints of the run", f"there are: {known}")
-    for ranking in [rankings[node]] if node else [*rankings.values()][:1]:
-        for checkpoint in ranking.values:
-            return run / CHECKPOINTS_FOLDER / checkpoint
-    raise UsageError(
-        f"`{path}`: the run in `{run}` has no best checkpoint, because none was ranked by a metric",
-        f"train with checkpoint.best='val/loss', or use `{run / NEWEST}`",
-    )
+    ranking = rankings.get(node) if node else next(iter(rankings.values()), None)
+    if ranking is None or ranking.best is None:
+        known = f"there are: {', '.join(f'{BEST}:{each}' for each in rankings)}" if rankings else ""
+        hint = known or f"train with checkpoint.best='val/loss', or use `{run / NEWEST}`"
+        what = f"the run in `{run}` has no best checkpoint, because none was ranked by a metric"
+        raise UsageError(f"`{path}`: {what}", hint)
+    return run / CHECKPOINTS_FOLDER / str(ranking.best["checkpoint"])
 
 
 # ---- the graph that was saved
@@ -166,7 +159,7 @@ def checkpoint_folder(
 def holds_a_graph(path: Path) -> bool:
     """True for a run directory, and for a checkpoint: its folder, or its name in a run."""
     folder, manifest = os.path.join(path, CHECKPOINTS_FOLDER), os.path.join(path, MANIFEST_FILE)
-    return os.path.isdir(folder) or os.path.isfile(manifest) or _is_named(*_run_and_name(path))
+    return os.path.isdir(folder) or os.path.isfile(manifest) or _named(path) is not None
 
 
 def saved_graph(path: str | Path, notify: Notify = _ignore) -> Graph:
@@ -179,7 +172,6 @@ def saved_graph(path: str | Path, notify: Notify = _ignore) -> Graph:
         UsageError: there is no checkpoint.
         CheckpointError: the named one is not sound.
     """
-
     path = checkpoint_folder(path, notify=notify, hint="name the directory of a run that has saved")
     is_run = not (path / MANIFEST_FILE).is_file()
     return graph_of(*(newest_in(path, SavedCheckpoint.sound, notify) if is_run else SavedCheckpoint.sound(path)))

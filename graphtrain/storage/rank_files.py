@@ -167,15 +167,16 @@ def read_state(
     path: Path,
     manifest: Manifest,
     ranks: Sequence[int],
-    copied: Collection[str] | None = (),
     share: tuple[int, int] = (0, 1),
+    *,
+    in_place: bool = False,
 ) -> dict[int, dict[str, dict[str, Any]]]:
     """Read the state of some ranks of a checkpoint: rank -> section -> name -> state.
 
     Arguments:
         ranks: the state of the first is read completely; of the others, only the sections in `OF_RANKS`.
-        copied: as for `read_checkpoint`; None for all that has tensors.
         share: this reader, and how many there are, of which each verifies the checksums of some files.
+        in_place: as for `read_tensors`.
 
     Raises:
         CheckpointError: a file is missing, torn or altered, or does not hold the state of these ranks.
@@ -183,7 +184,6 @@ def read_state(
     listed, (number, count) = manifest.files, share
     named = [name.format(rank) for rank in ranks for name in (_OWN_TENSORS, _OWN_PARTS)] + [file_of_pieces(0)]
     wanted = {name for name in listed if name in named or not _OF_A_RANK.fullmatch(name)}
-    in_place = {file + TENSOR_SUFFIX for file in copied or ()}
 
     def read(file: Path) -> Any:
         if file.name not in wanted:
@@ -192,7 +192,7 @@ def read_state(
             return {name: tensor.new_empty(0) for name, tensor in read_tensors(file, in_place=True).items()}
         if file.suffix != TENSOR_SUFFIX:
             return file.read_bytes()
-        return read_tensors(file, in_place=copied is None or file.name in in_place)
+        return read_tensors(file, in_place=in_place)
 
     verified = sorted(listed)[number::count]
     entries = {name: (listed[name][0], listed[name][1] * (name in verified)) for name in {*wanted, *verified}}

@@ -83,7 +83,7 @@ def rankings_of(lineage: Sequence[SavedCheckpoint]) -> dict[str, Ranking]:
     """
     rankings = {}
     for node, (metric, mode) in (lineage[0].manifest.ranked_by if lineage else {}).items():
-        values = {each.name: each.manifest.value_of(metric) for each in reversed(lineage)}
+        values = {each.name: each.manifest.ranked.get(metric) for each in reversed(lineage)}
         finite = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
         names = Retention(best_mode="max" if mode == "max" else "min").ranked(finite)
         rankings[node] = Ranking(metric, {name: finite[name] for name in names})

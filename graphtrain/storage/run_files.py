@@ -39,19 +39,17 @@ Lead = Callable[[Callable[[], Any]], Any]
 class RunFiles:
     """The run directory of one trainer.
 
-    With several ranks, rank 0 writes all files, except for what is each rank's own in a checkpoint. On the other ranks,
-    methods that write do nothing. What rank 0 finds on the disk is sent to all ranks, and its errors are raised on all.
+    Rank 0 writes all files, except for what is each rank's own in a checkpoint. What it finds on the disk is sent to
+    all ranks, and its errors are raised on all.
 
     Arguments:
         notify: receives messages for the user, one line each.
         lead: makes a call on rank 0 and returns its result, plain data, on all ranks.
-        writes: False on the other ranks.
-
-    Raises:
-        UsageError: the directory cannot be created.
+        writes: True on rank 0.
 
     Attributes:
         latest: the newest checkpoint, written or resumed from.
+        metrics, nodes: the files of rows and of counts.
         path: the run directory, as given; `folder` is its absolute path, and `checkpoints` that of its checkpoints.
         count: called when a checkpoint is taken, to append the counts so far. Default: there are none.
     """
@@ -61,9 +59,8 @@ class RunFiles:
         self._lead, self.writes = lead, writes
         self.folder = self.path.absolute()  # the current folder may change
         self.checkpoints = self.folder / CHECKPOINTS_FOLDER
-        self._metrics = RowsFile(self.folder / METRICS_FILE)
-        self._nodes = RowsFile(self.folder / NODES_FILE)
-        self._starts = RowsFile(self.folder / STARTS_FILE)
+        self._files = [RowsFile(self.folder / name) for name in (METRICS_FILE, NODES_FILE, STARTS_FILE)]
+        self.metrics, self.nodes, self._starts = self._files
         self._starts_bytes: int | None = None  # when this trainer began or resumed the run
         self.count: Callable[[], None] = lambda: None
         self._notify = notify
@@ -97,7 +94,7 @@ class RunFiles:
                     )
 
             self._lead(lock)
-            for file in (self._metrics, self._nodes, self._starts):
+            for file in self._files:
                 stack.callback(file.close)
             yield
 
@@ -162,15 +159,18 @@ class RunFiles:
         def cut_back() -> str:
             self._newest = checkpoint_number(own.path) if own is not None else 0
             self._rankings = rankings_of(lineage_of(self._saved(), self._newest))
-            rows.extend(self._metrics.numbers(manifest.metrics_bytes))  # first: what was changed is not cut
-            self._metrics.cut(manifest.metrics_bytes)
-            self._nodes.cut(min(self._nodes.length(), manifest.nodes_bytes))  # nothing depends on them
+            rows.extend(self.metrics.numbers(manifest.metrics_bytes))  # first: what was changed is not cut
+            self.metrics.cut(manifest.metrics_bytes)
+            counted = min(self.nodes.length(), manifest.nodes_bytes)
+            if counted < manifest.nodes_bytes:  # nothing depends on them
+                self._notify(f"{self.folder / NODES_FILE} is not what it was: nodes are counted from here on")
+            self.nodes.cut(counted)
             return manifest.run or uuid.uuid4().hex
 
         self._run = self._lead(cut_back)
         if checkpoint is not None:
             self.latest = SavedCheckpoint(checkpoint.path, checkpoint.manifest)
-        return rows if self.writes else self._metrics.numbers(manifest.metrics_bytes)
+        return rows if self.writes else self.metrics.numbers(manifest.metrics_bytes)
 
     def _saved(self) -> list[SavedCheckpoint]:
         """The checkpoints that are there and can be read, the newest first. Each manifest is read once."""
@@ -198,14 +198,6 @@ class RunFiles:
 
     # ---- running
 
-    def row(self, metrics: Mapping[str, float], step: int) -> None:
-        """A logger that appends a row to the metrics file."""
-        self._metrics.append(metrics)
-
-    def append_counts(self, *rows: Mapping[str, Any]) -> None:
-        """Append rows to the file of counts."""
-        self._nodes.append(*rows)
-
     def noted(self, facts: Manifest) -> Manifest:
         """Add what a checkpoint made now has to know about these files.
 
@@ -213,7 +205,7 @@ class RunFiles:
             CheckpointError: the disk refuses the metrics that were recorded so far.
         """
         self.count()
-        return replace(facts, metrics_bytes=self._metrics.length(), nodes_bytes=self._nodes.length(), run=self._run)
+        return replace(facts, metrics_bytes=self.metrics.length(), nodes_bytes=self.nodes.length(), run=self._run)
 
     def new(
         self,
@@ -231,16 +223,13 @@ class RunFiles:
             replaced: the one of the same moment, whose values are used where there is none. It is not replaced if its
                 weights are finite, and those now are not.
         """
-        for file in (self._metrics, self._nodes):
+        for file in (self.metrics, self.nodes):
             file.flush()  # first, so that the checkpoint counts only rows that are on the disk
         if replaced is not None and facts.not_finite and not replaced.manifest.not_finite:
             replaced = None
-        ranked = {}
         ranked_by = {node: [rule.best, rule.best_mode] for node, rule in retentions.items() if rule.best is not None}
-        for metric, _ in ranked_by.values():
-            ranked[metric] = values.get(metric)
-            if ranked[metric] is None and replaced is not None:
-                ranked[metric] = replaced.manifest.value_of(metric)
+        ranked = dict(replaced.manifest.ranked) if replaced is not None else {}
+        ranked |= {metric: value for metric, value in values.items() if value is not None}
         follows = self._newest if replaced is None else replaced.manifest.follows
         facts = replace(facts, ranked=ranked, ranked_by=ranked_by, follows=follows)
         number = max(map(checkpoint_number, checkpoint_paths(self.checkpoints)), default=0) + 1
@@ -252,12 +241,12 @@ class RunFiles:
         """Keep a checkpoint that is written, and remove those that need not be kept; may be called in any thread."""
         self._newest = new.number
         self._manifests[new.path] = new.manifest
-        former = [replaced] if replaced is not None and replaced.path != new.path else []
-        saved = [each for each in self._saved() if each not in former]
+        former = [replaced.path] if replaced is not None and replaced.path != new.path else []
+        saved = [each for each in self._saved() if each.path not in former]
         self._rankings = rankings_of(lineage_of(saved))
         # Only now that it is on the disk; one by one, so that everything that should be kept exists at any moment.
-        for each in [*former, *expired(saved, retentions, self._rankings)]:
-            _remove(each.path)
+        for path in [*former, *(each.path for each in expired(saved, retentions, self._rankings))]:
+            _remove(path)
         return new
 
     def has_ranked(self, node: str) -> bool:

@@ -56,7 +56,7 @@ def stored_weights(path: Path, manifest: Manifest) -> tuple[Sections, Callable[[
             return StoredTensor(value.dtype, tuple(value.shape), value.detach)
         return None
 
-    return read_state(path, manifest, [0], copied=None)[0], stored
+    return read_state(path, manifest, [0], in_place=True)[0], stored
 
 
 def weights_of_model(path: Path, model: str) -> dict[str, StoredTensor]:

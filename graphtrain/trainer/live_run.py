@@ -119,7 +119,7 @@ class LiveRun:
         self.watchers = Watchers(session.watch, watchers)
         rows = session.recorder.loggers
         if files is not None and files.writes:
-            rows.append(files.row)
+            rows.append(lambda metrics, step: files.metrics.append(metrics))
         rows += [*guarded, self.watchers.row]
 
     def tracing(self, trace: Callable[[Any], Any] | None = None) -> Any:

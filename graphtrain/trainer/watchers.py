@@ -323,7 +323,7 @@ class NodesFile(Watcher):
             event = self._event or ("rewired" if self._header != self._layout else "resumed")
             lines.insert(0, {"event": event, **place, **self._layout, **self._notes})
             self._event, self._header, self._notes = "", self._layout, {}
-        self._files.append_counts(*lines)
+        self._files.nodes.append(*lines)
 
     def _take_times(self) -> dict[str, Any]:
         """What nodes took since this was last called; 0.1 ms."""

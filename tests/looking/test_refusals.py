@@ -292,7 +292,7 @@ REFUSED: list[tuple[str, tuple[str, ...]]] = [
     ("run tiny.py --until 5_stpes", ("until", "`stpes`", "did you mean `steps`?")),
     ("run tiny.py --resume nowhere", ("--resume", "`nowhere`")),
     (f"run tiny.py --seed {2**64}", ("--seed", str(2**64))),
-    ("run tiny.py --run-dir tiny.py/run", ("`tiny.py/run`", "Not a directory")),
+    ("run tiny.py --run-dir tiny.py/run", ("tiny.py/run", "Not a directory")),
     # ---- runs that there are
     ("run tiny.py --run-dir kept --resume never", ("`kept` holds a run already", "another run directory")),
     ("run tiny.py --run-dir kept --resume nowhere", ("no checkpoint `nowhere`", "there are: 00000")),
@@ -321,7 +321,7 @@ REFUSED: list[tuple[str, tuple[str, ...]]] = [
     ("status status --json", ("the status of `status` cannot be read",)),
     ("ls nowhere", ("there is no folder `nowhere`",)),
     ("export kept weights.pt", ("must end in .safetensors",)),
-    ("export nowhere w.safetensors", ("there is no run",)),
+    ("export nowhere w.safetensors", ("there is no checkpoint `nowhere`",)),
     ("export kept w.safetensors --model modl", ("the run has no model `modl`",)),
     ("export kept none/w.safetensors", ("cannot write",)),
     ("test tiny.py --run-dir none", ("there is no run in `none`",)),

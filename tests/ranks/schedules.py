@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -152,16 +152,15 @@ def _of_all(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _noted_edges(trainer: Trainer) -> list[tuple[int, int]]:
-    edges: list[tuple[int, int]] = []
-    agreement = trainer._session.world
-    if agreement is not None:
-        note: Callable[[int, int], None] = agreement.note
+    """The edges that a run chooses from now on."""
+    edges, agreement = list[tuple[int, int]](), trainer._session.world
+    synchronise = agreement.synchronise
 
-        def noting(position: int, target: int) -> None:
-            edges.append((position, target))
-            note(position, target)
+    def noting(*arguments: Any) -> Any:
+        edges.extend(agreement._choices)
+        return synchronise(*arguments)
 
-        agreement.note = noting  # type: ignore[method-assign]
+    agreement.synchronise = noting  # type: ignore[method-assign]
     return edges
 
 

@@ -108,10 +108,6 @@ def test_every_rank_reads_its_own_state(count: int, tmp_path: Path) -> None:
     for rank in range(count):
         read = read_checkpoint(path, rank=rank)
         assert_same(read.sections, state_of(rank))
-        in_place = read_checkpoint(path, rank=rank, copied=["model"]).sections
-        assert_same(in_place, read.sections)
-        addresses = [state["resources"]["model"]["weight"].data_ptr() % 64 for state in (read.sections, in_place)]
-        assert addresses[0] == 0 != addresses[1], "the header of its file comes before it"
         assert read.rank == rank and read.others == {} and read.ranks == count
         assert read.digest == manifest.digests[rank]
         assert read.manifest.unknown == [f"of {rank}"]

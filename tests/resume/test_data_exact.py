@@ -482,18 +482,11 @@ def test_several_loaders_of_every_kind_are_exact(way: str, kind: str, tmp_path: 
     assert_exact_in_a_way(way, kind, tmp_path, 3)
 
 
-SHARED: dict[str, Callable[[], dict[str, Any]]] = {
-    "sampler": lambda: {"sampler": kinds.CountingSampler()},
-    "generator": lambda: {"generator": generator(), "shuffle": True},
-}
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("combine", ["cycle", "shortest"])
-@pytest.mark.parametrize("shared", SHARED)
-def test_loaders_that_share_what_they_draw_by_are_exact(shared: str, combine: str, tmp_path: Path) -> None:
+def test_loaders_that_share_a_generator_are_exact(combine: str, tmp_path: Path) -> None:
     def made() -> dict[str, Any]:
-        options = SHARED[shared]()
+        options: dict[str, Any] = {"generator": generator(), "shuffle": True}
         loaders = {name: DataLoader(kinds.Samples(), size, **options) for name, size in (("a", 4), ("b", 2))}
         return {"train_data": {**loaders, "c": shuffled()}}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import multiprocessing
 import random
 import signal
 import types
@@ -197,34 +196,18 @@ def test_a_trace_counts_changes_and_hashes_on_the_host() -> None:
 # ---- workers
 
 
-def test_signals_for_the_run_are_blocked_while_workers_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    blocked: list[set[int]] = []
-    signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGUSR2})
-
+def test_the_function_of_a_loader_that_starts_workers_is_as_it_was() -> None:
     class Data:
-        num_workers = 2
+        num_workers, worker_init_fn = 2, None
 
-        def __iter__(self) -> Iterator[int]:
-            blocked.append({*map(int, signal.pthread_sigmask(signal.SIG_BLOCK, ()))})
-            return iter([1])
+        def __iter__(self) -> Iterator[Any]:
+            return iter([self.worker_init_fn])
 
-    try:
-        data: Any = Data()
-        assert list(workers.iterate(data)) == [1]
-        data.multiprocessing_context = multiprocessing.get_context("spawn")
-        started: list[int] = []
-        unblock = lambda: started.append(signal.pthread_sigmask(signal.SIG_SETMASK, ()) and 1)  # noqa: E731
-        monkeypatch.setattr(workers.resource_tracker, "ensure_running", unblock)
-        workers.iterate(data)
-        del data.multiprocessing_context
-        data.num_workers = 0
-        workers.iterate(data)
-        own = {int(signal.SIGUSR2)}
-        for_the_run = {int(each) for each in (signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)}
-        assert blocked == [own | for_the_run, for_the_run, own] and len(started) == 1
-        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == {signal.SIGUSR2}
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    data: Any = Data()
+    [used] = workers.iterate(data)
+    assert used.func is workers.start_worker and data.worker_init_fn is None
+    data.num_workers = 0
+    assert [*workers.iterate(data)] == [None]
 
 
 def test_a_worker_ignores_its_end_while_the_run_lives(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,8 +218,10 @@ def test_a_worker_ignores_its_end_while_the_run_lives(monkeypatch: pytest.Monkey
     monkeypatch.setattr(workers.os, "kill", lambda *given: killed.append(given))
     workers.start_worker(called.append, 3)
     workers.start_worker(None, 4)
-    (number, handler), _ = handlers
-    assert called == [3] and number is signal.SIGTERM
+    for_the_run = (signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+    assert called == [3] and handlers[:3] == [(number, signal.SIG_IGN) for number in for_the_run]
+    number, handler = handlers[3]
+    assert number is signal.SIGTERM
     for parent, ends in (
         (types.SimpleNamespace(is_alive=lambda: True), False),
         (types.SimpleNamespace(is_alive=lambda: False), True),

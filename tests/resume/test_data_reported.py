@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWa
 # ---- what is not exact
 
 CHANGED_BATCH = "train_data differs: batch 3 of epoch 1 is not what it was"
-OTHER_BATCH = "gives another batch after a state of its own than it gave before"
+OWN_STATE = "resumes from a state of its own, which may not be complete"
 
 
 class Stream(torch.utils.data.IterableDataset[Any], kinds.Shifted):  # type: ignore[misc]
@@ -71,20 +71,19 @@ NOT_EXACT: dict[str, tuple[World, str, str]] = {
             "a": shuffled(), "b": DataLoader(kinds.Samples(), 4, sampler=kinds.Unseeded())}}),
         "2 batches", "differs: batch 2 of epoch 1 is not what it was",
     ),
-    "a buffer that no state has": (reading(kinds.Incomplete), "3 batches", OTHER_BATCH),
-    "an epoch that no state has": (reading(kinds.IncompleteEpochs), "15 batches", OTHER_BATCH),
-    "a state that nothing could show yet": (
-        reading(kinds.SizedIncomplete), "1 batches", "before a second batch could show that it is complete",
+    "a sampler that two loaders share": (
+        reading(lambda: {"train_data": {
+            name: DataLoader(kinds.Samples(), 4, sampler=sampler)
+            for sampler in [kinds.CountingSampler()] for name in "ab"
+        }}), "2 batches", "differs: batch 2 of epoch 1 is not what it was",
     ),
-    "a state before the rest of an epoch": (
-        reading(kinds.Unended), "11 batches",
-        "not exact: train_data has a batch 7 in this epoch now, and had 6: a state loaded after the last",
-    ),
+    "a buffer that no state has": (reading(kinds.Incomplete), "3 batches", OWN_STATE),
+    "an epoch that no state has": (reading(kinds.IncompleteEpochs), "15 batches", OWN_STATE),
     "a state that begins again": (
         reading(kinds.Starting), "5 batches", 'next_batch.resume = "replay" draws the batches of an epoch again',
     ),
     "a loader of a state without its buffer": (
-        reading(lambda: stateful(kinds.Incomplete(), 2)), "3 batches", OTHER_BATCH,
+        reading(lambda: stateful(kinds.Incomplete(), 2)), "3 batches", OWN_STATE,
     ),
     "a state that is known to be incomplete": (
         reading(lambda: DataLoader(hugging_face(5), 2, collate_fn=kinds.stacked)), "3 batches", "",
@@ -118,7 +117,7 @@ def test_an_incomplete_state_is_named_where_it_is_asked_for(tmp_path: Path) -> N
 
     it = reading(lambda: hugging_face(5), edit=setting("next_batch", resume="state"), training_step=step)
     line, _ = resumed(it, tmp_path, until="4 batches")
-    assert "not exact: train_data goes on from a state of its own that is not complete" in line
+    assert f"not exact: train_data {OWN_STATE}" in line
 
 
 def test_a_position_behind_what_was_fetched_is_loaded(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ MUTATIONS: dict[str, tuple[Mutation, bool]] = {
     "frozen flags": (without_part("requires_grad"), True),
     "buffers": (without_part("buffers"), True),
     "the optimizer": (replaced(objects, "load_optimizer", nothing), True),
-    "a parameter of no module": (replaced(objects, "restore_optimizer", nothing), True),
+    "a parameter of no module": (saved(lambda it: it.pop("reachable", None)), False),
     "Python's random state": (generator_not_saved("python"), False),
     "NumPy's random state": (generator_not_saved("numpy"), False),
     "torch's random state": (generator_not_saved("torch"), False),

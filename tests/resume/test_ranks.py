@@ -296,7 +296,7 @@ def test_a_rank_that_stops_elsewhere_than_the_others_is_named_at_once(tmp_path: 
         return caught.value.message
 
     for message in run_ranks(2, program):
-        assert "rank 0 is at `train_batch`" in message and "rank 1 at `accumulate`" in message and "stop" in message
+        assert "rank 0 is at `train_batch`" in message and "rank 1 is at `accumulate`" in message and "stop" in message
 
 
 def truncate(folder: Path) -> None:

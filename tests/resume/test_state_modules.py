@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphtrain.state.objects import SavedObjects
+from graphtrain.state.modules import capture_module, restore_module
 from graphtrain.state.optimizers import kept_groups, load_optimizer
 
 
@@ -32,10 +32,10 @@ def test_what_a_state_dict_leaves_out_of_a_module_is_captured_and_restored() -> 
     net.body.eval()
     net.body.bias.requires_grad_(False)
     net.hidden = torch.full((2, 3), 5.0)
-    captured = SavedObjects({"model": net}).capture_modules()["model"]
+    captured = capture_module(net)
     assert captured["buffers"].keys() == {"empty", "hidden"} and captured["parameters"].keys() == {"head.bias"}
     hidden, bias = other.hidden, other.head.bias
-    SavedObjects({"model": other}).restore_modules({"model": captured})
+    restore_module(other, captured)
     assert not other.body.training and other.head.training and not other.body.bias.requires_grad
     assert other.hidden is hidden and hidden.tolist() == [[5.0] * 3] * 2
     assert other.head.bias is bias and torch.equal(bias, net.head.bias) and bias.requires_grad
@@ -55,7 +55,7 @@ def test_a_buffer_stays_the_same_tensor_where_the_values_fit(saved: Any, is_same
     net = Net()
     before = net.hidden
     section = {"training": {}, "requires_grad": {}, "buffers": {"hidden": saved, "empty": torch.ones(1)}}
-    SavedObjects({"model": net}).restore_modules({"model": section})
+    restore_module(net, {**section, "parameters": {}})
     assert (net.hidden is before) is is_same and net.empty is not None
     assert net.hidden is None if saved is None else torch.equal(net.hidden, saved)
 

@@ -55,12 +55,11 @@ def tied(how: str) -> Net:
     if how == "a module":
         model.head = model.body[0]
     else:
-        model.head.weight = weight if how == "a parameter" else nn.Parameter(weight.detach().t())
+        model.head.weight = weight
     return model
 
 
-@pytest.mark.first(2)
-@pytest.mark.parametrize("how", ["a parameter", "a module", "a transposed view"])
+@pytest.mark.parametrize("how", ["a parameter", "a module"])
 def test_tied_weights_are_loaded_where_they_are_equal_or_one_is_chosen(how: str, tmp_path: Path) -> None:
     plain, tied_run = tmp_path / "plain", tmp_path / "tied"
     training(Net(), plain).run(until="2 steps")
@@ -70,7 +69,7 @@ def test_tied_weights_are_loaded_where_they_are_equal_or_one_is_chosen(how: str,
     with pytest.raises(UsageError, match=lost):
         training(model).load(plain / "newest")
     assert torch.equal(model.side.weight, before), "nothing is half loaded"
-    with pytest.raises(CheckpointError, match=f"the state of `model` no longer fits: {lost}"):
+    with pytest.raises(CheckpointError, match=r"no longer `model\.head\.weight`"):
         training(tied(how), plain).run()
     training(model).load(plain / "newest", only=["head.*", "side.*"])
     (checkpoint,) = (plain / "checkpoints").iterdir()

@@ -76,7 +76,7 @@ def hook_registered_in_mid_run() -> dict[str, Any]:
     return seeded(perceptron, training_step=step)
 
 
-@row("model: parameters changed since `setup`: `0.weight`")
+@row("model: parameters or buffers changed since `setup`: `0.weight`")
 def parameter_exchanged_in_mid_run() -> dict[str, Any]:
     def step(model: Any, batch: Any, step: int) -> torch.Tensor:
         if step == 0 and not hasattr(model, "is_exchanged"):

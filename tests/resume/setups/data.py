@@ -180,7 +180,7 @@ def one_data_set_for_training_and_validation() -> dict[str, Any]:
     return trained_on(loader(dataset, shuffle=True), val_data=loader(dataset))
 
 
-@row(needs="random")
+@row()
 def generator_shared_with_the_step_function() -> dict[str, Any]:
     generator = torch.Generator().manual_seed(2)
 
@@ -371,10 +371,12 @@ rows(
     data_that_iterates_over_itself_in_an_order_of_its_own=lambda: seeded(perceptron, train_data=Shuffling()),
 )
 rows(
-    needs="random",
     shuffled_loader_with_a_generator=lambda: trained_on(
         loader(Samples(), shuffle=True, generator=torch.Generator().manual_seed(2))
     ),
+)
+rows(
+    needs="random",
     stream=lambda: trained_on(loader(Endless())),
 )
 rows(

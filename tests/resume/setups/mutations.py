@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from graphtrain.program.run_state import Exemptions, Handler, Section
 from graphtrain.program.stateful_objects import StatefulObjects
 from graphtrain.resume import restore
 from graphtrain.state import restore as restoring
-from graphtrain.state.objects import SavedObjects
 from tests.rows import Row, outcome
 
 
@@ -31,7 +29,7 @@ def _without_state_dicts(is_left_out: Callable[[str], bool]) -> None:
 
     def put_back(run: StatefulObjects, saved: Section, exempt: Exemptions) -> Any:
         left_out = {*filter(is_left_out, {*saved, *run.objects.stateful})}
-        return whole.restore(run, saved, dataclasses.replace(exempt, fresh={*exempt.fresh, *left_out}))
+        return whole.restore(run, saved, exempt._replace(fresh={*exempt.fresh, *left_out}))
 
     run_state.SECTIONS["resources"] = Handler(whole.capture, put_back)
 
@@ -42,7 +40,7 @@ def _without_sharing() -> None:
 
 
 def _without_modules() -> None:
-    SavedObjects.reshape = _nothing
+    _without_section("forms")
     _without_section("modules")
 
 

@@ -124,7 +124,7 @@ def second_optimizer_in_a_closure() -> dict[str, Any]:
     return resources | {"training_step": step}
 
 
-@row(needs="optimizers")
+@row()
 def parameters_that_belong_to_no_module() -> dict[str, Any]:
     resources = seeded(perceptron)
     prompt = nn.Parameter(torch.zeros(3))
