@@ -27,7 +27,6 @@ from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.rank_files import manifest_of, write_files
 from graphtrain.storage.sharing import EqualParts
 from graphtrain.storage.state_files import StagedState
-from graphtrain.storage.tensor_files import StagingBuffers
 
 PARAMETERS = 50_000
 SHORT, LONG = 10_000, 100_000
@@ -95,7 +94,7 @@ class Listed:
     def __init__(self, folder: Path, count: int) -> None:
         self._folder, self._count = folder, count
         self._tensors = [torch.randn(4) for _ in range(count)]
-        self._buffers = StagingBuffers()
+        self._buffers: dict[str, torch.Tensor] = {}
 
     def cases(self) -> dict[str, Callable[[], float]]:
         """Microseconds a tensor."""

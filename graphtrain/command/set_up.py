@@ -142,7 +142,7 @@ def _load(resources: Mapping[str, Any], name: str, path: Path, only: Sequence[st
     try:
         stored = weights_of_model(path, name) if (path / MANIFEST_FILE).is_file() else open_weights(path)
         stored = {plain_name(key): tensor for key, tensor in stored.items()}
-        count, names = len(stored), fitting(module, {key: each.like() for key, each in stored.items()}, only, what)
+        count, names = len(stored), fitting(module, {key: each.like for key, each in stored.items()}, only, what)
         stored = {key: stored[key] for key in names}
         if hasattr(type(module), SHARDED):
             from graphtrain.resume.sharded import read_as_sharded  # which few runs need

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,14 +40,14 @@ def export_weights(run: Path, path: Path, model: str | None, notify: Callable[[s
     is_run = (folder / CHECKPOINTS_FOLDER).is_dir()
     checkpoint, sections, stored = newest_in(folder, _read, notify) if is_run else _read(folder, read_manifest(folder))
     tensors = _named_weights(checkpoint, sections, stored, model)
-    other = next((name for name, tensor in tensors.items() if tensor.dtype not in TYPES), None)
+    other = next((name for name, tensor in tensors.items() if tensor.like.dtype not in TYPES), None)
     if other is not None:
-        raise UsageError(f"`{other}` is of {tensors[other].dtype}, which no file of safetensors can hold")
+        raise UsageError(f"`{other}` is of {tensors[other].like.dtype}, which no file of safetensors can hold")
     try:
         write_weights(path, tensors)
     except OSError as error:
         raise UsageError(f"cannot write `{path}`: {error.strerror}") from None
-    count = sum(math.prod(tensor.shape) for tensor in tensors.values())
+    count = sum(tensor.like.numel() for tensor in tensors.values())
     return f"wrote {path}: {len(tensors)} tensors, {count:,} numbers, of {checkpoint.name}"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -47,9 +46,14 @@ def require_equal(
         "the version of torch": str(torch.__version__),
         "the name of the graph": graph.name,
         **{f"the graph, line {number}": line for number, line in enumerate(graph.to_toml().splitlines(), 1)},
-        **_flat(settings),
-        **_flat(hyper_parameters),
-        **dict(_of_data(resources)),
+        **{f"`{name}`": encoded(value) for name, value in settings.items()},
+        **{f"`{of}.{name}`": encoded(value) for of, named in hyper_parameters.items() for name, value in named.items()},
+        **{
+            f"the {fact} of `{name}`": value
+            for name, data in by_name(resources)
+            if is_data(name, data)
+            for fact, value in fingerprint(data).items()
+        },
         **_weights(resources, with_buffers=begins),
     }
     if different := first_difference(agreement.gather(values)):
@@ -70,9 +74,7 @@ def require_equal_weights(agreement: Agreement, resources: Mapping[str, Any]) ->
         return
     if different := first_difference(agreement.gather(_weights(resources, with_buffers=False))):
         raise RanksDivergedError(
-            different,
-            "code that changes weights must do the same on all ranks: it must not draw random numbers or read the "
-            "batch of one rank",
+            different, "let code that changes weights do the same on all ranks, without random numbers or their batches"
         )
 
 
@@ -80,8 +82,7 @@ def _tensors(resources: Mapping[str, Any], *, with_buffers: bool = True) -> Iter
     """The parameters and buffers of every module, by their paths."""
     for resource, module in resources.items():
         if isinstance(module, torch.nn.Module):
-            buffers = module.named_buffers() if with_buffers else ()
-            for name, tensor in itertools.chain(module.named_parameters(), buffers):
+            for name, tensor in (*module.named_parameters(), *(module.named_buffers() if with_buffers else ())):
                 yield f"{resource}.{name}", tensor
 
 
@@ -95,20 +96,6 @@ def _weights(resources: Mapping[str, Any], *, with_buffers: bool) -> dict[str, s
     return values
 
 
-def _of_data(resources: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name, data in by_name(resources):
-        if is_data(name, data):
-            yield from ((f"the {fact} of `{name}`", part) for fact, part in fingerprint(data).items())
-
-
-def _flat(values: Mapping[str, Any], outer: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        path = f"{outer}{name}"
-        flat |= _flat(value, f"{path}.") if isinstance(value, Mapping) else {f"`{path}`": encoded(value)}
-    return flat
-
-
 def prepare_models(agreement: Agreement, resources: Mapping[str, Any]) -> None:
     """Refuse models that exchange gradients by themselves, and those that would begin differently on each rank.
 
@@ -116,8 +103,7 @@ def prepare_models(agreement: Agreement, resources: Mapping[str, Any]) -> None:
 
     Raises:
         UsageError: a model or a part of it is wrapped in `DistributedDataParallel`, `DataParallel` or
-            `FullyShardedDataParallel`; it is not sharded over all ranks; or it has an uninitialized parameter, which
-            each rank would initialize with random numbers of its own.
+            `FullyShardedDataParallel`; it is not sharded over all ranks; or it has an uninitialized parameter.
     """
     for path, tensor in _tensors(resources):
         if is_lazy(tensor):
@@ -136,16 +122,15 @@ def prepare_models(agreement: Agreement, resources: Mapping[str, Any]) -> None:
                 f"`{name}` is a torch.optim.LBFGS, which takes all weights as one vector, and a model is sharded",
                 "use an optimizer that updates each weight by itself, such as AdamW; or leave fully_shard out",
             )
-        if not isinstance(value, torch.nn.Module):
-            continue
-        kinds = {kind.__name__ for part in value.modules() for kind in type(part).__mro__}
+        modules = [*value.modules()] if isinstance(value, torch.nn.Module) else []
+        kinds = {kind.__name__ for part in modules for kind in type(part).__mro__}
         if wrapper := next(filter(kinds.__contains__, _WRAPPERS), None):
             raise UsageError(
                 f"`{name}` is wrapped in {wrapper}, which exchanges gradients in an order that no resume repeats",
-                "supply the plain model: gradients are exchanged at the node `exchange`, once a window; or shard it "
-                "with `fully_shard(model, mesh=run.mesh)` from torch.distributed.fsdp, in a setup(run)",
+                "supply the plain model, whose gradients the node `exchange` sums; or shard it with "
+                "`fully_shard(model, mesh=run.mesh)` from torch.distributed.fsdp, in a setup(run)",
             )
-        if agreement.sharded:
+        if agreement.sharded and modules:
             from graphtrain.ranks.sharded import sum_gradients
 
             sum_gradients(value)

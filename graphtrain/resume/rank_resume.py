@@ -9,7 +9,7 @@ of single ranks is taken from rank 0.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -34,9 +34,6 @@ from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.named import checkpoint_folder
 from graphtrain.storage.run_files import RunFiles
 from graphtrain.storage.state_files import Sections
-
-Former = Callable[[ProgramNode], str]
-"""The path that a node was saved under."""
 
 
 def choose(run_files: RunFiles | None, options: ResumeOptions, saves: RankSaves) -> Checkpoint | None:
@@ -96,27 +93,32 @@ def resized(
         CheckpointError: one process has saved it in the middle of a window or a batch.
     """
     states = dict(sorted(checkpoint.others.items())) or {0: checkpoint.sections}
-    first, nodes, rank = checkpoint.sections, compiled.program.nodes, ranks.rank
-
-    def former(node: ProgramNode) -> str:
-        return renaming.former(node.path) or node.path
-
-    fetched = {path for node in nodes if is_fetching(node) for path in node.plan_node.own_writes}
-    has_batch = not fetched.isdisjoint(map(renaming.slot, first["slots"]))
-    _refuse_what_is_open(checkpoint, compiled, former, has_batch, ranks.world_size)
+    first, nodes, rank, before = checkpoint.sections, compiled.program.nodes, ranks.rank, processes(checkpoint.ranks)
+    former = {node.path: renaming.former(node.path) or node.path for node in nodes}
+    saved = {node.path: first["progress"].get(former[node.path], {}) for node in nodes}
+    fetching = [node for node in nodes if is_fetching(node)]
+    fetched = {path for node in fetching for path in node.plan_node.own_writes}
+    counted = [saved[node.path].get(field.name) for node, field in counters_of(compiled.program)]
+    gradients = [gradient for of_module in first["gradients"].values() for gradient in of_module.values()]
+    is_open = any(counted) if counted else any(gradient is not None for gradient in gradients)
+    if is_open or not fetched.isdisjoint(map(renaming.slot, first["slots"])):
+        raise CheckpointError(
+            f"{checkpoint.path} was made in the middle of a window or a batch by {before}, and now the number of "
+            f"processes is {ranks.world_size}",
+            f"resume with {before}, until there is a checkpoint between two windows",
+        )
     with RandomAside(global_generators()):
-        fetching = [former(node) for node in nodes if is_fetching(node)]
-        batches = sum(int(first["progress"].get(path, {}).get("batches", 0)) for path in fetching)
+        batches = sum(int(saved[node.path].get("batches", 0)) for node in fetching)
         seed_everything(derived_seed(seed, batches, rank))
         random = {**first["random"], **capture_random()}
     dependent, slots = slots_of_rounds(compiled.program), states[0]["slots"]
     own = states[rank]["slots"] if rank in states else {}
     sections = {
         **first,
-        "progress": _progress(states[0], compiled, former, rank, 1 in (checkpoint.ranks, ranks.world_size)),
+        "progress": _progress(states[0], nodes, former, rank, 1 in (checkpoint.ranks, ranks.world_size)),
         # Those computed from a batch on the rank that had it, all others on every rank.
         "slots": {name: own.get(name) if renaming.slot(name) in dependent else slots[name] for name in slots},
-        "metrics": _means(states, rank),
+        "metrics": _means([state["metrics"] for state in states.values()], rank),
         "random": random,
     }
     differing = checkpoint.manifest.differing
@@ -124,37 +126,19 @@ def resized(
     return replace(checkpoint, sections=sections), f"{processes(ranks.world_size, checkpoint.ranks)} ({facts})"
 
 
-def _refuse_what_is_open(
-    checkpoint: Checkpoint, compiled: CompiledGraph, former: Former, has_batch: bool, world_size: int
-) -> None:
-    """Raise if there is a part of the gradients of a window, or a batch, as one process may save it."""
-    sections, counters = checkpoint.sections, counters_of(compiled.program)
-    counted = [sections["progress"].get(former(node), {}).get(field.name) for node, field in counters]
-    gradients = [gradient for of_module in sections["gradients"].values() for gradient in of_module.values()]
-    if has_batch or (any(counted) if counted else any(gradient is not None for gradient in gradients)):
-        raise CheckpointError(
-            f"{checkpoint.path} was made in the middle of a window or a batch by {processes(checkpoint.ranks)}, "
-            f"and there {'is' if world_size == 1 else 'are'} {processes(world_size)} now",
-            f"resume with {processes(checkpoint.ranks)}, until there is a checkpoint between two windows",
-        )
-
-
 def _progress(
-    state: Sections, compiled: CompiledGraph, former: Former, rank: int, is_one: bool
+    state: Sections, nodes: Sequence[ProgramNode], former: Mapping[str, str], rank: int, is_one: bool
 ) -> dict[str, dict[str, Any]]:
     """That of rank 0; only the last round depends on the ranks, and fields of single ranks are kept on rank 0.
 
     Nodes that only several ranks need, such as `exchange`, have no progress in one process.
     """
-    nodes = compiled.program.nodes
-    fresh = {
-        former(node): {name: getattr(node.instance, name) for name, field in node.kind.fields.items() if field.stored}
-        for node in nodes
-        if "ranks" in node.kind.optional and not node.bypassed
-    }
-    changed = {path: dict(fields) for path, fields in {**fresh, **state["progress"]}.items()}
+    changed = {path: dict(fields) for path, fields in state["progress"].items()}
     for node in nodes:
-        fields = changed.get(former(node), {})
+        fields = changed.get(former[node.path], {})
+        if not fields and "ranks" in node.kind.optional and not node.bypassed:
+            stored = [name for name, field in node.kind.fields.items() if field.stored]
+            changed[former[node.path]] = fields = {name: getattr(node.instance, name) for name in stored}
         if fields and is_one and (is_fetching(node) or ROUND in node.kind.fields):
             fields[ROUND] = 1
         if fields and IDLE in node.kind.fields:
@@ -164,13 +148,11 @@ def _progress(
     return changed
 
 
-def _means(states: Mapping[int, Sections], rank: int) -> dict[str, Any]:
+def _means(of_ranks: Sequence[Mapping[str, Any]], rank: int) -> dict[str, Any]:
     """The sums of all ranks on rank 0, none on the others."""
-    of_ranks = [state["metrics"] for state in states.values()]
-    return {
-        name: {
-            horizon: added(state.get(name, {}).get(horizon, {}) for state in of_ranks) if rank == 0 else {}
-            for horizon in dict.fromkeys(horizon for state in of_ranks for horizon in state.get(name, {}))
-        }
-        for name in of_ranks[0]
-    }
+    means: dict[str, Any] = {}
+    for name in of_ranks[0]:
+        named = [sums.get(name, {}) for sums in of_ranks]
+        horizons = dict.fromkeys(horizon for sums in named for horizon in sums)
+        means[name] = {each: added(sums.get(each, {}) for sums in named) if rank == 0 else {} for each in horizons}
+    return means

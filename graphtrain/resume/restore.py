@@ -20,7 +20,6 @@ from graphtrain.resume.hyper_parameters import SettingChange
 from graphtrain.state.codec import MALFORMED
 from graphtrain.state.data_content import compared_data
 from graphtrain.state.generators import fitted_random
-from graphtrain.state.optimizers import NO_RESUME
 from graphtrain.state.reachable import is_within
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.manifest import Manifest
@@ -89,31 +88,17 @@ class ResumeOptions:
 
     Attributes:
         resume: "auto", "never", or the name or path of a checkpoint.
-        from_setup: hyper-parameters that are taken as they are set up now: ``("optimizer.lr", "scheduler")``.
+        from_setup: hyper-parameters that are taken as they are set up now, as a list, or as one text with commas.
         from_saved: True keeps all others as they were saved.
         rename: paths of nodes in the saved graph -> their paths now.
         kept: path of a node -> its progress, instead of the saved one.
     """
 
     resume: str | Path = "auto"
-    from_setup: tuple[str, ...] = ()
+    from_setup: str | Iterable[str] = ()
     from_saved: bool = False
-    rename: Mapping[str, str] = field(default_factory=dict)
+    rename: Mapping[str, str] | None = None
     kept: Section = field(default_factory=dict)
-
-    @classmethod
-    def of(
-        cls,
-        resume: str | Path,
-        from_setup: str | Iterable[str],
-        from_saved: bool,
-        rename: Mapping[str, str] | None = None,
-    ) -> ResumeOptions:
-        """From the arguments of `Trainer.run`: names as a list, or as one text with commas."""
-        if isinstance(from_setup, bool):
-            raise UsageError(f"from_setup: expected names, got {from_setup}", 'as in from_setup="optimizer.lr"')
-        names = from_setup.split(",") if isinstance(from_setup, str) else from_setup
-        return cls(resume, tuple(name.strip() for name in names if name.strip()), from_saved, dict(rename or {}))
 
     @property
     def is_named(self) -> bool:
@@ -149,7 +134,7 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
     """
     compiled, manifest = run.compiled, checkpoint.manifest
     # Everything that can be refused is refused before any object is changed.
-    renaming, difference = graph_change(checkpoint, compiled.graph, options.rename)
+    renaming, difference = graph_change(checkpoint, compiled.graph, options.rename or {})
     checkpoint, state, fitted = _fitted(checkpoint, run, renaming)
     differences, chosen = _decided(run, checkpoint, options)
 
@@ -222,10 +207,12 @@ def _decided(run: Session, checkpoint: Checkpoint, options: ResumeOptions) -> tu
     now, manifest = run.hyper_parameters, checkpoint.manifest
     states = checkpoint.sections["resources"]
     differences = now.differences(manifest.hyper_parameters, manifest.hyper_parameters_in_force, states)
-    chosen = now.chosen(options.from_setup, differences)
+    texts = options.from_setup
+    names = str(texts).split(",") if isinstance(texts, str | bool) else texts  # `True` is refused as a name
+    chosen = now.chosen([name.strip() for name in names if name.strip()], differences)
     undecided = [difference for difference in differences if difference.name not in chosen]
-    names = ",".join(change.chosen_by for change in undecided)
     if undecided and not options.from_saved:
+        names = ",".join(change.chosen_by for change in undecided)
         ended = "the run is finished, and " if manifest.ended else ""
         lines = "".join(f"\n    {change}" for change in undecided)
         can_keep = not any(change.cannot_be_kept for change in undecided)
@@ -244,15 +231,11 @@ def _decided(run: Session, checkpoint: Checkpoint, options: ResumeOptions) -> tu
 
 @contextmanager
 def _named_failure(checkpoint: Checkpoint) -> Iterator[None]:
-    """Report in words a state that `setup` has not made, as it was reported when it was saved, or that is altered."""
+    """Report in words a state that does not belong to the objects of this run."""
     try:
         yield
-    except GraphtrainError as error:
-        lines = [line for line in checkpoint.manifest.unknown if NO_RESUME in line]
-        if not (lines and isinstance(error, CheckpointError)):
-            raise
-        hint = "resume from a checkpoint made before that, by --resume NAME"
-        raise CheckpointError(f"{checkpoint.path}: {lines[0]}", hint) from error
+    except GraphtrainError:
+        raise
     except MALFORMED as error:
         reason = shorten(one_line(f"{type(error).__name__}: {error}"), _MOST_CHARACTERS)
         raise CheckpointError(f"{checkpoint.path}: its state cannot be restored ({reason})") from error
@@ -268,7 +251,7 @@ def _expect_digest(checkpoint: Checkpoint, run: Session, state: RunState, *, is_
     sections = [name for name in SECTIONS if name in checkpoint.sections and name not in others]
     essential = {name: section for name, section in objects.essential(state).items() if name in sections}
     saved = checkpoint.digest if is_whole else state_digest(essential)
-    digest = objects.digest(run.alive, sections, state.reachable)
+    digest = objects.digest(run.alive, sections, state.reachable, run.staging)
     if digest != saved:
         raise CheckpointError(
             f"{checkpoint.path}: the state loaded is not the state saved (digest {digest[:12]}, not {saved[:12]})",
@@ -276,23 +259,19 @@ def _expect_digest(checkpoint: Checkpoint, run: Session, state: RunState, *, is_
         )
 
 
-def repeated(batches: int, status: Mapping[str, Any], nested: Mapping[str, Any] | None = None) -> str:
-    """What was trained after the checkpoint and is lost, as far as the last status shows.
+def repeated(now: Mapping[str, Any], status: Mapping[str, Any]) -> str:
+    """What was trained after a checkpoint and is lost, as far as the last status shows; empty if it is not known.
 
     Arguments:
-        batches: the number that the checkpoint has trained.
-        nested: identifies the training of a body, as in `RunClock.nested`: each has its own counts.
+        now: how far the checkpoint has trained, as `Session.trained`.
 
-    >>> repeated(100, {"trained": [140, 48.2]}), repeated(140, {"trained": [140, 48.2]})
-    ('repeating 40 batches', 'repeating nothing')
+    >>> [repeated({"trained": [batches, 0.5]}, {"trained": [140, 48.2]}) for batches in (100, 140)]
+    ['repeating 40 batches', 'repeating nothing']
     """
-    nested = nested or {}
-    if any(status.get(name) != nested[name] for name in {"clock_of", "clocks"} & nested.keys()):
-        return "repeating what came after it"
     if "trained" not in status:
         return ""
-    lost = max(int(status["trained"][0]) - batches, 0)
-    is_known = status.get("state") not in ("running", "stopping")  # else it was killed after its last status
-    if is_known and not lost:
-        return "repeating nothing"
-    return f"repeating {'' if is_known else 'about '}{lost} {'batch' if lost == 1 else 'batches'}"
+    if any(status.get(name) != now[name] for name in now.keys() - {"trained"}):
+        return "repeating what came after it"  # each training of a body has its own counts
+    lost = max(int(status["trained"][0]) - now["trained"][0], 0)
+    about = "about " * (status.get("state") in ("running", "stopping"))  # killed after its last status
+    return f"repeating {about}{lost} {'batch' if lost == 1 else 'batches'}" if lost or about else "repeating nothing"

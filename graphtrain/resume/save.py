@@ -23,17 +23,13 @@ from graphtrain.storage.checkpoint import Checkpoint, new_folder, write_manifest
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.manifest import Manifest, SavedCheckpoint
 from graphtrain.storage.run_files import RunFiles
-from graphtrain.storage.state_files import StagedState, split
-from graphtrain.storage.tensor_files import Layout, StagingBuffers
+from graphtrain.storage.state_files import StagedState
 
 if TYPE_CHECKING:
     from graphtrain.resume.session import Session
 
 # After this many transitions without a save point, a message says what prevents one.
 _PATIENCE = 100
-
-# A slot that cannot be saved in this many transitions never can be.
-_MOST_ATTEMPTS = 10_000
 _SLICE_SECONDS = 0.5
 
 
@@ -42,14 +38,14 @@ class _Save(NamedTuple):
 
     Attributes:
         writing: the thread that writes.
-        askers: the paths of the nodes that requested it.
+        is_asked: True if a node requested it, and one may send the run back to it.
         moment: the clock of the run.
     """
 
     part: RankSave
     writing: Future[SavedCheckpoint]
     policy: SavePolicy
-    askers: frozenset[str]
+    is_asked: bool
     moment: Mapping[str, Fraction]
 
 
@@ -71,21 +67,21 @@ class CheckpointWriter(Saves):
     Attributes:
         refusal: why the position tried last was not a save point.
         way_out: what to do about it, if that is known.
-        saved: node -> the last checkpoint that it requested and that the run can go back to: its weights are finite.
+        saved: the last checkpoint that a node requested and that the run can go back to: its weights are finite. None
+            if there is none.
         returns: how often the run has gone back.
     """
 
     def __init__(self, run: Session, run_files: RunFiles | None, ranks: RankSaves) -> None:
         self._run, self._run_files, self._ranks = run, run_files, ranks
         self._requests, self._notices = run.requests, run.notices
-        self._buffers = StagingBuffers()
         self._save: _Save | None = None  # that is being written
         self._was_written = False
         self._newest: SavedCheckpoint | None = None
         self._newest_moment: Mapping[str, Fraction] = {}  # the clock of the run then
         self._attempts = 0
         self.refusal = self.way_out = ""
-        self.saved: dict[str, str] = {}
+        self.saved: str | None = None
         self.returns = 0
 
     def check(self) -> None:
@@ -95,8 +91,7 @@ class CheckpointWriter(Saves):
             UnsaveableError: something cannot be encoded; its path is named.
         """
         try:
-            for tensors in split(self._run.compiled.state.capture(self._run.alive).sections())[1]:
-                Layout.of(tensors)
+            self._staged_now()
         except UnsaveableError:
             if not self._run.compiled.state.objects.is_lazy():  # the first batch makes it something that can be saved
                 raise
@@ -109,20 +104,20 @@ class CheckpointWriter(Saves):
         """Note that the run was changed: the newest checkpoint is kept as a way back, and no save replaces it."""
         self._newest = None
 
-    def saved_by(self) -> frozenset[str]:
-        """The paths of the nodes that requested a checkpoint that the run can go back to, or that is being written."""
-        return frozenset(self.saved).union(self._save.askers if self._save is not None else ())
+    def can_go_back(self) -> bool:
+        """True if there is a checkpoint that the run can go back to, or it is being written."""
+        return self.saved is not None or (self._save is not None and self._save.is_asked)
 
-    def save(self, policy: SavePolicy, values: Mapping[str, float | None], askers: frozenset[str]) -> bool:
+    def save(self, policy: SavePolicy, values: Mapping[str, float | None], *, is_asked: bool) -> bool:
         """Save at this position; False if it is not a save point. It is on disk once `take_written` is True.
 
         Arguments:
             values: those of the metrics that rank checkpoints, where they are known.
-            askers: the paths of the nodes that requested it; none when the run stops.
+            is_asked: True if a node requested it; False when the run stops.
 
         Raises:
             SaveFailedError: this save or the one before it failed, and the policy is to stop.
-            CheckpointError: something can never be saved, or no save point was reached for too long.
+            CheckpointError: something can never be saved.
         """
         if self._run_files is None:
             return True
@@ -134,7 +129,7 @@ class CheckpointWriter(Saves):
         try:
             with self._run.watch.measure("save"):
                 self._wait()
-                self._save = self._begin(self._run_files, policy, values, askers)
+                self._save = self._begin(self._run_files, policy, values, is_asked)
                 if policy.mode == "sync":
                     self._wait()
         except UnsaveableError as error:
@@ -212,7 +207,7 @@ class CheckpointWriter(Saves):
         if self._save is not None:
             self._save.part.staged.given_up.set()
         # Its thread may still read the buffers.
-        self._save, self._buffers, self._was_written = None, StagingBuffers(), False
+        self._save, self._run.staging, self._was_written = None, {}, False
 
     def _wait(self) -> None:
         if (save := self._save) is None:
@@ -228,9 +223,9 @@ class CheckpointWriter(Saves):
         _report(written.manifest.unknown, self._notices)
         files, weight = self._run_files, written.manifest.not_finite
         assert files is not None, "it was saved there"
-        if not weight:
-            self.saved |= dict.fromkeys(sorted(save.askers), written.name)
-        elif files.latest is None or not files.latest.manifest.not_finite:
+        if save.is_asked and not weight:
+            self.saved = written.name
+        if weight and (files.latest is None or not files.latest.manifest.not_finite):
             kept = "checkpoints with finite weights are kept, whatever `keep` is, and a resume uses the newest of them"
             self._notices(f"{written.name}: `{weight}` is not finite; {kept}")
         files.latest = written
@@ -247,11 +242,9 @@ class CheckpointWriter(Saves):
         while not (self._ranks.are_one or save.writing.done() or save.part.has_outcome(_SLICE_SECONDS)):
             pass
 
-    def _begin(
-        self, files: RunFiles, policy: SavePolicy, values: Mapping[str, float | None], askers: frozenset[str]
-    ) -> _Save:
+    def _begin(self, files: RunFiles, policy: SavePolicy, values: Mapping[str, float | None], is_asked: bool) -> _Save:
         """Copy the state, on all ranks, and begin to write the copy."""
-        compiled, moment, newest, before = self._run.compiled, self._run.moment, self._newest, dict(self.saved)
+        compiled, moment, newest, before = self._run.compiled, self._run.moment, self._newest, self.saved
         staged, facts = self._ranks.copied(self._staged_now)
         _report(facts.unknown, self._notices)
         problem: CheckpointError | None = None  # the outcome of the save tells it to all ranks
@@ -260,12 +253,9 @@ class CheckpointWriter(Saves):
         except CheckpointError as error:
             problem = error
         replaced = newest if newest is not None and moment and moment == self._newest_moment else None
-        if compiled.returning:
-            askers = askers.union(
-                path for path, name in before.items() if replaced is not None and name == replaced.name
-            )
-            # The name of this checkpoint is not known yet.
-            facts = replace(facts, saved_by={**before, **dict.fromkeys(sorted(askers), "")}, returns=self.returns)
+        is_asked = is_asked or (replaced is not None and replaced.name == before)
+        if compiled.returning:  # the name of this checkpoint is not known yet
+            facts = replace(facts, way_back="" if is_asked else before, returns=self.returns)
         state, retentions = compiled.state, self._requests.retentions
         snapshot, changed = state.snapshot, state.changed
         previous = newest.name if newest is not None else ""
@@ -275,7 +265,7 @@ class CheckpointWriter(Saves):
             if problem is not None:
                 raise problem
             if weight := staged.weight_that_is_not_finite:
-                known = replace(known, not_finite=weight, saved_by=before if known.saved_by else {})
+                known = replace(known, not_finite=weight, way_back=before)
             new, former = files.new(known, retentions, values, replaced)
             with new_folder(new.path, staged.given_up) as folder:
                 manifest = part.files(folder, new.manifest)
@@ -291,13 +281,13 @@ class CheckpointWriter(Saves):
         writing = _in_background(write)
         if self._ranks.are_one:  # several ranks learn that it is over when they synchronise
             writing.add_done_callback(lambda _: self._requests.post("written"))
-        return _Save(part, writing, policy, askers if compiled.returning else frozenset(), moment)
+        return _Save(part, writing, policy, is_asked and bool(compiled.returning), moment)
 
     def _staged_now(self) -> tuple[StagedState, Manifest]:
         """A copy of the state, in the buffers of the copy before, and the facts about it."""
         state, facts = capture(self._run)
         run_state = self._run.compiled.state
-        return StagedState(*run_state.divided(state), self._buffers, run_state.objects.weights()), facts
+        return StagedState(*run_state.divided(state), self._run.staging, run_state.objects.weights()), facts
 
     def _fail(self, error: CheckpointError, policy: SavePolicy) -> None:
         self._requests.failures += 1
@@ -318,8 +308,6 @@ class CheckpointWriter(Saves):
         self._attempts += 1
         if self._attempts == _PATIENCE:
             self._notices.once(f"no save point in {_PATIENCE} transitions: {why}; training on to the next save point")
-        if self._attempts >= _MOST_ATTEMPTS:
-            raise CheckpointError(f"no save point was reached in {_MOST_ATTEMPTS} transitions; alive: {alive}", why)
         return False
 
 

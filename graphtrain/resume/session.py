@@ -33,6 +33,7 @@ from graphtrain.resume.restore import other_kinds
 from graphtrain.resume.setup_change import setup_hashes
 from graphtrain.state.generators import restore_random, seed_everything, seed_given, seed_the_rest
 from graphtrain.storage.checkpoint import Checkpoint
+from graphtrain.storage.tensor_files import Buffers
 
 
 @final
@@ -59,6 +60,7 @@ class Session(RunOfRank):
         resources: by name, as they are now.
         setup: hashes of what was set up.
         environment: None if no checkpoint is written or read.
+        staging: the memory in which checkpoints are staged.
     """
 
     environment: RunEnvironment | None = None
@@ -118,9 +120,10 @@ class Session(RunOfRank):
             "seed": self.seed,
         }
         self.compiled = self._compile(graph, self.resources, self._prepared, made=self._made)
-        self.requests.retentions, self.requests.running = self.compiled.retentions, lambda: self.path
+        self.requests.retentions = self.compiled.retentions
         self.hyper_parameters = HyperParameters(self.compiled.state.set_up())
         self.loop, self.setup = Loop(self.compiled.start, self.requests), {}
+        self.staging: Buffers = {}
 
     def _compile(
         self, graph: Graph, resources: Mapping[str, Any], prepared: Mapping[str, Any], *former: Any, **more: Any

@@ -15,13 +15,12 @@ import functools
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, final
 
 import torch
 
 from graphtrain.errors import CheckpointError
-from graphtrain.state.entries import Entry
 from graphtrain.state.graphs import keeps_graph
 from graphtrain.state.kinds import KINDS, Category, category_of, is_constant, is_users
 from graphtrain.state.memory import MemoryIndex, view_of, viewed
@@ -63,7 +62,8 @@ class StateWriter(Encoder):
         super().__init__()
         self.graphs: list[str] = []
         self.is_in_transit = self.refuses_graphs = False
-        self._reachable, self._stateful, self._is_left_out = reachable, stateful, is_left_out
+        self._reachable, self._stateful = reachable, stateful
+        self._is_left_out = is_left_out or (lambda path: False)
         self._others: Mapping[str, Any] = {}  # tensors and arrays to which nothing can refer
         self._lost: list[tuple[str, str]] = []  # the paths of new values, and of what else is in their memory
         self._bytes = 0
@@ -81,7 +81,7 @@ class StateWriter(Encoder):
         part, size, lost = part or path, self._bytes, len(self._lost)
         self._part, self._start = part, len(self._kept)
         try:
-            return Encoded(part, self.encode(value, path, part))
+            return Encoded(part, self.encode(value, path))
         except UnsaveableError:
             for each in self._kept[self._start :]:
                 del self._numbers[id(each)]
@@ -90,18 +90,14 @@ class StateWriter(Encoder):
             del self._lost[lost:]
             raise
 
-    def pack_in_transit(self, values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Encoded]:
-        """Values between nodes, by path, of any size; encoded after all else, to whose objects they may refer.
+    def begin_transit(self, others: Mapping[str, Any]) -> None:
+        """Encode values between nodes from now on, of any size: they may refer to the objects of all that was encoded.
 
         Arguments:
             others: path -> tensor or array that is saved elsewhere, to which nothing can refer.
-
-        Raises:
-            UnsaveableError: one, or something in it, cannot be encoded.
         """
         self.is_in_transit = self.refuses_graphs = True
         self._others = others
-        return {path: self.pack(value, path) for path, value in values.items()}
 
     @contextmanager
     def attempt(self, unknown: list[str]) -> Iterator[None]:
@@ -130,7 +126,7 @@ class StateWriter(Encoder):
 
     # ---- values other than plain data
 
-    def describe(self, value: Any, path: str, name: str, depth: int) -> Any:
+    def describe(self, value: Any, path: str, depth: int) -> Any:
         """A reference to an object that exists, or the form of a new one; None for plain data.
 
         Raises:
@@ -140,8 +136,8 @@ class StateWriter(Encoder):
         if (reference := self._reference(value, category, path)) is not None or category == "value":
             return reference
         if category in _IN_MEMORY and is_saveable(value):
-            return self._view(value, path, name, depth)
-        return self._new_object(value, category, path, name, depth)
+            return self._view(value, path, depth)
+        return self._new_object(value, category, path, depth)
 
     def _reference(self, value: Any, category: Category, path: str) -> Any:
         """The reference to what a resumed process has; None for a new object."""
@@ -159,17 +155,17 @@ class StateWriter(Encoder):
             known = self._places_in_transit if self.is_in_transit else self._places
             if (place := known.get(id(value))) is not None:
                 return tagged("in", place)
-        if entry is not None and not (self.is_in_transit and self._leaves_out(entry)):
+        if entry is not None and not (self.is_in_transit and self._is_left_out(entry.path)):
             return tagged("at", entry.path)
         if category in ("function", "class") and is_users(value.__module__):
             return tagged("named", *name_of(value, path))
         return None
 
-    def _new_object(self, value: Any, category: Category, path: str, name: str, depth: int) -> Any:
+    def _new_object(self, value: Any, category: Category, path: str, depth: int) -> Any:
         kind: Any = type(value)
         match category:
             case "tuple" if kind.__mro__[1] is tuple and hasattr(kind, "_fields") and is_users(kind.__module__):
-                return tagged("named tuple", *name_of(kind, path), *self._each(value, path, name, depth))
+                return tagged("named tuple", *name_of(kind, path), *self._each(value, path, depth))
             case "set" if not all(map(is_constant, value)):
                 raise UnknownStateError(path, "is a set of objects, whose order is that of their addresses: use a list")
             case _ if type_of(kind) is not None or (kind is type and value.__module__ == "builtins"):
@@ -177,14 +173,14 @@ class StateWriter(Encoder):
             case "object" if kind is types.SimpleNamespace or is_plain_class(kind):
                 self.add(value)
                 attributes = {
-                    key: self.encode(part, f"{path}.{key}", f"{name}/{key}", depth + 1)
+                    key: self.encode(part, f"{path}.{key}", depth + 1)
                     for key, part in zip(*KINDS["object"].contents(value), strict=True)
                 }
                 return tagged("object", attributes, *(name_of(kind, path) if is_users(kind.__module__) else ()))
         layout = f" ({value.layout})" if category == "tensor" else ""
         raise UnknownStateError(path, f"is a new {kind.__qualname__}{layout}, which cannot be saved: {REMEDY}")
 
-    def _view(self, value: Any, path: str, name: str, depth: int) -> Any:
+    def _view(self, value: Any, path: str, depth: int) -> Any:
         """The form of a new tensor or array as a view of another one; None for its values."""
         is_tensor = isinstance(value, torch.Tensor)
         if is_tensor:  # with its graph it could not be saved; code that keeps one computes it again
@@ -194,7 +190,7 @@ class StateWriter(Encoder):
         for _, owner in near if not (is_tensor and value.is_leaf and value.requires_grad) else ():
             is_known = not any(owner is other for other in self._others.values())
             if is_known and (view := view_of(value, owner)) is not None:
-                reference = self.encode(owner, path, name, depth + 1)
+                reference = self.encode(owner, path, depth + 1)
                 self.add(value)
                 return tagged("view", is_tensor, reference, *view)
         self.count(value.numel() * value.element_size() if is_tensor else value.nbytes, path)
@@ -215,7 +211,7 @@ class StateWriter(Encoder):
     @functools.cached_property
     def _memory(self) -> MemoryIndex:
         """The tensors and arrays that are listed, or that modules and optimizers have, and new ones."""
-        listed = (each for each in self._reachable.by_path.values() if not self._leaves_out(each))
+        listed = (each for each in self._reachable.by_path.values() if not self._is_left_out(each.path))
         pairs = (*places(self._stateful), *((each.path, each.value) for each in listed if each.category in _IN_MEMORY))
         return MemoryIndex({id(value): (path, value) for path, value in pairs}.values())
 
@@ -240,11 +236,8 @@ class StateWriter(Encoder):
             is_made = isinstance(part, torch.Tensor) and id(part) not in self._reachable.made_states
             is_listed = self._reachable.find(part) is not None
             if ".state[" in place and is_made and (is_listed or part._base is not None):
-                near = [other for other, each in self._memory.sharing(part) if is_listed or each is not part]
-                yield from ((place, other) for other in near[:1])
-
-    def _leaves_out(self, entry: Entry) -> bool:
-        return self._is_left_out is not None and self._is_left_out(entry.path)
+                near = [(place, other) for other, each in self._memory.sharing(part) if is_listed or each is not part]
+                yield from near[:1]
 
 
 @final
@@ -351,11 +344,9 @@ def is_plain_class(kind: Any) -> bool:
 def name_of(value: Any, path: str) -> tuple[str, str]:
     """The module and the name of a class or function, by which `found_by_name` finds it."""
     module, name = value.__module__, value.__qualname__
-    try:
+    with suppress(CheckpointError):
         if found_by_name(module, name) is value:
             return module, name
-    except CheckpointError:
-        pass
     raise UnknownStateError(path, f"is `{name}`, which cannot be found by its name: define it at the top of a module")
 
 

@@ -16,7 +16,6 @@ import msgpack
 from graphtrain.errors import CheckpointError, GraphtrainError
 from graphtrain.storage.files import temporary_name
 from graphtrain.storage.manifest import FORMAT, MANIFEST_FILE, Manifest, read_manifest
-from graphtrain.storage.parallel import uncollected
 from graphtrain.storage.rank_files import read_state, write_file
 from graphtrain.storage.state_files import Sections
 
@@ -90,7 +89,6 @@ def reason_of(error: BaseException) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-@uncollected()
 def read_checkpoint(
     path: Path,
     manifest: Manifest | None = None,

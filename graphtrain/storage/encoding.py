@@ -47,7 +47,7 @@ class SavedTensor:
     """A tensor in encoded data, of which a file holds the values.
 
     Attributes:
-        name: in the file; before it is written, a proposal.
+        name: in the file; before it is written, its path in what is encoded.
         piece: of what tensor it is the part of this rank, if one is sharded over ranks.
     """
 
@@ -86,8 +86,10 @@ class Tensors:
         return packed
 
     def _extension(self, value: Any) -> msgpack.ExtType:
-        readable = value.name.encode("utf-8", "backslashreplace").decode() or "value"
-        name, number = readable, 1
+        path = value.name.encode("utf-8", "backslashreplace").decode()
+        for bracket, slash in (("['", "/"), ("']", ""), ("[", "/"), ("]", "")):
+            path = path.replace(bracket, slash)
+        name, number = (readable := path.removeprefix(f"{self.file}/")), 1
         while name in self.named or name == RESERVED:
             number += 1
             name = f"{readable}#{number}"
@@ -165,16 +167,15 @@ class Encoder:
         self._numbers[id(value)] = self._part, len(self._kept) - self._start
         self._kept.append(value)
 
-    def describe(self, value: Any, path: str, name: str, depth: int) -> Any:
+    def describe(self, value: Any, path: str, depth: int) -> Any:
         """The form of a value that is more than plain data; None for any other."""
         return None
 
-    def encode(self, value: Any, path: str, name: str = "", depth: int = 0) -> Any:
+    def encode(self, value: Any, path: str, depth: int = 0) -> Any:
         """Plain data with `SavedTensor`s.
 
         Arguments:
-            path: for messages.
-            name: for the tensor file.
+            path: for messages, and for the names of tensors: the same in every process.
 
         Raises:
             UnsaveableError: something in it cannot be encoded.
@@ -187,10 +188,10 @@ class Encoder:
         if kind is SavedTensor:
             self.add(value)
             return value
-        if (described := self.describe(value, path, name, depth)) is not None:
+        if (described := self.describe(value, path, depth)) is not None:
             return described
         if isinstance(value, torch.Tensor):
-            encoded = self._tensor(value, path, name, depth)
+            encoded = self._tensor(value, path, depth)
             self.add(value)
             return encoded
         if kind is int and -(2**63) <= value < 2**64:
@@ -205,57 +206,54 @@ class Encoder:
             raise UnsaveableError(path, f"it is nested more than {MOST_DEPTH} deep")
         if kind is list:
             self.add(value)
-            return self._each(value, path, name, depth)
+            return self._each(value, path, depth)
         if kind is dict and "" not in value and all(type(key) is str for key in value):
             self.add(value)
-            encode, inner = self.encode, f"{name}/" if name else ""
-            return {key: encode(part, f"{path}[{key!r}]", f"{inner}{key}", depth + 1) for key, part in value.items()}
-        return self._with_parts(value, encoding, path, name, depth)
+            return {key: self.encode(part, f"{path}[{key!r}]", depth + 1) for key, part in value.items()}
+        return self._with_parts(value, encoding, path, depth)
 
-    def _with_parts(self, value: Any, encoding: ValueType, path: str, name: str, depth: int) -> Any:
+    def _with_parts(self, value: Any, encoding: ValueType, path: str, depth: int) -> Any:
         is_set = isinstance(value, set | frozenset)
         if (is_set or isinstance(value, dict)) and any(isinstance(each, torch.Tensor) for each in value):
             what = "a tensor in a set, or as a key, is looked up by its identity, which a resume cannot keep"
             raise UnsaveableError(path, what, "save a list, or use its name as the key")
         try:
-            parts = self._each(encoding.parts(value), path, name, depth)
+            parts = self._each(encoding.parts(value), path, depth)
         except ValueError as error:
             raise UnsaveableError(path, str(error)) from None
         if encoding.is_shared:
             self.add(value)
         if encoding.fill is not None:
-            parts.insert(0, (self._pairs if isinstance(value, dict) else self._each)(value, path, name, depth))
+            parts.insert(0, (self._pairs if isinstance(value, dict) else self._each)(value, path, depth))
         if is_set and not (self.keeps_order and {bool, int, float}.issuperset(map(type, value))):
             members = parts if encoding.fill is None else parts[0]
             members.sort(key=Tensors("").pack)  # the order of a set depends on PYTHONHASHSEED
         return tagged(encoding.name, *parts)
 
-    def _pairs(self, value: dict[Any, Any], path: str, name: str, depth: int) -> list[Any]:
+    def _pairs(self, value: dict[Any, Any], path: str, depth: int) -> list[Any]:
         """Keys and parts in turn."""
-        pairs, inner = [], f"{name}/" if name else ""
-        for key, part in value.items():
-            # Any other key may be, or show, an address, and a name is the same in every process.
+        pairs = []
+        for number, (key, part) in enumerate(value.items()):
+            # Any other key may be, or show, an address.
             is_name = type(key) is str or (type(key) is int and key < LEAST_ADDRESS)
-            pairs.append(self.encode(key, f"{path}.keys()[{key!r}]", f"{inner}key", depth + 1))
-            pairs.append(self.encode(part, f"{path}[{key!r}]", f"{inner}{key if is_name else 'value'}", depth + 1))
+            shown = repr(key) if is_name else f"#{number}"
+            pairs.append(self.encode(key, f"{path}.keys()[{shown}]", depth + 1))
+            pairs.append(self.encode(part, f"{path}[{shown}]", depth + 1))
         return pairs
 
-    def _each(self, values: Iterable[Any], path: str, name: str, depth: int) -> list[Any]:
+    def _each(self, values: Iterable[Any], path: str, depth: int) -> list[Any]:
         if {*map(type, values)} == {int} and -LEAST_ADDRESS < min(values) <= max(values) < LEAST_ADDRESS:
             return [*values]  # as in the state of `random`, which takes a seventh of the time
-        inner = f"{name}/" if name else ""
-        return [
-            self.encode(part, f"{path}[{index}]", f"{inner}{index}", depth + 1) for index, part in enumerate(values)
-        ]
+        return [self.encode(part, f"{path}[{index}]", depth + 1) for index, part in enumerate(values)]
 
-    def _tensor(self, tensor: torch.Tensor, path: str, name: str, depth: int) -> Any:
+    def _tensor(self, tensor: torch.Tensor, path: str, depth: int) -> Any:
         # Nearly all are of this form, and there may be 100,000 of them.
         is_plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.dtype in TYPES
         is_other = tensor.requires_grad or tensor.is_meta or tensor.is_conj() or tensor.is_neg() or tensor.is_nested
         if is_plain and not is_other and placement_of(tensor) is None:
-            return SavedTensor(tensor, name)
+            return SavedTensor(tensor, path)
         if type(tensor).__name__ == "DTensor":
-            return self._piece(tensor, path, name)
+            return self._piece(tensor, path)
         if not is_saveable(tensor):
             raise UnsaveableError(path, *_refusal(tensor))
         if tensor.grad_fn is not None and self.refuses_graphs:
@@ -263,20 +261,20 @@ class Encoder:
         requires_grad, values, form = tensor.is_leaf and tensor.requires_grad, tensor.detach(), None
         if tensor.layout is torch.sparse_coo:
             parts = [values._indices(), values._values(), [*tensor.shape], tensor.is_coalesced(), requires_grad]
-            return tagged("sparse", *self._each(parts, path, name, depth))
+            return tagged("sparse", *self._each(parts, path, depth))
         values = values.resolve_conj().resolve_neg()
         if (placement := placement_of(values)) is not None:
             values = without_repeats(values)
         if tensor.dtype not in TYPES:
             form, values = [str(tensor.dtype).removeprefix("torch."), [*values.shape]], flat_bytes(values)
-        saved, is_parameter = SavedTensor(values, name), type(tensor) is torch.nn.Parameter
+        saved, is_parameter = SavedTensor(values, path), type(tensor) is torch.nn.Parameter
         if placement is form is None and not requires_grad and not is_parameter:
             return saved
-        parts = self._each([saved, form, placement, requires_grad, is_parameter], path, name, depth)
+        parts = self._each([saved, form, placement, requires_grad, is_parameter], path, depth)
         gradient = tensor.grad if requires_grad else None
-        return tagged("tensor", *parts, self.encode(gradient, f"{path}.grad", f"{name}/grad", depth + 1))
+        return tagged("tensor", *parts, self.encode(gradient, f"{path}.grad", depth + 1))
 
-    def _piece(self, tensor: torch.Tensor, path: str, name: str) -> Any:
+    def _piece(self, tensor: torch.Tensor, path: str) -> Any:
         """What this rank has of a sharded tensor, with data that is the same on all ranks."""
         from graphtrain.storage.pieces import part_of  # which few runs need
 
@@ -285,7 +283,7 @@ class Encoder:
         except ValueError as error:
             raise UnsaveableError(path, str(error)) from None
         parts = [[*piece.shape], piece.dimension, [*piece.mesh], piece.requires_grad]
-        return tagged("piece", SavedTensor(local, name, piece), *parts)
+        return tagged("piece", SavedTensor(local, path, piece), *parts)
 
 
 class Decoder:
@@ -352,22 +350,15 @@ class Decoder:
 
 def _refusal(value: Any) -> tuple[str, str]:
     """Why a value cannot be encoded, and what to save instead."""
-    kind, form, hint = (
-        type(value),
-        "",
-        "save numbers, text, lists, dicts, tensors or arrays from which it can be recreated",
-    )
+    what = f"a {type(value).__module__}.{type(value).__qualname__}"
+    hint = "save numbers, text, lists, dicts, tensors or arrays from which it can be recreated"
     if isinstance(value, torch.Tensor):
-        is_lazy, hint = (
-            torch.nn.parameter.is_lazy(value),
-            "save a plain tensor with values, as `torch.Tensor` and dense",
-        )
-        form = " (quantised)" if value.is_quantized else " (meta)" if value.is_meta else f" ({value.layout})"
-        if is_lazy:
-            form, hint = " (lazy)", "pass a batch through the model first"
+        what, hint = f"{what} ({value.device}, {value.dtype}, {value.layout})", "save a plain tensor that is dense"
+        if torch.nn.parameter.is_lazy(value):
+            hint = "pass a batch through the model first, which gives it values"
     elif callable(getattr(value, "state_dict", None)):
         hint = "save `value.state_dict()`"
-    return f"a {kind.__module__}.{kind.__qualname__}{form} cannot be encoded", hint
+    return f"{what} cannot be encoded", hint
 
 
 def is_saveable(value: Any) -> bool:

@@ -55,23 +55,16 @@ def checksum_of_file(path: Path) -> str:
 
 
 def temporary_name(path: Path) -> Path:
-    """A name in the same folder, another one at each call, under which this process writes or removes a path.
-
-    >>> temporary_name(Path("r/status.json")).name.startswith(f".status.json.{os.getpid()}.")
-    True
-    """
+    """A name in the same folder, another one at each call, under which this process writes or removes a path."""
     return path.with_name(f".{path.name}.{os.getpid()}.{next(_NUMBERS)}{_TEMPORARY}")
 
 
-def write_pieces(file: io.FileIO, pieces: Iterable[bytes | memoryview]) -> int:
-    """Write bytes that are in pieces, however large: the system takes no more than 2 GB of one. Returns how many."""
-    size = 0
+def write_pieces(file: io.FileIO, pieces: Iterable[bytes | memoryview]) -> None:
+    """Write bytes that are in pieces, however large: the system takes no more than 2 GB of one."""
     for piece in pieces:
         view = memoryview(piece)
-        size += len(view)
         while view:
             view = view[file.write(view[:_PIECE]) :]
-    return size
 
 
 def replace_file(path: Path, content: bytes | Iterable[bytes | memoryview], *, flush: bool = False) -> None:

@@ -1,10 +1,10 @@
-"""The files of a checkpoint: what is the same on all ranks is written once, and each rank writes what is its own.
+"""The files of a checkpoint: tensors that are the same on all ranks are written once, and each rank writes its own.
 
 | file | what is in it |
 | --- | --- |
 | `model.safetensors` | tensors of `model` that are the same on all ranks |
-| `state.msgpack` | everything but tensors that is the same on all ranks |
-| `rank.00001.safetensors`, `rank.00001.msgpack` | what is rank 1's own: its tensors as `file/name`, and the rest |
+| `state.msgpack`, `rank.00001.msgpack` | everything but tensors, of rank 0 and of rank 1 |
+| `rank.00001.safetensors` | tensors that are rank 1's own, as `file/name` |
 | `rank.00001.sharded.safetensors` | its pieces of tensors that are sharded over ranks, in the same way |
 
 With one process, everything is the same on all ranks. A file that is the same as in the checkpoint before is a hard
@@ -34,7 +34,7 @@ from graphtrain.storage.sharing import EqualParts
 from graphtrain.storage.state_files import LOCAL, STATE_FILE, Bytes, StagedState, joined
 from graphtrain.storage.tensor_files import TENSOR_SUFFIX, StagedTensor, file_of, read_tensors
 
-_OWN_TENSORS, _OWN_PARTS = "rank.{:05d}.safetensors", "rank.{:05d}.msgpack"
+_OWN_TENSORS = "rank.{:05d}.safetensors"
 _OF_A_RANK = re.compile(r"rank\.\d{5,}\.(msgpack|safetensors|sharded\.safetensors)")
 DRIFT = "reachable"  # the section of what has changed since `setup`
 # Sections that a resume reads from other ranks too: they are summed, or given to the rank of the same number.
@@ -42,6 +42,11 @@ OF_RANKS = ("metrics", "progress", "slots", LOCAL)
 
 Written = dict[str, list[Any]]
 """File name -> size and checksum."""
+
+
+def _parts_file(rank: int) -> str:
+    """The file of everything but tensors."""
+    return f"rank.{rank:05d}.msgpack" if rank else STATE_FILE
 
 
 def write_files(
@@ -71,13 +76,7 @@ def write_files(
             elif rank == 0:
                 tensors.setdefault(file + TENSOR_SUFFIX, {})[name] = tensor
     contents |= {physical: file_of(named) for physical, named in tensors.items()}
-    if common.parts is None:
-        contents[STATE_FILE] = [state.packed]
-    else:
-        if rank == 0:
-            contents[STATE_FILE] = [msgpack.packb(_parts(state, common.parts, are_common=True))]
-        if own := _parts(state, common.parts, are_common=False):
-            contents[_OWN_PARTS.format(rank)] = [msgpack.packb(own)]
+    contents[_parts_file(rank)] = [msgpack.packb(state.parts)]
     known: Mapping[str, Sequence[Any]] = {}
     if previous is not None:
         with suppress(CheckpointError):
@@ -98,17 +97,6 @@ def _linked(folder: Path, name: str, previous: Path, entry: Sequence[Any]) -> bo
     except (OSError, CheckpointError):
         return False
     return True
-
-
-def _parts(
-    state: StagedState, common: Mapping[str, Collection[str]], *, are_common: bool
-) -> dict[str, dict[str, bytes]]:
-    """The packed parts that are the same on all ranks; or the others, of the sections that have any."""
-    parts = {
-        section: {name: part for name, part in parts.items() if (name in common.get(section, ())) is are_common}
-        for section, parts in state.parts.items()
-    }
-    return {section: packed for section, packed in parts.items() if packed or are_common}
 
 
 def manifest_of(
@@ -182,7 +170,7 @@ def read_state(
         CheckpointError: a file is missing, torn or altered, or does not hold the state of these ranks.
     """
     listed, (number, count) = manifest.files, share
-    named = [name.format(rank) for rank in ranks for name in (_OWN_TENSORS, _OWN_PARTS)] + [file_of_pieces(0)]
+    named = [file_of_pieces(0), *map(_OWN_TENSORS.format, ranks), *map(_parts_file, ranks)]
     wanted = {name for name in listed if name in named or not _OF_A_RANK.fullmatch(name)}
 
     def read(file: Path) -> Any:
@@ -215,14 +203,7 @@ def _joined(
             tensors.setdefault(name, {})[inner] = tensor
     tensors = {name: named for name, named in tensors.items() if sections is None or name in sections}
     try:
-        common = msgpack.unpackb(files[STATE_FILE])
-        own = msgpack.unpackb(files.get(_OWN_PARTS.format(rank), msgpack.packb({})))
-        # Sections are in the order of the format, names in the order of `split`.
-        parts = {
-            section: dict(sorted({**common.get(section, {}), **own.get(section, {})}.items()))
-            for section in dict.fromkeys([*common, *own])
-            if sections is None or section in sections
-        }
-        return joined(parts, tensors)
+        parts = msgpack.unpackb(files[_parts_file(rank)])
+        return joined({name: part for name, part in parts.items() if sections is None or name in sections}, tensors)
     except (msgpack.UnpackException, KeyError, TypeError, AttributeError, ValueError) as error:
-        raise CheckpointError(f"{path}: {STATE_FILE}: {error or type(error).__name__}") from None
+        raise CheckpointError(f"{path}: {_parts_file(rank)} is damaged: {type(error).__name__}: {error}") from None

@@ -55,9 +55,9 @@ class Ranking(NamedTuple):
     @property
     def best(self) -> dict[str, Any] | None:
         """The name of the best with its value and the metric; None if there is none."""
-        return next(
-            ({"checkpoint": name, "metric": self.metric, "value": self.values[name]} for name in self.values), None
-        )
+        for name, value in self.values.items():
+            return {"checkpoint": name, "metric": self.metric, "value": value}
+        return None
 
 
 def lineage_of(checkpoints: Iterable[SavedCheckpoint], newest: float = math.inf) -> list[SavedCheckpoint]:
@@ -104,7 +104,7 @@ def expired(
     lineage, rules = lineage_of(checkpoints), [*retentions.values()] or [Retention()]
     finite = [each for each in lineage if not each.manifest.not_finite] or lineage
     newest = finite[: max(rule.keep for rule in rules)]
-    kept = {each.name for each in (lineage[0], *newest)} | {*lineage[0].manifest.saved_by.values()}
+    kept = {each.name for each in (lineage[0], *newest)} | {lineage[0].manifest.way_back}
     for node, ranking in rankings.items():
         if node in retentions:
             kept |= {*[*ranking.values][: retentions[node].keep_best]}

@@ -17,14 +17,12 @@ import torch
 
 from graphtrain.storage.encoding import Encoder, Tensors, unpack
 from graphtrain.storage.files import checksum_of
-from graphtrain.storage.parallel import uncollected
 from graphtrain.storage.sharing import Digests
 from graphtrain.storage.strides import DEVICES
 from graphtrain.storage.tensor_files import (
     TENSOR_SUFFIX,
+    Buffers,
     StagedTensor,
-    StagingBuffers,
-    checksums,
     stage,
     staged_tensors,
 )
@@ -42,7 +40,6 @@ Parts = Mapping[str, Mapping[str, bytes]]
 Bytes = bytes | memoryview
 
 
-@uncollected()
 def split(sections: Sections) -> tuple[dict[str, dict[str, bytes]], list[Tensors]]:
     """Split a state into parts, section -> name -> msgpack bytes, and the tensors that they refer to by name.
 
@@ -57,10 +54,9 @@ def split(sections: Sections) -> tuple[dict[str, dict[str, bytes]], list[Tensors
         parts[section] = {}
         for name, value in sorted(values.items()):  # independent of their order in a graph or a `setup`
             file = _file_of(section, name, sections)
-            is_resource = section == "resources"
-            path, prefix = (name, "") if is_resource else (f"{section}[{name!r}]", name)
+            path = name if section == "resources" else f"{section}[{name!r}]"
             tensors = files.setdefault(file, Tensors(file))
-            parts[section][name] = tensors.pack(Encoder().encode(value, path, prefix))
+            parts[section][name] = tensors.pack(Encoder().encode(value, path))
     return parts, [tensors for tensors in files.values() if tensors.named]
 
 
@@ -108,23 +104,9 @@ def local_of(sections: Sections, essential: Sections) -> dict[str, dict[str, Any
     return {key: rest for key, rest in local.items() if rest}
 
 
-def state_digest(sections: Sections) -> str:
-    """The digest of everything in a state."""
-    parts, files = split(sections)
-    return _digest(parts, checksums(files))
-
-
-def _digest(parts: Parts, sums: Mapping[str, str]) -> str:
-    """One digest of the parts, and of the tensor files by their checksums, but for what is local."""
-
-    def pieces() -> Iterator[bytes]:
-        for section, named in parts.items():
-            for name, part in named.items() if section != LOCAL else ():
-                yield f"{section}/{name}:{len(part)}\n".encode("utf-8", "surrogatepass")
-                yield part
-        yield from (f"{file}:{sums[file]}\n".encode() for file in sorted(sums) if file != LOCAL)
-
-    return checksum_of(pieces())
+def state_digest(sections: Sections, buffers: Buffers | None = None) -> str:
+    """The digest of everything in a state, which is staged. Default: in memory that is released again."""
+    return StagedState(sections, {}, {} if buffers is None else buffers).digest({})
 
 
 def _device_name(device: torch.device) -> str:
@@ -164,7 +146,7 @@ class StagedState:
         self,
         sections: Sections,
         local: Mapping[str, Any],
-        buffers: StagingBuffers,
+        buffers: Buffers,
         weights: Mapping[str, Collection[str]] = MappingProxyType({}),
     ) -> None:
         self._weights = weights
@@ -188,12 +170,6 @@ class StagedState:
                     return f"{file}.{name}"
         return ""
 
-    @property
-    def packed(self) -> bytes:
-        """Everything but tensors, as the content of a file."""
-        packed: bytes = msgpack.packb(self.parts)
-        return packed
-
     @functools.cached_property
     def digests(self) -> Digests:
         """Those that this rank sends to the others, computed once: all tensors but pieces are hashed in this thread."""
@@ -213,17 +189,23 @@ class StagedState:
         }
 
     def digest(self, written: Mapping[str, Sequence[Any]]) -> str:
-        """The digest of what is essential.
+        """The digest of what the continuation depends on.
 
         Arguments:
             written: file name -> size and checksum; files that were written whole are not hashed again.
         """
 
-        def checksum(file: str, data: memoryview) -> str:
-            size, known = written.get(file + TENSOR_SUFFIX, (None, ""))
-            return known if size == len(data) else checksum_of([data])
+        def pieces() -> Iterator[Bytes]:
+            for section, named in self.parts.items():
+                for name, part in named.items() if section != LOCAL else ():
+                    yield f"{section}/{name}:{len(part)}\n".encode("utf-8", "surrogatepass")
+                    yield part
+            for file in sorted(self.tensor_files.keys() - {LOCAL}):
+                data = self.tensor_files[file]
+                size, known = written.get(file + TENSOR_SUFFIX, (None, ""))
+                yield f"{file}:{known if size == len(data) else checksum_of([data])}\n".encode()
 
-        return _digest(self.parts, {file: checksum(file, data) for file, data in self.tensor_files.items()})
+        return checksum_of(pieces())
 
     def tensors(self, file: str) -> dict[str, StagedTensor]:
         """The tensors of a file, by name; empty if this rank does not have the file."""

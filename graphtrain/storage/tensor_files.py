@@ -10,10 +10,9 @@ import ctypes
 import json
 import math
 import struct
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import numpy
 import torch
@@ -23,84 +22,14 @@ from safetensors.torch import load_file
 from graphtrain.storage.encoding import RESERVED, Tensors, UnsaveableError
 from graphtrain.storage.files import checksum_of
 from graphtrain.storage.manifest import is_file_name
-from graphtrain.storage.parallel import largest_first, uncollected
-from graphtrain.storage.strides import flat_bytes
 from graphtrain.storage.value_types import TYPES
 
 TENSOR_SUFFIX = ".safetensors"
 _MOST_BYTES_OF_A_HEADER = 100_000_000  # the limit of the library
-_PIECE = 1 << 20
+_PIECE = 1 << 20  # bytes
 _SMALL = 1 << 16
 
-_BY_TYPE = {name: dtype for dtype, name in TYPES.items()}
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The layout of one tensor file.
-
-    Attributes:
-        header: the bytes before those of the first tensor.
-        tensors: in order.
-        size: the total number of bytes.
-    """
-
-    header: bytes
-    tensors: Sequence[torch.Tensor]
-    size: int
-
-    @classmethod
-    @uncollected()
-    def of(cls, tensors: Tensors) -> Layout:
-        """The layout that follows from names, types and shapes alone."""
-        if not is_file_name(tensors.file + TENSOR_SUFFIX):
-            raise UnsaveableError(tensors.file, "that is not a valid name for a file", "give the resource another name")
-        ordered = sorted(tensors.named.items(), key=lambda item: (-item[1].element_size(), item[0]))
-        header = header_of((name, TYPES[tensor.dtype], tensor.shape, tensor.nbytes) for name, tensor in ordered)
-        if len(header) - 8 > _MOST_BYTES_OF_A_HEADER:
-            raise UnsaveableError(tensors.file, "it has more tensors than one file can hold")
-        inside = [tensor for _, tensor in ordered]
-        return cls(header, inside, len(header) + sum(tensor.nbytes for tensor in inside))
-
-    def checksum(self) -> str:
-        """The checksum that the file would have."""
-        return checksum_of(self._pieces())
-
-    def copy_to(self, memory: torch.Tensor) -> None:
-        """Write the content of the file to memory. Copies from a device are begun: synchronize with it before use."""
-        start = len(self.header)
-        memory.numpy()[:start] = numpy.frombuffer(self.header, dtype=numpy.uint8)
-        for tensors, size in self._neighbours():
-            _join(tensors, memory[start : start + size])
-            start += size
-
-    def _pieces(self) -> Iterator[Any]:
-        """The bytes of the file, in pieces. Use each before taking the next."""
-        yield self.header
-        memory = torch.empty(_PIECE, dtype=torch.uint8, device="cpu")
-        for tensors, size in self._neighbours():
-            if len(tensors) > 1:
-                _join(tensors, memory[:size])
-            yield (memory[:size] if len(tensors) > 1 else flat_bytes(tensors[0].cpu())).numpy()
-
-    def _neighbours(self) -> Iterator[tuple[list[torch.Tensor], int]]:
-        """The tensors in order, small ones of one type together, with the size of each group: a copy takes 2 us."""
-        group: list[torch.Tensor] = []
-        common, size = None, 0
-        for tensor in self.tensors:
-            count = tensor.nbytes
-            is_small = count < _SMALL and tensor.is_cpu and tensor.is_contiguous()
-            if group and not (is_small and common is tensor.dtype and size + count <= _PIECE):
-                yield group, size
-                group, size = [], 0
-            group.append(tensor)
-            common, size = tensor.dtype if is_small else None, size + count
-        if group:
-            yield group, size
-
-    def devices(self) -> set[torch.device]:
-        """The CUDA devices on which tensors are."""
-        return {tensor.device for tensor in self.tensors if tensor.is_cuda}
+DTYPES = {name: dtype for dtype, name in TYPES.items()}
 
 
 def header_of(
@@ -123,51 +52,69 @@ def header_of(
     return struct.pack("<Q", len(text)) + text
 
 
-@final
-class StagingBuffers:
-    """The memory in which checkpoints are staged, one at a time. The next one reuses it: one copy of the state."""
-
-    def __init__(self) -> None:
-        self._blocks: dict[str, torch.Tensor] = {}
-
-    def block(self, name: str, size: int, *, pinned: bool) -> torch.Tensor:
-        """`size` bytes; the earlier block of this name if that is large enough."""
-        block = self._blocks.get(name)
-        if block is None or len(block) < size:
-            self._blocks.pop(name, None)  # released first: never two copies
-            del block
-            block = self._blocks[name] = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=pinned)
-        return block[:size]
-
-    def keep_only(self, names: Collection[str]) -> None:
-        """Release all other blocks."""
-        self._blocks = {name: block for name, block in self._blocks.items() if name in names}
+Buffers = dict[str, torch.Tensor]
+"""The memory in which checkpoints are staged, one at a time, by file. The next one reuses it: one copy of the state."""
 
 
-def stage(files: Sequence[Tensors], memory: StagingBuffers) -> dict[str, memoryview]:
-    """Copy every tensor file to memory that the run does not write to; returns them by name, without the suffix."""
-    layouts = {tensors.file: Layout.of(tensors) for tensors in files}
-    memory.keep_only(layouts)
-    staged, begun = {}, set[torch.device]()
+def stage(files: Sequence[Tensors], buffers: Buffers) -> dict[str, memoryview]:
+    """Copy every tensor file to memory that the run does not write to; returns them by name, without the suffix.
+
+    Raises:
+        UnsaveableError: a file has no valid name, or more tensors than one file can hold.
+    """
+    staged, devices = {}, set[torch.device]()
     with torch.no_grad():
-        for name, layout in layouts.items():
-            devices = layout.devices()
-            block = memory.block(name, layout.size, pinned=bool(devices))
-            layout.copy_to(block)
-            begun |= devices
-            staged[name] = block.numpy().data
-        for device in begun:  # once for all tensors: to wait for each copy alone takes three times as long
+        for tensors in files:
+            file = tensors.file
+            if not is_file_name(file + TENSOR_SUFFIX):
+                raise UnsaveableError(file, "that is not a valid name for a file", "give the resource another name")
+            named = sorted(tensors.named.items(), key=lambda item: (-item[1].element_size(), item[0]))
+            header = header_of((name, TYPES[tensor.dtype], tensor.shape, tensor.nbytes) for name, tensor in named)
+            if len(header) - 8 > _MOST_BYTES_OF_A_HEADER:
+                raise UnsaveableError(file, "it has more tensors than one file can hold")
+            ordered = [tensor for _, tensor in named]
+            size = len(header) + sum(tensor.nbytes for tensor in ordered)
+            on_devices = {tensor.device for tensor in ordered if tensor.is_cuda}
+            if len(buffers.get(file, ())) < size:
+                buffers.pop(file, None)  # released first: never two copies
+                buffers[file] = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=bool(on_devices))
+            block = buffers[file][:size]
+            block.numpy()[: len(header)] = numpy.frombuffer(header, dtype=numpy.uint8)
+            _fill(block[len(header) :], ordered)
+            devices |= on_devices
+            staged[file] = block.numpy().data
+        for device in devices:  # once for all tensors: to wait for each copy alone takes three times as long
             torch.cuda.current_stream(device).synchronize()
     return staged
 
 
-def checksums(files: Sequence[Tensors]) -> dict[str, str]:
-    """The checksum of every tensor file, by name without the suffix, without copying the tensors."""
-    layouts = {tensors.file: Layout.of(tensors) for tensors in files}
-    # A device may still be computing the tensors, in the stream of this thread.
-    on_device = any(layout.devices() for layout in layouts.values())
-    sizes = {name: layout.size for name, layout in layouts.items()}
-    return largest_first(sizes, lambda name: layouts[name].checksum(), in_threads=not on_device)
+def _fill(memory: torch.Tensor, ordered: Sequence[torch.Tensor]) -> None:
+    """Copy tensors to memory, in order, and small ones of one type together: a copy takes 2 us."""
+    group: list[torch.Tensor] = []
+    common, start, size = None, 0, 0
+    for tensor in ordered:
+        count = tensor.nbytes
+        is_small = count < _SMALL and tensor.is_cpu and tensor.is_contiguous()
+        if group and not (is_small and common is tensor.dtype and size + count <= _PIECE):
+            _join(group, memory[start : start + size])
+            group, start, size = [], start + size, 0
+        group.append(tensor)
+        common, size = tensor.dtype if is_small else None, size + count
+    if group:
+        _join(group, memory[start : start + size])
+
+
+def _join(tensors: Sequence[torch.Tensor], memory: torch.Tensor) -> None:
+    """Copy the values of tensors of one type into bytes, one after the other."""
+    first = tensors[0]
+    if len(tensors) == 1 and not (first.is_cpu and first.is_contiguous()):
+        memory.view(first.dtype).view(first.shape).copy_(first, non_blocking=first.is_cuda)
+    elif len(tensors) == 1 and first.data_ptr():  # 0.9 of the time of the call below
+        ctypes.memmove(memory.data_ptr(), first.data_ptr(), first.nbytes)
+    else:  # copies memory as it is, which takes 0.85 of the time of `copy_`
+        flat = [tensor if tensor.dim() <= 1 else tensor.reshape(-1) for tensor in tensors]
+        with torch.no_grad():  # a leaf that the user keeps may require gradients
+            torch.hstack(flat, out=memory.view(first.dtype))
 
 
 class StagedTensor(NamedTuple):
@@ -183,7 +130,7 @@ class StagedTensor(NamedTuple):
 
     def is_finite(self) -> bool:
         """False if it has an infinite or NaN value."""
-        dtype = _BY_TYPE[self.dtype]
+        dtype = DTYPES[self.dtype]
         if not dtype.is_floating_point or not self.data:
             return True
         values = torch.frombuffer(self.data, dtype=dtype)
@@ -205,7 +152,7 @@ def staged_tensors(data: memoryview) -> dict[str, StagedTensor]:
 
 def file_of(tensors: Mapping[str, StagedTensor]) -> list[bytes | memoryview]:
     """The bytes, in pieces, of a file of staged tensors, given by their names in it."""
-    ordered = sorted(tensors.items(), key=lambda item: (-_BY_TYPE[item[1].dtype].itemsize, item[0]))
+    ordered = sorted(tensors.items(), key=lambda item: (-DTYPES[item[1].dtype].itemsize, item[0]))
     header = header_of((name, tensor.dtype, tensor.shape, len(tensor.data)) for name, tensor in ordered)
     return [header, *(tensor.data for _, tensor in ordered)]
 
@@ -225,16 +172,3 @@ def read_tensors(path: Path, *, in_place: bool = False) -> dict[str, torch.Tenso
     except SafetensorError as error:
         raise ValueError(f"is not a tensor file ({error})") from error
     return named if in_place else {name: tensor.clone() for name, tensor in named.items()}
-
-
-def _join(tensors: Sequence[torch.Tensor], memory: torch.Tensor) -> None:
-    """Copy the values of tensors of one type into bytes, one after the other."""
-    first = tensors[0]
-    if len(tensors) == 1 and not (first.is_cpu and first.is_contiguous()):
-        memory.view(first.dtype).view(first.shape).copy_(first, non_blocking=first.is_cuda)
-    elif len(tensors) == 1 and first.data_ptr():  # 0.9 of the time of the call below
-        ctypes.memmove(memory.data_ptr(), first.data_ptr(), first.nbytes)
-    else:  # copies memory as it is, which takes 0.85 of the time of `copy_`
-        flat = [tensor if tensor.dim() <= 1 else tensor.reshape(-1) for tensor in tensors]
-        with torch.no_grad():  # a leaf that the user keeps may require gradients
-            torch.hstack(flat, out=memory.view(first.dtype))

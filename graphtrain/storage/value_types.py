@@ -111,19 +111,11 @@ def _array(description: Any, shape: Any, raw: bytes, order: Any) -> Any:
     return numpy.ndarray(tuple(shape), _dtype(description), bytearray(raw), order=order)
 
 
-def _torch_parts(generator: Any) -> Sequence[Any]:
-    if generator.device.type != "cpu":
-        raise ValueError(f"a generator of the device {generator.device} cannot be encoded")
-    return [generator.get_state()]
-
-
-def _in_state(kind: Any, set_state: Any) -> Callable[[Any], Any]:
-    def make(state: Any) -> Any:
-        generator = kind()
-        set_state(generator, state)
-        return generator
-
-    return make
+def _in_state(kind: Any, put: str, *parts: Any) -> Any:
+    """A random generator; the last part is its state, which the method `put` takes."""
+    generator = kind(*parts[:-1])
+    getattr(generator, put)(parts[-1])
+    return generator
 
 
 def _bit_generator(name: str) -> Any:
@@ -138,7 +130,7 @@ def _numpy_parts(generator: Any) -> Sequence[Any]:
     return [name, generator.bit_generator.state]
 
 
-def _generator_of_numpy(name: Any, state: Any) -> numpy.random.Generator:
+def _numpy_generator(name: str, state: Any) -> Any:
     bits = _bit_generator(name)
     bits.state = state
     return numpy.random.Generator(bits)
@@ -166,19 +158,14 @@ _BY_TYPE: Mapping[type, ValueType] = {
     numpy.ndarray: _ARRAY,
     numpy.memmap: _ARRAY,
     **{
-        kind: ValueType(name, parts, _in_state(kind, set_state), is_shared=True)
-        for kind, name, parts, set_state in (
-            (torch.Generator, "torch.Generator", _torch_parts, torch.Generator.set_state),
-            (random.Random, "random.Random", lambda value: [value.getstate()], random.Random.setstate),
-            (
-                numpy.random.RandomState,
-                "numpy.RandomState",
-                lambda value: [value.get_state(legacy=False)],
-                numpy.random.RandomState.set_state,
-            ),
+        kind: ValueType(f"{package}.{kind.__name__}", parts, functools.partial(_in_state, kind, put), is_shared=True)
+        for kind, package, parts, put in (
+            (torch.Generator, "torch", lambda each: [each.device.type, each.get_state()], "set_state"),
+            (numpy.random.RandomState, "numpy", lambda each: [each.get_state(legacy=False)], "set_state"),
+            (random.Random, "random", lambda each: [each.getstate()], "setstate"),
         )
     },
-    numpy.random.Generator: ValueType("numpy.Generator", _numpy_parts, _generator_of_numpy, is_shared=True),
+    numpy.random.Generator: ValueType("numpy.Generator", _numpy_parts, _numpy_generator, is_shared=True),
     bytearray: ValueType("bytearray", lambda value: [bytes(value)], bytearray, is_shared=True),
     **{
         kind: ValueType(kind.__name__, parts, make, is_shared=True, fill=fill)

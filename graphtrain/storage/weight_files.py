@@ -5,11 +5,10 @@ They are read one tensor after the other, so that memory holds only one.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 import safetensors
 import torch
@@ -19,26 +18,25 @@ from graphtrain.storage.manifest import Manifest, read_manifest
 from graphtrain.storage.pieces import Piece, PieceFiles
 from graphtrain.storage.rank_files import read_state
 from graphtrain.storage.state_files import Sections
-from graphtrain.storage.tensor_files import TENSOR_SUFFIX, header_of
+from graphtrain.storage.strides import flat_bytes
+from graphtrain.storage.tensor_files import DTYPES, TENSOR_SUFFIX, header_of
 from graphtrain.storage.value_types import TYPES
 
-_BY_TYPE = {name: dtype for dtype, name in TYPES.items()}
 
-
-@final
 class StoredTensor(NamedTuple):
-    """A tensor in files, and a call that reads its values."""
+    """A tensor in files.
 
-    dtype: torch.dtype
-    shape: tuple[int, ...]
+    Attributes:
+        like: one of its type and shape, without values.
+        read: reads its values.
+    """
+
+    like: torch.Tensor
     read: Callable[[], torch.Tensor]
 
-    def like(self) -> torch.Tensor:
-        """A tensor of this type and shape, without values."""
-        return torch.empty(self.shape, dtype=self.dtype, device="meta")
 
-
-# ---- of a checkpoint
+def _without_values(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
 
 
 def stored_weights(path: Path, manifest: Manifest) -> tuple[Sections, Callable[[Any], StoredTensor | None]]:
@@ -51,10 +49,8 @@ def stored_weights(path: Path, manifest: Manifest) -> tuple[Sections, Callable[[
 
     def stored(value: Any) -> StoredTensor | None:
         if isinstance(value, Piece):
-            return StoredTensor(value.like.dtype, value.shape, partial(files.part, value))
-        if isinstance(value, torch.Tensor):
-            return StoredTensor(value.dtype, tuple(value.shape), value.detach)
-        return None
+            return StoredTensor(_without_values(value.shape, value.like.dtype), partial(files.part, value))
+        return StoredTensor(value, value.detach) if isinstance(value, torch.Tensor) else None
 
     return read_state(path, manifest, [0], in_place=True)[0], stored
 
@@ -72,28 +68,21 @@ def weights_of_model(path: Path, model: str) -> dict[str, StoredTensor]:
 
 
 def write_weights(path: Path, tensors: Mapping[str, StoredTensor]) -> None:
-    """Write tensors to a new file.
+    """Write tensors to a new file, one at a time.
 
     Raises:
         CheckpointError: the pieces of a tensor are damaged.
         OSError: the disk refuses.
     """
-    replace_file(path, _bytes_of(tensors), flush=True)
+    ordered = sorted(tensors.items(), key=lambda item: (-item[1].like.itemsize, item[0]))
 
+    def pieces() -> Iterator[bytes | memoryview]:
+        entries = [(name, TYPES[like.dtype], like.shape, like.nbytes) for name, (like, _) in ordered]
+        yield header_of(entries, {"format": "pt"})
+        for _, tensor in ordered:
+            yield memoryview(flat_bytes(tensor.read()).numpy().data)
 
-def _bytes_of(tensors: Mapping[str, StoredTensor]) -> Iterator[bytes | memoryview]:
-    """The bytes of a file of tensors, one tensor at a time."""
-    ordered = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
-    entries = [(name, tensors[name].dtype, tensors[name].shape) for name in ordered]
-    sizes = ((name, TYPES[dtype], shape, math.prod(shape) * dtype.itemsize) for name, dtype, shape in entries)
-    yield header_of(sizes, {"format": "pt"})
-    for name in ordered:
-        whole = tensors[name].read().reshape(-1)
-        if whole.numel():
-            yield memoryview(whole.view(torch.uint8).numpy().data)
-
-
-# ---- of others
+    replace_file(path, pieces(), flush=True)
 
 
 def open_weights(path: Path) -> dict[str, StoredTensor]:
@@ -114,8 +103,8 @@ def open_weights(path: Path) -> dict[str, StoredTensor]:
                 if name in tensors:
                     raise ValueError(f"`{name}` is in another file too")
                 entry = file.get_slice(name)
-                dtype, shape = _BY_TYPE[entry.get_dtype()], tuple(entry.get_shape())
-                tensors[name] = StoredTensor(dtype, shape, partial(file.get_tensor, name))
+                like = _without_values(entry.get_shape(), DTYPES[entry.get_dtype()])
+                tensors[name] = StoredTensor(like, partial(file.get_tensor, name))
         except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
             raise ValueError(f"cannot be read as safetensors: {each.name}: {error}") from error
     return tensors

@@ -228,7 +228,7 @@ class Trainer(RunView):
         list(breakpoints())  # refused before anything is done
         begins = not self._has_begun
         signals = stop_signals(run.stop, _STOPPING_UNSAVED if run.files is None else _STOPPING)
-        with signals, self._running(ResumeOptions.of(resume, from_setup, from_saved, rename), limit):
+        with signals, self._running(ResumeOptions(resume, from_setup, from_saved, rename), limit):
             run.session.world.synchronise("start")  # signals received so far reach all ranks here
             if begins and run.requests.take("stop"):  # nothing has run that could be saved
                 return Outcome.STOPPED
@@ -260,7 +260,7 @@ class Trainer(RunView):
         Raises:
             LifeCycleError: the run is running, finished or failed.
         """
-        with self._running(ResumeOptions.of(resume, from_setup, from_saved, rename)):
+        with self._running(ResumeOptions(resume, from_setup, from_saved, rename)):
             self._session.world.synchronise("start")
             if self._session.loop.ended:
                 raise LifeCycleError("the run is finished", "raise its ending, as in finish.after, to train further")

@@ -117,20 +117,23 @@ FORMS: dict[str, tuple[Any, Any]] = {
     "a set of bytes and text": ({b"a", "a"}, tag("set", ["a", b"a"])),
     "a frozen set": (frozenset({"b", "a"}), tag("frozenset", "a", "b")),
     "a default": (collections.defaultdict(int, {1: 2}), tag("defaultdict", [1, 2], tag("type", "int"))),
-    "a tensor": ([LEAF.detach()], ["0"]),
-    "a leaf": ([LEAF], [tag("tensor", "0", None, None, True, False, None)]),
+    "a tensor": ([LEAF.detach()], ["value/0"]),
+    "a leaf": ([LEAF], [tag("tensor", "value/0", None, None, True, False, None)]),
     "a leaf with gaps": (
-        [torch.arange(3.0)[::2].requires_grad_()], [tag("tensor", "0", None, [[2], [2], 0], True, False, None)],
+        [torch.arange(3.0)[::2].requires_grad_()], [tag("tensor", "value/0", None, [[2], [2], 0], True, False, None)],
     ),
-    "a parameter with a gradient": ([with_gradient()], [tag("tensor", "0", None, None, True, True, "0/grad")]),
+    "a parameter with a gradient": (
+        [with_gradient()], [tag("tensor", "value/0", None, None, True, True, "value/0.grad")],
+    ),
     "a type that safetensors lacks": (
-        [torch.ones(2, dtype=torch.complex128)], [tag("tensor", "0", ["complex128", [2]], None, False, False, None)],
+        [torch.ones(2, dtype=torch.complex128)],
+        [tag("tensor", "value/0", ["complex128", [2]], None, False, False, None)],
     ),
     "an array": (numpy.ones((2, 2), "<f4"), tag("array", "<f4", [2, 2], numpy.ones(4, "<f4").tobytes(), "C")),
     "an array of either order": (numpy.array([7], "i1"), tag("array", "|i1", [1], b"\x07", "C")),
     "names of tensors": (
-        {"a": {"b": torch.ones(1)}, "a/b": torch.ones(1), 2**32: torch.ones(1), 2**32 - 1: torch.ones(1)},
-        tag("dict", ["a", {"b": "a/b"}, "a/b", "a/b#2", 2**32, "value", 2**32 - 1, f"{2**32 - 1}"]),
+        {"a": {"b": torch.ones(1)}, "a/b": torch.ones(1), 2**32: torch.ones(1), 9: torch.ones(1)},
+        tag("dict", ["a", {"b": "value/a/b"}, "a/b", "value/a/b#2", 2**32, "value/#2", 9, "value/9"]),
     ),
     "a table with the key of a form": ({"": 1}, tag("dict", ["", 1])),
 }  # fmt: skip

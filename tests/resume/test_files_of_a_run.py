@@ -81,6 +81,7 @@ def test_what_is_ranked_is_cut_back_with_a_resume(tmp_path: Path) -> None:
     assert status_of(tmp_path)["best"]["value"] == 2.0 and "000001-" in checkpoint_folder(tmp_path / "best").name
     assert rows_of(tmp_path) == whole[: len(rows_of(tmp_path))] and len(rows_of(tmp_path)) < len(whole)
     shutil.rmtree(checkpoints(tmp_path)[-1])  # as if it had been killed before it saved
+    assert checkpoint_folder(tmp_path / "best") == checkpoint_folder(tmp_path / "newest") == first
     it.trainer(tmp_path, lines=(lines := list[str]())).advance(0)
     assert [f"skipped {path}: the run was resumed from an earlier checkpoint" for path in later[::-1]] == lines[:2]
 

@@ -237,10 +237,10 @@ UNSAVEABLE: dict[str, tuple[Callable[[], Any], str, str]] = {
     "masked array": (lambda: numpy.ma.masked_array([1], [True]), "MaskedArray cannot be encoded", "save numbers"),
     "part of a graph": (lambda: torch.ones(2, requires_grad=True) * 2, "part of an autograd graph", "tensor.detach()"),
     "a tensor of a class": (
-        lambda: torch.ones(2).as_subclass(Image), "Image (torch.strided) cannot be encoded", "save a plain tensor",
+        lambda: torch.ones(2).as_subclass(Image), "Image (cpu, torch.float32, torch.strided)", "save a plain tensor",
     ),
-    "lazy": (torch.nn.parameter.UninitializedParameter, "Parameter (lazy) cannot be encoded", "pass a batch"),
-    "meta": (lambda: torch.ones(2, device="meta"), "Tensor (meta) cannot be encoded", "save a plain tensor"),
+    "lazy": (torch.nn.parameter.UninitializedParameter, "UninitializedParameter (cpu, torch.float32", "pass a batch"),
+    "meta": (lambda: torch.ones(2, device="meta"), "Tensor (meta, torch.float32", "save a plain tensor"),
     "iterator": (lambda: iter([1]), "a builtins.list_iterator cannot be encoded", "save numbers"),
     "a default of the user's": (
         lambda: collections.defaultdict(print), "a builtins.builtin_function_or_method cannot be encoded", "save",
@@ -248,12 +248,12 @@ UNSAVEABLE: dict[str, tuple[Callable[[], Any], str, str]] = {
     "dict of a class": (lambda: Table(a=1), "Table cannot be encoded", "save numbers"),
     "tensor in a set": (lambda: {torch.ones(1)}, "is looked up by its identity", "save a list"),
     "tensor as a key": (lambda: {torch.ones(1): 1}, "is looked up by its identity", "use its name as the key"),
-    "compressed rows": (lambda: torch.eye(2).to_sparse_csr(), "Tensor (torch.sparse_csr) cannot be encoded", "dense"),
-    "quantised": (lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), "Tensor (quantised)", "dense"),
+    "compressed rows": (lambda: torch.eye(2).to_sparse_csr(), "torch.sparse_csr) cannot be encoded", "dense"),
+    "quantised": (lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), "(cpu, torch.qint8", "dense"),
     "jagged": (
-        lambda: torch.nested.nested_tensor(NESTED, layout=torch.jagged), "(torch.jagged) cannot be encoded", "dense",
+        lambda: torch.nested.nested_tensor(NESTED, layout=torch.jagged), "torch.jagged) cannot be encoded", "dense",
     ),
-    "nested": (lambda: torch.nested.nested_tensor(NESTED), "Tensor (torch.strided) cannot be encoded", "plain tensor"),
+    "nested": (lambda: torch.nested.nested_tensor(NESTED), "torch.strided) cannot be encoded", "plain tensor"),
 }  # fmt: skip
 
 

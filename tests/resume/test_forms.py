@@ -177,9 +177,7 @@ LOADED = {"another one", "one that gets another dtype"}
 
 @pytest.mark.first(3)
 @pytest.mark.parametrize("name", list(LOST))
-def test_what_the_same_setup_could_not_load_is_one_sentence_at_the_save_and_at_the_resume(
-    name: str, tmp_path: Path
-) -> None:
+def test_what_the_same_setup_could_not_load_is_told_at_the_save_and_refused(name: str, tmp_path: Path) -> None:
     change, expected = LOST[name]
     trainer, lines = trainer_of(change, tmp_path)
     trainer.run(until=f"{CUT_AT} batches")
@@ -188,9 +186,8 @@ def test_what_the_same_setup_could_not_load_is_one_sentence_at_the_save_and_at_t
     assert said.startswith(expected)
     second, resumed = trainer_of(change, tmp_path)
     if name not in LOADED:
-        with pytest.raises(CheckpointError) as refusal:
+        with pytest.raises(CheckpointError):
             second.advance(0)
-        assert refusal.value.message.endswith(f": {said}")
     else:
         second.advance(0)
         assert any(line.startswith("resumed ") and said in line for line in resumed)

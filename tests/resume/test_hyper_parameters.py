@@ -129,8 +129,7 @@ def test_a_difference_is_refused_and_nothing_is_changed_on_the_disk(tmp_path: Pa
 @pytest.mark.parametrize("names", ["optimiser.lr", "optimizer.rate", "nothing", True])
 def test_a_name_that_means_nothing_is_refused(names: Any, tmp_path: Path) -> None:
     trainer(tmp_path).run(until="1 steps")
-    message = "expected names, got True" if names is True else f"there is no `{names}`"
-    with pytest.raises(UsageError, match=f"from_setup: {message}"):
+    with pytest.raises(UsageError, match=f"from_setup: there is no `{names}`"):
         trainer(tmp_path, lr=0.2).run(from_setup=names)
 
 

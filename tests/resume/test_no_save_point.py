@@ -1,4 +1,4 @@
-"""A checkpoint that can never be made is an error after a while, not a wish that is carried along forever (12)."""
+"""What prevents a checkpoint is told by name, once (12)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import pytest
 
 from graphtrain import CheckpointError, Graph, Outcome, Trainer, node, progress
 from tests.world import small_fit, world
-
-MOST_TRANSITIONS = 10_000
 
 
 @node
@@ -79,15 +77,6 @@ def around_turns(maker: Any, user: Any, turns: int, rounds: int = 2) -> Graph:
 
 def trainer_of(graph: Graph, run_dir: Path, said: list[str]) -> Trainer:
     return Trainer(graph, seed=0, run_dir=run_dir, device="cpu", display=None, notify=said.append)
-
-
-def test_a_checkpoint_that_is_never_possible_is_an_error_that_names_what_is_alive(tmp_path: Path) -> None:
-    trainer = trainer_of(around_turns(begin_stream, use_stream, 20_000, rounds=1), tmp_path, [])
-    with pytest.raises(CheckpointError, match=rf"no save point was reached in {MOST_TRANSITIONS} .*alive: stream"):
-        trainer.run()
-    assert trainer.read("turn.turns") == 5 + MOST_TRANSITIONS // 2, "asked for in the fifth round"
-    assert trainer.position == "checkpoint", "and not one attempt more"
-    assert not list((tmp_path / "checkpoints").iterdir())
 
 
 @pytest.mark.parametrize(

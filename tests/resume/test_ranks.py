@@ -146,7 +146,7 @@ def test_a_mutation_is_noticed(what: str, tmp_path: Path, monkeypatch: pytest.Mo
         one = property(lambda program: 1, lambda program, value: None)
         monkeypatch.setattr(Program, "window_ranks", one, raising=False)
     else:
-        monkeypatch.setattr(rank_resume, "_means", lambda states, rank: states[0]["metrics"])
+        monkeypatch.setattr(rank_resume, "_means", lambda of_ranks, rank: of_ranks[0])
     with pytest.raises(AssertionError):
         assert_equal(run(1, tmp_path, is_plain=True), plain)
 
