@@ -15,13 +15,12 @@ import functools
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, final
 
 import torch
 
 from graphtrain.errors import CheckpointError
-from graphtrain.state.entries import Entry
 from graphtrain.state.graphs import keeps_graph
 from graphtrain.state.kinds import KINDS, Category, category_of, is_constant, is_users
 from graphtrain.state.memory import MemoryIndex, view_of, viewed
@@ -63,7 +62,8 @@ class StateWriter(Encoder):
         super().__init__()
         self.graphs: list[str] = []
         self.is_in_transit = self.refuses_graphs = False
-        self._reachable, self._stateful, self._is_left_out = reachable, stateful, is_left_out
+        self._reachable, self._stateful = reachable, stateful
+        self._is_left_out = is_left_out or (lambda path: False)
         self._others: Mapping[str, Any] = {}  # tensors and arrays to which nothing can refer
         self._lost: list[tuple[str, str]] = []  # the paths of new values, and of what else is in their memory
         self._bytes = 0
@@ -90,18 +90,14 @@ class StateWriter(Encoder):
             del self._lost[lost:]
             raise
 
-    def pack_in_transit(self, values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Encoded]:
-        """Values between nodes, by path, of any size; encoded after all else, to whose objects they may refer.
+    def begin_transit(self, others: Mapping[str, Any]) -> None:
+        """Encode values between nodes from now on, of any size: they may refer to the objects of all that was encoded.
 
         Arguments:
             others: path -> tensor or array that is saved elsewhere, to which nothing can refer.
-
-        Raises:
-            UnsaveableError: one, or something in it, cannot be encoded.
         """
         self.is_in_transit = self.refuses_graphs = True
         self._others = others
-        return {path: self.pack(value, path) for path, value in values.items()}
 
     @contextmanager
     def attempt(self, unknown: list[str]) -> Iterator[None]:
@@ -159,7 +155,7 @@ class StateWriter(Encoder):
             known = self._places_in_transit if self.is_in_transit else self._places
             if (place := known.get(id(value))) is not None:
                 return tagged("in", place)
-        if entry is not None and not (self.is_in_transit and self._leaves_out(entry)):
+        if entry is not None and not (self.is_in_transit and self._is_left_out(entry.path)):
             return tagged("at", entry.path)
         if category in ("function", "class") and is_users(value.__module__):
             return tagged("named", *name_of(value, path))
@@ -215,7 +211,7 @@ class StateWriter(Encoder):
     @functools.cached_property
     def _memory(self) -> MemoryIndex:
         """The tensors and arrays that are listed, or that modules and optimizers have, and new ones."""
-        listed = (each for each in self._reachable.by_path.values() if not self._leaves_out(each))
+        listed = (each for each in self._reachable.by_path.values() if not self._is_left_out(each.path))
         pairs = (*places(self._stateful), *((each.path, each.value) for each in listed if each.category in _IN_MEMORY))
         return MemoryIndex({id(value): (path, value) for path, value in pairs}.values())
 
@@ -240,11 +236,8 @@ class StateWriter(Encoder):
             is_made = isinstance(part, torch.Tensor) and id(part) not in self._reachable.made_states
             is_listed = self._reachable.find(part) is not None
             if ".state[" in place and is_made and (is_listed or part._base is not None):
-                near = [other for other, each in self._memory.sharing(part) if is_listed or each is not part]
-                yield from ((place, other) for other in near[:1])
-
-    def _leaves_out(self, entry: Entry) -> bool:
-        return self._is_left_out is not None and self._is_left_out(entry.path)
+                near = [(place, other) for other, each in self._memory.sharing(part) if is_listed or each is not part]
+                yield from near[:1]
 
 
 @final
@@ -351,11 +344,9 @@ def is_plain_class(kind: Any) -> bool:
 def name_of(value: Any, path: str) -> tuple[str, str]:
     """The module and the name of a class or function, by which `found_by_name` finds it."""
     module, name = value.__module__, value.__qualname__
-    try:
+    with suppress(CheckpointError):
         if found_by_name(module, name) is value:
             return module, name
-    except CheckpointError:
-        pass
     raise UnknownStateError(path, f"is `{name}`, which cannot be found by its name: define it at the top of a module")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, final
 
 import numpy
@@ -39,10 +39,6 @@ class MemoryIndex:
         start, end = span_of(value)
         near = [pair for _, _, named in self._regions[self._near(start, end)] for pair in named]
         return [pair for pair in near if start < span_of(pair[1])[1] and span_of(pair[1])[0] < end]
-
-    def overlapping(self) -> Iterator[Named]:
-        """Those that may share bytes with others, in groups."""
-        return (named for _, _, named in self._regions if len(named) > 1)
 
     def _near(self, start: int, end: int) -> slice:
         first = last = bisect.bisect_right(self._regions, start, key=operator.itemgetter(1))

@@ -24,7 +24,7 @@ OWN_FACTS = frozenset({"data_content", "unknown"})
 """The fields of which each rank has its own."""
 
 _MOST_BYTES_OF_A_NAME = 255
-_NAME = re.compile(r"(\d{6,})-step-(\d+)")
+_NAME = re.compile(r"\d{6,}-step-\d+")
 
 
 def is_file_name(name: str) -> bool:
@@ -179,6 +179,4 @@ def checkpoint_paths(folder: Path) -> list[Path]:
 
 def checkpoint_number(path: Path) -> int:
     """The number in the name of a checkpoint folder, which counts saves."""
-    match = _NAME.fullmatch(path.name)
-    assert match is not None, "its name was matched before"
-    return int(match.group(1))
+    return int(path.name.partition("-")[0])
