@@ -331,12 +331,13 @@ def begun_sums(patch: pytest.MonkeyPatch, large_bytes: int) -> list[tuple[int, i
         large_bytes: a gradient of so many is summed for itself.
     """
     begun: list[tuple[int, int, int]] = []
-    complete = buckets.EarlySums.complete
+    finish = buckets.GradientSums.finish
 
-    def noting(self: buckets.EarlySums, count: int, *arguments: Any) -> set[int]:
-        begun.append((self._ranks.rank, self.count, count))
-        return complete(self, count, *arguments)
+    def noting(self: buckets.GradientSums, count: int, *arguments: Any) -> None:
+        if self._parameters:  # else no sum may begin early
+            begun.append((self._ranks.rank, self.count, count))
+        finish(self, count, *arguments)
 
     patch.setattr(buckets, "LARGE_BYTES", large_bytes)
-    patch.setattr(buckets.EarlySums, "complete", noting)
+    patch.setattr(buckets.GradientSums, "finish", noting)
     return begun

@@ -20,7 +20,6 @@ from graphtrain.command.listing import age
 from graphtrain.command.output import shown, shown_number
 from graphtrain.command.run import OF_THE_END, OF_THE_START, resume_command, without
 from graphtrain.errors import GraphtrainError, UsageError
-from graphtrain.names import quoted
 from graphtrain.report.remedies import lacks_a_check, replay_of_validation
 from graphtrain.report.run import Run, command_of, newest_manifest, script_in, why
 from graphtrain.report.snapshot import Snapshot
@@ -122,8 +121,7 @@ class _Past:
                 finite = self._newest_finite
                 yield f"newest with finite weights {finite.name}" if finite is not None else "none has finite weights"
             if manifest.returns:
-                savers = quoted(manifest.saved_by) or "a checkpoint"
-                yield f"the run went back to a checkpoint {manifest.returns} times (to those of {savers})"
+                yield f"the run went back to a checkpoint {manifest.returns} times"
         elif paths:
             yield f"newest {paths[-1].name}, which cannot be read"
         for name, best in best_in(self.status).items():

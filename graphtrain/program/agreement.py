@@ -28,7 +28,7 @@ from graphtrain.state.generators import RandomAside, global_generators, seed_eve
 from graphtrain.storage.encoding import Tensors, UnsaveableError, pack, unpack
 
 if TYPE_CHECKING:
-    from graphtrain.ranks.buckets import EarlySums
+    from graphtrain.ranks.buckets import GradientSums
 
 Purpose = Literal["start", "batch", "exchange", "gather", "payload", "save", "stop", "forward"]
 _PURPOSES: tuple[Purpose, ...] = ("start", "batch", "exchange", "gather", "payload", "save", "stop", "forward")
@@ -102,7 +102,7 @@ class Agreement:
         self._seconds = 0.0
         self.saves_known = 0
         self._choices: list[tuple[int, int]] = []
-        self._early: EarlySums | None = None
+        self._early: GradientSums | None = None
         self._summed: Sequence[torch.Tensor] = ()  # the parameters of the last exchange that `begin` has prepared
         # The bytes of gradients, and of buffers, that any record carries: ranks that diverge still meet.
         self._room = (0, 0)
@@ -208,9 +208,9 @@ class Agreement:
         All ranks call it at the same node, and then `exchange` with the same parameters. The pass is the last of the
         window; a rank without a batch runs none.
         """
-        from graphtrain.ranks.buckets import EarlySums  # which one process never needs
+        from graphtrain.ranks.buckets import GradientSums  # which one process never needs
 
-        self._early = EarlySums(self.ranks, parameters, self._summed, carried=self._room[0] > 0)
+        self._early = GradientSums(self.ranks, parameters, self._summed, carried=self._room[0] > 0)
 
     def backward(self, loss: torch.Tensor) -> None:
         """Run backward, at most once in a visit; the sums of gradients begin in it if they are expected to."""
@@ -243,8 +243,8 @@ class Agreement:
 
             parameters = [parameter for parameter in parameters if not is_sharded(parameter)]
             buffers = {path: buffer for path, buffer in buffers.items() if not is_sharded(buffer)}
-        early, self._early = self._early, None
-        begun = early.count if early is not None else 0
+        early, self._early = self._early or sums.GradientSums(self.ranks), None
+        begun = early.count
         present = bytes(parameter.grad is not None for parameter in parameters)
         forms = {f"{path} {buffer.dtype} {tuple(buffer.shape)}": buffer for path, buffer in buffers.items()}
         shared = [*sums.joined(forms.values())]
@@ -267,13 +267,8 @@ class Agreement:
             shared = [*sums.joined(forms.values())]
         summed = [parameter for parameter, has_gradient in zip(parameters, present, strict=True) if has_gradient]
 
-        def exchange() -> None:
-            done = early.complete(begun, summed) if early is not None else set[int]()
-            done.update(map(id, own if carried[0] else ()))
-            others = [parameter for parameter in summed if id(parameter) not in done]
-            sums.exchange_tensors(self.ranks, others, () if carried[1] else shared, early=early)
-
-        self._together(exchange)
+        rest = () if carried[1] else shared
+        self._together(lambda: early.finish(begun, summed, rest, own if carried[0] else ()))
         room = self._room[0]
         if parameters:  # the sum of two has the same bits in either order, as in an exchange
             self._summed, is_carried = summed, self.world_size == 2

@@ -113,7 +113,7 @@ class CompiledGraph:
     Attributes:
         retentions: which checkpoints stay, by the nodes that say so.
         kept: the nodes that kept their object from the former graph.
-        returning, saving: the paths of the nodes that may request a return to a checkpoint, and a checkpoint.
+        returning: the paths of the nodes that may request a return to a checkpoint.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class CompiledGraph:
             {program_node.path: program_node.instance for program_node in acting if program_node.is_set_up_with(slot)}
             for slot in ("history", "checkpoints")
         )
-        self.returning, self.saving = list(returning), list(saving)
+        self.returning = list(returning)
         self.retentions: dict[str, Retention] = {
             path: node.retention() for path, node in saving.items() if callable(getattr(node, "retention", None))
         }

@@ -1,7 +1,7 @@
 """The past of the run for a node, which may request a return to a checkpoint.
 
-The checkpoint has to be the same for a run that was cut and for one that was not, which has fewer of them. So a node
-names another node, and means the last checkpoint requested by that node: a stop saves too, but nothing returns to that.
+The checkpoint has to be the same for a run that was cut and for one that was not, which has fewer of them. So it is the
+last one that a node requested: a stop saves too, but nothing returns to that.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class History:
     def __init__(self, node: ProgramNode, program: Program, requests: Requests) -> None:
         self._bound, self._program, self._requests = node, program, requests
 
-    def restore(self, to: str = "checkpoint", keep: Collection[str] | None = None, most: int | None = None) -> bool:
-        """Request a return to the last checkpoint of the node `to` with finite weights; False if there is none yet.
+    def restore(self, keep: Collection[str] | None = None, most: int | None = None) -> bool:
+        """Request a return to the last checkpoint that a node requested, with finite weights; False if there is none.
 
         The run returns once the visit is over: resources, progress, gradients, random numbers and the position in the
         data become those of the checkpoint, rows of metrics recorded since are cut, and a checkpoint follows
@@ -38,7 +38,6 @@ class History:
         one of every node that saves.
 
         Arguments:
-            to: the name of a node that requests checkpoints, in the same graph or an enclosing one.
             keep: the names of nodes of the same graph whose progress stays. Default: the requesting node.
             most: how often the run may return, over all its nodes. Default: no limit.
 
@@ -46,18 +45,17 @@ class History:
             UsageError: there is no such node.
             NotFiniteError: the run has returned as often as it may.
         """
-        source = self._named(to)
-        kept = tuple(self._named(name, is_near=True).path for name in keep) if keep is not None else (self._bound.path,)
-        if source.path not in self._requests.saves.saved_by():
+        kept = tuple(self._named(name).path for name in keep) if keep is not None else (self._bound.path,)
+        if not self._requests.saves.can_go_back():
             return False
         times = self._requests.saves.returns
         if most is not None and times >= most:
             raise NotFiniteError(
-                f"`{self._bound.path}` asks the run to go back to what `{source.path}` has saved, and it has gone back "
+                f"`{self._bound.path}` asks the run to go back to a checkpoint, and it has gone back "
                 f"{'once' if times == 1 else f'{times} times'}, of at most {most}",
                 "resume with a smaller learning rate, or with clipping; or let it leave out more, and raise the limit",
             )
-        self._requests.go_back(Return(self._bound.path, source.path, kept))
+        self._requests.go_back(Return(self._bound.path, kept))
         return True
 
     def batches(self, count: int = 1) -> list[list[int]]:
@@ -76,12 +74,10 @@ class History:
             )
         return [[epoch, number] for number in range(max(last - count + 1, 0), last + 1)]
 
-    def _named(self, name: str, *, is_near: bool = False) -> ProgramNode:
-        scopes = [*self._bound.scope.around()]
-        for scope in scopes[-1:] if is_near else reversed(scopes):
-            if name in scope.nodes:
-                return scope.nodes[name]
-        raise UsageError(
-            f"`{self._bound.path}` names `{name}`, and there is no such node in its graph",
-            suggestion(name, scopes[-1].nodes),
-        )
+    def _named(self, name: str) -> ProgramNode:
+        nodes = [*self._bound.scope.around()][-1].nodes
+        if name not in nodes:
+            raise UsageError(
+                f"`{self._bound.path}` names `{name}`, and there is no such node in its graph", suggestion(name, nodes)
+            )
+        return nodes[name]

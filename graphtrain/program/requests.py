@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, final
 
@@ -35,12 +35,10 @@ class Return:
 
     Attributes:
         node: the path of the requesting node.
-        to: the path of the node that requested the checkpoint.
         keep: the paths of the nodes whose progress stays as it is.
     """
 
     node: str
-    to: str
     keep: tuple[str, ...]
 
 
@@ -53,9 +51,9 @@ class Saves:
 
     returns = 0
 
-    def saved_by(self) -> Collection[str]:
-        """The paths of the nodes that have requested one to which the run can return."""
-        return ()
+    def can_go_back(self) -> bool:
+        """True if a node has requested one to which the run can return."""
+        return False
 
     def over(self) -> int:
         """How many saves of several ranks are over, written or failed, as far as this rank knows."""
@@ -81,7 +79,6 @@ class Requests:
         retentions: which checkpoints stay, by the paths of the nodes that say so. Default: the newest two.
         values: of the metrics that rank the requested checkpoint; None where it has none.
         failures: the number of failed saves.
-        running: returns the path of the node that runs.
         saves: the state of checkpoints. Default: none are made.
 
     >>> requests = Requests(); requests.post("stop"); requests.post("stop")
@@ -97,9 +94,7 @@ class Requests:
         self.retentions: Mapping[str, Retention] = {}
         self.values: dict[str, float | None] = {}
         self.failures = 0
-        self.running: Callable[[], str] = str
         self.saves = Saves()
-        self._askers: set[str] = set()
         self._return: Return | None = None
 
     @property
@@ -137,18 +132,11 @@ class Requests:
         if policy is not None:
             self.policy = policy
         self.values |= values or {}
-        self._askers.add(self.running())
         self.pending.add("save")
-
-    @property
-    def askers(self) -> frozenset[str]:
-        """The paths of the nodes that have requested a checkpoint."""
-        return frozenset(self._askers)
 
     def saved(self) -> None:
         """Note that the requested checkpoint is saved."""
         self.pending.discard("save")
-        self._askers.clear()
         self.values = {}
 
     def go_back(self, asked: Return) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
 
+import numpy
 import torch
 
 from graphtrain.errors import CheckpointError
@@ -22,6 +23,7 @@ from graphtrain.state.generators import capture_random, restore_random
 from graphtrain.state.modules import capture_module, reshape_buffers, restore_module
 from graphtrain.state.objects import MISFITS
 from graphtrain.state.optimizers import kept_groups, put_gradient
+from graphtrain.state.places import parts_in
 from graphtrain.state.reachable import is_within
 from graphtrain.state.restore import restore
 from graphtrain.state.weights import weights_of
@@ -191,9 +193,20 @@ def _capture_progress(run: StatefulObjects, alive: set[int]) -> Section:
             continue
         node.check_fields()
         # First: a node may update what it stores when its state is read.
-        state = {"state": node.instance.state_dict()} if node.kind.keeps_state else {}
-        captured[node.path] = {name: getattr(node.instance, name) for name in stored_fields(node)} | state
+        state = {"state": dict(node.instance.state_dict())} if node.kind.keeps_state else {}
+        if is_fetching(node) and "ahead" in state.get("state", ()):
+            # The rest is the position of the data, which has that itself.
+            state["state"]["ahead"] = run.encoded(state["state"]["ahead"], f"{node.path}.state.ahead")
+        fields = {name: getattr(node.instance, name) for name in stored_fields(node)}
+        shared = {name: run.encoded(fields[name], f"{node.path}.{name}") for name in fields if _is_shared(node, name)}
+        captured[node.path] = {**fields, **shared, **state}
     return captured
+
+
+def _is_shared(node: ProgramNode, name: str) -> bool:
+    """True for a field that may share objects with others: not what the engine keeps of triggers, and data keeps."""
+    field = node.kind.fields[name]
+    return field.in_digest and not field.with_gradients and name not in ("fired", "source_state")
 
 
 def _restore_progress(run: StatefulObjects, saved: Section, exempt: Exemptions) -> Iterator[str]:
@@ -257,7 +270,8 @@ def _is_timed(node: ProgramNode, unit: str) -> bool:
 
 
 def _capture_slots(run: StatefulObjects, alive: set[int]) -> Section:
-    return {run.program.slot_names[index]: run.program.slots[index] for index in sorted(alive)}
+    slots = {run.program.slot_names[index]: run.program.slots[index] for index in sorted(alive)}
+    return {name: run.encoded(value, f"slots[{name!r}]") for name, value in slots.items()}
 
 
 def _restore_slots(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
@@ -275,8 +289,13 @@ def _restore_metrics(run: StatefulObjects, saved: Section, exempt: Exemptions) -
 
 
 def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
-    changed, run.states = run.changes(run.states), {}
+    changed, objects = run.changes(run.states), run.objects
     run.writer, run.changed = changed.writer, frozenset(changed.section)
+    if run.writer is not None:
+        others = sorted(run.states.keys() - {*objects.modules, *objects.optimizers})
+        parts = [each for name in others for each in parts_in(run.states[name], f"{name}.state_dict()")]
+        run.writer.begin_transit({path: part for path, part in parts if isinstance(part, torch.Tensor | numpy.ndarray)})
+    run.states = {}
     lost, device = run.objects.lost(), torch.device(run.program.resources.get("device", "cpu")).type
     run.unknown = [
         *lost,

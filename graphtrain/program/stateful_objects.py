@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any, final
 
-import numpy
 import torch
 
 from graphtrain.data.loaders import by_name, is_data
@@ -33,7 +32,6 @@ from graphtrain.state.changes import NO_CHANGES, StateChanges, changes
 from graphtrain.state.codec import StateReader, StateWriter, shown_path
 from graphtrain.state.kinds import CONSTANTS, is_users
 from graphtrain.state.objects import SavedObjects
-from graphtrain.state.places import parts_in
 from graphtrain.state.reachable import keeps_state
 from graphtrain.state.restore import reader_of
 from graphtrain.state.snapshot import StateSnapshot
@@ -42,9 +40,6 @@ from graphtrain.storage.encoding import Encoded
 from graphtrain.storage.sharing import MustBeEqual
 from graphtrain.storage.state_files import local_of, state_digest
 from graphtrain.storage.tensor_files import Buffers
-
-# The position that data keeps itself, which differs if each rank has other data.
-_OF_DATA = ("source_state", "state")
 
 
 def of_rank(node: ProgramNode) -> tuple[str, ...]:
@@ -201,44 +196,18 @@ class StatefulObjects:
 
     def capture(self, alive: set[int], sections: Collection[str] = tuple(SECTIONS)) -> RunState:
         """The present state, sharing tensors with the run; `alive` are the slots that will be read."""
-        # Values in transit refer to what has changed.
-        needed = {*sections, "reachable"} if "resources" in sections else {*sections}
-        captured = {name: SECTIONS[name].capture(self, alive) for name in SECTIONS if name in needed}
-        if "slots" in captured and self.writer is not None:
-            self._encode_in_transit(captured, self.writer)
         self.writer = None
+        needed = {*sections, "reachable"} if "resources" in sections else {*sections}
+        # First, what values in transit refer to.
+        order = dict.fromkeys(("optimizers", "resources", "reachable", *SECTIONS))
+        captured = {name: SECTIONS[name].capture(self, alive) for name in order if name in needed}
+        if self.writer is not None:
+            self.unknown = list(dict.fromkeys([*self.unknown, *self.writer.lost_memory()]))
         return RunState.of(captured)
 
-    def _encode_in_transit(self, captured: dict[str, Section], writer: StateWriter) -> None:
-        """Encode the values of slots, and those that nodes keep, by references to the objects that others have."""
-        further = self.objects.stateful.keys() - self.objects.modules.keys() - self.objects.optimizers.keys()
-        others = {
-            path: part
-            for name in sorted(further)
-            for path, part in parts_in(captured.get("resources", {}).get(name), f"{name}.state_dict()")
-            if isinstance(part, torch.Tensor | numpy.ndarray)
-        }
-        slots = dict(captured["slots"])
-        progress = {path: dict(fields) for path, fields in captured["progress"].items()}
-        tables: list[tuple[str, dict[str, Any], Collection[str]]] = [("slots[{!r}]", slots, slots.keys())]
-        for node in self.program.nodes:
-            fields = progress.get(node.path, {})
-            tables.append((f"{node.path}.{{}}", fields, _in_transit(node)))
-            # The rest of its state is the position of the data, which has that itself.
-            if is_fetching(node) and "state" in fields:
-                fields["state"] = dict(fields["state"])
-                tables.append((f"{node.path}.state.{{}}", fields["state"], ["ahead"]))
-        in_transit = {
-            path.format(name): (table, name)
-            for path, table, names in tables
-            for name in names
-            if type(table.get(name)) not in CONSTANTS
-        }
-        encoded = writer.pack_in_transit({path: table[name] for path, (table, name) in in_transit.items()}, others)
-        for path, (table, name) in in_transit.items():
-            table[name] = encoded[path]
-        captured |= {"progress": progress, "slots": slots}
-        self.unknown = list(dict.fromkeys([*self.unknown, *writer.lost_memory()]))
+    def encoded(self, value: Any, path: str) -> Any:
+        """A value in transit, encoded by references to the objects that others have."""
+        return value if self.writer is None or type(value) in CONSTANTS else self.writer.pack(value, path)
 
     def decoded(self, value: Any) -> Any:
         """A value in transit.
@@ -329,16 +298,6 @@ class StatefulObjects:
         """Restore the state that setting up nodes may have changed."""
         for name in sections:
             SECTIONS[name].restore(self, getattr(state, name), Exemptions())
-
-
-def _in_transit(node: ProgramNode) -> list[str]:
-    """The fields of a node's progress that may share objects with others: not what the engine keeps of triggers."""
-    of_engine = ("fired", *_OF_DATA)
-    return [
-        name
-        for name, field in node.kind.fields.items()
-        if field.stored and field.in_digest and not field.with_gradients and name not in of_engine
-    ]
 
 
 def _text_of(part: Any) -> str:

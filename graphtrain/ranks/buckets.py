@@ -47,16 +47,16 @@ class Bucket:
 
 
 @final
-class EarlySums:
-    """The sums of gradients that begin before ranks know of each other which gradients there are.
+class GradientSums:
+    """The sums of the gradients of a window, some of which may begin before ranks know which gradients there are.
 
     Those of large gradients begin within the last backward pass of a window, on all ranks from the last parameter to
     the first. Once the pass has ended, and this rank has all that are expected and no other, the rest begins: small
     gradients as copies, so that nothing is lost if another rank has more. How many it has begun, a rank reports
-    afterwards; those that have begun fewer follow in `complete`.
+    afterwards; those that have begun fewer follow in `finish`.
 
     Arguments:
-        parameters: those that may have a gradient, the same on all ranks in one order.
+        parameters: those that may have a gradient, the same on all ranks in one order. Default: no sum begins early.
         expected: those of them that had one on any rank in the window before.
         carried: True if records carry the small ones. Default: they are begun too, as the last group.
     """
@@ -64,8 +64,8 @@ class EarlySums:
     def __init__(
         self,
         ranks: Ranks,
-        parameters: Sequence[torch.Tensor],
-        expected: Sequence[torch.Tensor],
+        parameters: Sequence[torch.Tensor] = (),
+        expected: Sequence[torch.Tensor] = (),
         *,
         carried: bool = False,
     ) -> None:
@@ -127,14 +127,23 @@ class EarlySums:
         except LostRankError as error:
             self._lost = self._lost or str(error)
 
-    def complete(self, count: int, summed: Sequence[torch.Tensor]) -> set[int]:
-        """Begin the others that some rank has begun; returns the parameters whose gradients are summed, by their `id`.
+    def finish(
+        self,
+        count: int,
+        summed: Sequence[torch.Tensor],
+        shared: Sequence[Bucket] = (),
+        carried: Sequence[torch.Tensor] = (),
+    ) -> None:
+        """Replace every gradient by its sum over ranks, and every buffer by that of rank 0.
 
         Arguments:
-            count: the largest number that a rank has begun.
-            summed: those that have a gradient on any rank.
+            count: the largest number of groups that a rank has begun.
+            summed: the parameters that have a gradient on any rank. A gradient that this rank lacks counts as zeros.
+            shared: the buffers, of the same shapes and types on all ranks, in one order. Default: none.
+            carried: parameters whose gradients records have carried. Default: none.
 
         Raises:
+            UsageError: a gradient is sparse.
             LostRankError: a rank does not take part.
         """
         self._begin(count)
@@ -145,40 +154,16 @@ class EarlySums:
             # There are others: the buckets of small ones are those of an exchange that nothing has preceded.
             groups.pop()
             self._begun[-1][0].clear()
-        return {id(parameter) for group in groups for parameter in group}
-
-    def wait(self) -> None:
-        """Wait for the sums."""
+        done = {id(parameter) for group in (*groups, carried) for parameter in group}
+        buckets = buckets_of([parameter for parameter in summed if id(parameter) not in done])
+        # The summands by which values become those of rank 0: bytes, which keep all bits.
+        of_rank_0 = [bucket.values.zero_() if self._ranks.rank else bucket.values for bucket in shared]
+        values = [*(bucket.values for bucket in buckets), *(each.view(torch.uint8) for each in of_rank_0)]
+        self._begun.append(([*buckets, *shared], self._ranks.begin_exchange(values)))
         for buckets, wait in self._begun:
             wait()
             for bucket in buckets:
                 bucket.put()
-
-
-def exchange_tensors(
-    ranks: Ranks, parameters: Sequence[torch.Tensor], shared: Sequence[Bucket] = (), *, early: EarlySums | None = None
-) -> None:
-    """Replace the gradient of every parameter by its sum over ranks, and every buffer by that of rank 0.
-
-    Arguments:
-        parameters: the same on all ranks, in one order: those that have a gradient on any of them. A gradient
-            that this rank lacks counts as zeros.
-        shared: the buffers, of the same shapes and types on all ranks, in one order. Default: none.
-        early: sums of other parameters that have begun, on all ranks, and are waited for. Default: none have.
-
-    Raises:
-        UsageError: a gradient is sparse.
-        LostRankError: a rank does not take part.
-    """
-    buckets = buckets_of(parameters)
-    # The summands by which values become those of rank 0: bytes, which keep all bits.
-    of_rank_0 = [(bucket.values.zero_() if ranks.rank else bucket.values).view(torch.uint8) for bucket in shared]
-    wait = ranks.begin_exchange([*(bucket.values for bucket in buckets), *of_rank_0])
-    if early is not None:
-        early.wait()
-    wait()
-    for bucket in (*buckets, *shared):
-        bucket.put()
 
 
 def is_large(parameter: torch.Tensor) -> bool:

@@ -88,6 +88,9 @@ class _Processes:
         self._asked: list[int] = []  # the signals that came
 
     def start(self, command: Sequence[str], count: int) -> None:
+        with socket.socket() as listening:
+            listening.bind(("127.0.0.1", 0))
+            port = listening.getsockname()[1]
         environment = {
             # As under torchrun: as many threads as cores in each process would be slower than one.
             "OMP_NUM_THREADS": "1",
@@ -96,7 +99,7 @@ class _Processes:
             **os.environ,
             **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", LAUNCHED), str(count)),
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(_free_port()),
+            "MASTER_PORT": str(port),
         }
         for rank in range(count):
             process = subprocess.Popen(  # noqa: S603  # the command of this process
@@ -111,7 +114,7 @@ class _Processes:
             for number in self._asked:  # those that arrived before it had started
                 process.send_signal(number)
 
-    def forward(self, number: int, frame: FrameType | None) -> None:
+    def forward(self, number: int, frame: FrameType | None = None) -> None:
         """A signal handler that passes the signal on to all processes."""
         self._asked.append(number)
         for process in self._processes:
@@ -119,18 +122,20 @@ class _Processes:
                 process.send_signal(number)
 
     def wait(self, grace_seconds: float) -> int:
-        """Wait until all have ended; the exit code for all of them."""
-        killed_at, is_stopping = math.inf, False
+        """Wait until all have ended; the most informative exit code: those that fail because another one did have 1."""
+        killed_at = math.inf
         while None in (codes := [self._code(process) for process in self._processes]):
-            if STOPPED in codes and not is_stopping:  # also those that are about to begin
-                is_stopping = True
-                self.forward(signal.SIGTERM, None)
-            if any(code not in (None, 0, STOPPED) for code in codes):
+            if STOPPED in codes and signal.SIGTERM not in self._asked:  # also those that are about to begin
+                self.forward(signal.SIGTERM)
+            if {*codes} - {None, 0, STOPPED}:
                 killed_at = min(killed_at, time.monotonic() + grace_seconds)
             if time.monotonic() > killed_at:
                 self.kill()
             time.sleep(_POLLING_SECONDS)
-        return _code_of_all([code for code in codes if code is not None])
+        failed = {*codes} - {0, STOPPED}
+        if not failed:
+            return STOPPED if STOPPED in codes else 0
+        return next((code for code in (_BAD_USAGE, _INTERRUPTED) if code in failed), _FAILED)
 
     def _code(self, process: subprocess.Popen[Any]) -> int | None:
         code = process.poll()
@@ -143,19 +148,3 @@ class _Processes:
             if process.poll() is None:
                 process.kill()
                 process.wait()
-
-
-def _code_of_all(codes: list[int]) -> int:
-    """The most informative code: processes that fail because another one failed have 1.
-
-    >>> [_code_of_all(codes) for codes in ([0, 0], [0, 75], [75, 1], [1, 2], [0, -9], [1, 130])]
-    [0, 75, 1, 2, 1, 130]
-    """
-    telling = [code for code in (_BAD_USAGE, _INTERRUPTED) if code in codes]
-    return telling[0] if telling else _FAILED if set(codes) - {0, STOPPED} else max(codes)
-
-
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])

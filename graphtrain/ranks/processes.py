@@ -23,7 +23,6 @@ from graphtrain.ranks.ranks import FAILURE, WITH_DEVICES, LostRankError, Ranks
 # How long a rank waits for another by default: setup may download, the first batch may start workers.
 _TIMEOUT_SECONDS = 1800.0
 TIMEOUT = "GRAPHTRAIN_TIMEOUT_SECONDS"
-_PROCESS_BYTES = 256
 _POLLING_SECONDS = 0.02
 _SECONDS_TO_READ = 5.0  # how long the rank with the store stays after it has failed
 _SECONDS_TO_JOIN = 0.5  # after which a waiting rank checks whether another has failed
@@ -102,7 +101,7 @@ class Processes(Ranks):
         return lambda: (work.wait(), torch.add(*parts.chunk(2), out=tensor.view(-1)))
 
     def _join_groups(self) -> None:
-        """Make the groups, and determine which ranks are processes of this host."""
+        """Make the groups, at the first collective call."""
         if self._records is not None:
             return
         if dist.is_initialized():
@@ -121,21 +120,18 @@ class Processes(Ranks):
         except LostRankError:
             self._leave_groups()
             raise
-        host = socket.gethostname()
-        process = f"{os.getpid()} {host}".encode()[:_PROCESS_BYTES].ljust(_PROCESS_BYTES)
-        for rank, data in enumerate(self.gather(process)):
-            number, _, other_host = data.decode(errors="replace").strip().partition(" ")
-            if rank != self.rank and other_host == host:
-                self._processes[rank] = int(number)
 
     def _wait_for_all(self) -> None:
-        """Wait in the store until every rank joins: unlike the groups, it reports a rank that has already failed."""
-        self.publish(f"joins/{self.rank}", b"")
-        deadline = time.monotonic() + self.timeout_seconds
+        """Wait in the store until every rank joins: unlike the groups, it reports one that has already failed."""
+        host, deadline = socket.gethostname(), time.monotonic() + self.timeout_seconds
+        self.publish(f"joins/{self.rank}", f"{os.getpid()} {host}".encode())
         for rank in range(self.world_size):
-            while self.read(f"joins/{rank}", _SECONDS_TO_JOIN) is None:
+            while (joined := self.read(f"joins/{rank}", _SECONDS_TO_JOIN)) is None:
                 if self.read(FAILURE) is not None or time.monotonic() > deadline:
                     raise LostRankError(f"rank {rank} has not joined")
+            number, _, other_host = joined.decode().partition(" ")
+            if rank != self.rank and other_host == host:
+                self._processes[rank] = int(number)
 
     def _group(self, device: str) -> Any:
         if device not in self._tensors:

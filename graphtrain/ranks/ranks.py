@@ -25,7 +25,8 @@ class Ranks:
 
     Every rank makes the same calls of `gather`, with as many bytes, in the same order, and the same of
     `begin_exchange`, with tensors of the same shapes and types. The end of an exchange follows a `gather` of records
-    that announce it, its beginning may precede that. The store may be used at any time, and from any thread.
+    that announce it, its beginning may precede that. Both raise a `LostRankError` where a rank does not take part. The
+    store may be used at any time, and from any thread.
 
     Attributes:
         rank: the number of this process, from 0.
@@ -46,14 +47,7 @@ class Ranks:
     times_left: int = 0
 
     def gather(self, record: bytes) -> list[bytes]:
-        """What every rank has passed, in the order of ranks.
-
-        Arguments:
-            record: as many bytes on every rank.
-
-        Raises:
-            LostRankError: a rank does not take part.
-        """
+        """What every rank has passed, in the order of ranks: as many bytes on each of them."""
         return [record]
 
     def begin_exchange(self, tensors: Sequence[torch.Tensor]) -> Callable[[], None]:
@@ -61,9 +55,6 @@ class Ranks:
 
         Returns:
             A call that waits for the sums. Until it returns, the tensors must not be used.
-
-        Raises:
-            LostRankError: a rank does not take part; this call or the one that it returns raises it.
         """
         return lambda: None
 
@@ -75,11 +66,7 @@ class Ranks:
         return None
 
     def claim(self, key: str) -> bool:
-        """True for the first rank that claims a key, which then does for all what is to be done once.
-
-        Raises:
-            LostRankError: the rank that has the store is gone.
-        """
+        """True for the first rank that claims a key; a LostRankError if the rank that has the store is gone."""
         return True
 
     def mesh(self, device_type: str, shape: tuple[int, ...]) -> Any:

@@ -70,21 +70,16 @@ def whole_of_part(values: torch.Tensor, like: Any, shape: Sequence[int], dimensi
 
 
 def refuse_meshes(name: str, tensor: Any, world_size: int) -> None:
-    """Raise for a sharded tensor that is not divided over all ranks in their order.
-
-    Raises:
-        UsageError: by its name.
-    """
+    """Raise a UsageError by its name for a sharded tensor that is not divided over all ranks in their order."""
     ranks = tensor.device_mesh.mesh.flatten().tolist()
-    if ranks != [*range(world_size)]:
-        raise UsageError(
-            f"`{name}` is sharded over the ranks {ranks} of {world_size}",
-            "shard it over all of them: fully_shard(module, mesh=run.mesh), in a setup(run)",
-        )
+    problem = "" if ranks == [*range(world_size)] else f"it is sharded over the ranks {ranks} of {world_size}"
     try:
         divided_dimension(tensor)
     except ValueError as error:
-        raise UsageError(f"`{name}`: {error}", "shard it by fully_shard(module, mesh=run.mesh) alone") from None
+        problem = str(error)
+    if problem:
+        hint = "shard it over all of them, and by this alone: fully_shard(module, mesh=run.mesh), in a setup(run)"
+        raise UsageError(f"`{name}`: {problem}", hint)
 
 
 def sum_gradients(module: torch.nn.Module) -> None:
@@ -114,12 +109,8 @@ def whole_norms(tensors: Sequence[torch.Tensor], norm_type: float) -> torch.Tens
     with torch.no_grad():
         parts = [local_of(tensor) if is_sharded(tensor) else tensor.detach() for tensor in tensors]
         # Of a part without elements: not every norm is defined.
-        norms = torch.stack(
-            [
-                torch.linalg.vector_norm(part if part.numel() else part.new_zeros(1), norm_type).to(parts[0].device)
-                for part in parts
-            ]
-        )
+        parts = [part if part.numel() else part.new_zeros(1) for part in parts]
+        norms = torch.stack([torch.linalg.vector_norm(part, norm_type).to(parts[0].device) for part in parts])
         groups: dict[Any, list[int]] = {}
         for number, tensor in enumerate(tensors):
             if isinstance(tensor, DTensor) and divided_dimension(tensor) is not None:

@@ -38,14 +38,14 @@ class _Save(NamedTuple):
 
     Attributes:
         writing: the thread that writes.
-        askers: the paths of the nodes that requested it.
+        is_asked: True if a node requested it, and one may send the run back to it.
         moment: the clock of the run.
     """
 
     part: RankSave
     writing: Future[SavedCheckpoint]
     policy: SavePolicy
-    askers: frozenset[str]
+    is_asked: bool
     moment: Mapping[str, Fraction]
 
 
@@ -67,7 +67,8 @@ class CheckpointWriter(Saves):
     Attributes:
         refusal: why the position tried last was not a save point.
         way_out: what to do about it, if that is known.
-        saved: node -> the last checkpoint that it requested and that the run can go back to: its weights are finite.
+        saved: the last checkpoint that a node requested and that the run can go back to: its weights are finite. None
+            if there is none.
         returns: how often the run has gone back.
     """
 
@@ -80,7 +81,7 @@ class CheckpointWriter(Saves):
         self._newest_moment: Mapping[str, Fraction] = {}  # the clock of the run then
         self._attempts = 0
         self.refusal = self.way_out = ""
-        self.saved: dict[str, str] = {}
+        self.saved: str | None = None
         self.returns = 0
 
     def check(self) -> None:
@@ -103,16 +104,16 @@ class CheckpointWriter(Saves):
         """Note that the run was changed: the newest checkpoint is kept as a way back, and no save replaces it."""
         self._newest = None
 
-    def saved_by(self) -> frozenset[str]:
-        """The paths of the nodes that requested a checkpoint that the run can go back to, or that is being written."""
-        return frozenset(self.saved).union(self._save.askers if self._save is not None else ())
+    def can_go_back(self) -> bool:
+        """True if there is a checkpoint that the run can go back to, or it is being written."""
+        return self.saved is not None or (self._save is not None and self._save.is_asked)
 
-    def save(self, policy: SavePolicy, values: Mapping[str, float | None], askers: frozenset[str]) -> bool:
+    def save(self, policy: SavePolicy, values: Mapping[str, float | None], *, is_asked: bool) -> bool:
         """Save at this position; False if it is not a save point. It is on disk once `take_written` is True.
 
         Arguments:
             values: those of the metrics that rank checkpoints, where they are known.
-            askers: the paths of the nodes that requested it; none when the run stops.
+            is_asked: True if a node requested it; False when the run stops.
 
         Raises:
             SaveFailedError: this save or the one before it failed, and the policy is to stop.
@@ -128,7 +129,7 @@ class CheckpointWriter(Saves):
         try:
             with self._run.watch.measure("save"):
                 self._wait()
-                self._save = self._begin(self._run_files, policy, values, askers)
+                self._save = self._begin(self._run_files, policy, values, is_asked)
                 if policy.mode == "sync":
                     self._wait()
         except UnsaveableError as error:
@@ -222,9 +223,9 @@ class CheckpointWriter(Saves):
         _report(written.manifest.unknown, self._notices)
         files, weight = self._run_files, written.manifest.not_finite
         assert files is not None, "it was saved there"
-        if not weight:
-            self.saved |= dict.fromkeys(sorted(save.askers), written.name)
-        elif files.latest is None or not files.latest.manifest.not_finite:
+        if save.is_asked and not weight:
+            self.saved = written.name
+        if weight and (files.latest is None or not files.latest.manifest.not_finite):
             kept = "checkpoints with finite weights are kept, whatever `keep` is, and a resume uses the newest of them"
             self._notices(f"{written.name}: `{weight}` is not finite; {kept}")
         files.latest = written
@@ -241,11 +242,9 @@ class CheckpointWriter(Saves):
         while not (self._ranks.are_one or save.writing.done() or save.part.has_outcome(_SLICE_SECONDS)):
             pass
 
-    def _begin(
-        self, files: RunFiles, policy: SavePolicy, values: Mapping[str, float | None], askers: frozenset[str]
-    ) -> _Save:
+    def _begin(self, files: RunFiles, policy: SavePolicy, values: Mapping[str, float | None], is_asked: bool) -> _Save:
         """Copy the state, on all ranks, and begin to write the copy."""
-        compiled, moment, newest, before = self._run.compiled, self._run.moment, self._newest, dict(self.saved)
+        compiled, moment, newest, before = self._run.compiled, self._run.moment, self._newest, self.saved
         staged, facts = self._ranks.copied(self._staged_now)
         _report(facts.unknown, self._notices)
         problem: CheckpointError | None = None  # the outcome of the save tells it to all ranks
@@ -254,12 +253,9 @@ class CheckpointWriter(Saves):
         except CheckpointError as error:
             problem = error
         replaced = newest if newest is not None and moment and moment == self._newest_moment else None
-        if compiled.returning:
-            askers = askers.union(
-                path for path, name in before.items() if replaced is not None and name == replaced.name
-            )
-            # The name of this checkpoint is not known yet.
-            facts = replace(facts, saved_by={**before, **dict.fromkeys(sorted(askers), "")}, returns=self.returns)
+        is_asked = is_asked or (replaced is not None and replaced.name == before)
+        if compiled.returning:  # the name of this checkpoint is not known yet
+            facts = replace(facts, way_back="" if is_asked else before, returns=self.returns)
         state, retentions = compiled.state, self._requests.retentions
         snapshot, changed = state.snapshot, state.changed
         previous = newest.name if newest is not None else ""
@@ -269,7 +265,7 @@ class CheckpointWriter(Saves):
             if problem is not None:
                 raise problem
             if weight := staged.weight_that_is_not_finite:
-                known = replace(known, not_finite=weight, saved_by=before if known.saved_by else {})
+                known = replace(known, not_finite=weight, way_back=before)
             new, former = files.new(known, retentions, values, replaced)
             with new_folder(new.path, staged.given_up) as folder:
                 manifest = part.files(folder, new.manifest)
@@ -285,7 +281,7 @@ class CheckpointWriter(Saves):
         writing = _in_background(write)
         if self._ranks.are_one:  # several ranks learn that it is over when they synchronise
             writing.add_done_callback(lambda _: self._requests.post("written"))
-        return _Save(part, writing, policy, askers if compiled.returning else frozenset(), moment)
+        return _Save(part, writing, policy, is_asked and bool(compiled.returning), moment)
 
     def _staged_now(self) -> tuple[StagedState, Manifest]:
         """A copy of the state, in the buffers of the copy before, and the facts about it."""

@@ -120,7 +120,7 @@ class Session(RunOfRank):
             "seed": self.seed,
         }
         self.compiled = self._compile(graph, self.resources, self._prepared, made=self._made)
-        self.requests.retentions, self.requests.running = self.compiled.retentions, lambda: self.path
+        self.requests.retentions = self.compiled.retentions
         self.hyper_parameters = HyperParameters(self.compiled.state.set_up())
         self.loop, self.setup = Loop(self.compiled.start, self.requests), {}
         self.staging: Buffers = {}

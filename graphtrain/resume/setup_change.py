@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from graphtrain.state.content import ContentHash
-from graphtrain.state.entries import contents_of, place_of
+from graphtrain.state.codec import shown_path
+from graphtrain.state.content import ContentHash, content_hash
 from graphtrain.state.kinds import KINDS, is_value
-from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY, is_within
+from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY, contents_of, is_within, place_of
 from graphtrain.state.snapshot import StateSnapshot
 
 _MOST = 3
@@ -24,9 +24,11 @@ def setup_hashes(snapshot: StateSnapshot, *, now: bool = False) -> dict[str, str
         now: True for what the same objects hold now.
     """
 
+    by_id = snapshot.reachable.by_id
+
     def place(value: Any) -> str | None:
         """What stands for an object that is listed, without the name of the script; nothing for an address."""
-        listed = snapshot.reachable.by_id.get(id(value))
+        listed = by_id.get(id(value))
         if listed is None:
             return "" if is_value(value) and " at 0x" in repr(value) else None
         return listed.path.rpartition(":")[2]
@@ -49,12 +51,15 @@ def setup_hashes(snapshot: StateSnapshot, *, now: bool = False) -> dict[str, str
                 if not (is_saved or name.startswith(OF_THE_COMPILER) or snapshot.is_left_out(path)):
                     hashes[path] = hashed(part)
         elif not entry.is_data:
-            own = [entry.stamp, *(map(set, contents) if entry.category == "set" else contents)]
+            keys = [by_id[key].path if type(key) is int and key in by_id else key for key in contents[0]]
+            own = [entry.stamp, keys, set(contents[1]) if entry.category == "set" else contents[1]]
+            if entry.category == "array" and not entry.value.flags.writeable:  # it is not saved
+                own.append(content_hash(entry.value))
         what = entry.value.func if entry.category == "partial" else entry.code
         if entry.category in ("function", "class"):
             what = entry.value.__qualname__
             what = entry.value.__code__.co_code if what.endswith("<lambda>") else what  # they have no names
-        hashes[entry.path] = hashed(what, entry.length, *own)
+        hashes[entry.path] = hashed(what, len(entry.parts), *own)
     return hashes
 
 
@@ -74,5 +79,5 @@ def setup_changes(
 
 def unexplained(paths: Collection[str]) -> list[str]:
     """A line for each path that differs although nobody changed anything, up to a few."""
-    lines = [f"{path} differs from what `setup` made: seed it, or {REMEDY}" for path in paths]
+    lines = [f"{shown_path(path)} differs from what `setup` made: seed it, or {REMEDY}" for path in paths]
     return [*lines[:_MOST], f"and {len(lines) - _MOST} more"] if len(lines) > _MOST else lines

@@ -10,40 +10,34 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from graphtrain.state.code_names import names_in
 from graphtrain.state.codec import StateWriter, UnknownStateError, shown_path
-from graphtrain.state.content import are_equal, is_equal
-from graphtrain.state.entries import Entry, contents_of, place_of, stamp_of
+from graphtrain.state.content import are_equal, is_equal, is_identical
 from graphtrain.state.generators import any_generator
 from graphtrain.state.graphs import KEEPS_GRAPH
-from graphtrain.state.kinds import KINDS, MOST_COMPARED, category_of, is_left_alone, is_reopened, is_users, is_value
-from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY
+from graphtrain.state.kinds import KINDS, LEFT_ALONE, MOST_COMPARED, category_of, is_reopened, is_users, is_value
+from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY, Entry, contents_of, place_of, stamp_of
 from graphtrain.state.snapshot import States, StateSnapshot
 from graphtrain.storage.encoding import is_saveable
 
 Section = Mapping[str, Any]
 
 OTHER_SUBMODULES = "has other submodules than it was set up with"
-# What has changed and cannot be saved, by category.
-_UNKNOWN = {
-    "file": "is an open file, whose position is not saved: open it when it is read",
-    "watched": f"is a {{0.__module__}}.{{0.__qualname__}} that has changed, and is not saved: {REMEDY}",
-    "run": (
-        "is a {0.__name__} that has trained, and its position is not saved: nest its graph in that of this run, or "
-        "make it within the step"
-    ),
-    "iterator": f"is an iterator ({{0.__name__}}), whose position is not saved: {REMEDY}",
+# What to do about what has changed and cannot be saved, by category.
+_REMEDIES = {
+    "file": "open it when it is read",
+    "run": "nest its graph in that of this run, or make it within the step",
+    "watched": REMEDY,
+    "iterator": REMEDY,
 }
 
 
-@dataclass(frozen=True)
-class StateChanges:
+class StateChanges(NamedTuple):
     """What has changed.
 
     Attributes:
@@ -53,11 +47,11 @@ class StateChanges:
     """
 
     section: Section
-    unknown: list[str] = field(default_factory=list)
+    unknown: list[str]
     writer: StateWriter | None = None
 
 
-NO_CHANGES = StateChanges({})
+NO_CHANGES = StateChanges({}, [])
 
 
 def changes(snapshot: StateSnapshot, data: str | None = None, states: Mapping[str, Any] | None = None) -> StateChanges:
@@ -71,12 +65,8 @@ def changes(snapshot: StateSnapshot, data: str | None = None, states: Mapping[st
     finder = _Finder(snapshot, known)
     section: dict[str, Any] = {}
     for entry in snapshot.entries(data):
-        # The generators of data are restored by its source when it is reopened, and here when all is.
-        is_elsewhere = id(entry.value) in snapshot.elsewhere and (data is not None or entry.category != "generator")
-        if not is_elsewhere:
-            with finder.writer.attempt(finder.unknown):
-                if (change := finder.change(entry)) is not None:
-                    section[entry.path] = change
+        if (change := finder.change(entry)) is not None:
+            section[entry.path] = change
     unknown = [*finder.unknown, *finder.writer.lost_memory()]
     unknown += [f"{shown_path(path)} {KEEPS_GRAPH}" for path in finder.writer.graphs]
     if data is None and snapshot.imported is not None:
@@ -96,7 +86,20 @@ class _Finder:
         self.unknown: list[str] = []
 
     def change(self, entry: Entry) -> dict[str, Any] | None:
-        """The change of an object; None if there is none."""
+        """The change of an object; None if there is none, or if it cannot be saved, which is noted."""
+        value, category = entry.value, entry.category
+        if category == "tensor" and entry.is_covered and not value.__dict__:
+            return None  # as most are
+        if category in KINDS and category != "function" and type(value) is entry.code:
+            keys, parts = contents_of(entry)
+            is_same = is_identical(parts, entry.parts) and is_identical(keys, entry.keys)
+            if is_same and (category != "module" or stamp_of(entry) == entry.stamp):
+                return None
+        with self.writer.attempt(self.unknown):
+            return self._changed(entry)
+        return None
+
+    def _changed(self, entry: Entry) -> dict[str, Any] | None:
         value, path, category = entry.value, entry.path, entry.category
         if category == "array" and not value.flags.writeable:
             return None
@@ -106,8 +109,9 @@ class _Finder:
             self.unknown += [f"{path} has other {what} than it was set up with" for what in others]
         elif entry.stamp is not None and stamp_of(entry) == entry.stamp:
             return None
-        if category in _UNKNOWN:
-            raise UnknownStateError(path, _UNKNOWN[category].format(type(value)))
+        if category in _REMEDIES:
+            what = f"is a {type(value).__module__}.{type(value).__qualname__}, whose state is not saved"
+            raise UnknownStateError(path, f"{what}: {_REMEDIES[category]}")
         if category == "generator":
             return {"state": any_generator(value).get_state()}
         if category in ("tensor", "array", "buffer"):
@@ -120,8 +124,7 @@ class _Finder:
         if kind is None or category == "tuple" or (entry.is_covered and category != "module"):
             return None
         keys, parts = contents_of(entry)
-        is_same = entry.is_entered or len(value) == entry.length
-        if is_same and are_equal(keys, entry.keys) and are_equal(parts, entry.parts):
+        if are_equal(keys, entry.keys) and are_equal(parts, entry.parts):
             return None
         return self._changed_names(entry, dict(zip(keys, parts, strict=True))) if kind.is_named else self._items(entry)
 
@@ -132,7 +135,7 @@ class _Finder:
         for name in sorted(set(now) - ignored):
             path, part = place_of(entry, name), now[name]
             is_same = name in before and is_equal(before[name], part)
-            if is_same or self._snapshot.is_excluded(path) or is_left_alone(part):
+            if is_same or self._snapshot.is_excluded(path) or isinstance(part, LEFT_ALONE):
                 continue
             if entry.is_data and is_value(before.get(name)) and is_reopened(part):
                 continue
@@ -192,19 +195,14 @@ class _Finder:
 
 
 def _lines_about_modules(known: Collection[str]) -> Iterator[str]:
-    """A line for each module of the user with variables that was first imported during a run: they were not listed.
-
-    Arguments:
-        known: the names of the modules that had been imported when the run began.
-    """
+    """A line for each module of the user with variables that was first imported during a run: they were not listed."""
     constant = ("value", "function", "class", "skipped", "opaque")
-    for name in sorted(sys.modules.keys() - known):
-        named = vars(sys.modules[name]) if isinstance(sys.modules[name], types.ModuleType) else {}
-        # Code generated by a compiler, as into a module of torch, is in separate files.
-        if is_users(name) and is_users(name.partition(".")[0]):
-            functions = [part for part in named.values() if isinstance(part, types.FunctionType)]
-            assigned = {each for function in functions for each in names_in(function.__code__).assigned_variables}
-            changing = (each for each in named if not (each[:2] == "__" or category_of(type(named[each])) in constant))
-            if variables := sorted(assigned.intersection(named).union(changing)):
-                what = f"so its variables ({', '.join(variables)}) are not saved: import it before the run begins"
-                yield f"the module {name} was imported during the run, {what}"
+    # Code generated by a compiler, as into a module of torch, is in separate files.
+    for name in sorted(each for each in sys.modules.keys() - known if is_users(each) and is_users(each.split(".")[0])):
+        named = {each: part for each, part in vars(sys.modules[name]).items() if not each.startswith("__")}
+        functions = [part for part in named.values() if isinstance(part, types.FunctionType)]
+        assigned = {each for function in functions for each in names_in(function.__code__).assigned_variables}
+        variables = [each for each in named if each in assigned or category_of(type(named[each])) not in constant]
+        if variables:
+            what = f"so its variables ({', '.join(variables)}) are not saved: import it before the run begins"
+            yield f"the module {name} was imported during the run, {what}"

@@ -90,18 +90,14 @@ class StateWriter(Encoder):
             del self._lost[lost:]
             raise
 
-    def pack_in_transit(self, values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Encoded]:
-        """Values between nodes, by path, of any size; encoded after all else, to whose objects they may refer.
+    def begin_transit(self, others: Mapping[str, Any]) -> None:
+        """Encode values between nodes from now on, of any size: they may refer to the objects of all that was encoded.
 
         Arguments:
             others: path -> tensor or array that is saved elsewhere, to which nothing can refer.
-
-        Raises:
-            UnsaveableError: one, or something in it, cannot be encoded.
         """
         self.is_in_transit = self.refuses_graphs = True
         self._others = others
-        return {path: self.pack(value, path) for path, value in values.items()}
 
     @contextmanager
     def attempt(self, unknown: list[str]) -> Iterator[None]:

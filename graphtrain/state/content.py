@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import enum
 import itertools
 import marshal
 import operator
 import sqlite3
-import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from multiprocessing.sharedctypes import SynchronizedBase
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import numpy
@@ -20,7 +17,8 @@ import torch
 import xxhash
 
 from graphtrain.state.generators import any_generator
-from graphtrain.state.kinds import CONSTANTS, KINDS, category_of, is_constant
+from graphtrain.state.kinds import CONSTANTS, KINDS, WATCHED, category_of, is_constant
+from graphtrain.storage.strides import flat_bytes
 
 MOST_BYTES = 2**30
 MOST_ITEMS = 1_000_000
@@ -28,8 +26,7 @@ _SAMPLES = 1_024
 
 # Hashed at once: other threads wait for the interpreter that long.
 _MOST_AT_ONCE = 4_096
-_ITEMS_BETWEEN_LOOKS = 16
-_SECONDS_AT_ONCE = 0.0005
+_ITEMS_BETWEEN_PAUSES = 64
 
 
 @final
@@ -66,8 +63,7 @@ class ContentHash:
         self._hash = xxhash.xxh3_128()
         self._met: dict[int, tuple[int, Any]] = {}  # with the objects: an `id` may be reused
         self._waiting: list[Any] = []
-        self._items, self._until = 0, 0.0
-        self.bytes = 0
+        self._items = self.bytes = 0
         self.is_whole = True
 
     def hexdigest(self) -> str:
@@ -84,9 +80,8 @@ class ContentHash:
         while self._waiting:
             self._items += 1
             # Other threads run meanwhile: one that needs the interpreter would wait 5 ms for each operation.
-            if self._pauses and not self._items % _ITEMS_BETWEEN_LOOKS and time.monotonic() > self._until:
+            if self._pauses and not self._items % _ITEMS_BETWEEN_PAUSES:
                 time.sleep(0)
-                self._until = time.monotonic() + _SECONDS_AT_ONCE
             self._add(self._waiting.pop())
 
     def _text(self, *parts: Any) -> None:
@@ -124,24 +119,20 @@ class ContentHash:
                 self._hash.update(value)
             case "generator":
                 self._waiting.append(any_generator(value).get_state())
-            case "method":
-                self._waiting += [value.__func__, value.__self__]
-            case "partial":
-                self._waiting += [value.func, value.args, value.keywords]
             case "watched":
                 self._add_watched(value)
             case "set":  # it has no order
                 members = KINDS[category].contents(value)[1]
                 plain = (item if is_constant(item) else type(item).__qualname__ for item in members)
                 self._text(len(members), *sorted(map(content_hash, plain)))
-            case "object" | "module" | "optimizer":  # nor have names
-                pairs = zip(*KINDS[category].contents(value), strict=True)
-                self._add_parts(tuple(sorted(pairs, key=lambda pair: str(pair[0]))))
-            case "list" | "tuple" | "deque" | "mapping" | "cell":
-                for parts in KINDS[category].contents(value):
-                    self._add_parts(parts)
-            case _:
+            case _ if category not in KINDS or category in ("function", "class"):
                 self._text(getattr(value, "__qualname__", ""))
+            case _:
+                keys, parts = KINDS[category].contents(value)
+                if KINDS[category].is_named:  # nor have names
+                    keys, parts = (), tuple(sorted(zip(keys, parts, strict=True), key=lambda pair: str(pair[0])))
+                self._add_parts(keys)
+                self._add_parts(parts)
 
     def _add_parts(self, parts: tuple[Any, ...]) -> None:
         self._text(len(parts))
@@ -169,15 +160,19 @@ class ContentHash:
         if torch.nn.parameter.is_lazy(tensor) or tensor.is_meta:
             return
         self._text(str(tensor.dtype), str(tensor.layout), [*tensor.shape] if not tensor.is_nested else [])
-        for part in _strided_parts(tensor.detach()):
+        tensor, parts = tensor.detach(), list[torch.Tensor]()
+        if tensor.layout is torch.sparse_coo:
+            parts = [tensor._indices(), tensor._values()]
+        elif tensor.layout is torch.strided and not (tensor.is_quantized or tensor.is_nested):
+            parts = [tensor.as_subclass(torch.Tensor)]
+        else:  # what no checkpoint can hold: whether it was changed in place
+            self._text(tensor._version)
+        for part in parts:
             count = part.numel()
             if (step := self._step(count * part.element_size(), count)) > 1:
                 part = torch.take(part, torch.arange(0, count, step, device=part.device))
             if count:
-                host = part.resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
-                # A single element may have any strides, which a view as bytes does not accept.
-                host = host.as_strided((host.numel(),), (1,))
-                self._hash.update(host.view(torch.uint8).numpy().data)
+                self._hash.update(flat_bytes(part.resolve_conj().resolve_neg().cpu()).numpy().data)
 
     def _add_array(self, array: Any) -> None:
         self._text(str(array.dtype), array.shape)
@@ -189,25 +184,16 @@ class ContentHash:
             self._hash.update(numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8).data)
 
     def _add_watched(self, value: Any) -> None:
-        match value:
-            case sqlite3.Connection():
-                with contextlib.suppress(sqlite3.Error):  # it is closed, or belongs to another thread
-                    self._text(value.total_changes)
-            case contextvars.ContextVar():
-                self._waiting.append(value.get(None))
-            case threading.local():
-                self._waiting.append(vars(value))
-            case numpy.random.SeedSequence():  # with the number of its children
-                self._text(repr(value))
-            case SynchronizedBase():
-                self._waiting.append(value.get_obj())
-            case _ if hasattr(value, "iloc"):
-                # A frame or a series of pandas: its names, and the arrays of its columns, without copies.
-                columns = [value.iloc[:, number] for number in range(value.shape[1])] if value.ndim > 1 else [value]
-                self._waiting.append(list(map(str, getattr(value, "columns", ()))))
-                self._waiting += [each.to_numpy(copy=False) for each in [value.index, *columns]]
-            case _:
-                self._hash.update(bytes(value))
+        shown = next((shown for base, shown in WATCHED.items() if isinstance(value, base)), _of_a_frame)
+        with contextlib.suppress(sqlite3.Error):  # it is closed, or belongs to another thread
+            self._waiting.append(shown(value))
+
+
+def _of_a_frame(value: Any) -> list[Any]:
+    """The names of a frame or a series of pandas, and the arrays of its columns, without copies."""
+    columns = [value.iloc[:, number] for number in range(value.shape[1])] if value.ndim > 1 else [value]
+    arrays = [each.to_numpy(copy=False) for each in [value.index, *columns]]
+    return [list(map(str, getattr(value, "columns", ()))), *arrays]
 
 
 def content_hash(value: Any, *, most_bytes: int = MOST_BYTES) -> str:
@@ -224,7 +210,7 @@ def is_identical(now: Sequence[Any], before: Sequence[Any]) -> bool:
 
 def are_equal(now: Sequence[Any], before: Sequence[Any]) -> bool:
     """True if each pair `is_equal`."""
-    return is_identical(now, before) or (len(now) == len(before) and all(map(is_equal, now, before)))
+    return len(now) == len(before) and all(map(is_equal, now, before))
 
 
 def hold_the_same(one: Any, other: Any) -> bool:
@@ -233,13 +219,8 @@ def hold_the_same(one: Any, other: Any) -> bool:
     >>> hold_the_same({"names": {"a", "b"}}, {"names": {"b", "a"}}), hold_the_same([0.0], [-0.0])
     (True, False)
     """
-    category = category_of(type(one))
-    if type(one) is type(other) and category == "set":
-        return one is other or content_hash(one) == content_hash(other)
-    if type(one) is not type(other) or category not in ("list", "tuple", "deque", "mapping"):
-        return is_equal(one, other)
-    pairs = zip(KINDS[category].contents(one), KINDS[category].contents(other), strict=True)
-    return all(len(parts) == len(others) and all(map(hold_the_same, parts, others)) for parts, others in pairs)
+    is_container = category_of(type(one)) in ("list", "tuple", "deque", "mapping", "set") and type(one) is type(other)
+    return is_equal(one, other) or (is_container and content_hash(one) == content_hash(other))
 
 
 def is_equal(before: Any, now: Any) -> bool:
@@ -267,13 +248,3 @@ def _is_plain(parts: tuple[Any, ...]) -> bool:
     elif types == {dict}:
         types = set(map(type, itertools.chain.from_iterable(itertools.chain(part, part.values()) for part in parts)))
     return types <= CONSTANTS
-
-
-def _strided_parts(tensor: torch.Tensor) -> Iterable[torch.Tensor]:
-    """Plain tensors with the content of this one."""
-    if tensor.is_quantized or tensor.is_nested:
-        return (tensor.int_repr(),) if tensor.is_quantized else tensor.unbind()
-    if tensor.layout is torch.strided:
-        return (tensor.as_subclass(torch.Tensor),)
-    entries = tensor if tensor.layout is torch.sparse_coo else tensor.to_sparse(layout=torch.sparse_coo)
-    return entries._indices(), entries._values()

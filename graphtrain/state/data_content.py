@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -19,24 +20,23 @@ def data_contents(
 ) -> dict[str, dict[str, Any]]:
     """The present contents of data, of all that may change in place and is not saved.
 
-    By the name of data: its `hash`; the `bytes` that count; `is_whole`, False if some of it is beyond the bounds.
+    By the name of data: its `hash`; and `is_whole`, False if some of it is beyond the bounds.
 
     Arguments:
         saved: the paths of what is saved.
         pauses: True lets other threads run at intervals.
     """
     by_id, contents = snapshot.reachable.by_id, {}
-    for name, entries in snapshot.data().items():
+    for name in snapshot.of_data:
         content = ContentHash(lambda value: by_id[id(value)].path if id(value) in by_id else None, pauses=pauses)
-        large = [entry for entry in entries if entry.category in ("tensor", "array", "buffer") or not entry.is_entered]
-        try:
-            for entry in large:
-                if entry.is_data and not entry.is_covered and entry.path not in saved:
+        digest = ""
+        with contextlib.suppress(RuntimeError):  # training changes a dictionary meanwhile: no resume finds the same
+            for entry in snapshot.entries(name):
+                is_large = entry.category in ("tensor", "array", "buffer") or not entry.is_entered
+                if is_large and entry.is_data and not entry.is_covered and entry.path not in saved:
                     content.add(entry.value, entry.path)
             digest = content.hexdigest()
-        except RuntimeError:  # training changes a dictionary meanwhile: no resume finds the same
-            digest = ""
-        contents[name] = {"hash": digest, "bytes": content.bytes, "is_whole": content.is_whole}
+        contents[name] = {"hash": digest, "is_whole": content.is_whole}
     return contents
 
 
@@ -53,5 +53,5 @@ def compared_data(
     now = data_contents(snapshot, saved) if before and snapshot is not None else {}
     known = [name for name in now if name in before]
     lines = [f"{name} {_OTHER}" for name in known if name not in but and before[name]["hash"] != now[name]["hash"]]
-    large = [f"{name} ({now[name]['bytes'] / 1e6:,.0f} MB)" for name in known if not now[name]["is_whole"]]
+    large = [name for name in known if not now[name]["is_whole"]]
     return lines, f"{', '.join(large)} compared only in part" if large else ""

@@ -24,7 +24,7 @@ import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.sharedctypes import SynchronizedBase
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy
 import torch
@@ -33,31 +33,31 @@ from graphtrain.storage.value_types import STANDARD
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-Category = Literal[
-    "value", "tensor", "array", "generator", "module", "optimizer", "object",
-    "list", "tuple", "mapping", "set", "deque", "buffer",
-    "function", "method", "partial", "cell", "class", "globals", "iterator", "file", "run",
-    "watched", "hidden", "opaque", "skipped",
-]  # fmt: skip
+Category = str
+"""One of those below, as of `_BY_BASE`; or `hidden` and `opaque` for objects in which nothing can be looked at."""
 
-_VALUES = (
-    type(None), bool, int, float, complex, str, bytes, enum.Enum, numpy.generic, torch.dtype, torch.device, torch.Size,
-    pathlib.PurePath, *STANDARD,
-)  # fmt: skip
-
-_WEAK_MAPPINGS = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
+CONSTANTS = frozenset({type(None), bool, int, float, str, bytes})
+_VALUES = (*CONSTANTS, *STANDARD, enum.Enum, numpy.generic, torch.Size, pathlib.PurePath)
 
 # Not state of the training: code that makes one when needed makes it again after a resume.
-_LEFT_ALONE = (
-    types.ModuleType, logging.Logger, logging.Handler, threading.Thread, threading.local, threading.Event,
-    threading.Condition, threading.Semaphore, threading.Barrier, type(threading.Lock()), type(threading.RLock()),
+LEFT_ALONE = (
+    types.ModuleType, logging.Logger, threading.Thread, threading.Event, threading.Condition,
+    threading.Semaphore, threading.Barrier, type(threading.Lock()), type(threading.RLock()),
     torch.utils.hooks.RemovableHandle,
 )  # fmt: skip
-# Not entered: their contents belong to Python, the system, or another thread.
-_SKIPPED = (
-    *(kind for kind in _LEFT_ALONE if kind is not threading.local), types.BuiltinFunctionType, types.CodeType,
-    types.MethodWrapperType, types.MethodDescriptorType, types.FrameType, types.TracebackType, weakref.ReferenceType,
+_OF_PYTHON = (
+    types.BuiltinFunctionType, types.CodeType, types.MethodWrapperType, types.MethodDescriptorType, types.FrameType,
+    types.TracebackType, weakref.ReferenceType,
 )  # fmt: skip
+# Compared as a whole, by what these return, and reported if it has changed.
+WATCHED: Mapping[Any, Callable[[Any], Any]] = {
+    contextvars.ContextVar: lambda variable: variable.get(None),
+    threading.local: vars,
+    SynchronizedBase: lambda shared: shared.get_obj(),
+    numpy.random.SeedSequence: repr,  # with the number of its children
+    sqlite3.Connection: lambda connection: connection.total_changes,
+    **dict.fromkeys((array.array, mmap.mmap, ctypes.c_int.__mro__[1], ctypes.Array), bytes),
+}
 # What stands for another object, and the attribute that has it: methods of objects in C, and functions with a cache.
 STANDS_FOR: dict[type, str] = {
     types.BuiltinFunctionType: "__self__",
@@ -68,15 +68,16 @@ STANDS_FOR: dict[type, str] = {
 }
 
 _BY_BASE: tuple[tuple[Any, Category], ...] = (
+    (_VALUES, "value"),
+    ((*LEFT_ALONE, *_OF_PYTHON, random.SystemRandom), "skipped"),
     (torch.Tensor, "tensor"),
     (torch.nn.Module, "module"),
     (torch.optim.Optimizer, "optimizer"),
     (numpy.ndarray, "array"),
     ((torch.Generator, numpy.random.Generator, numpy.random.RandomState, numpy.random.BitGenerator), "generator"),
-    (random.SystemRandom, "skipped"),
     (random.Random, "generator"),
     (list, "list"),
-    ((dict, *_WEAK_MAPPINGS), "mapping"),
+    ((dict, weakref.WeakKeyDictionary, weakref.WeakValueDictionary), "mapping"),
     (collections.deque, "deque"),
     ((set, frozenset, weakref.WeakSet), "set"),
     (tuple, "tuple"),
@@ -85,19 +86,16 @@ _BY_BASE: tuple[tuple[Any, Category], ...] = (
     (functools.partial, "partial"),
     (types.CellType, "cell"),
     (bytearray, "buffer"),
-    # Compared as a whole, and reported if they have changed.
-    ((contextvars.ContextVar, threading.local, SynchronizedBase, numpy.random.SeedSequence), "watched"),
-    ((array.array, mmap.mmap, sqlite3.Connection, ctypes.c_int.__mro__[1], ctypes.Array), "watched"),
+    (tuple(WATCHED), "watched"),
     (type, "class"),
     ((types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType), "iterator"),
     (io.IOBase, "file"),
 )
 
 # Libraries whose objects wrap memory, files or connections, which their attributes do not show.
-_OPAQUE_PACKAGES = frozenset(
-    {"PIL", "asyncio", "concurrent", "datasets", "h5py", "lmdb", "multiprocessing", "pandas", "pyarrow", "sqlite3"}
-    | {"tensorboard", "tqdm", "wandb", "zarr"}
-)
+_OPAQUE_PACKAGES = frozenset({
+    "PIL", "datasets", "h5py", "lmdb", "pandas", "pyarrow", "tensorboard", "tqdm", "wandb", "zarr",
+})  # fmt: skip
 # Of these, classes written in C hold nothing that training changes: compiled code, or settings.
 _HARMLESS = frozenset({
     "_cffi_backend", "cv2", "cython", "google", "jiter", "lxml", "matplotlib", "msgpack", "numpy", "onnxruntime",
@@ -112,10 +110,10 @@ _OPAQUE_MODULES = (
     "torch.profiler", "torch.utils.hooks", "torch.utils.tensorboard",
 )  # fmt: skip
 # Of the standard library these are data; others are files, processes and connections.
-_DATA_OF_PYTHON = frozenset(
-    {"argparse", "builtins", "collections", "configparser", "contextlib", "queue", "string", "types"}
-    | {"_hashlib", "_queue"}
-)
+_DATA_OF_PYTHON = frozenset({
+    "argparse", "builtins", "collections", "configparser", "contextlib", "queue", "string", "types", "_hashlib",
+    "_queue",
+})  # fmt: skip
 
 # The attributes that a class lists here are not state of the run: they are made again when needed.
 NOT_STATE = "_graphtrain_not_state"
@@ -140,12 +138,6 @@ def category_of(kind: type) -> Category:
     >>> category_of(int), category_of(torch.nn.Parameter), category_of(type(iter([])))
     ('value', 'tensor', 'iterator')
     """
-    if issubclass(kind, _VALUES):
-        return "value"
-    if issubclass(kind, logging.Handler) and is_users(kind.__module__):
-        return "object"
-    if issubclass(kind, _SKIPPED) or (issubclass(kind, os.PathLike) and not is_users(kind.__module__)):
-        return "skipped"
     for base, category in _BY_BASE:
         if issubclass(kind, base):
             return category
@@ -185,32 +177,23 @@ def slots_of(kind: type) -> tuple[str, ...]:
     return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
 
 
-def is_left_alone(value: Any) -> bool:
-    """True for locks, threads, loggers and modules."""
-    return isinstance(value, _LEFT_ALONE)
-
-
 def is_users(module_name: str | None) -> bool:
     """True for a module of the user, such as a script or a notebook; not of an installed package, nor Python's.
 
     >>> is_users("__main__"), is_users("torch"), is_users("graphtrain.graph")
     (True, False, False)
     """
-    module = sys.modules.get(module_name or "")
-    if module is None or module_name is None or module_name.partition(".")[0] == "graphtrain":
-        return False
     if module_name == "__main__":
         return True
-    file = getattr(module, "__file__", None)
-    return file is not None and not (file.startswith(_INSTALLED) or any(folder in file for folder in _INSTALLS))
+    file = getattr(sys.modules.get(module_name or ""), "__file__", None)
+    is_own = str(module_name).partition(".")[0] == "graphtrain"
+    return not (file is None or is_own or file.startswith(_INSTALLED) or any(folder in file for folder in _INSTALLS))
 
 
 def is_reopened(value: Any) -> bool:
     """True for what data reopens when needed: a closed file, an archive, or a memory map that is only read."""
-    if isinstance(value, io.IOBase):
-        return value.closed
-    if isinstance(value, numpy.memmap):
-        return not value.flags.writeable
+    if isinstance(value, io.IOBase | numpy.memmap):
+        return value.closed if isinstance(value, io.IOBase) else not value.flags.writeable
     return type(value).__module__.partition(".")[0] in ("h5py", "lmdb", "tarfile", "zipfile")
 
 
@@ -233,12 +216,10 @@ Contents = tuple[tuple[Any, ...], tuple[Any, ...]]
 """The keys, none for a sequence, and the parts."""
 
 MOST_COMPARED = 100_000
-_MOST_DEPTH = 100
-CONSTANTS = frozenset({type(None), bool, int, float, str, bytes})
 CONTAINERS = (
-    collections.OrderedDict, collections.deque, dict, list, tuple, set, frozenset, *_WEAK_MAPPINGS, weakref.WeakSet,
+    collections.OrderedDict, collections.deque, dict, list, tuple, set, frozenset, weakref.WeakKeyDictionary,
+    weakref.WeakValueDictionary, weakref.WeakSet,
 )  # fmt: skip
-_OF_FUNCTIONS = ("__defaults__", "__kwdefaults__")
 
 
 class ObjectKind(NamedTuple):
@@ -270,17 +251,22 @@ def _attributes(value: Any) -> Contents:
     return tuple(attributes), tuple(attributes.values())
 
 
-def _put_attributes(value: Any, parts: Mapping[str, Any], removed: Sequence[str]) -> None:
-    slots = slots_of(type(value))
+def _put_named(value: Any, parts: Mapping[str, Any], removed: Sequence[str]) -> None:
+    """Past the methods of a class that set attributes; of code only what is state."""
+    is_code = isinstance(value, type | types.FunctionType | types.CellType)
+    base: Any = type if isinstance(value, type) else object
+    attributes = value.values if isinstance(value, Namespace) else getattr(value, "__dict__", {})
     for name in (*parts, *removed):
-        if name not in slots and name in parts:
-            value.__dict__[name] = parts[name]
-        elif name not in slots:
-            value.__dict__.pop(name, None)
+        is_known = not (is_code and name.startswith("__")) or name in ("__defaults__", "__kwdefaults__")
+        if not (name in value.names if isinstance(value, Namespace) else is_known):
+            raise AttributeError(f"`{name}` of a function, a class or a module is not state")
+        if is_code or name in slots_of(type(value)):
+            change, arguments = (base.__setattr__, [parts[name]]) if name in parts else (base.__delattr__, [])
+            change(value, name, *arguments)
         elif name in parts:
-            object.__setattr__(value, name, parts[name])
+            attributes[name] = parts[name]
         else:
-            object.__delattr__(value, name)
+            attributes.pop(name, None)
 
 
 @_cached
@@ -304,18 +290,16 @@ def _put_all(value: Any, parts: Any, removed: Any) -> None:
     (base.extend if hasattr(base, "extend") else base.update)(value, parts)
 
 
+def _settings_of(*names: str) -> Callable[[Any], Contents]:
+    """The contents of objects with these attributes."""
+    return lambda value: (names, tuple(getattr(value, name) for name in names))
+
+
 def _of_cell(value: types.CellType) -> Contents:
     try:
-        return (), (value.cell_contents,)
+        return ("cell_contents",), (value.cell_contents,)
     except ValueError:  # empty
         return (), ()
-
-
-def _put_in_cell(value: types.CellType, parts: Any, removed: Any) -> None:
-    if parts:
-        value.cell_contents = parts[0]
-    else:
-        del value.cell_contents
 
 
 def _of_class(value: type) -> Contents:
@@ -325,42 +309,26 @@ def _of_class(value: type) -> Contents:
     return tuple(kept), tuple(kept.values())
 
 
-def _of_function(value: types.FunctionType) -> Contents:
-    return _OF_FUNCTIONS, (value.__defaults__, value.__kwdefaults__)
-
-
-def _put_settings(value: Any, parts: Mapping[str, Any], removed: Sequence[str]) -> None:
-    """Set attributes of a class, or the defaults of a function."""
-    for name in (*parts, *removed):
-        if name not in _OF_FUNCTIONS if isinstance(value, types.FunctionType) else name.startswith("__"):
-            raise AttributeError(f"`{name}` of a function or a class is not state")
-        if name in parts:
-            setattr(value, name, parts[name])
-        else:
-            delattr(value, name)
-
-
 def _of_namespace(value: Namespace) -> Contents:
     names = tuple(sorted(value.names & value.values.keys()))
     return names, tuple(value.values[name] for name in names)
 
 
-def _put_globals(value: Namespace, parts: Mapping[str, Any], removed: Sequence[str]) -> None:
-    if unused := parts.keys() - value.names:
-        raise AttributeError(f"no function of the module uses {', '.join(sorted(unused))} now")
-    value.values.update(parts)
-    for name in removed:
-        value.values.pop(name, None)
-
-
+_NAMED: Mapping[Category, Callable[[Any], Contents]] = {
+    "module": _attributes,
+    "optimizer": _attributes,
+    "object": _attributes,
+    "cell": _of_cell,
+    "function": _settings_of("__defaults__", "__kwdefaults__"),
+    "method": _settings_of("__self__", "__func__"),
+    "partial": _settings_of("func", "args", "keywords", "__dict__"),
+    "class": _of_class,
+    "globals": _of_namespace,
+}
 KINDS: Mapping[Category, ObjectKind] = {
-    **dict.fromkeys(("module", "optimizer", "object"), ObjectKind(_attributes, _put_attributes, is_named=True)),
+    **{category: ObjectKind(contents, _put_named, is_named=True) for category, contents in _NAMED.items()},
     **dict.fromkeys(("list", "deque", "tuple", "set"), ObjectKind(_items, _put_all)),
     "mapping": ObjectKind(_pairs, _put_all),
-    "cell": ObjectKind(_of_cell, _put_in_cell),
-    "function": ObjectKind(_of_function, _put_settings, is_named=True),
-    "class": ObjectKind(_of_class, _put_settings, is_named=True),
-    "globals": ObjectKind(_of_namespace, _put_globals, is_named=True),
 }
 
 
@@ -378,7 +346,7 @@ def replaced(
         replace: takes a part and the keys that lead to it; it is not called for constants within.
     """
     kind = type(value)
-    if (other := replace(value, keys)) is not value or len(keys) > _MOST_DEPTH:
+    if (other := replace(value, keys)) is not value or len(keys) > 100:
         return other
     is_mapping = kind in (dict, collections.OrderedDict, collections.defaultdict)
     if not is_mapping and kind not in (list, tuple, collections.deque):

@@ -11,6 +11,7 @@ import functools
 import sys
 import types
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, final
 
 import numpy
@@ -18,7 +19,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from graphtrain.state.code_names import names_in
-from graphtrain.state.entries import HOOKS, IN_CONTAINERS, Child, Entry, contents_of, parts_of, stamp_of
+from graphtrain.state.content import content_hash
 from graphtrain.state.kinds import (
     CONTAINERS,
     KINDS,
@@ -26,14 +27,16 @@ from graphtrain.state.kinds import (
     NOT_STATE,
     OF_A_RUN,
     STANDS_FOR,
+    Category,
+    Contents,
     Namespace,
     category_of,
     is_constant,
     is_users,
     is_value,
 )
-from graphtrain.state.optimizers import note_rates
 from graphtrain.state.weights import uncompiled
+from graphtrain.storage.encoding import LEAST_ADDRESS, is_saveable
 
 MOST_OBJECTS = 200_000
 # Larger containers are not examined; of data, whose samples training does not change, a few suffice.
@@ -52,7 +55,6 @@ _OPTIMIZER = frozenset(vars(torch.optim.SGD([torch.zeros(1)]))) | {
 _LOADER = frozenset({"_iterator", "_IterableDataset_len_called", "_DataLoader__multiprocessing_context"})
 _HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _HOOKS_OF_OPTIMIZERS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-_MODULES_WITH_HOOKS = (torch.nn.Module.__module__, torch.optim.Optimizer.__module__)  # for all objects of the class
 _PLAIN_CONTAINERS = (*CONTAINERS, collections.defaultdict, collections.Counter)
 
 # Attributes that the compiler gives to tensors and functions.
@@ -60,6 +62,104 @@ OF_THE_COMPILER = ("_dynamo", "_torchdynamo", "_has_dynamo")
 
 REMEDY = "give what holds it a `state_dict`"
 _NOT_LOOKED_FOR = f", where changes are not looked for: {REMEDY}"
+
+
+# Of larger tensors, arrays and buffers of data only a sample counts in a stamp; data is hashed whole after a save.
+_MOST_BYTES = {"tensor": 64 * 2**10, "array": 2 * 2**20, "buffer": 2 * 2**20}
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+IN_CONTAINERS = frozenset({"list", "tuple", "deque", "set", "mapping"})
+
+Child = tuple[str, Any, bool]
+"""Path, object, and whether a `state_dict` covers it."""
+
+
+@dataclass(eq=False, slots=True)
+class Entry:
+    """An object, with its contents when it was listed. What is covered is listed only to be referred to."""
+
+    path: str
+    value: Any
+    category: Category
+    is_covered: bool = False  # something else saves it, such as a `state_dict`
+    is_data: bool = False  # of data, or of objects that belong to it
+    code: Any = None  # of a function; of a tensor the operation that made it; of anything else its class
+    ignored: frozenset[str] = frozenset()  # attributes that are not state
+    covered: frozenset[str] = frozenset()  # attributes with the name of an entry in its `state_dict`
+    is_entered: bool = True  # False for a container too large to be examined
+    stamp: Any = None  # what tells whether it has changed beside its contents, if something does
+    keys: tuple[Any, ...] = ()  # its contents
+    parts: tuple[Any, ...] = ()
+
+
+def contents_of(entry: Entry) -> Contents:
+    """The present contents of an object of a kind with contents; of a very large container its length."""
+    if entry.category in IN_CONTAINERS and len(entry.value) > MOST_COMPARED:
+        return (), (len(entry.value),)
+    return KINDS[entry.category].contents(entry.value)
+
+
+def stamp_of(entry: Entry) -> Any:
+    """What tells whether an object has changed: a hash, a position, other modules; None for all others."""
+    value, category = entry.value, entry.category
+    match category:
+        case "module":  # of its tensors `ModuleForm` knows, but for data
+            tensors = (*value._parameters, None, *value._buffers) if entry.is_data else ()
+            hooks = [hook for name in HOOKS for hook in getattr(value, name).values() if _is_of_users(hook)]
+            return tuple(map(id, value._modules.values())), tuple(map(id, hooks)), tensors
+        case "file":
+            try:
+                return value.tell() if not value.closed and value.readable() else ""
+            except OSError:  # within a loop over the lines of a text; or no file on a disk
+                return "read"
+        case "run":
+            return str(getattr(value, OF_A_RUN)()[1])
+        case "watched":
+            return content_hash(value)
+        case "tensor" | "array" | "buffer" if not entry.is_covered:
+            is_read_only = category == "array" and not value.flags.writeable
+            if is_read_only or not (entry.is_data or category == "buffer" or not is_saveable(value)):
+                return None  # it is never saved, or always
+            try:
+                return content_hash(value, most_bytes=_MOST_BYTES[category])
+            except (RuntimeError, NotImplementedError):  # of a class whose memory is not torch's
+                return f"{value.shape} {value._version}"
+    return None
+
+
+def _is_of_users(hook: Any) -> bool:
+    """False for what a library registers, as it does in another process too."""
+    return is_users(getattr(getattr(hook, "func", hook), "__module__", None))
+
+
+def parts_of(entry: Entry) -> Iterator[Child]:
+    """A part of an object with contents, by attribute, number or key."""
+    path, is_covered = entry.path, entry.is_covered
+    match entry.category:
+        case "list" | "tuple" | "deque":
+            yield from ((f"{path}[{number}]", part, is_covered) for number, part in enumerate(entry.parts))
+        case "mapping":
+            for number, (key, part) in enumerate(zip(entry.keys, entry.parts, strict=True)):
+                shown = f"#{number}" if type(key) is int and key >= LEAST_ADDRESS else _shown_key(key)
+                yield f"{path}[{shown}]", part, is_covered
+                if not is_constant(key):
+                    yield f"{path}.keys()[{number}]", key, is_covered
+            yield f"{path}.default_factory", getattr(entry.value, "default_factory", None), is_covered
+        case category if category in KINDS and KINDS[category].is_named:
+            is_covered = is_covered and category != "module"
+            for name, part in zip(entry.keys, entry.parts, strict=True):
+                if name not in entry.ignored:
+                    yield place_of(entry, name), part, is_covered or name in entry.covered
+
+
+def place_of(entry: Entry, name: str) -> str:
+    """The path of an attribute, or of a global."""
+    return f"{entry.path}{'' if entry.category == 'globals' else '.'}{name}"
+
+
+def _shown_key(key: Any) -> str:
+    if is_value(key):
+        return repr(key)
+    return f"({', '.join(map(_shown_key, key))})" if isinstance(key, tuple) else f"a {type(key).__name__}"
 
 
 @final
@@ -156,19 +256,19 @@ class Reachable:
         """Note that changes in an object, or within its items, are not looked for."""
         if entry.is_data or entry.is_covered:
             return
+        # Constants cannot change in place, and objects listed elsewhere are compared there.
+        size = len(entry.value) if entry.category in IN_CONTAINERS else 0
+        is_compared = size <= MOST_COMPARED and (
+            (entry.is_entered and entry.category != "set")
+            or all(is_constant(each) or id(each) in self.by_id for each in (*entry.keys, *entry.parts))
+        )
+        if is_compared and entry.category != "hidden":
+            return
+        what = "is a set of objects" if entry.is_entered else f"has {size:,} items"
         if entry.category == "hidden":
             what = f"is a {entry.code.__module__}.{entry.code.__qualname__}"
-        # Constants cannot change in place, and objects listed elsewhere are compared there.
-        elif entry.length > MOST_COMPARED or (
-            (not entry.is_entered or entry.category == "set")
-            and not all(is_constant(each) or id(each) in self.by_id for each in (*entry.keys, *entry.parts))
-        ):
-            what = "is a set of objects" if entry.is_entered else f"has {entry.length:,} items"
-        else:
-            return
         # Not within an object of a class with a `state_dict` of its own.
-        owners = [path for path in self.stateful if self.by_path[path].category == "object"]
-        if not is_within(entry.path, owners):
+        if not is_within(entry.path, [path for path in self.stateful if self.by_path[path].category == "object"]):
             self.bounds[entry.path] = f"{what}{_NOT_LOOKED_FOR}"
 
     # ---- contents of an object
@@ -176,8 +276,7 @@ class Reachable:
     def _children(self, entry: Entry) -> Iterator[Child]:
         value, path, category = entry.value, entry.path, entry.category
         if category in IN_CONTAINERS:
-            entry.length = len(value)
-            entry.is_entered = entry.length <= (MOST_ITEMS_OF_DATA if entry.is_data else MOST_ITEMS)
+            entry.is_entered = len(value) <= (MOST_ITEMS_OF_DATA if entry.is_data else MOST_ITEMS)
         if category in KINDS:
             entry.keys, entry.parts = contents_of(entry)
         entry.stamp = stamp_of(entry)
@@ -211,9 +310,6 @@ class Reachable:
             case "generator":
                 yield f"{path}.__dict__", getattr(value, "__dict__", None), False
                 yield f"{path}.seed_seq", getattr(getattr(value, "bit_generator", value), "seed_seq", None), False
-            case "method" | "partial":
-                names = ("__self__", "__func__") if category == "method" else ("func", "args", "keywords", "__dict__")
-                yield from ((f"{path}.{name}", getattr(value, name), False) for name in names)
             case "function":
                 yield from self._in_function(value, path)
             case "array":
@@ -223,11 +319,11 @@ class Reachable:
             case "run":
                 held = getattr(value, OF_A_RUN)()[0]
                 yield from ((f"{path}.resources[{name!r}]", part, False) for name, part in held.items())
-            case "class":
-                yield from _in_class(value)
         if entry.is_entered:
             yield from parts_of(entry)
-        if category in IN_CONTAINERS and type(value) not in _PLAIN_CONTAINERS:
+        if category == "class":
+            yield from _in_class(value)
+        elif category in IN_CONTAINERS and type(value) not in _PLAIN_CONTAINERS:
             yield f"{path}.__dict__", getattr(value, "__dict__", None), entry.is_covered
         is_of_class = category in ("module", "optimizer", "object", *IN_CONTAINERS)
         if self._with_code and is_of_class and type(value) not in self._classes:
@@ -310,22 +406,19 @@ def _in_hooks(value: Any, path: str, names: Collection[str]) -> Iterator[Child]:
 
 def _hooks_of_all() -> Iterator[tuple[str, Any]]:
     """The user's hooks that torch calls for all modules, or for all optimizers."""
-    for module in map(sys.modules.__getitem__, _MODULES_WITH_HOOKS):
-        for name, held in vars(module).items():
-            if name.startswith("_global_") and isinstance(held, dict):
-                hooks = [hook for hook in held.values() if callable(hook) and hook is not note_rates]
-                yield from ((f"{module.__name__}.{name}[{number}]", hook) for number, hook in enumerate(hooks))
+    for module in (sys.modules[torch.nn.Module.__module__], sys.modules[torch.optim.Optimizer.__module__]):
+        for name, hooks in vars(module).items():
+            if name.startswith("_global_") and isinstance(hooks, dict):
+                named = ((f"{module.__name__}.{name}[{number}]", hook) for number, hook in enumerate(hooks.values()))
+                yield from ((path, hook) for path, hook in named if _is_of_users(hook))
 
 
 def _in_class(kind: type) -> Iterator[Child]:
-    """The functions of a class of the user, including those behind properties."""
-    path = f"{kind.__module__}:{kind.__qualname__}"
+    """The functions of a class of the user that are not among its contents: behind properties, and special ones."""
     for name, part in vars(kind).items():
-        match part:
-            case property():
-                for accessor in (part.fget, part.fset, part.fdel):
-                    yield f"{path}.{name}.{getattr(accessor, '__name__', '')}", accessor, False
-            case functools.cached_property():
-                yield f"{path}.{name}", part.func, False
-            case types.FunctionType() if name.startswith("__"):  # others are among its contents
-                yield f"{path}.{name}", part, False
+        is_property = isinstance(part, property)
+        function = part.func if isinstance(part, functools.cached_property) else part
+        functions = (part.fget, part.fset, part.fdel) if is_property else (function,)
+        for function in functions:
+            if isinstance(function, types.FunctionType):
+                yield f"{kind.__module__}:{kind.__qualname__}.{name}", function, False

@@ -12,10 +12,10 @@ import torch
 from graphtrain.errors import CheckpointError
 from graphtrain.state.codec import MALFORMED, StateReader, StateWriter, shown_path
 from graphtrain.state.content import is_identical
-from graphtrain.state.entries import Entry, place_of, stamp_of
 from graphtrain.state.generators import any_generator
-from graphtrain.state.kinds import KINDS, is_left_alone
+from graphtrain.state.kinds import KINDS, LEFT_ALONE
 from graphtrain.state.optimizers import put_gradient
+from graphtrain.state.reachable import Entry, place_of, stamp_of
 from graphtrain.state.snapshot import States, StateSnapshot
 from graphtrain.storage.strides import without_repeats
 
@@ -72,15 +72,15 @@ def _put_contents(snapshot: StateSnapshot, entry: Entry, states: States) -> None
     keys, parts = kind.contents(entry.value)
     if is_identical(keys, entry.keys) and is_identical(parts, entry.parts):
         return
-    before = dict(zip(entry.keys, entry.parts, strict=True)) if entry.keys else {}
     if not kind.is_named:
-        kind.put(entry.value, before if entry.category == "mapping" else entry.parts, ())
+        kind.put(entry.value, [*zip(entry.keys, entry.parts, strict=True)] if entry.keys else entry.parts, ())
         return
+    before = dict(zip(entry.keys, entry.parts, strict=True))
     now, ignored = dict(zip(keys, parts, strict=True)), snapshot.ignored(entry, states)
     if entry.is_data:
         ignored |= {name for name, part in now.items() if not _is_encodable(snapshot, part)}
     changed = {name: part for name, part in before.items() if name not in ignored and now.get(name, kind) is not part}
-    removed = [name for name in sorted(now.keys() - before.keys() - ignored) if not is_left_alone(now[name])]
+    removed = [name for name in sorted(now.keys() - before.keys() - ignored) if not isinstance(now[name], LEFT_ALONE)]
     kind.put(entry.value, changed, removed)
 
 
@@ -101,9 +101,7 @@ def _apply(snapshot: StateSnapshot, entry: Entry, change: Mapping[str, Any], rea
         case {"tensor": torch.Tensor() as saved} if category == "tensor":
             _put_tensor(value, saved, change)
         case {"array": numpy.ndarray() as saved} if category == "array":
-            if (value.shape, value.dtype) != (saved.shape, saved.dtype):
-                raise CheckpointError(f"its shape is {value.shape} now, and was {saved.shape}")
-            value[...] = saved
+            numpy.copyto(value, saved.reshape(value.shape), casting="no")
         case {"bytes": bytes(content)} if category == "buffer":
             value[:] = content
         case {"set": {**encoded}} if kind is not None and kind.is_named:
@@ -114,9 +112,8 @@ def _apply(snapshot: StateSnapshot, entry: Entry, change: Mapping[str, Any], rea
                     raise CheckpointError(f"`{name}` is not part of its state")
             parts = {name: reader.unpack(part) for name, part in encoded.items() if name in names}
             kind.put(value, parts, [name for name in removed if name in names])
-        case {"items": items} if category in ("list", "deque", "set", "cell", "mapping") and kind is not None:
-            parts = reader.unpack(items)
-            kind.put(value, dict(parts) if category == "mapping" else parts, ())
+        case {"items": items} if kind is not None and not kind.is_named and category != "tuple":
+            kind.put(value, reader.unpack(items), ())
         case _:
             raise CheckpointError("it is of another type now")
 
@@ -128,7 +125,11 @@ def _put_tensor(tensor: torch.Tensor, saved: torch.Tensor, change: Mapping[str, 
             tensor.data = saved
         elif tensor.layout is torch.strided:
             target = without_repeats(tensor.detach())
-            _fill(target, saved[tuple(map(slice, target.shape))])
+            values = saved[tuple(map(slice, target.shape))]
+            try:
+                target.copy_(values)
+            except RuntimeError:  # several elements are one, as in windows that overlap: NumPy takes that
+                numpy.copyto(target.numpy(), values.numpy())
         else:
             tensor.copy_(saved)
     if "requires_grad" in change and tensor.is_leaf:
@@ -136,22 +137,11 @@ def _put_tensor(tensor: torch.Tensor, saved: torch.Tensor, change: Mapping[str, 
         put_gradient(tensor, change.get("grad"))
 
 
-def _fill(target: torch.Tensor, values: torch.Tensor) -> None:
-    try:
-        target.copy_(values)
-    except RuntimeError:  # several elements are one: row by row
-        if not target.dim():
-            raise
-        for row, saved in zip(target, values, strict=True):
-            _fill(row, saved)
-
-
 @contextmanager
 def _naming(what: str) -> Iterator[None]:
     """A context in which any failure is an error that names what is restored."""
     try:
         yield
-    except CheckpointError as error:
-        raise CheckpointError(f"{what} cannot be restored: {error.message}", error.hint) from None
-    except MALFORMED as error:
-        raise CheckpointError(f"{what} cannot be restored: {error}") from None
+    except (CheckpointError, *MALFORMED) as error:
+        message, hint = getattr(error, "message", error), getattr(error, "hint", "")
+        raise CheckpointError(f"{what} cannot be restored: {message}", hint) from None

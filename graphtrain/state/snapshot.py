@@ -7,9 +7,8 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, final
 
 from graphtrain.state.content import hold_the_same
-from graphtrain.state.entries import Entry, parts_of
 from graphtrain.state.kinds import KINDS
-from graphtrain.state.reachable import Reachable, held_by_state, is_within, state_of
+from graphtrain.state.reachable import Entry, Reachable, held_by_state, is_within, parts_of, state_of
 
 States = dict[str, Mapping[Any, Any]]
 """Path -> the present `state_dict` of an object, read once in a save or a restore."""
@@ -29,9 +28,10 @@ class StateSnapshot:
 
     Attributes:
         reachable: the objects, each with what it held.
-        elsewhere, left_out: the same as the arguments.
+        left_out: the same as the argument.
         replaced: path -> the object that has replaced the one there, with all that is reached through it.
         redrawn: the identities of objects that a resume makes again by drawing batches.
+        of_data: by the name of data that does not save itself: the objects reachable from it.
         imported: the names of all modules; None without code.
     """
 
@@ -50,19 +50,19 @@ class StateSnapshot:
         within = {name: Reachable({"data": roots[name]}, ["data"], with_code=with_code) for name in followed}
         of_data = {identity for listed in within.values() for identity in listed.by_id}
         self.reachable = Reachable(roots, data, covered, of_data, with_code=with_code)
-        self.elsewhere, self.left_out = frozenset(elsewhere), tuple(left_out)
+        self.left_out = tuple(left_out)
         self.replaced: Mapping[str, Any] = {}
         self.redrawn: frozenset[int] = frozenset()
         self.imported = frozenset(sys.modules) if with_code else None
-        find = self.reachable.find
-        self._of_data = {
-            name: [
-                entry
-                for each in listed.by_path.values()
-                if (entry := each if each.category == "globals" else find(each.value))
-            ]
-            for name, listed in within.items()
-        }
+        # The generators of data are restored by its source when it is reopened, and here when all is.
+        entries = self.reachable.by_path.values()
+        self._listed = [each for each in entries if each.category == "generator" or id(each.value) not in elsewhere]
+        known = {id(each.value): each for each in self._listed if id(each.value) not in elsewhere}
+        self.of_data: dict[str, list[Entry]] = {}
+        for name, listed in within.items():
+            parts = listed.by_path.values()
+            same = (each if each.category == "globals" else known.get(id(each.value)) for each in parts)
+            self.of_data[name] = [each for each in same if each is not None]
 
     @property
     def stateful(self) -> dict[str, Any]:
@@ -76,17 +76,13 @@ class StateSnapshot:
         Arguments:
             data: the name of a root; only what is reachable from it. Default: everything.
         """
-        listed = self.reachable.by_path.values() if data is None else self._of_data[data]
+        listed = self._listed if data is None else self.of_data[data]
         excludes = self.left_out or self.replaced
         yield from (entry for entry in listed if not self.is_excluded(entry.path)) if excludes else listed
 
-    def data(self) -> dict[str, list[Entry]]:
-        """By the name of data that does not save itself: the objects reachable from it, except those left out."""
-        return {name: list(self.entries(name)) for name in self._of_data}
-
     def note_redrawn(self, data: str) -> None:
         """Note that a resume draws all batches of an epoch of data again, with what data makes for it."""
-        self.redrawn |= {id(entry.value) for entry in self._of_data[data]}
+        self.redrawn |= {id(entry.value) for entry in self.of_data[data]}
 
     def places(self) -> Iterator[str]:
         """The paths of all reachable objects, including plain values."""
@@ -98,7 +94,7 @@ class StateSnapshot:
     def name_of_data(self, value: Any) -> str | None:
         """The name of the root that is this data; None for data added later, or that saves itself."""
         entry = self.reachable.find(value)
-        return entry.path if entry is not None and entry.path in self._of_data else None
+        return entry.path if entry is not None and entry.path in self.of_data else None
 
     def is_left_out(self, path: str) -> bool:
         """True for a path that is declared not to be state, or is reached through one."""

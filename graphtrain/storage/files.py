@@ -61,7 +61,8 @@ def temporary_name(path: Path) -> Path:
 
 def write_pieces(file: io.FileIO, pieces: Iterable[bytes | memoryview]) -> None:
     """Write bytes that are in pieces, however large: the system takes no more than 2 GB of one."""
-    for view in map(memoryview, pieces):
+    for piece in pieces:
+        view = memoryview(piece)
         while view:
             view = view[file.write(view[:_PIECE]) :]
 

@@ -24,7 +24,7 @@ OWN_FACTS = frozenset({"data_content", "unknown"})
 """The fields of which each rank has its own."""
 
 _MOST_BYTES_OF_A_NAME = 255
-_NAME = re.compile(r"(\d{6,})-step-(\d+)")
+_NAME = re.compile(r"\d{6,}-step-\d+")
 
 
 def is_file_name(name: str) -> bool:
@@ -72,7 +72,7 @@ class Manifest:
     not_state: Sequence[str] = field(default_factory=list)  # what the user declared not to be state
     data_content: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what data held, by name
     differing: str = ""  # what another number of ranks takes from rank 0, in words
-    saved_by: Mapping[str, str] = field(default_factory=dict)  # node -> the last checkpoint it requested; "": this one
+    way_back: str | None = None  # the last checkpoint that a node requested; "": this one
     returns: int = 0  # how often the run went back to a checkpoint
     sharded: bool = False  # whether tensors are sharded over ranks
 
@@ -179,6 +179,4 @@ def checkpoint_paths(folder: Path) -> list[Path]:
 
 def checkpoint_number(path: Path) -> int:
     """The number in the name of a checkpoint folder, which counts saves."""
-    match = _NAME.fullmatch(path.name)
-    assert match is not None, "its name was matched before"
-    return int(match.group(1))
+    return int(path.name.partition("-")[0])

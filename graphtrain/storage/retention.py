@@ -104,7 +104,7 @@ def expired(
     lineage, rules = lineage_of(checkpoints), [*retentions.values()] or [Retention()]
     finite = [each for each in lineage if not each.manifest.not_finite] or lineage
     newest = finite[: max(rule.keep for rule in rules)]
-    kept = {each.name for each in (lineage[0], *newest)} | {*lineage[0].manifest.saved_by.values()}
+    kept = {each.name for each in (lineage[0], *newest)} | {lineage[0].manifest.way_back}
     for node, ranking in rankings.items():
         if node in retentions:
             kept |= {*[*ranking.values][: retentions[node].keep_best]}

@@ -36,6 +36,11 @@ def read_starts(path: Path) -> list[dict[str, Any]]:
         return []
 
 
+def has_begun(run_dir: Path) -> bool:
+    """True for a directory with a run that began; one that failed before has a status, and no start."""
+    return bool(read_starts(run_dir))
+
+
 def tables_in(lines: Iterable[bytes]) -> list[dict[str, Any]]:
     """The tables among lines of JSON; lines that a kill has cut are left out."""
     tables = []
@@ -84,12 +89,6 @@ def process_facts(time_field: str) -> dict[str, Any]:
 def best_in(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """The best checkpoint of each ranking, by its name in the run, as a status has it."""
     return {name: best for name, best in status.items() if name.partition(":")[0] == BEST and best}
-
-
-def has_begun(run_dir: Path) -> bool:
-    """True for a directory with a run that began; one that failed before has a status without a place."""
-    status = last_status(run_dir)
-    return bool(status.get("position") if status else read_starts(run_dir))
 
 
 # ---- rows

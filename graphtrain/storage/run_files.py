@@ -114,7 +114,7 @@ class RunFiles:
         remove_leftovers(self.checkpoints)
         has_checkpoints = bool(checkpoint_paths(self.checkpoints))
         holds_a_run = has_checkpoints or has_begun(self.folder)
-        if not (holds_a_run or read_starts(self.folder)) and (self.folder / METRICS_FILE).exists():
+        if not holds_a_run and (self.folder / METRICS_FILE).exists():
             raise UsageError(
                 f"`{METRICS_FILE}` in `{self.path}` was not written by a run",
                 "choose another run directory, or move that file",

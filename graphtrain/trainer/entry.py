@@ -76,11 +76,10 @@ def go_back(run: LiveRun, request: Return) -> None:
     session, files, writer, seconds = run.session, run.files, run.writer, run.session.watch.seconds()
     assert files is not None, "refused at the start"
     writer.wait()  # the checkpoint may be the one that is being written
-    name = writer.saved.get(request.to)
-    if name is None:
+    if not (name := writer.saved):
         raise CheckpointError(
-            f"`{request.node}` sends the run back to the checkpoint of `{request.to}`, which could not be written, "
-            "or has weights that are not finite",
+            f"`{request.node}` sends the run back to a checkpoint that could not be written, or has weights that are "
+            "not finite",
             "remove the cause, and resume from an earlier checkpoint: --resume NAME",
         )
     checkpoint = choose(files, ResumeOptions(files.checkpoints / name), run.rank_saves)
@@ -124,14 +123,13 @@ def _resume(run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status
     if is_newest and is_continued and is_same_graph and not restored.decided:
         run.writer.resumed_from(checkpoint)
     is_as_it_was = (is_ours or run.is_replay) and not (restored.decided or restored.is_other_graph)
-    saved = {path: name or checkpoint.path.name for path, name in manifest.saved_by.items()}
-    run.writer.saved, run.writer.returns = saved if is_as_it_was else {}, manifest.returns
+    saved = checkpoint.path.name if manifest.way_back == "" else manifest.way_back
+    run.writer.saved, run.writer.returns = saved if is_as_it_was else None, manifest.returns
     begins_lineage = bool(session.compiled.returning) and not is_as_it_was
     # Saved before anything else, so that from now on a resume chooses this state, and the run can go back to it.
     begins_anew = (restored.decided or begins_lineage) and not _is_over(run, checkpoint)
     if files is not None and (begins_anew or not is_newest):
-        savers = frozenset(session.compiled.saving) if begins_lineage else frozenset()
-        run.save(run.requests.sync_policy, askers=savers)
+        run.save(run.requests.sync_policy, is_asked=begins_lineage)
     return changes
 
 

@@ -198,7 +198,7 @@ class LiveRun:
 
     def has_changed(self) -> None:
         """Note that the user has changed the run: it does not go back to earlier checkpoints."""
-        self.writer.saved = {}
+        self.writer.saved = None
         self.writer.keep_newest()
 
     def cut_back_to(self, checkpoint: Checkpoint | None) -> None:
@@ -220,24 +220,25 @@ class LiveRun:
         self,
         policy: SavePolicy,
         values: Mapping[str, float | None] | None = None,
-        askers: frozenset[str] = frozenset(),
+        *,
+        is_asked: bool = False,
     ) -> bool:
         """Save at this position, if there is a run directory; False if it is not a save point.
 
         Arguments:
             values: those of the metrics that rank checkpoints. Default: none.
-            askers: the paths of the nodes that requested it. Default: none.
+            is_asked: True if a node requested it.
 
         Raises:
             SaveFailedError: the checkpoint cannot be written; or this is the end, so no save point can follow.
         """
         if self.files is None:
-            if askers:
+            if is_asked:
                 self.notices.once("there is no run directory, so no checkpoint is written")
             if self.is_replay:  # the run that it replays has saved
-                self.writer.saved |= dict.fromkeys(askers, "")
+                self.writer.saved = "" if is_asked else self.writer.saved
             return True
-        if not self.writer.save(policy, values or {}, askers):
+        if not self.writer.save(policy, values or {}, is_asked=is_asked):
             if self.session.loop.ended:
                 raise SaveFailedError(
                     f"the end of the run is not a save point ({self.writer.refusal})",

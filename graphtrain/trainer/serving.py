@@ -100,7 +100,7 @@ def _recorded(run: LiveRun) -> None:
 
 def _save_or_stop(run: LiveRun) -> Answer:
     requests = run.requests
-    if "save" in requests and run.save(requests.policy, requests.values, requests.askers):
+    if "save" in requests and run.save(requests.policy, requests.values, is_asked=True):
         requests.saved()
     if "stop" not in requests:
         return None

@@ -85,7 +85,7 @@ def test_a_part_knows_its_place_in_the_whole(mesh: Any) -> None:
     sharded.local_of(tensor).zero_()
     assert not tensor.to_local().any(), "it shares the memory of the part"
     sharded.refuse_meshes("model.weight", tensor, 4)
-    with pytest.raises(UsageError, match=r"`model\.weight` is sharded over the ranks \[0, 1, 2, 3\] of 8"):
+    with pytest.raises(UsageError, match=r"`model\.weight`: it is sharded over the ranks \[0, 1, 2, 3\] of 8"):
         sharded.refuse_meshes("model.weight", tensor, 8)
     partial = DTensor.from_local(torch.ones(2), mesh, [Partial(), Partial()], run_check=False)
     with pytest.raises(UsageError, match="only Shard along one dimension is known"):

@@ -11,8 +11,7 @@ from torch import nn
 from graphtrain.nodes.exchange import Exchange
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.requests import Requests
-from graphtrain.ranks import buckets
-from graphtrain.ranks.buckets import EarlySums
+from graphtrain.ranks.buckets import GradientSums
 from tests.fake_ranks import FakeRank, run_ranks
 from tests.ranks.test_joining import Noting
 
@@ -25,14 +24,13 @@ def test_small_gradients_are_summed_again_if_there_are_others_than_expected() ->
         parameter.grad = torch.ones_like(parameter)
     for others, sizes in (([], []), ([third], [2 + 3 + 4])):
         ranks.exchanged.clear()
-        early = EarlySums(ranks, [first, second, third], [first, second])
+        early = GradientSums(ranks, [first, second, third], [first, second])
         early.within(lambda: None)
         assert early.count == 1 and [len(values) for values in ranks.exchanged] == [2 + 3]
         summed = [first, second, *others]
-        done = early.complete(1, summed)
-        buckets.exchange_tensors(ranks, [each for each in summed if id(each) not in done], early=early)
+        early.finish(1, summed)
         assert [len(values) for values in ranks.exchanged[1:]] == sizes
-    early = EarlySums(ranks, [first, second, third], [first])
+    early = GradientSums(ranks, [first, second, third], [first])
     early.within(lambda: None)
     assert not early.count, "this rank has more itself"
 
@@ -40,10 +38,10 @@ def test_small_gradients_are_summed_again_if_there_are_others_than_expected() ->
 def test_what_is_summed_early_of_a_large_gradient_of_another_layout_is_put_into_it() -> None:
     ranks, turned = Noting(), nn.Parameter(torch.zeros(600, 500))
     turned.grad = torch.zeros(500, 600).t()
-    early = EarlySums(ranks, [turned], [turned])
+    early = GradientSums(ranks, [turned], [turned])
     early.within(lambda: None)
     ranks.exchanged[0].fill_(7.0)
-    early.wait()
+    early.finish(1, [turned])
     assert bool((turned.grad == 7.0).all())
 
 

@@ -119,7 +119,9 @@ def test_views_are_views_again(name: str, is_in_transit: bool) -> None:
     view = view_of(kept)
     reachable = Reachable({"task": [kept]})
     writer = StateWriter(reachable, {})
-    packed = writer.pack_in_transit({"view": view}, {})["view"] if is_in_transit else writer.pack(view, "view")
+    if is_in_transit:
+        writer.begin_transit({})
+    packed = writer.pack(view, "view")
     assert packed.data[""][0] == "view" and not writer.lost_memory()
     made = StateReader(reachable, {}, {"view": packed}).unpack(packed)
     view += 100
@@ -148,5 +150,7 @@ def test_memory_that_new_values_share_is_named() -> None:
     ids=range(4),
 )
 def test_a_value_in_transit_that_cannot_be_saved_is_named(value: Any, reason: str) -> None:
+    writer = writer_of([])
+    writer.begin_transit({})
     with pytest.raises(UnsaveableError, match=rf"slot batch\[0\] cannot be saved: .*{re.escape(reason)}"):
-        writer_of([]).pack_in_transit({"slot batch": [value]}, {})
+        writer.pack([value], "slot batch")

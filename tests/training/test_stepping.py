@@ -210,12 +210,11 @@ def test_the_last_batches_of_the_epoch(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "name", "hint"),
     [
-        ({"to": "checkpoints"}, "checkpoints", "did you mean `checkpoint`?"),
         ({"keep": ["stp"]}, "stp", "did you mean `step`?"),
         ({"keep": ["validate/next_batch"]}, "validate/next_batch", ""),  # what is kept is near, and not inside
     ],
 )
-def test_a_node_to_go_back_to_that_is_not_there_is_named(
+def test_a_node_to_keep_that_is_not_there_is_named(
     arguments: dict[str, Any], name: str, hint: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match=f"`past` names `{name}`, and there is no such node in its graph") as caught:

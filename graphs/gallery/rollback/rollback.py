@@ -87,7 +87,7 @@ class Rollback:
             self.variance = (1 - weight) * (self.variance + weight * difference**2)
         if value <= limit and math.isfinite(value):
             return
-        if self._history.restore("checkpoint", most=self.most):
+        if self._history.restore(most=self.most):
             self.skips = [*self.skips, *self._history.batches(self.skip)]
             return
         [[epoch, number]] = self._history.batches()

@@ -395,7 +395,7 @@ rows(
     data_that_iterates_over_itself=lambda: seeded(perceptron, train_data=StartingOver()),
 )
 rows(
-    "train_data.dataset.file is an open file, whose position is not saved",
+    "train_data.dataset.file is a _io.BufferedReader, whose state is not saved",
     file_that_is_read_on=lambda: trained_on(loader(OpenedAtOnce())),
 )
 rows(

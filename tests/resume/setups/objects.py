@@ -256,7 +256,7 @@ def two_trainers_over_one_model() -> dict[str, Any]:
     return seeded(perceptron, training_step=step)
 
 
-@row("training_step<further> is a Trainer that has trained, and its position is not saved")
+@row("training_step<further> is a graphtrain.trainer.trainer.Trainer, whose state is not saved")
 def trainer_that_is_kept_over_one_model() -> dict[str, Any]:
     resources = seeded(perceptron)
     further = further_trainer(resources["model"])
