@@ -146,16 +146,6 @@ class Difference(Drawable):
         """True if the two graphs do different things; names, spacing and silenced checks do not count."""
         return any(change.matters for change in self.changes)
 
-    def words(self) -> list[str]:
-        """A line for each difference; edges that were added or removed with their node are left out.
-
-        >>> from graphtrain.graph import Graph
-        >>> fit = Graph.load("fit")
-        >>> fit.diff(fit.set("validate/next_batch", limit=5).remove("log", to="decide")).words()[1:]
-        ['edge decide -> log if log_due removed', 'guard log_due removed', 'validate/next_batch.limit default -> 5']
-        """
-        return [str(change) for change in self.changes if change.independent]
-
     def __str__(self) -> str:
         if not self.changes:
             return "no difference"

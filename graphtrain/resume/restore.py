@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from graphtrain.resume.session import Session
 
 _MOST_CHARACTERS = 200
+_MOST_DIFFERENCES = 8  # of the graph, in one line
 
 
 def graph_change(checkpoint: Checkpoint, now: Graph, rename: Mapping[str, str]) -> tuple[Renaming, Difference]:
@@ -165,9 +166,12 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
     decided = [f"{each} ({'taken' if each.name in chosen else 'kept as saved'})" for each in differences]
     decided += [f"{name} (taken)" for name in sorted(applied)]
     left = sorted(set(state.progress) - set(compiled.program.by_path))
+    listed = [str(change) for change in difference.changes if change.independent and change.matters]
+    more = len(listed) - _MOST_DIFFERENCES
     changes = [
         *(f"node {old} renamed {new}" for old, new in renaming.names.items()),
-        *difference.words(),
+        *listed[:_MOST_DIFFERENCES],
+        *([f"{more} more differences of the graph: graphtrain diff"] if more > 0 else []),
         *([f"progress of {', '.join(left)} left out"] if left else []),
         *(f"{name} left out" for name in sorted(copies)),
         *left_out,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import enum
 import itertools
-import marshal
 import operator
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
+import msgpack
 import numpy
 import torch
 import xxhash
@@ -86,8 +86,8 @@ class ContentHash:
 
     def _text(self, *parts: Any) -> None:
         try:
-            self._hash.update(marshal.dumps(parts, 0))
-        except ValueError:  # not only constants
+            self._hash.update(msgpack.packb(parts))
+        except (TypeError, ValueError, OverflowError):  # not only plain values
             self._hash.update(repr(parts).encode())
 
     def _add(self, value: Any) -> None:

@@ -249,8 +249,8 @@ class Encoder:
     def _tensor(self, tensor: torch.Tensor, path: str, depth: int) -> Any:
         # Nearly all are of this form, and there may be 100,000 of them.
         is_plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.dtype in TYPES
-        is_other = tensor.requires_grad or tensor.is_meta or tensor.is_conj() or tensor.is_neg() or tensor.is_nested
-        if is_plain and not is_other and placement_of(tensor) is None:
+        is_plain = is_plain and not (tensor.is_conj() or tensor.is_neg() or tensor.is_nested)
+        if is_plain and not (tensor.requires_grad or tensor.is_meta or placement_of(tensor) is not None):
             return SavedTensor(tensor, path)
         if type(tensor).__name__ == "DTensor":
             return self._piece(tensor, path)
