@@ -44,8 +44,9 @@ def setup_hashes(snapshot: StateSnapshot, *, now: bool = False) -> dict[str, str
             continue
         kind = KINDS.get(entry.category)
         contents = contents_of(entry) if now and kind is not None else (entry.keys, entry.parts)
-        own: list[Any] = []
+        own: list[Any] = [len(entry.parts)]
         if kind is not None and kind.is_named:
+            own = []
             for name, part in zip(*contents, strict=True):
                 path, is_saved = place_of(entry, name), name in entry.ignored | entry.covered
                 if not (is_saved or name.startswith(OF_THE_COMPILER) or snapshot.is_left_out(path)):
@@ -59,7 +60,7 @@ def setup_hashes(snapshot: StateSnapshot, *, now: bool = False) -> dict[str, str
         if entry.category in ("function", "class"):
             what = entry.value.__qualname__
             what = entry.value.__code__.co_code if what.endswith("<lambda>") else what  # they have no names
-        hashes[entry.path] = hashed(what, len(entry.parts), *own)
+        hashes[entry.path] = hashed(what, *own)
     return hashes
 
 

@@ -8,7 +8,7 @@ import itertools
 import operator
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
 
 import msgpack
@@ -160,14 +160,7 @@ class ContentHash:
         if torch.nn.parameter.is_lazy(tensor) or tensor.is_meta:
             return
         self._text(str(tensor.dtype), str(tensor.layout), [*tensor.shape] if not tensor.is_nested else [])
-        tensor, parts = tensor.detach(), list[torch.Tensor]()
-        if tensor.layout is torch.sparse_coo:
-            parts = [tensor._indices(), tensor._values()]
-        elif tensor.layout is torch.strided and not (tensor.is_quantized or tensor.is_nested):
-            parts = [tensor.as_subclass(torch.Tensor)]
-        else:  # what no checkpoint can hold: whether it was changed in place
-            self._text(tensor._version)
-        for part in parts:
+        for part in _strided_parts(tensor.detach()):
             count = part.numel()
             if (step := self._step(count * part.element_size(), count)) > 1:
                 part = torch.take(part, torch.arange(0, count, step, device=part.device))
@@ -219,8 +212,13 @@ def hold_the_same(one: Any, other: Any) -> bool:
     >>> hold_the_same({"names": {"a", "b"}}, {"names": {"b", "a"}}), hold_the_same([0.0], [-0.0])
     (True, False)
     """
-    is_container = category_of(type(one)) in ("list", "tuple", "deque", "mapping", "set") and type(one) is type(other)
-    return is_equal(one, other) or (is_container and content_hash(one) == content_hash(other))
+    is_container = category_of(type(one)) in ("list", "tuple", "deque", "mapping", "set")
+    if is_equal(one, other) or not is_container or type(one) is not type(other):
+        return is_equal(one, other)
+    before, now = ContentHash(), ContentHash()
+    before.add(one)
+    now.add(other)
+    return before.is_whole and now.is_whole and before.hexdigest() == now.hexdigest()
 
 
 def is_equal(before: Any, now: Any) -> bool:
@@ -248,3 +246,13 @@ def _is_plain(parts: tuple[Any, ...]) -> bool:
     elif types == {dict}:
         types = set(map(type, itertools.chain.from_iterable(itertools.chain(part, part.values()) for part in parts)))
     return types <= CONSTANTS
+
+
+def _strided_parts(tensor: torch.Tensor) -> Iterable[torch.Tensor]:
+    """Plain tensors with the content of this one."""
+    if tensor.is_quantized or tensor.is_nested:
+        return (tensor.int_repr(),) if tensor.is_quantized else tensor.unbind()
+    if tensor.layout is torch.strided:
+        return (tensor.as_subclass(torch.Tensor),)
+    entries = tensor if tensor.layout is torch.sparse_coo else tensor.to_sparse(layout=torch.sparse_coo)
+    return entries._indices(), entries._values()

@@ -36,9 +36,10 @@ DIFFERENT: dict[str, Any] = {
         M, M + 1, M.T, M.reshape(4, 3), M.double(), M.int(), M[:2], torch.nn.Parameter(M), torch.zeros(0),
         torch.zeros(0, 2), torch.ones(1), torch.ones(2).bfloat16(), torch.zeros(2).bfloat16(),
         torch.ones(2, dtype=torch.cfloat), torch.tensor([1 + 1j, 1]).conj(), M.to_sparse(), (M + M.eq(3)).to_sparse(),
-        M.to_sparse_csr(), M.to_sparse_csc(), M.flip(0).to_sparse_csr().mul_(2),
-        torch.quantize_per_tensor(M, 1, 0, torch.qint8), jagged(torch.ones(2), torch.ones(3)),
-        torch.ones(3, device="meta"), torch.nn.UninitializedParameter(),
+        M.to_sparse_csr(), M.to_sparse_csc(), (M * 2).to_sparse_csr(), (M * 2).to_sparse_csc(),
+        M.flip(0).to_sparse_csr(), torch.quantize_per_tensor(M, 1, 0, torch.qint8),
+        torch.quantize_per_tensor(M, 1, 1, torch.qint8), jagged(torch.ones(2), torch.ones(3)), jagged(torch.ones(2)),
+        jagged(torch.ones(2), torch.zeros(3)), torch.ones(3, device="meta"), torch.nn.UninitializedParameter(),
     ],
     "arrays": lambda: [
         M.numpy(), M.numpy() + 1, M.numpy().T, M.numpy().astype("f8"), numpy.zeros(0), numpy.zeros((0, 2)),
