@@ -230,7 +230,7 @@ def test_what_earlier_versions_did_not_save_is_reported(tmp_path: Path) -> None:
     second, lines = trained(teacher=True)
     second.run()
     (line,) = [line for line in lines if line.startswith("resumed ")]
-    assert "exact except for what changed: training_step.held[0] new, as set up" in line
+    assert "training_step.held[0] new, as set up" in line
 
 
 def test_an_optimizer_whose_state_cannot_be_read_is_named(tmp_path: Path) -> None:
