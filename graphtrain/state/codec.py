@@ -199,9 +199,13 @@ class StateWriter(Encoder):
         return None
 
     @functools.cached_property
+    def _placed(self) -> list[tuple[str, Any]]:
+        return [*places(self._stateful)]
+
+    @functools.cached_property
     def _places(self) -> dict[int, str]:
         """The places of what modules and optimizers have, by identity."""
-        return {id(value): place for place, value in places(self._stateful)}
+        return {id(value): place for place, value in self._placed}
 
     @functools.cached_property
     def _places_in_transit(self) -> dict[int, str]:
@@ -212,7 +216,7 @@ class StateWriter(Encoder):
     def _memory(self) -> MemoryIndex:
         """The tensors and arrays that are listed, or that modules and optimizers have, and new ones."""
         listed = (each for each in self._reachable.by_path.values() if not self._is_left_out(each.path))
-        pairs = (*places(self._stateful), *((each.path, each.value) for each in listed if each.category in _IN_MEMORY))
+        pairs = (*self._placed, *((each.path, each.value) for each in listed if each.category in _IN_MEMORY))
         return MemoryIndex({id(value): (path, value) for path, value in pairs}.values())
 
     @functools.cached_property

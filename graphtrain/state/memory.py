@@ -22,8 +22,11 @@ class MemoryIndex:
     def __init__(self, named: Iterable[tuple[str, Any]]) -> None:
         self._regions: list[tuple[int, int, Named]] = []  # where each begins and ends, and what is in it
         spans = [(span_of(value), name, value) for name, value in named]
-        for span, name, value in sorted(spans, key=operator.itemgetter(0, 1)):
-            self._insert(*span, (name, value))
+        for (start, end), name, value in sorted(spans, key=operator.itemgetter(0)):
+            if self._regions and start < self._regions[-1][1]:
+                self._insert(start, end, (name, value))
+            else:
+                self._regions.append((start, end, [(name, value)]))
 
     def add(self, name: str, value: Any) -> None:
         """Add a tensor or an array."""
