@@ -57,7 +57,7 @@ def choose(run_files: RunFiles | None, options: ResumeOptions, saves: RankSaves)
         nonlocal checkpoint
         if run_files is not None:
             checkpoint = run_files.find(options.resume, read)
-        elif options.is_named:
+        elif options.resume not in ("auto", "never"):
             checkpoint = read(checkpoint_folder(options.resume), None)
         return {"run": uuid.uuid4().hex[:12], "begins": checkpoint is None}
 

@@ -101,11 +101,6 @@ class ResumeOptions:
     rename: Mapping[str, str] | None = None
     kept: Section = field(default_factory=dict)
 
-    @property
-    def is_named(self) -> bool:
-        """True if a checkpoint is named."""
-        return self.resume not in ("auto", "never")
-
 
 class Restored(NamedTuple):
     """What is reported about a restored run.

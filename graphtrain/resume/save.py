@@ -98,7 +98,8 @@ class CheckpointWriter(Saves):
 
     def resumed_from(self, checkpoint: Checkpoint) -> None:
         """Note that the run is exactly at its newest checkpoint."""
-        self.newest, self._newest_moment = SavedCheckpoint(checkpoint.path, checkpoint.manifest), self._run.moment
+        self.newest = SavedCheckpoint(checkpoint.path, checkpoint.manifest)
+        self._newest_moment = self._run.compiled.run_clock.moment(self._run.loop.position)
 
     def can_go_back(self) -> bool:
         """True if there is a checkpoint that the run can go back to, or it is being written."""
@@ -236,7 +237,8 @@ class CheckpointWriter(Saves):
 
     def _begin(self, files: RunFiles, policy: SavePolicy, values: Mapping[str, float | None], is_asked: bool) -> _Save:
         """Copy the state, on all ranks, and begin to write the copy."""
-        compiled, moment, newest, before = self._run.compiled, self._run.moment, self.newest, self.saved
+        compiled, newest, before = self._run.compiled, self.newest, self.saved
+        moment = compiled.run_clock.moment(self._run.loop.position)
         staged, facts = self._ranks.copied(self._staged_now)
         for line in facts.unknown:
             self._notices.once(line if NO_RESUME in line else f"a resume will not be exact: {line}")

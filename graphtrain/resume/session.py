@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any, final
 
 import torch
@@ -139,11 +138,6 @@ class Session(RunOfRank):
     def alive(self) -> set[int]:
         """The slots that will be read after the present position."""
         return self.compiled.alive(self.loop.position, self.loop.ended)
-
-    @property
-    def moment(self) -> dict[str, Fraction]:
-        """The clock of the run: unit -> its exact value; empty if it counts nothing."""
-        return self.compiled.run_clock.moment(self.loop.position)
 
     @property
     def graph(self) -> Graph:

@@ -172,7 +172,7 @@ def _report(
     if restored.sampled and not lost:
         facts.append(restored.sampled)
     where = checkpoint.path.name if files is None else str(files.path)
-    if options.is_named and files is not None:
+    if options.resume not in ("auto", "never") and files is not None:
         where += f" from {checkpoint.path.name}"
     again = repeated(session.trained, status) if status is not None else ""
     place = session.compiled.run_clock.describe() or f"at `{run.position}`"
