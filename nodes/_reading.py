@@ -19,7 +19,7 @@ from graphtrain.data.shares import Share, Windows
 from graphtrain.data.source import Numbered, Source, Stateful, ended_early, keeps_position, source_of
 from graphtrain.data.state import DataState
 from graphtrain.data.wrapped import AsOpened, Common
-from graphtrain.errors import DataError, UsageError
+from graphtrain.errors import DataError
 from graphtrain.kind.batch_limit import BatchLimit
 from graphtrain.kind.declaration import WrittenBatches
 from graphtrain.lazy import lazy_import
@@ -90,7 +90,7 @@ class Reading:
     ) -> None:
         """Take what the node was given."""
         node, self.run = self.node, run
-        self.move = batch_mover(device) if transfer is None else functools.partial(_transferred, transfer, device)
+        self.move = batch_mover(device) if transfer is None else lambda batch: transfer(batch, device)
         limit = BatchLimit(min((most for most in (node.limit, node.overfit) if most is not None), default=None))
         self._combine: Any = node.combine or ("cycle" if run.graph_trains else "in_turn")
         if data is not self._supplied or limit.amount != self.limit.amount:
@@ -272,10 +272,10 @@ class Reading:
         return bool(self.ahead)
 
     def gave_none(self) -> DataError:
-        """The error where a batch is None, as a `collate_fn` may return it."""
+        """The error where a batch is None, as a `collate_fn`, or a `transfer` without `return`, returns it."""
         return DataError(
             f"{self.name}: batch {self.node.epoch_batches} of epoch {self.node.epoch + 1} is None",
-            "leave such samples out in the data set or its sampler; or return a batch that `training_step` recognizes",
+            "let `collate_fn`, and `transfer` if there is one, return a batch; leave samples out in the data set",
         )
 
     # ---- saving and resuming
@@ -364,12 +364,3 @@ class Reading:
 def _first(batches: Any, most: int | None) -> Any:
     """So many batches; those of a `Share` are asked for by their numbers."""
     return batches if most is None or isinstance(batches, Share) else itertools.islice(batches, most)
-
-
-def _transferred(transfer: Callable[[Any, Any], Any], device: Any, batch: Any) -> Any:
-    moved = transfer(batch, device)
-    if moved is None:
-        raise UsageError(
-            "`transfer` returned nothing", "it returns the batch on the device, as in return batch.to(device)"
-        )
-    return moved

@@ -73,22 +73,19 @@ class NextBatch:
         overfit: use the same batches in every epoch, this many, to check that a model can memorize them. A
             `graphtrain.Loader` gives those of its first epoch, with the same random numbers; a DataLoader that shuffles
             is refused, and other data must give the same batches by itself. Default: none, all of the data.
-        combine: how several loaders are read if the data is a mapping of them. With "cycle", a batch is a mapping with
-            a batch from each loader, and shorter loaders start over; with "shortest", the epoch ends with the first
-            loader that ends. With "in_turn", an epoch has the batches of one loader after the other, and `limit`
-            applies to each. Default: "cycle" in a graph that steps an optimizer, "in_turn" in others, such as
-            `evaluate`.
+        combine: how a mapping of loaders is read. With "cycle", a batch is a mapping with a batch of each, and shorter
+            loaders start over; with "shortest", the epoch ends with the first loader that ends. With "in_turn", an
+            epoch has the batches of one loader after the other, and `limit` applies to each. Default: "cycle" in a
+            graph that steps an optimizer, "in_turn" in others.
         resume: how to restore the position in data that has a `state_dict`: "state" loads it, "replay" draws the
-            batches of the epoch again. Default: "auto", which uses the state if that is exact; it is not for
-            torchdata's `StatefulDataLoader` with workers, or a stream of `datasets` with a shuffle buffer.
+            batches of the epoch again. Default: "auto", which uses the state unless it is known to be incomplete.
         repeat: True, in a nested graph, starts from the first epoch of the data each time the graph begins; a
             `graphtrain.Loader` gives the same order and random numbers. Default: False, the data continues with its
             next epoch, as a DataLoader does.
 
     Writes:
-        batch: the batch, on the device of the run. If there is a resource `transfer`, ``transfer(batch, device)`` moves
-            it; otherwise tensors and other objects with a method `to` are moved, in tuples, lists, mappings and
-            dataclasses. None if the data ended without a batch.
+        batch: the batch, moved to the device of the run, by ``transfer(batch, device)`` if there is such a resource.
+            None if the data ended without a batch.
         samples: number of samples in the batch: the first dimension of its first tensor, or the result of
             ``batch_size(batch)`` if there is such a resource.
 
@@ -220,11 +217,12 @@ class NextBatch:
         self.batches += 1
         if self.epoch_batches >= self.certain and not reading.has_another():
             reading.close()
-        if batch is None:
+        moved = batch if reading.move is None else reading.move(batch)
+        if moved is None:
             raise reading.gave_none()
         count = self._count(batch)
         self.samples += count
-        return (batch if reading.move is None else reading.move(batch)), count
+        return moved, count
 
     def _take_part(self, ranks: Agreement, indices: Any) -> tuple[Any, int]:
         """Take the batch of this rank in the next round of all of them."""
@@ -250,13 +248,16 @@ class NextBatch:
                 reading.close()
             if drawn.counts or self.last:
                 break
-        if drawn.batch is None:
+        has_batch = drawn.batch is not NOTHING
+        batch = drawn.batch if has_batch else drawn.stand_in
+        if batch is NOTHING:
+            return None, 0
+        if has_batch:
+            reading.held, reading.held_number = tensors_held(batch), drawn.number
+        moved = batch if reading.move is None else reading.move(batch)
+        if moved is None:
             raise reading.gave_none()
-        if drawn.batch is NOTHING:
-            stand_in = None if drawn.stand_in is NOTHING else drawn.stand_in
-            return (stand_in if reading.move is None or stand_in is None else reading.move(stand_in)), 0
-        reading.held, reading.held_number = tensors_held(drawn.batch), drawn.number
-        return (drawn.batch if reading.move is None else reading.move(drawn.batch)), drawn.counts[ranks.rank]
+        return moved, drawn.counts[ranks.rank] if has_batch else 0
 
     def end_epoch(self) -> None:
         """End the epoch before its next batch, where it has one: a step function has asked for it."""

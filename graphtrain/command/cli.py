@@ -87,7 +87,10 @@ output_option = click.option(
     "--output", "-o", type=Path, help="Draw it to a file: .svg, .png, .pdf, .dot or .mmd (mermaid)."
 )
 processes_option = click.option(
-    "--processes", type=int, metavar="N", help="In N processes on this host. Default: one, or those of torchrun."
+    "--processes",
+    type=click.IntRange(1),
+    metavar="N",
+    help="In N processes on this host. Default: one, or those of torchrun.",
 )
 settings_argument = click.argument("settings", nargs=-1, metavar="[NAME=VALUE]...")
 

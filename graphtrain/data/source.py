@@ -13,7 +13,7 @@ import copy
 import functools
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, final
 
 import torch
@@ -141,14 +141,10 @@ def source_of(
             "use persistent_workers=False, or a graphtrain.Loader, if the data set has samples by number",
         )
     if saving and (isinstance(data, DataLoader) or has_state):
-        cost = (
-            f"train or validation data is a {kind}: a resume inside an epoch draws that epoch's earlier batches again"
+        notify(
+            f"train or validation data is a {kind}: a resume inside an epoch draws that epoch's earlier batches again; "
+            "a graphtrain.Loader resumes at once, and takes the same keywords, if the data set has samples by number"
         )
-        if has_state and resume == "auto" and limit is None:
-            cost += ', since its state may not be complete; next_batch.resume = "state" resumes at once but not exactly'
-        if _is_map_style(data) and isinstance(data.dataset, Sized):
-            cost += "; graphtrain.Loader takes the same keywords and resumes at once"
-        notify(cost)
     return Replayed(data, once, notify)
 
 
@@ -358,14 +354,8 @@ class Replayed(Source):
         return Stream(iterator, generators, state.setdefault("streams", {}), functools.partial(self._notify, line))
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
-        if "opened" not in state:
+        if "opened" not in state or self._once:
             raise _position_unknown(self.data)
-        if self._once:
-            raise DataError(
-                f"the data is a {type(self.data).__name__} that can be iterated over only once, and the run is in the "
-                "middle of it: the node that reads it cannot be replaced without losing batches",
-                "keep the node that fetches batches, and its data, until the epoch has ended",
-            )
         announce_epoch(self.data, epoch)
         set_states(drawn_from(self.data), state["opened"])
         iterator = self._noted(self._begin(state), state)
@@ -393,7 +383,7 @@ def _refuse_indices(data: Any, indices: Any) -> None:
 
 def _position_unknown(data: Any) -> DataError:
     return DataError(
-        "the run is inside an epoch that was begun with another kind of data, or another `next_batch.resume`: its "
-        f"position is not defined in a {type(data).__name__}",
-        "change them at the end of an epoch, or pass a list of batches or a graphtrain.Loader",
+        "the run is inside an epoch that was begun with another kind of data, or another `next_batch.resume`, or with "
+        f"data that can be iterated over only once: its position is not defined in a {type(data).__name__}",
+        "change them, or the node that fetches batches, at the end of an epoch; or pass a list or a graphtrain.Loader",
     )

@@ -34,14 +34,10 @@ def launched(count: int | None) -> int | None:
     None where this process trains itself: no number is given, or 1, or it is one of the processes started.
 
     Raises:
-        UsageError: the number is less than 1, or another launcher has started this process.
+        UsageError: another launcher has started this process.
     """
     if count is None or LAUNCHED in os.environ:
         return None
-    if count < 1:
-        raise UsageError(
-            f"--processes: expected an integer of at least 1, got {count}", "leave it out to train in one process"
-        )
     if is_one_of_several():
         raise UsageError(
             f"--processes {count}: this process is one of {os.environ['WORLD_SIZE']}, which torchrun or another "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import math
 import os
 import socket
 import time
@@ -21,7 +20,7 @@ from graphtrain.errors import UsageError
 from graphtrain.ranks.ranks import FAILURE, WITH_DEVICES, LostRankError, Ranks
 
 # How long a rank waits for another by default: setup may download, the first batch may start workers.
-_TIMEOUT_SECONDS = 1800.0
+_TIMEOUT_SECONDS = "1800"
 TIMEOUT = "GRAPHTRAIN_TIMEOUT_SECONDS"
 _POLLING_SECONDS = 0.02
 _SECONDS_TO_READ = 5.0  # how long the rank with the store stays after it has failed
@@ -49,7 +48,8 @@ class Processes(Ranks):
         if dist.is_initialized():
             raise _has_begun()
         self.rank, self.world_size = _number("RANK"), _number("WORLD_SIZE")
-        self.local_rank, self.timeout_seconds = int(os.environ.get("LOCAL_RANK", self.rank)), _timeout_seconds()
+        self.local_rank = _number("LOCAL_RANK", str(self.rank))
+        self.timeout_seconds = _number(TIMEOUT, _TIMEOUT_SECONDS)
         self._timeout = timedelta(seconds=self.timeout_seconds)
         # The agent of torchrun may have the store, and sets a variable then; otherwise rank 0 has it.
         self._has_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and self.rank == 0
@@ -230,19 +230,11 @@ def _has_begun() -> UsageError:
     )
 
 
-def _timeout_seconds() -> float:
-    text = os.environ.get(TIMEOUT, str(_TIMEOUT_SECONDS))
-    with suppress(ValueError):
-        if 0 < (seconds := float(text)) < math.inf:
-            return seconds
-    raise UsageError(f"{TIMEOUT} is {text!r}", "set it to the seconds that ranks wait for each other, such as 600")
-
-
-def _number(name: str) -> int:
-    value = os.environ.get(name, "")
-    if value.isdecimal():
-        return int(value)
-    problem = (
-        f"{name} is {value!r}, which is not a number" if value else f"RANK and WORLD_SIZE are set, but {name} is not"
-    )
-    raise UsageError(problem, "start the processes with torchrun, or with graphtrain run --processes")
+def _number(name: str, default: str = "") -> int:
+    value = os.environ.get(name, default)
+    if not value.isdecimal():
+        raise UsageError(
+            f"{name} is {value!r}, which is not a number",
+            f"start the processes with torchrun, or with graphtrain run --processes; {TIMEOUT} is in seconds",
+        )
+    return int(value)

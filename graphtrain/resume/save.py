@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple, final
 
 from graphtrain.errors import CheckpointError, SaveFailedError
 from graphtrain.names import quoted
-from graphtrain.printable import Notices
 from graphtrain.program.gradient_windows import counters_of
 from graphtrain.program.requests import SavePolicy, Saves
 from graphtrain.resume.rank_saves import RankSave, RankSaves
@@ -70,6 +69,7 @@ class CheckpointWriter(Saves):
         saved: the last checkpoint that a node requested and that the run can go back to: its weights are finite. None
             if there is none.
         returns: how often the run has gone back.
+        newest: the newest checkpoint, which a save may replace; None if it is kept, as a way back from a change.
     """
 
     def __init__(self, run: Session, run_files: RunFiles | None, ranks: RankSaves) -> None:
@@ -77,7 +77,7 @@ class CheckpointWriter(Saves):
         self._requests, self._notices = run.requests, run.notices
         self._save: _Save | None = None  # that is being written
         self._was_written = False
-        self._newest: SavedCheckpoint | None = None
+        self.newest: SavedCheckpoint | None = None
         self._newest_moment: Mapping[str, Fraction] = {}  # the clock of the run then
         self._attempts = 0
         self.refusal = self.way_out = ""
@@ -98,11 +98,7 @@ class CheckpointWriter(Saves):
 
     def resumed_from(self, checkpoint: Checkpoint) -> None:
         """Note that the run is exactly at its newest checkpoint."""
-        self._newest, self._newest_moment = SavedCheckpoint(checkpoint.path, checkpoint.manifest), self._run.moment
-
-    def keep_newest(self) -> None:
-        """Note that the run was changed: the newest checkpoint is kept as a way back, and no save replaces it."""
-        self._newest = None
+        self.newest, self._newest_moment = SavedCheckpoint(checkpoint.path, checkpoint.manifest), self._run.moment
 
     def can_go_back(self) -> bool:
         """True if there is a checkpoint that the run can go back to, or it is being written."""
@@ -157,11 +153,8 @@ class CheckpointWriter(Saves):
             SaveFailedError: it could not be, and the policy is to stop.
         """
         # Several ranks know the outcome once rank 0 has passed it on at a synchronization.
-        if (
-            self.over() == self._ranks.begun
-            if self._ranks.are_one
-            else self._ranks.agreement.saves_known >= self._ranks.begun
-        ):
+        known = self.over() if self._ranks.are_one else self._ranks.agreement.saves_known
+        if known >= self._ranks.begun:
             self._wait()
 
     def over(self) -> int:
@@ -220,7 +213,6 @@ class CheckpointWriter(Saves):
             return
         written = save.writing.result()
         self._was_written = True
-        _report(written.manifest.unknown, self._notices)
         files, weight = self._run_files, written.manifest.not_finite
         assert files is not None, "it was saved there"
         if save.is_asked and not weight:
@@ -229,7 +221,7 @@ class CheckpointWriter(Saves):
             kept = "checkpoints with finite weights are kept, whatever `keep` is, and a resume uses the newest of them"
             self._notices(f"{written.name}: `{weight}` is not finite; {kept}")
         files.latest = written
-        self._newest, self._newest_moment = written, save.moment
+        self.newest, self._newest_moment = written, save.moment
 
     def fails(self) -> None:
         """Wait for the save that all ranks have begun before leaving them, but not for ranks that may be dead."""
@@ -244,9 +236,10 @@ class CheckpointWriter(Saves):
 
     def _begin(self, files: RunFiles, policy: SavePolicy, values: Mapping[str, float | None], is_asked: bool) -> _Save:
         """Copy the state, on all ranks, and begin to write the copy."""
-        compiled, moment, newest, before = self._run.compiled, self._run.moment, self._newest, self.saved
+        compiled, moment, newest, before = self._run.compiled, self._run.moment, self.newest, self.saved
         staged, facts = self._ranks.copied(self._staged_now)
-        _report(facts.unknown, self._notices)
+        for line in facts.unknown:
+            self._notices.once(line if NO_RESUME in line else f"a resume will not be exact: {line}")
         problem: CheckpointError | None = None  # the outcome of the save tells it to all ranks
         try:
             facts = files.noted(facts)
@@ -295,10 +288,8 @@ class CheckpointWriter(Saves):
         if policy.if_failed == "continue":
             self._notices(f"{message}, and the run continues")
             return
-        hint = "remove the cause, then resume"
-        if self._requests.policy.if_failed == "stop":
-            hint += "; checkpoint.if_failed = 'continue' trains on until the run ends or is stopped"
-        raise SaveFailedError(message, error.hint or hint) from error
+        way_out = "remove the cause, then resume; checkpoint.if_failed = 'continue' trains on after a failed save"
+        raise SaveFailedError(message, error.hint or way_out) from error
 
     def _refuse(self, why: str) -> bool:
         """Note why this is not a save point; reported once if it lasts."""
@@ -309,12 +300,6 @@ class CheckpointWriter(Saves):
         if self._attempts == _PATIENCE:
             self._notices.once(f"no save point in {_PATIENCE} transitions: {why}; training on to the next save point")
         return False
-
-
-def _report(unknown: Sequence[str], notices: Notices) -> None:
-    """Report what a save does not cover, each line once."""
-    for line in unknown:
-        notices.once(line if NO_RESUME in line else f"a resume will not be exact: {line}")
 
 
 def _in_background(job: Callable[[], SavedCheckpoint]) -> Future[SavedCheckpoint]:

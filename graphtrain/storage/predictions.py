@@ -22,6 +22,7 @@ class Predictions:
 
     Raises:
         UsageError: it has another suffix, or the folder around it does not exist.
+        CheckpointError: each method raises it if the disk refuses.
 
     Attributes:
         are_lines: True for a file of lines; False for a folder of tensors.
@@ -44,7 +45,6 @@ class Predictions:
 
         Raises:
             UsageError: the path exists and is not of this run, or the lines were changed.
-            CheckpointError: the disk refuses.
         """
         with readable_failure(self.path):
             if self.path.exists() and not samples:
@@ -64,9 +64,6 @@ class Predictions:
 
         Arguments:
             first: how many samples there are before them.
-
-        Raises:
-            CheckpointError: the disk refuses.
         """
         with readable_failure(self.path):
             if not self.are_lines:
@@ -76,11 +73,7 @@ class Predictions:
                 file.write(content)
 
     def finish(self) -> None:
-        """Give them their final name.
-
-        Raises:
-            CheckpointError: the disk refuses.
-        """
+        """Give them their final name."""
         with readable_failure(self.path):
             if self._part.exists():  # else the run was interrupted after this
                 self._part.rename(self.path)

@@ -40,9 +40,6 @@ DRIFT = "reachable"  # the section of what has changed since `setup`
 # Sections that a resume reads from other ranks too: they are summed, or given to the rank of the same number.
 OF_RANKS = ("metrics", "progress", "slots", LOCAL)
 
-Written = dict[str, list[Any]]
-"""File name -> size and checksum."""
-
 
 def _parts_file(rank: int) -> str:
     """The file of everything but tensors."""
@@ -51,8 +48,8 @@ def _parts_file(rank: int) -> str:
 
 def write_files(
     folder: Path, rank: int, state: StagedState, common: EqualParts, previous: Path | None = None
-) -> Written:
-    """Write and flush the files of one rank.
+) -> dict[str, list[Any]]:
+    """Write and flush the files of one rank; returns the size and checksum of each, by name.
 
     Arguments:
         previous: the checkpoint before, to whose files those that are the same become hard links. Default: none.
@@ -81,7 +78,7 @@ def write_files(
     if previous is not None:
         with suppress(CheckpointError):
             known = read_manifest(previous).files
-    written: Written = {}
+    written: dict[str, list[Any]] = {}
     for name, pieces in contents.items():
         written[name] = entry = [sum(map(len, pieces)), checksum_of(pieces)]
         if previous is None or known.get(name) != entry or not _linked(folder, name, previous, entry):

@@ -32,17 +32,14 @@ _SMALL = 1 << 16
 DTYPES = {name: dtype for dtype, name in TYPES.items()}
 
 
-def header_of(
-    ordered: Iterable[tuple[str, str, Sequence[int], int]], metadata: Mapping[str, str] | None = None
-) -> bytes:
+def header_of(ordered: Iterable[tuple[str, str, Sequence[int], int]]) -> bytes:
     """The bytes before the first tensor, padded to keep it aligned.
 
     Arguments:
         ordered: name, type, shape and number of bytes of each tensor. With wide types first, each tensor begins at a
             multiple of its width.
-        metadata: for other readers. Default: none.
     """
-    entries: dict[str, Any] = {RESERVED: metadata} if metadata else {}
+    entries: dict[str, Any] = {RESERVED: {"format": "pt"}}  # which `transformers` looks for
     end = 0
     for name, dtype, shape, size in ordered:
         start, end = end, end + size
@@ -146,6 +143,7 @@ def staged_tensors(data: memoryview) -> dict[str, StagedTensor]:
     return {
         name: StagedTensor(entry["dtype"], entry["shape"], data[first + start : first + end])
         for name, entry in header.items()
+        if name != RESERVED
         for start, end in [entry["data_offsets"]]
     }
 

@@ -78,7 +78,7 @@ def write_weights(path: Path, tensors: Mapping[str, StoredTensor]) -> None:
 
     def pieces() -> Iterator[bytes | memoryview]:
         entries = [(name, TYPES[like.dtype], like.shape, like.nbytes) for name, (like, _) in ordered]
-        yield header_of(entries, {"format": "pt"})
+        yield header_of(entries)
         for _, tensor in ordered:
             yield memoryview(flat_bytes(tensor.read()).numpy().data)
 

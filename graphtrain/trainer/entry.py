@@ -97,7 +97,7 @@ def go_back(run: LiveRun, request: Return) -> None:
     run.cut_back_to(checkpoint)
     place = session.compiled.run_clock.describe()
     run.notices(f"`{request.node}` sends the run back to {name}: {place}; {repeated(session.trained, trained)}")
-    writer.keep_newest()
+    writer.newest = None
     writer.returns += 1
     is_saved = run.save(run.requests.sync_policy)
     assert is_saved, "a checkpoint was made here before"

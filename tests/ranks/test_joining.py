@@ -137,9 +137,9 @@ OF_ONE = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "node7", "MASTER_PORT":
 TIMEOUT = "GRAPHTRAIN_TIMEOUT_SECONDS"
 # What is in the environment -> what is said.
 WRONG = [
-    *(({TIMEOUT: text}, f"{TIMEOUT} is {text!r}") for text in ("soon", "0", "inf", "nan", "")),
+    *(({TIMEOUT: text}, f"{TIMEOUT} is {text!r}") for text in ("soon", "0.5", "inf", "nan", "")),
     ({"WORLD_SIZE": "two"}, "WORLD_SIZE is 'two', which is not a number"),
-    ({"MASTER_PORT": ""}, "RANK and WORLD_SIZE are set, but MASTER_PORT is not"),
+    ({"MASTER_PORT": ""}, "MASTER_PORT is '', which is not a number"),
     ({"unreachable": "1"}, "rank 1 cannot reach the other processes at node7:29500: timed out\n"),
     ({"initialized": "1"}, "the script has called torch.distributed.init_process_group"),
 ]

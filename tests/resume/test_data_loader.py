@@ -205,6 +205,7 @@ def test_a_generator_that_is_replaced_is_no_further_one() -> None:
 @pytest.mark.parametrize("persistent", [False, True])
 def test_workers_end_with_their_loader(persistent: bool) -> None:
     """At once, without the garbage collector."""
+    gc.collect()
     gc.disable()
     try:
         loader = Loader(range(40), 2, seed=1, num_workers=1, persistent_workers=persistent)

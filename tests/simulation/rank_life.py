@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from graphtrain import STOP, Outcome, Trainer
-from graphtrain.errors import CheckpointError, GraphtrainError, RanksError, SaveFailedError
+from graphtrain.errors import CheckpointError, GraphtrainError, LifeCycleError, RanksError, SaveFailedError
 from graphtrain.ranks import Ranks, using_ranks
 from graphtrain.resume import rank_saves
 from graphtrain.storage.manifest import read_manifest
@@ -171,6 +171,8 @@ class RankLife:
                     trainer.advance(0)
                     trainer.save()
                 how = str(Outcome.REACHED if until == _NOW else trainer.run(until=until))
+            except LifeCycleError:  # the run had ended when a rank was killed
+                how = str(trainer.run())
             except SaveFailedError as error:
                 how = str(error)
             except CheckpointError as error:

@@ -57,7 +57,7 @@ def test_nodes_that_are_as_they_were_are_not_set_up_again() -> None:
 
     trainer = tiny(train_data=iter(batches(8)), training_step=training_step)
     trainer.run(until="3 batches")
-    with pytest.raises(DataError, match="only once, and the run is in the middle of it"):
+    with pytest.raises(DataError, match="only once: its position is not defined"):
         trainer.rewire(trainer.graph.set("next_batch", limit=100))
     trainer.rewire(trainer.graph.set("log", every="1 steps").guard("log_due", "log.due and step.steps > 5"))
     assert trainer.run() is Outcome.FINISHED
