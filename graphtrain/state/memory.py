@@ -62,8 +62,8 @@ def span_of(value: Any) -> tuple[int, int]:
         start, size, strides = _layout_of(value)
     except (AttributeError, RuntimeError, TypeError, ValueError):  # of sparse and lazy ones, and of anything else
         return 0, 0
-    is_shared = isinstance(value, numpy.ndarray) and (value.dtype.hasobject or not _owner_of(value).flags.writeable)
-    if not start or 0 in value.shape or is_shared:  # without address on the device `meta`
+    is_read_only = isinstance(value, numpy.ndarray) and (value.dtype.hasobject or not _owner_of(value).flags.writeable)
+    if not start or 0 in value.shape or is_read_only:  # without address on the device `meta`
         return 0, 0
     reaches = [(length - 1) * step for length, step in zip(value.shape, strides, strict=True)]
     return start + sum(min(reach, 0) for reach in reaches), start + sum(max(reach, 0) for reach in reaches) + size
@@ -95,7 +95,10 @@ def viewed(owner: Any, dtype: Any, shape: Sequence[int], strides: Sequence[int],
     else:
         memory = torch.from_numpy(_owner_of(owner).ravel(order="K").view(numpy.uint8))
     offset += span_of(owner)[0] - memory.data_ptr()
-    if not isinstance(dtype, torch.dtype):  # this checks that it is within
+    if not isinstance(dtype, torch.dtype):
+        if numpy.dtype(dtype).hasobject:
+            raise ValueError("a view of objects, which are addresses")
+        # This checks that it is within.
         return numpy.ndarray(tuple(shape), dtype, memory.numpy(), offset, tuple(strides))
     memory, size = memory[offset:], dtype.itemsize
     memory = memory[: memory.numel() // size * size].view(dtype)

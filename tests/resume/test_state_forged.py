@@ -61,6 +61,7 @@ def bound(*form: Any) -> dict[str, Any]:
 HERE = __name__
 FORGED: dict[str, tuple[Any, str]] = {
     "a dtype of objects": (bound("numpy.dtype", "|O"), "a type of objects"),
+    "a view of objects": (bound("view", False, tagged("at", "model.weight"), "|O", [1], [8], 0), "a view of objects"),
     "a type that is not standard": (bound("system", "ls"), "cannot be made"),
     "a function of the system": (bound("named", "os", "system"), "no module `os` of yours defines `system`"),
     "a function of Python's": (bound("named", "subprocess", "run"), "no module `subprocess` of yours defines `run`"),
