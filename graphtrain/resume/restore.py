@@ -14,7 +14,7 @@ from graphtrain.graph.difference import Difference
 from graphtrain.graph.elements import nodes_of
 from graphtrain.graph.renaming import Renaming
 from graphtrain.plan.preparation import made_resources
-from graphtrain.printable import one_line, shorten
+from graphtrain.printable import one_line
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
 from graphtrain.resume.hyper_parameters import SettingChange
 from graphtrain.state.codec import MALFORMED
@@ -29,7 +29,6 @@ from graphtrain.storage.state_files import state_digest
 if TYPE_CHECKING:
     from graphtrain.resume.session import Session
 
-_MOST_CHARACTERS = 200
 _MOST_DIFFERENCES = 8  # of the graph, in one line
 
 
@@ -236,7 +235,7 @@ def _named_failure(checkpoint: Checkpoint) -> Iterator[None]:
     except GraphtrainError:
         raise
     except MALFORMED as error:
-        reason = shorten(one_line(f"{type(error).__name__}: {error}"), _MOST_CHARACTERS)
+        reason = one_line(f"{type(error).__name__}: {error}", 200)
         raise CheckpointError(f"{checkpoint.path}: its state cannot be restored ({reason})") from error
 
 

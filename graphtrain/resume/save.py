@@ -82,7 +82,6 @@ class CheckpointWriter(Saves):
         self._attempts = 0
         self.refusal = self.way_out = ""
         self.saved: str | None = None
-        self.returns = 0
 
     def check(self) -> None:
         """Raise now for what could not be saved later.

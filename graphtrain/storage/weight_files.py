@@ -5,7 +5,7 @@ They are read one tensor after the other, so that memory holds only one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,16 +27,12 @@ class StoredTensor(NamedTuple):
     """A tensor in files.
 
     Attributes:
-        like: one of its type and shape, without values.
+        like: one of its type and shape, with or without values.
         read: reads its values.
     """
 
     like: torch.Tensor
     read: Callable[[], torch.Tensor]
-
-
-def _without_values(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty(shape, dtype=dtype, device="meta")
 
 
 def stored_weights(path: Path, manifest: Manifest) -> tuple[Sections, Callable[[Any], StoredTensor | None]]:
@@ -49,7 +45,8 @@ def stored_weights(path: Path, manifest: Manifest) -> tuple[Sections, Callable[[
 
     def stored(value: Any) -> StoredTensor | None:
         if isinstance(value, Piece):
-            return StoredTensor(_without_values(value.shape, value.like.dtype), partial(files.part, value))
+            like = torch.empty(value.shape, dtype=value.like.dtype, device="meta")
+            return StoredTensor(like, partial(files.part, value))
         return StoredTensor(value, value.detach) if isinstance(value, torch.Tensor) else None
 
     return read_state(path, manifest, [0], in_place=True)[0], stored
@@ -103,7 +100,7 @@ def open_weights(path: Path) -> dict[str, StoredTensor]:
                 if name in tensors:
                     raise ValueError(f"`{name}` is in another file too")
                 entry = file.get_slice(name)
-                like = _without_values(entry.get_shape(), DTYPES[entry.get_dtype()])
+                like = torch.empty(entry.get_shape(), dtype=DTYPES[entry.get_dtype()], device="meta")
                 tensors[name] = StoredTensor(like, partial(file.get_tensor, name))
         except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
             raise ValueError(f"cannot be read as safetensors: {each.name}: {error}") from error
