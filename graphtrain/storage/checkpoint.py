@@ -14,7 +14,7 @@ from threading import Event
 import msgpack
 
 from graphtrain.errors import CheckpointError, GraphtrainError
-from graphtrain.storage.files import temporary_name
+from graphtrain.storage.files import temporary_name, uncollected
 from graphtrain.storage.manifest import FORMAT, MANIFEST_FILE, Manifest, read_manifest
 from graphtrain.storage.rank_files import read_state, write_file
 from graphtrain.storage.state_files import Sections
@@ -89,6 +89,7 @@ def reason_of(error: BaseException) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
+@uncollected()
 def read_checkpoint(
     path: Path,
     manifest: Manifest | None = None,

@@ -16,7 +16,7 @@ import msgpack
 import torch
 
 from graphtrain.storage.encoding import Encoder, Tensors, unpack
-from graphtrain.storage.files import checksum_of
+from graphtrain.storage.files import checksum_of, uncollected
 from graphtrain.storage.sharing import Digests
 from graphtrain.storage.strides import DEVICES
 from graphtrain.storage.tensor_files import (
@@ -40,6 +40,7 @@ Parts = Mapping[str, Mapping[str, bytes]]
 Bytes = bytes | memoryview
 
 
+@uncollected()
 def split(sections: Sections) -> tuple[dict[str, dict[str, bytes]], list[Tensors]]:
     """Split a state into parts, section -> name -> msgpack bytes, and the tensors that they refer to by name.
 

@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from graphtrain.storage.encoding import RESERVED, Tensors, UnsaveableError
-from graphtrain.storage.files import checksum_of
+from graphtrain.storage.files import checksum_of, uncollected
 from graphtrain.storage.manifest import is_file_name
 from graphtrain.storage.value_types import TYPES
 
@@ -53,6 +53,7 @@ Buffers = dict[str, torch.Tensor]
 """The memory in which checkpoints are staged, one at a time, by file. The next one reuses it: one copy of the state."""
 
 
+@uncollected()
 def stage(files: Sequence[Tensors], buffers: Buffers) -> dict[str, memoryview]:
     """Copy every tensor file to memory that the run does not write to; returns them by name, without the suffix.
 
