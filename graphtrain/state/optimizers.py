@@ -14,6 +14,7 @@ import torch
 from graphtrain.state.content import is_identical
 from graphtrain.state.generators import any_generator, generator_of
 from graphtrain.state.kinds import KINDS, category_of
+from graphtrain.storage.files import uncollected
 
 NO_RESUME = "a resume with this `setup` is refused, or not exact"
 """A part of each line about parameters that no resume can load as they are."""
@@ -81,6 +82,7 @@ def put_gradient(parameter: torch.Tensor, gradient: torch.Tensor | None) -> None
 # ---- loading
 
 
+@uncollected()
 def load_optimizer(optimizer: Any, state: Mapping[str, Any]) -> None:
     """Load an optimizer's state, with the dtypes that were saved: `load_state_dict` casts to those of parameters."""
     optimizer.load_state_dict(state)
