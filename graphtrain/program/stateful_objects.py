@@ -39,7 +39,6 @@ from graphtrain.state.weights import uncompiled
 from graphtrain.storage.encoding import Encoded
 from graphtrain.storage.sharing import MustBeEqual
 from graphtrain.storage.state_files import local_of, state_digest
-from graphtrain.storage.tensor_files import Buffers
 
 
 def of_rank(node: ProgramNode) -> tuple[str, ...]:
@@ -251,19 +250,17 @@ class StatefulObjects:
         alive: set[int],
         sections: Collection[str] = tuple(SECTIONS),
         reachable: Section | None = None,
-        buffers: Buffers | None = None,
     ) -> str:
         """A digest of all that the continuation depends on.
 
         Arguments:
             reachable: used for the section of this name. Default: the present one.
-            buffers: as for `state_digest`.
         """
         state = self.capture(alive, sections)
         if reachable is not None:
             state = dataclasses.replace(state, reachable=reachable)
         essential = self.essential(state)
-        return state_digest({name: essential[name] for name in sections if name in essential}, buffers)
+        return state_digest({name: essential[name] for name in sections if name in essential})
 
     def differs_from(self, saved: Section) -> list[str]:
         """A line for restored state that differs from the saved one, because `setup` made something else before."""

@@ -249,7 +249,7 @@ def _expect_digest(checkpoint: Checkpoint, run: Session, state: RunState, *, is_
     sections = [name for name in SECTIONS if name in checkpoint.sections and name not in others]
     essential = {name: section for name, section in objects.essential(state).items() if name in sections}
     saved = checkpoint.digest if is_whole else state_digest(essential)
-    digest = objects.digest(run.alive, sections, state.reachable, run.staging)
+    digest = objects.digest(run.alive, sections, state.reachable)
     if digest != saved:
         raise CheckpointError(
             f"{checkpoint.path}: the state loaded is not the state saved (digest {digest[:12]}, not {saved[:12]})",

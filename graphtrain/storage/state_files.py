@@ -23,6 +23,7 @@ from graphtrain.storage.tensor_files import (
     TENSOR_SUFFIX,
     Buffers,
     StagedTensor,
+    checksum_in_place,
     stage,
     staged_tensors,
 )
@@ -105,9 +106,24 @@ def local_of(sections: Sections, essential: Sections) -> dict[str, dict[str, Any
     return {key: rest for key, rest in local.items() if rest}
 
 
-def state_digest(sections: Sections, buffers: Buffers | None = None) -> str:
-    """The digest of everything in a state, which is staged. Default: in memory that is released again."""
-    return StagedState(sections, {}, {} if buffers is None else buffers).digest({})
+def state_digest(sections: Sections) -> str:
+    """The digest of everything in a state, as a checkpoint of it would have."""
+    parts, files = split(sections)
+    return _digest(parts, {tensors.file: checksum_in_place(tensors) for tensors in files})
+
+
+def _digest(parts: Parts, checksums: Mapping[str, str]) -> str:
+    """The digest of parts, and of tensor files by their checksums."""
+
+    def pieces() -> Iterator[Bytes]:
+        for section, named in parts.items():
+            for name, part in named.items() if section != LOCAL else ():
+                yield f"{section}/{name}:{len(part)}\n".encode("utf-8", "surrogatepass")
+                yield part
+        for file in sorted(checksums.keys() - {LOCAL}):
+            yield f"{file}:{checksums[file]}\n".encode()
+
+    return checksum_of(pieces())
 
 
 def _device_name(device: torch.device) -> str:
@@ -195,18 +211,11 @@ class StagedState:
         Arguments:
             written: file name -> size and checksum; files that were written whole are not hashed again.
         """
-
-        def pieces() -> Iterator[Bytes]:
-            for section, named in self.parts.items():
-                for name, part in named.items() if section != LOCAL else ():
-                    yield f"{section}/{name}:{len(part)}\n".encode("utf-8", "surrogatepass")
-                    yield part
-            for file in sorted(self.tensor_files.keys() - {LOCAL}):
-                data = self.tensor_files[file]
-                size, known = written.get(file + TENSOR_SUFFIX, (None, ""))
-                yield f"{file}:{known if size == len(data) else checksum_of([data])}\n".encode()
-
-        return checksum_of(pieces())
+        checksums = {}
+        for file, data in self.tensor_files.items():
+            size, known = written.get(file + TENSOR_SUFFIX, (None, ""))
+            checksums[file] = known if size == len(data) else checksum_of([data])
+        return _digest(self.parts, checksums)
 
     def tensors(self, file: str) -> dict[str, StagedTensor]:
         """The tensors of a file, by name; empty if this rank does not have the file."""

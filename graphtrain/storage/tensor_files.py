@@ -7,6 +7,7 @@ two further copies of everything to write them.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import math
 import struct
@@ -63,14 +64,7 @@ def stage(files: Sequence[Tensors], buffers: Buffers) -> dict[str, memoryview]:
     staged, devices = {}, set[torch.device]()
     with torch.no_grad():
         for tensors in files:
-            file = tensors.file
-            if not is_file_name(file + TENSOR_SUFFIX):
-                raise UnsaveableError(file, "that is not a valid name for a file", "give the resource another name")
-            named = sorted(tensors.named.items(), key=lambda item: (-item[1].element_size(), item[0]))
-            header = header_of((name, TYPES[tensor.dtype], tensor.shape, tensor.nbytes) for name, tensor in named)
-            if len(header) - 8 > _MOST_BYTES_OF_A_HEADER:
-                raise UnsaveableError(file, "it has more tensors than one file can hold")
-            ordered = [tensor for _, tensor in named]
+            file, (header, ordered) = tensors.file, _layout(tensors)
             size = len(header) + sum(tensor.nbytes for tensor in ordered)
             on_devices = {tensor.device for tensor in ordered if tensor.is_cuda}
             if len(buffers.get(file, ())) < size:
@@ -84,6 +78,24 @@ def stage(files: Sequence[Tensors], buffers: Buffers) -> dict[str, memoryview]:
         for device in devices:  # once for all tensors: to wait for each copy alone takes three times as long
             torch.cuda.current_stream(device).synchronize()
     return staged
+
+
+def _layout(tensors: Tensors) -> tuple[bytes, list[torch.Tensor]]:
+    """The header of a file, and its tensors in order."""
+    if not is_file_name(tensors.file + TENSOR_SUFFIX):
+        raise UnsaveableError(tensors.file, "that is not a valid name for a file", "give the resource another name")
+    named = sorted(tensors.named.items(), key=lambda item: (-item[1].element_size(), item[0]))
+    header = header_of((name, TYPES[tensor.dtype], tensor.shape, tensor.nbytes) for name, tensor in named)
+    if len(header) - 8 > _MOST_BYTES_OF_A_HEADER:
+        raise UnsaveableError(tensors.file, "it has more tensors than one file can hold")
+    return header, [tensor for _, tensor in named]
+
+
+def checksum_in_place(tensors: Tensors) -> str:
+    """The checksum that the file of these tensors would have; those in host memory are not copied."""
+    header, ordered = _layout(tensors)
+    flat = (tensor.detach().cpu().contiguous().reshape(-1) for tensor in ordered)
+    return checksum_of(itertools.chain([header], (each.view(torch.uint8).numpy().data for each in flat)))
 
 
 def _fill(memory: torch.Tensor, ordered: Sequence[torch.Tensor]) -> None:
