@@ -35,11 +35,15 @@ from graphtrain.data.stream import Stream
 from graphtrain.data.workers import iterate
 from graphtrain.errors import DataError
 from graphtrain.state.code_names import names_in
+from graphtrain.state.content import content_hash
 from graphtrain.state.generators import HOST, RandomAside
 
 Resume = Literal["auto", "replay", "state"]
+_hash_of = functools.partial(content_hash, most_bytes=64 * 2**10)
 _REPLAY = 'next_batch.resume = "replay" draws the batches of an epoch again instead, if `__iter__` starts over'
-_MAY_LACK = f"resumes from a state of its own, which may not be complete; {_REPLAY}"
+_INCOMPLETE = f"resumes from a state of its own, which is not complete; {_REPLAY}"
+_DIFFERS = f"gives another batch after a state of its own than before: that state is not complete; {_REPLAY}"
+_NO_SAMPLE = "was saved with a state of its own, before a second batch could show that it is complete"
 
 
 class Opened(NamedTuple):
@@ -169,7 +173,7 @@ def _has_state(data: Any) -> bool:
 
 
 def _is_complete(data: Any) -> bool:
-    """True if the state of data that has one may determine its batches, apart from the global generators.
+    """True if the state of data that has one may determine its batches, apart from the generators: a sample shows it.
 
     It does not in a stream of `datasets` with a shuffle buffer, and in a DataLoader with a state, such as torchdata's,
     unless it is in this process and its data set has one: such loaders do not restore the random numbers of workers, or
@@ -181,12 +185,6 @@ def _is_complete(data: Any) -> bool:
     for part in filter(None, waiting):  # which grows
         waiting += [getattr(part, "ex_iterable", None), *getattr(part, "ex_iterables", ())]
     return all(type(part).__name__ != "BufferShuffledExamplesIterable" for part in waiting)
-
-
-def _is_known(data: Any) -> bool:
-    """True for data of libraries whose states are known to be complete."""
-    kind = type(data.dataset if isinstance(data, DataLoader) else data)
-    return kind.__module__.partition(".")[0] in ("datasets", "torchdata") and _is_complete(data)
 
 
 @final
@@ -244,14 +242,15 @@ class Numbered(Source):
 class Stateful(Source):
     """Data that keeps its own position: after `load_state_dict`, the next `iter()` continues from there.
 
-    That is torchdata's convention. The state is read when the run is captured, not at every batch. Whether that of a
-    class of the user's own is complete is not known, which is reported.
+    That is torchdata's convention. The state is read when the run is captured, not at every batch, and before the
+    second batch of what is opened: that batch is a sample, which shows a resume whether the state is complete.
     """
 
     def __init__(self, data: Any, doubt: Callable[[str], None]) -> None:
         self.data, self._doubt = data, doubt
         self._begun = False
         self._loaded: dict[str, Any] = {}  # the position to report until the data has moved on from it
+        self._sample: dict[str, Any] = {}
 
     def open(self, epoch: int, indices: Any = None) -> Opened:
         _refuse_indices(self.data, indices)
@@ -264,37 +263,59 @@ class Stateful(Source):
             if is_next:
                 self._load(loaded["data"])
         length = length_of(self.data)
-        return Opened(self._following(iterate(self.data)), length, {})
+        return Opened(self._following(iterate(self.data), epoch), length, {})
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
         if not self._loaded:
             raise _position_unknown(self.data)
+        return self._following(self._after(epoch, self._loaded["data"]), epoch)
+
+    def _after(self, epoch: int, position: Any) -> Iterator[Any]:
+        """The batches behind a position in an epoch."""
         announce_epoch(self.data, epoch)
-        self._load(self._loaded["data"])
-        return self._following(iterate(self.data))
+        self._load(position)
+        return iterate(self.data)
 
     def _load(self, position: Any) -> None:
         self.data.load_state_dict(copy.deepcopy(position))  # what `position` reports must not change
 
-    def _following(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The same batches, after the first of which the data reports its position again."""
+    def _following(self, batches: Iterator[Any], epoch: int) -> Iterator[Any]:
+        """The same batches: after the first the data reports its position again, and the second is the sample."""
         first = next(batches, NOTHING)
         self._loaded = {}
-        if first is not NOTHING:
-            yield first
+        if first is NOTHING:
+            return
+        yield first
+        random, position = [each.get_state() for each in drawn_from(self.data)], copy.deepcopy(self.data.state_dict())
+        second = next(batches, NOTHING)
+        if second is not NOTHING:
+            self._sample = {"epoch": epoch, "random": random, "data": position, "batch": _hash_of(second)}
+            yield second
             yield from batches
+
+    def _doubt_from_sample(self) -> str:
+        """What shows that the state may not be complete; empty if the sample is drawn again as it was."""
+        sample, hashes = self._sample, set()
+        if not _is_complete(self.data) or not sample:
+            return _NO_SAMPLE if _is_complete(self.data) else _INCOMPLETE
+        with RandomAside(drawn_from(self.data)):
+            for _ in range(2):  # what `iter` changes and the state leaves out shows the second time
+                batches = self._after(sample["epoch"], sample["data"])
+                set_states(drawn_from(self.data), sample["random"])
+                hashes.add(_hash_of(next(batches, None)))
+        return "" if hashes == {sample["batch"]} else _DIFFERS
 
     def position(self) -> dict[str, Any]:
         # Before the first `iter()` the data is not asked: for its state, torchdata's loader would begin an epoch.
         if self._loaded or not self._begun:
             return dict(self._loaded)
-        return {"data": self.data.state_dict()}
+        return {"data": self.data.state_dict(), "sample": self._sample}
 
     def load_position(self, position: dict[str, Any]) -> None:
         if "data" in position:
-            self._loaded, self._begun = dict(position), True
-            if not _is_known(self.data):
-                self._doubt(_MAY_LACK)
+            self._loaded, self._sample, self._begun = dict(position), position["sample"], True
+            if line := self._doubt_from_sample():
+                self._doubt(line)
 
 
 @final

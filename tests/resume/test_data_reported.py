@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWa
 # ---- what is not exact
 
 CHANGED_BATCH = "train_data differs: batch 3 of epoch 1 is not what it was"
-OWN_STATE = "resumes from a state of its own, which may not be complete"
+OTHER_BATCH = "gives another batch after a state of its own than before"
 
 
 class Stream(torch.utils.data.IterableDataset[Any], kinds.Shifted):  # type: ignore[misc]
@@ -77,13 +77,16 @@ NOT_EXACT: dict[str, tuple[World, str, str]] = {
             for sampler in [kinds.CountingSampler()] for name in "ab"
         }}), "2 batches", "differs: batch 2 of epoch 1 is not what it was",
     ),
-    "a buffer that no state has": (reading(kinds.Incomplete), "3 batches", OWN_STATE),
-    "an epoch that no state has": (reading(kinds.IncompleteEpochs), "15 batches", OWN_STATE),
+    "a buffer that no state has": (reading(kinds.Incomplete), "3 batches", OTHER_BATCH),
+    "an epoch that no state has": (reading(kinds.IncompleteEpochs), "15 batches", OTHER_BATCH),
+    "a state that nothing could show yet": (
+        reading(kinds.SizedIncomplete), "1 batches", "before a second batch could show that it is complete",
+    ),
     "a state that begins again": (
         reading(kinds.Starting), "5 batches", 'next_batch.resume = "replay" draws the batches of an epoch again',
     ),
     "a loader of a state without its buffer": (
-        reading(lambda: stateful(kinds.Incomplete(), 2)), "3 batches", OWN_STATE,
+        reading(lambda: stateful(kinds.Incomplete(), 2)), "3 batches", OTHER_BATCH,
     ),
     "a state that is known to be incomplete": (
         reading(lambda: DataLoader(hugging_face(5), 2, collate_fn=kinds.stacked)), "3 batches", "",
@@ -117,7 +120,7 @@ def test_an_incomplete_state_is_named_where_it_is_asked_for(tmp_path: Path) -> N
 
     it = reading(lambda: hugging_face(5), edit=setting("next_batch", resume="state"), training_step=step)
     line, _ = resumed(it, tmp_path, until="4 batches")
-    assert f"not exact: train_data {OWN_STATE}" in line
+    assert "not exact: train_data resumes from a state of its own, which is not complete" in line
 
 
 def test_a_position_behind_what_was_fetched_is_loaded(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from tests.ranks.schedules import Plan
 from tests.simulation.disk import KILLED, Disk
 from tests.simulation.draw import Event, Life, every_part
 from tests.simulation.rank_life import RankLife
-from tests.world import OWN_STATE, rows_of
+from tests.world import rows_of
 
 # What is reported of a process: how it has ended, and what it has come to or said.
 End = tuple[str, Any]
@@ -178,7 +178,7 @@ def _train(life: Life, run_dir: Path, event: Event, number: int, jump: Callable[
         how: Any = {"from_saved": True} if life.is_set_up_anew else {}
         with suppress(LifeCycleError):  # it was finished
             trainer.advance(0, resume=former / "newest" if event.what == "fork" else "auto", **how)
-    resumes = [line for line in lines if line.startswith("resumed ") and OWN_STATE not in line]
+    resumes = [line for line in lines if line.startswith("resumed ") and "before a second batch" not in line]
     inexact = [line for line in resumes if "not exact" in line]
     assert not inexact, inexact
     done, saved = _steps(trainer), _saved_steps(run_dir)
