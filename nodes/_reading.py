@@ -244,7 +244,7 @@ class Reading:
         if isinstance(self.batches, Share):
             self.batches.release()
         elif any(getattr(part, "num_workers", 0) for part in self.parts):
-            self.batches = self._released(self._drawn())  # which ends the iterator that has them
+            self.batches = self._released(self.consumed() + len(self.ahead))  # which ends the iterator that has them
 
     def _released(self, drawn: int) -> Iterator[Any]:
         self._reopen(drawn, self._last_batch())
@@ -271,13 +271,6 @@ class Reading:
         node.fetched_ahead = len(self.ahead)
         return bool(self.ahead)
 
-    def gave_none(self) -> DataError:
-        """The error where a batch is None, as a `collate_fn`, or a `transfer` without `return`, returns it."""
-        return DataError(
-            f"{self.name}: batch {self.node.epoch_batches} of epoch {self.node.epoch + 1} is None",
-            "let `collate_fn`, and `transfer` if there is one, return a batch; leave samples out in the data set",
-        )
-
     # ---- saving and resuming
 
     def position(self) -> dict[str, Any]:
@@ -303,10 +296,6 @@ class Reading:
         number = self.consumed() - 1 if self.run.ranks is None else self.held_number
         return {"number": number, "trace": trace(self.held)}
 
-    def _drawn(self) -> int:
-        """How many batches the data has given, those ahead included."""
-        return self.consumed() + len(self.ahead)
-
     def load(self, position: Mapping[str, Any]) -> None:
         """Take what `position` returned; in an epoch, open what was open, behind the batches that it had given."""
         node, loaders = self.node, dict(self.loaders)
@@ -324,7 +313,7 @@ class Reading:
             )
         self._take(node.loader, loaders[node.loader])
         self.ahead = position.get("ahead", [])  # into which a resume puts what the batch shares
-        self._reopen(self._drawn(), node.last_batch)
+        self._reopen(self.consumed() + len(self.ahead), node.last_batch)
 
     def _reopen(self, drawn: int, last: Mapping[str, Any]) -> None:
         """Open the rest of the epoch, after this many batches; the last one is compared where it is drawn again."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from graphtrain.data import NOTHING
 from graphtrain.data.batch import NESTS, count_samples, tensors_held
-from graphtrain.errors import UsageError
+from graphtrain.errors import DataError, UsageError
 from graphtrain.kind import Batches, Loaders, WrittenBatches, derived_clock, node, progress
 from graphtrain.kind.batch_limit import BatchLimit
 from graphtrain.kind.parameter import Above
@@ -219,7 +219,7 @@ class NextBatch:
             reading.close()
         moved = batch if reading.move is None else reading.move(batch)
         if moved is None:
-            raise reading.gave_none()
+            raise self._gave_none(reading.name)
         count = self._count(batch)
         self.samples += count
         return moved, count
@@ -256,8 +256,15 @@ class NextBatch:
             reading.held, reading.held_number = tensors_held(batch), drawn.number
         moved = batch if reading.move is None else reading.move(batch)
         if moved is None:
-            raise reading.gave_none()
+            raise self._gave_none(reading.name)
         return moved, drawn.counts[ranks.rank] if has_batch else 0
+
+    def _gave_none(self, name: str) -> DataError:
+        """The error where a batch is None, as a `collate_fn`, or a `transfer` without `return`, returns it."""
+        return DataError(
+            f"{name}: batch {self.epoch_batches} of epoch {self.epoch + 1} is None",
+            "let `collate_fn`, and `transfer` if there is one, return a batch; leave samples out in the data set",
+        )
 
     def end_epoch(self) -> None:
         """End the epoch before its next batch, where it has one: a step function has asked for it."""

@@ -22,7 +22,8 @@ from graphtrain.storage.checkpoint import Checkpoint, new_folder, write_manifest
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.manifest import Manifest, SavedCheckpoint
 from graphtrain.storage.run_files import RunFiles
-from graphtrain.storage.state_files import StagedState
+from graphtrain.storage.state_files import StagedState, split
+from graphtrain.storage.tensor_files import layout_of
 
 if TYPE_CHECKING:
     from graphtrain.resume.session import Session
@@ -90,7 +91,8 @@ class CheckpointWriter(Saves):
             UnsaveableError: something cannot be encoded; its path is named.
         """
         try:
-            self._staged_now()
+            for tensors in split(capture(self._run)[0].sections())[1]:
+                layout_of(tensors)
         except UnsaveableError:
             if not self._run.compiled.state.objects.is_lazy():  # the first batch makes it something that can be saved
                 raise

@@ -29,6 +29,11 @@ _MOST_AT_ONCE = 4_096
 _ITEMS_BETWEEN_PAUSES = 64
 
 
+def _plain(value: Any) -> list[Any]:
+    """What msgpack has no form for: an integer beyond 64 bits, of which Python may refuse the decimal digits, too."""
+    return [tuple.__name__, *value] if type(value) is tuple else [hex(value) if isinstance(value, int) else repr(value)]
+
+
 @final
 class ContentHash:
     """A hash of the contents of values at any depth.
@@ -85,10 +90,7 @@ class ContentHash:
             self._add(self._waiting.pop())
 
     def _text(self, *parts: Any) -> None:
-        try:
-            self._hash.update(msgpack.packb(parts))
-        except (TypeError, ValueError, OverflowError):  # not only plain values
-            self._hash.update(repr(parts).encode())
+        self._hash.update(msgpack.packb([*parts], default=_plain, strict_types=True, unicode_errors="surrogatepass"))
 
     def _add(self, value: Any) -> None:
         if type(value) in CONSTANTS:

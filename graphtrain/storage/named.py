@@ -149,8 +149,8 @@ def checkpoint_folder(
         known = f"there are: {', '.join(f'{BEST}:{each}' for each in rankings)}" if rankings else ""
         hint = known or f"train with checkpoint.best='val/loss', or use `{run / NEWEST}`"
         what = f"the run in `{run}` has no best checkpoint, because none was ranked by a metric"
-        if node and node not in rankings and rankings:
-            what = f"no node `{node}` ranks checkpoints of the run"
+        if node:
+            what = f"no checkpoint of the run in `{run}` was ranked by the node `{node}`"
         raise UsageError(f"`{path}`: {what}", hint)
     return run / CHECKPOINTS_FOLDER / str(ranking.best["checkpoint"])
 

@@ -64,7 +64,7 @@ def stage(files: Sequence[Tensors], buffers: Buffers) -> dict[str, memoryview]:
     staged, devices = {}, set[torch.device]()
     with torch.no_grad():
         for tensors in files:
-            file, (header, ordered) = tensors.file, _layout(tensors)
+            file, (header, ordered) = tensors.file, layout_of(tensors)
             size = len(header) + sum(tensor.nbytes for tensor in ordered)
             on_devices = {tensor.device for tensor in ordered if tensor.is_cuda}
             if len(buffers.get(file, ())) < size:
@@ -80,8 +80,12 @@ def stage(files: Sequence[Tensors], buffers: Buffers) -> dict[str, memoryview]:
     return staged
 
 
-def _layout(tensors: Tensors) -> tuple[bytes, list[torch.Tensor]]:
-    """The header of a file, and its tensors in order."""
+def layout_of(tensors: Tensors) -> tuple[bytes, list[torch.Tensor]]:
+    """The header of a file, and its tensors in order.
+
+    Raises:
+        UnsaveableError: the file has no valid name, or more tensors than one file can hold.
+    """
     if not is_file_name(tensors.file + TENSOR_SUFFIX):
         raise UnsaveableError(tensors.file, "that is not a valid name for a file", "give the resource another name")
     named = sorted(tensors.named.items(), key=lambda item: (-item[1].element_size(), item[0]))
@@ -93,7 +97,7 @@ def _layout(tensors: Tensors) -> tuple[bytes, list[torch.Tensor]]:
 
 def checksum_in_place(tensors: Tensors) -> str:
     """The checksum that the file of these tensors would have; those in host memory are not copied."""
-    header, ordered = _layout(tensors)
+    header, ordered = layout_of(tensors)
     flat = (tensor.detach().cpu().contiguous().reshape(-1) for tensor in ordered)
     return checksum_of(itertools.chain([header], (each.view(torch.uint8).numpy().data for each in flat)))
 

@@ -277,6 +277,7 @@ def test_a_run_that_fails_before_it_begins_is_listed(place: str, tiny: Path, com
 def test_a_start_that_fails_leaves_the_status_of_a_run(tiny: Path, command: Command) -> None:
     (tiny / "tiny.py").write_text("raise ValueError")
     (tiny / "r").mkdir()
+    (tiny / "r" / "starts.jsonl").write_text('{"run": "r"}\n')
     (tiny / "r" / "status.json").write_text(text := '{"state": "stopped", "position": "step"}')
     assert command("run", "tiny.py", "--quiet", "--run-dir", "r").code == 1
     assert (tiny / "r" / "status.json").read_text() == text
@@ -315,4 +316,8 @@ def test_the_best_of_each_node_has_a_name_for_every_command(tiny: Path, command:
     assert json.loads((tiny / "of--fork" / "starts.jsonl").read_text())["checkpoint"].endswith(first)
     assert command("replay", "tiny.py", "--run-dir", "r", "--to", "best:worst").code == 0
     result = command("export", "r/best:wrost", "no.safetensors")
-    assert result.code == 2 and "no node `wrost` ranks" in result.err and "best:checkpoint, best:worst" in result.err
+    assert (
+        result.code == 2
+        and "was ranked by the node `wrost`" in result.err
+        and "best:checkpoint, best:worst" in result.err
+    )

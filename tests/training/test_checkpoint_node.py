@@ -184,7 +184,7 @@ def test_two_nodes_rank_by_different_metrics(graph: Callable[..., Graph], tmp_pa
     status = Run(tmp_path).status
     assert (status["best"]["value"], status["best:accurate"]["value"]) == (3.0, 0.9)
     assert [checkpoint["best"] for checkpoint in Run(tmp_path).checkpoints] == ["best:accurate", "best", "", ""]
-    with pytest.raises(UsageError, match=r"`best:exact`: .* none was ranked") as error:
+    with pytest.raises(UsageError, match=r"`best:exact`: no checkpoint .* was ranked by the node `exact`") as error:
         trainer.load("best:exact")
     assert error.value.hint == "there are: best:checkpoint, best:accurate"
 
