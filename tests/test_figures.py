@@ -11,34 +11,34 @@ from tests import figures
 # What each room has reached, in lines: lowered in the commit that reaches less, never raised. The whole, and each room,
 # may lie a few lines above, so that a contribution is possible.
 ROOMS = {
-    "ranks": 1_181,
+    "ranks": 1_016,
     "language": 463,
     "kind": 1_605,
-    "graph": 3_266,
+    "graph": 3_248,
     "plan": 5_613,
-    "storage": 3_526,
-    "state": 3_612,
-    "data": 2_033,
-    "report": 3_142,
-    "program": 5_995,
-    "nodes": 4_130,
+    "storage": 2_910,
+    "state": 2_979,
+    "data": 1_751,
+    "report": 3_141,
+    "program": 5_775,
+    "nodes": 3_981,
     "graphs": 2_160,
-    "resume": 2_423,
-    "trainer": 2_314,
-    "proof": 1_262,
+    "resume": 2_075,
+    "trainer": 2_301,
+    "proof": 1_257,
     "viz": 1_301,
     "page": 607,
-    "adapters": 2_082,
+    "adapters": 2_081,
     "command": 4_131,
-    "ground": 698,
+    "ground": 692,
 }
 FOR_A_CONTRIBUTION = 200
 
 # Where another figure is not what it should be yet, what it is: to be lowered with it, never raised.
 NOT_YET = {
     "lines of source": sum(ROOMS.values()) + FOR_A_CONTRIBUTION,
-    "functions that the smallest run enters": 1_523,
-    "classes that it enters": 136,
+    "functions that the smallest run enters": 1_471,
+    "classes that it enters": 128,
     "helpers of tests on other helpers": 13,
 }
 
