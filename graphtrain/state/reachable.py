@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import io
 import sys
 import types
 from collections.abc import Collection, Iterator, Mapping
@@ -108,7 +109,9 @@ def stamp_of(entry: Entry) -> Any:
             return tuple(map(id, value._modules.values())), tuple(map(id, hooks)), tensors
         case "file":
             try:
-                return value.tell() if not value.closed and value.readable() else ""
+                in_memory = isinstance(value, io.BytesIO | io.StringIO) and not value.closed
+                held = content_hash(value.getvalue()) if in_memory else ""
+                return f"{value.tell()}{held}" if not value.closed and value.readable() else ""
             except OSError:  # within a loop over the lines of a text; or no file on a disk
                 return "read"
         case "run":
