@@ -263,12 +263,12 @@ class Stateful(Source):
             if is_next:
                 self._load(loaded["data"])
         length = length_of(self.data)
-        return Opened(self._following(iterate(self.data), epoch), length, {})
+        return Opened(self._following(iterate(self.data), epoch, 0), length, {})
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
         if not self._loaded:
             raise _position_unknown(self.data)
-        return self._following(self._after(epoch, self._loaded["data"]), epoch)
+        return self._following(self._after(epoch, self._loaded["data"]), epoch, drawn)
 
     def _after(self, epoch: int, position: Any) -> Iterator[Any]:
         """The batches behind a position in an epoch."""
@@ -279,19 +279,20 @@ class Stateful(Source):
     def _load(self, position: Any) -> None:
         self.data.load_state_dict(copy.deepcopy(position))  # what `position` reports must not change
 
-    def _following(self, batches: Iterator[Any], epoch: int) -> Iterator[Any]:
-        """The same batches: after the first the data reports its position again, and the second is the sample."""
-        first = next(batches, NOTHING)
-        self._loaded = {}
-        if first is NOTHING:
-            return
-        yield first
-        random, position = [each.get_state() for each in drawn_from(self.data)], copy.deepcopy(self.data.state_dict())
-        second = next(batches, NOTHING)
-        if second is not NOTHING:
-            self._sample = {"epoch": epoch, "random": random, "data": position, "batch": _hash_of(second)}
-            yield second
-            yield from batches
+    def _following(self, batches: Iterator[Any], epoch: int, drawn: int) -> Iterator[Any]:
+        """The same batches, after the first of which the data reports its position; the second of an epoch is the sample."""
+        for number in itertools.count(drawn):
+            before: dict[str, Any] = {}
+            if number == 1:
+                random = [each.get_state() for each in drawn_from(self.data)]
+                before = {"epoch": epoch, "random": random, "data": copy.deepcopy(self.position()["data"])}
+            batch = next(batches, NOTHING)
+            self._loaded = {}
+            if batch is NOTHING:
+                return
+            if before:
+                self._sample = {**before, "batch": _hash_of(batch)}
+            yield batch
 
     def _doubt_from_sample(self) -> str:
         """What shows that the state may not be complete; empty if the sample is drawn again as it was."""
