@@ -280,7 +280,7 @@ class Stateful(Source):
         self.data.load_state_dict(copy.deepcopy(position))  # what `position` reports must not change
 
     def _following(self, batches: Iterator[Any], epoch: int, drawn: int) -> Iterator[Any]:
-        """The same batches, after the first of which the data reports its position; the second of an epoch is the sample."""
+        """The same batches. After the first the data reports its position; the second of an epoch is the sample."""
         for number in itertools.count(drawn):
             before: dict[str, Any] = {}
             if number == 1:

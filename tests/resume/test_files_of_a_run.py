@@ -179,7 +179,7 @@ NAMED_WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no best": (lambda run: saving().trainer(run).load("best"), "none was ranked by a metric"),
     "no best to resume": (lambda run: saving().trainer(run).run(resume="best"), "none was ranked by a metric"),
     "no best graph": (lambda run: Graph.load(run / "best"), "use `.*/newest`"),
-    "no best of a node": (lambda run: checkpoint_folder(run / "best:other"), "none was ranked by a metric"),
+    "no best of a node": (lambda run: checkpoint_folder(run / "best:other"), "was ranked by the node `other`"),
     "no best to export": (lambda run: exported(str(run / "best"), str(run / "x.safetensors")), "it has failed"),
     "no run": (lambda run: Graph.load(run.parent / "nothing"), "nothing"),
     "a model that it has not": (lambda run: saving().trainer(run).load("newest", model="mdel"), "has no model"),
