@@ -26,7 +26,7 @@ class Checkpoint:
 
     Attributes:
         manifest: its metadata: position, digest, graph, versions, ...
-        sections: the state: section -> name -> state.
+        sections: the state: section -> name -> state. A tensor that is sharded over ranks is a `Piece`, without values.
         rank: the rank whose state this is.
         others: only if the number of ranks has changed: rank -> state, of the ranks that this one needs, as far as it
             is not restored as it is: running means, values in transit.

@@ -60,7 +60,7 @@ class Manifest:
     run: str = ""  # the identity of the run
     unknown: Sequence[str] = field(default_factory=list)  # what is not known about the saved state, one line each
     not_finite: str = ""  # the path of a weight that is not finite; empty if all are
-    ranked: Mapping[str, float | None] = field(default_factory=dict)  # metric -> value, None if it was not recorded
+    ranked: Mapping[str, float] = field(default_factory=dict)  # metric -> value, where it was recorded
     ranked_by: Mapping[str, Sequence[str]] = field(default_factory=dict)  # node -> its metric and mode
     follows: int = 0  # the number of the checkpoint before it, 0 for none; those in between were given up
     hyper_parameters: Mapping[str, Mapping[str, Any]] | None = None  # as set up, by resource and field

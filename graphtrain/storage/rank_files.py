@@ -17,6 +17,7 @@ import hashlib
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -73,19 +74,20 @@ def write_files(
                 tensors.setdefault(file + TENSOR_SUFFIX, {})[name] = tensor
     contents |= {physical: file_of(named) for physical, named in tensors.items()}
     contents[_parts_file(rank)] = [msgpack.packb(state.parts)]
+    known: Mapping[str, Sequence[Any]] = {}
+    with suppress(CheckpointError):
+        known = read_manifest(previous).files if previous is not None else {}
     written: dict[str, list[Any]] = {}
     for name, pieces in contents.items():
         written[name] = entry = [sum(map(len, pieces)), checksum_of(pieces)]
-        if previous is None or not _linked(folder, name, previous, entry):
+        if previous is None or known.get(name) != entry or not _linked(folder, name, previous, entry):
             write_file(folder / name, pieces)
     return written
 
 
 def _linked(folder: Path, name: str, previous: Path, entry: Sequence[Any]) -> bool:
-    """Hard-link a file to that of another checkpoint; False if it is another one there, or there are no links."""
+    """Hard-link a file to that of another checkpoint; False if it is damaged there, or there are no links."""
     try:
-        if read_manifest(previous).files.get(name) != entry:
-            return False
         read_files(previous, {name: entry}, lambda file: None)
         os.link(previous / name, folder / name, follow_symlinks=False)
     except (OSError, CheckpointError):

@@ -23,6 +23,7 @@ from safetensors.torch import load_file
 from graphtrain.storage.encoding import RESERVED, Tensors, UnsaveableError
 from graphtrain.storage.files import checksum_of, uncollected
 from graphtrain.storage.manifest import is_file_name
+from graphtrain.storage.strides import flat_bytes
 from graphtrain.storage.value_types import TYPES
 
 TENSOR_SUFFIX = ".safetensors"
@@ -98,9 +99,7 @@ def layout_of(tensors: Tensors) -> tuple[bytes, list[torch.Tensor]]:
 def checksum_in_place(tensors: Tensors) -> str:
     """The checksum that the file of these tensors would have; those in host memory are not copied."""
     header, ordered = layout_of(tensors)
-    whole = (tensor.detach().cpu().contiguous() for tensor in ordered)
-    flat = (each.as_strided((each.numel(),), (1,)) for each in whole)  # one element may have any stride
-    return checksum_of(itertools.chain([header], (each.view(torch.uint8).numpy().data for each in flat)))
+    return checksum_of(itertools.chain([header], (flat_bytes(each.cpu()).numpy().data for each in ordered)))
 
 
 def _fill(memory: torch.Tensor, ordered: Sequence[torch.Tensor]) -> None:
