@@ -110,6 +110,7 @@ class Restored(NamedTuple):
         is_other_graph: True if the graph differs from the saved one in a way that matters.
         changes: of the graph, and of hyper-parameters with the decisions; in words.
         lost: state that differs from what was saved, in words.
+        is_as_saved: True if the state was compared with that of the checkpoint, bit for bit: it can be saved again.
         sampled: the data of which a sample was compared, in words.
     """
 
@@ -117,6 +118,7 @@ class Restored(NamedTuple):
     is_other_graph: bool
     changes: list[str]
     lost: list[str]
+    is_as_saved: bool
     sampled: str
 
 
@@ -153,8 +155,10 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
     lost = [*compiled.state.data_state.not_as_before(), *other_data]
     lost = lost or ([] if left_out else compiled.state.differs_from(state.reachable))
     # What was not saved is lost, as the line of the resume says: another module, for instance.
-    if not (as_set_up or not_restored or left_out or manifest.unknown or renaming.names or difference.matters):
-        _expect_digest(checkpoint, run, state, is_as_written=not (fitted or options.kept))
+    parts = (as_set_up, not_restored, left_out, manifest.unknown, renaming.names, difference.matters)
+    is_as_written = not (fitted or options.kept)
+    if not any(parts):
+        _expect_digest(checkpoint, run, state, is_as_written=is_as_written)
     applied = run.hyper_parameters.apply(chosen, manifest.hyper_parameters_in_force) & chosen
     applied -= {each.name for each in differences}
     decided = [f"{each} ({'taken' if each.name in chosen else 'kept as saved'})" for each in differences]
@@ -173,7 +177,8 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
         *decided,
         *fitted,
     ]
-    return Restored(bool(decided or renaming.names), difference.matters, changes, lost, sampled)
+    is_as_saved = is_as_written and not (any(parts) or chosen or lost)
+    return Restored(bool(decided or renaming.names), difference.matters, changes, lost, is_as_saved, sampled)
 
 
 def _fitted(checkpoint: Checkpoint, run: Session, renaming: Renaming) -> tuple[Checkpoint, RunState, list[str]]:
@@ -247,8 +252,9 @@ def _expect_digest(checkpoint: Checkpoint, run: Session, state: RunState, *, is_
     others = () if is_whole else ("progress", "slots")
     # Those that few runs need are written only where they hold something.
     sections = [name for name in SECTIONS if name in checkpoint.sections and name not in others]
-    essential = {name: section for name, section in objects.essential(state).items() if name in sections}
-    saved = checkpoint.digest if is_whole else state_digest(essential)
+    saved = checkpoint.digest
+    if not is_whole:
+        saved = state_digest({name: each for name, each in objects.essential(state).items() if name in sections})
     digest = objects.digest(run.alive, sections, state.reachable)
     if digest != saved:
         raise CheckpointError(

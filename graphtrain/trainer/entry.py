@@ -55,11 +55,11 @@ def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> tuple[Checkpoint
             run.cut_back_to(None)
         note_start(run, None)
         return None, ()
-    changes = _resume(run, checkpoint, options, status)
+    is_as_saved, changes = _resume(run, checkpoint, options, status)
     if _is_over(run, checkpoint) and changes:
         run.unnoted = checkpoint  # what has changed is not trained with, so the directory does not say so
     else:
-        note_start(run, checkpoint)
+        note_start(run, checkpoint, is_as_saved=is_as_saved)
     return checkpoint, changes
 
 
@@ -104,8 +104,10 @@ def go_back(run: LiveRun, request: Return) -> None:
     run.announce()
 
 
-def _resume(run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status: Mapping[str, Any]) -> tuple[str, ...]:
-    """Resume from a checkpoint; returns what has changed, in words.
+def _resume(
+    run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status: Mapping[str, Any]
+) -> tuple[bool, tuple[str, ...]]:
+    """Resume from a checkpoint; whether the state is the saved one, bit for bit, and what has changed, in words.
 
     Arguments:
         status: how far the run had trained; empty if unknown.
@@ -130,7 +132,7 @@ def _resume(run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status
     begins_anew = (restored.decided or begins_lineage) and not _is_over(run, checkpoint)
     if files is not None and (begins_anew or not is_newest):
         run.save(run.requests.sync_policy, is_asked=begins_lineage)
-    return changes
+    return restored.is_as_saved, changes
 
 
 def _is_over(run: LiveRun, checkpoint: Checkpoint) -> bool:
@@ -180,7 +182,7 @@ def _report(
     return changes
 
 
-def note_start(run: LiveRun, checkpoint: Checkpoint | None) -> None:
+def note_start(run: LiveRun, checkpoint: Checkpoint | None, *, is_as_saved: bool = False) -> None:
     """Record that the run has begun, or resumes from a checkpoint."""
     files, environment, setup = run.files, run.session.environment, run.session.setup
     run.unnoted = None
@@ -194,7 +196,8 @@ def note_start(run: LiveRun, checkpoint: Checkpoint | None) -> None:
                 **({"setup": setup} if setup != known else {}),
             }
         )
-        run.writer.check()
+        if not is_as_saved:
+            run.writer.check()
     run.announce()
     run.status.write()
 
