@@ -308,6 +308,8 @@ def encoded(value: Any) -> Any:
         entries = [encoded(entry) for entry in value]
         entries = sorted(entries, key=repr) if isinstance(value, set | frozenset) else entries
         return entries if len(entries) <= _MOST_ENTRIES else f"{len(entries)} values: {content_hash(entries)[:8]}"
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:  # which msgpack does not have
+        return hex(value)
     return value if is_scalar(value) and not isinstance(value, bytes) else f"a {type(value).__name__}"
 
 

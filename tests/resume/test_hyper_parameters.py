@@ -333,6 +333,16 @@ def test_groups_are_compared_one_by_one(tmp_path: Path) -> None:
     assert [group["lr"] for group in new.resources["optimizer"].param_groups] == [0.1, 0.7]
 
 
+def test_a_number_beyond_64_bits_is_saved_and_compared(tmp_path: Path) -> None:
+    def tagged(parameters: Any, lr: float, tag: int) -> torch.optim.Optimizer:
+        return torch.optim.SGD([{"params": [*parameters], "lr": lr, "tag": tag}])
+
+    trainer(tmp_path, optimizer=tagged, tag=2**70).run(until="6 steps")
+    with pytest.raises(UsageError, match=r"optimizer.tag: "):
+        trainer(tmp_path, optimizer=tagged, tag=2**71).run()
+    assert trainer(tmp_path, optimizer=tagged, tag=2**70).run() is not None
+
+
 def test_a_rate_that_is_a_tensor_keeps_its_identity(tmp_path: Path) -> None:
     trainer(tmp_path, optimizer=torch.optim.Adam, lr=torch.tensor(0.1)).run(until="6 steps")
     new = trainer(tmp_path, optimizer=torch.optim.Adam, lr=torch.tensor(0.3))
