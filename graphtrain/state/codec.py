@@ -45,6 +45,13 @@ class UnknownStateError(UnsaveableError):
         super().__init__(path, f"it {what}")
 
 
+def line_of(error: UnsaveableError) -> str:
+    """What is reported of something that cannot be saved."""
+    if isinstance(error, UnknownStateError):
+        return error.line
+    return f"{shown_path(error.path)} cannot be saved: {error.reason}"
+
+
 @final
 class StateWriter(Encoder):
     """Encodes values in terms of reachable objects.
@@ -104,10 +111,8 @@ class StateWriter(Encoder):
         """A context in which something is encoded; if it cannot be, the reason is reported."""
         try:
             yield
-        except UnknownStateError as error:
-            unknown.append(error.line)
         except UnsaveableError as error:
-            unknown.append(f"{shown_path(error.path)} cannot be saved: {error.reason}")
+            unknown.append(line_of(error))
 
     def count(self, size: int, path: str) -> None:
         """Count saved bytes.
@@ -199,8 +204,14 @@ class StateWriter(Encoder):
         return None
 
     @functools.cached_property
+    def _of_optimizers(self) -> list[tuple[str, Any]]:
+        of_torch = {path: each for path, each in self._stateful.items() if isinstance(each, torch.optim.Optimizer)}
+        return [*places(of_torch)]
+
+    @functools.cached_property
     def _placed(self) -> list[tuple[str, Any]]:
-        return [*places(self._stateful)]
+        of_torch = {path: each for path, each in self._stateful.items() if isinstance(each, torch.nn.Module)}
+        return [*places(of_torch), *self._of_optimizers]
 
     @functools.cached_property
     def _places(self) -> dict[int, str]:
@@ -235,8 +246,7 @@ class StateWriter(Encoder):
 
     def _states_in_memory(self) -> Iterator[tuple[str, str]]:
         """What optimizers have made in the memory of something else, and that."""
-        optimizers = {path: each for path, each in self._stateful.items() if isinstance(each, torch.optim.Optimizer)}
-        for place, part in places(optimizers):
+        for place, part in self._of_optimizers:
             is_made = isinstance(part, torch.Tensor) and id(part) not in self._reachable.made_states
             is_listed = self._reachable.find(part) is not None
             if ".state[" in place and is_made and (is_listed or part._base is not None):

@@ -214,9 +214,10 @@ def hold_the_same(one: Any, other: Any) -> bool:
     >>> hold_the_same({"names": {"a", "b"}}, {"names": {"b", "a"}}), hold_the_same([0.0], [-0.0])
     (True, False)
     """
-    is_container = category_of(type(one)) in ("list", "tuple", "deque", "mapping", "set")
-    if is_equal(one, other) or not is_container or type(one) is not type(other):
-        return is_equal(one, other)
+    if is_equal(one, other):
+        return True
+    if type(one) is not type(other) or category_of(type(one)) not in ("list", "tuple", "deque", "mapping", "set"):
+        return False
     before, now = ContentHash(), ContentHash()
     before.add(one)
     now.add(other)

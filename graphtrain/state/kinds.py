@@ -210,7 +210,10 @@ def is_constant(value: Any) -> bool:
     return category in ("value", "class", "skipped")
 
 
-# ---- the table: the contents of an object, and how they are put back; a kind without a row is reported if it changes
+# ---- the table: the contents of an object, and how they are put back
+#
+# Tensors, arrays, buffers and generators have no row: they are saved by their values. Any other kind without one is
+# reported if it changes.
 
 Contents = tuple[tuple[Any, ...], tuple[Any, ...]]
 """The keys, none for a sequence, and the parts."""

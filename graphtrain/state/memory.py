@@ -21,12 +21,16 @@ class MemoryIndex:
 
     def __init__(self, named: Iterable[tuple[str, Any]]) -> None:
         self._regions: list[tuple[int, int, Named]] = []  # where each begins and ends, and what is in it
-        spans = [(span_of(value), name, value) for name, value in named]
-        for (start, end), name, value in sorted(spans, key=operator.itemgetter(0)):
-            if self._regions and start < self._regions[-1][1]:
-                self._insert(start, end, (name, value))
-            else:
-                self._regions.append((start, end, [(name, value)]))
+        begin, last, within = 0, 0, Named()
+        for start, end, pair in sorted([(*span_of(pair[1]), pair) for pair in named], key=operator.itemgetter(0)):
+            if start >= last:
+                within = []
+                begin, last = start, end
+                self._regions.append((begin, last, within))
+            elif end > last:
+                last = end
+                self._regions[-1] = begin, last, within
+            within.append(pair)
 
     def add(self, name: str, value: Any) -> None:
         """Add a tensor or an array."""

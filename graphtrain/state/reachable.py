@@ -109,9 +109,10 @@ def stamp_of(entry: Entry) -> Any:
             return tuple(map(id, value._modules.values())), tuple(map(id, hooks)), tensors
         case "file":
             try:
-                in_memory = isinstance(value, io.BytesIO | io.StringIO) and not value.closed
-                held = content_hash(value.getvalue()) if in_memory else ""
-                return f"{value.tell()}{held}" if not value.closed and value.readable() else ""
+                if value.closed or not value.readable():
+                    return ""
+                held = content_hash(value.getvalue()) if isinstance(value, io.BytesIO | io.StringIO) else ""
+                return f"{value.tell()}{held}"
             except OSError:  # within a loop over the lines of a text; or no file on a disk
                 return "read"
         case "run":
