@@ -57,7 +57,7 @@ class Liveness:
             for node in program.nodes
             if node.kind.epoch_fields is not None and not node.bypassed
             for read, target in node.plan_node.setup_reads
-            if read.takes_written and isinstance(target, SlotTarget)
+            if "written batches" in read.holds and isinstance(target, SlotTarget)
         ]
 
     def names(self, position: int, ended: bool = False) -> set[str]:
@@ -151,7 +151,7 @@ class CompiledGraph:
         self._with_on_metrics = [
             program_node
             for program_node in self.program.nodes
-            if program_node.kind.has_on_metrics and not program_node.bypassed
+            if program_node.kind.has("on_metrics") and not program_node.bypassed
         ]
         self._runs_before: dict[ProgramNode, int] = {}
         acting = [program_node for program_node in self.program.nodes if not program_node.bypassed]
@@ -209,7 +209,7 @@ class CompiledGraph:
         """The metrics that nodes around a position name: the parameter, the name, and the graph of the node."""
         around = [*self.program.nodes[position].scope.around()]
         for node in self.program.nodes:
-            parameter = node.kind.roles.monitor
+            parameter = node.kind.monitor
             name = node.parameters[parameter] if parameter else None
             if name is not None and not node.bypassed and node.scope in around:
                 yield f"{node.path}.{parameter}", name, node.scope
@@ -274,7 +274,7 @@ class CompiledGraph:
         """
         objects = {id(node.instance) for node in kept}
         for node in self.program.nodes:
-            if node.kind.releases and not node.bypassed and id(node.instance) not in objects:
+            if node.kind.has("release") and not node.bypassed and id(node.instance) not in objects:
                 node.instance.release()
 
     # ---- evaluating edges again
