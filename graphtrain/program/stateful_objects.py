@@ -14,6 +14,7 @@ from graphtrain.data.source import keeps_position
 from graphtrain.data.state import DataState
 from graphtrain.errors import UsageError
 from graphtrain.names import suggestion
+from graphtrain.printable import shown_path
 from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.rounds import is_fetching
 from graphtrain.program.run_state import (
@@ -29,7 +30,7 @@ from graphtrain.program.run_state import (
 )
 from graphtrain.report.recorder import Recorder
 from graphtrain.state.changes import NO_CHANGES, StateChanges, changes
-from graphtrain.state.codec import StateReader, StateWriter, shown_path
+from graphtrain.state.codec import StateReader, StateWriter
 from graphtrain.state.kinds import CONSTANTS, is_users
 from graphtrain.state.objects import SavedObjects
 from graphtrain.state.reachable import keeps_state

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from graphtrain.state.codec import shown_path
+from graphtrain.printable import shown_path
 from graphtrain.state.content import ContentHash, content_hash
 from graphtrain.state.kinds import KINDS, is_value
 from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY, contents_of, is_within, place_of

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple, final
 import numpy
 from torch.nn.modules.lazy import LazyModuleMixin
 
+from graphtrain.printable import shown_path
 from graphtrain.state.code_names import names_in
-from graphtrain.state.codec import StateWriter, UnknownStateError, line_of, shown_path
+from graphtrain.state.codec import StateWriter
 from graphtrain.state.content import are_equal, is_equal, is_identical
 from graphtrain.state.generators import any_generator
 from graphtrain.state.graphs import KEEPS_GRAPH
@@ -98,7 +99,7 @@ class _Finder:
         try:  # no context, which takes a microsecond for each of thousands of objects
             return self._changed(entry)
         except UnsaveableError as error:
-            self.unknown.append(line_of(error))
+            self.unknown.append(error.message)
         return None
 
     def _changed(self, entry: Entry) -> dict[str, Any] | None:
@@ -112,8 +113,8 @@ class _Finder:
         elif entry.stamp is not None and stamp_of(entry) == entry.stamp:
             return None
         if category in _REMEDIES:
-            what = f"is a {type(value).__module__}.{type(value).__qualname__}, whose state is not saved"
-            raise UnknownStateError(path, f"{what}: {_REMEDIES[category]}")
+            what = f"it is a {type(value).__module__}.{type(value).__qualname__} that has changed"
+            raise UnsaveableError(path, f"{what}: {_REMEDIES[category]}")
         if category == "generator":
             return {"state": any_generator(value).get_state()}
         if category in ("tensor", "array", "buffer"):
@@ -153,7 +154,7 @@ class _Finder:
         value, path, kind = entry.value, entry.path, KINDS[entry.category]
         keys, parts = kind.contents(value)
         if len(parts) > MOST_COMPARED:
-            raise UnknownStateError(path, f"has {len(parts):,} items and has changed: too many to be saved")
+            raise UnsaveableError(path, f"it has {len(parts):,} items and has changed")
         kept: Any = list(parts)
         if entry.category == "mapping":
             pairs = zip(keys, parts, strict=True)
@@ -172,18 +173,18 @@ class _Finder:
         attributes = value.__dict__ if entry.category == "tensor" else {}
         names = [name for name in attributes if not name.startswith(OF_THE_COMPILER)]
         if names and self._snapshot.reachable.find(attributes) is None:  # one that had attributes is listed with them
-            raise UnknownStateError(path, f"was given attributes: {', '.join(names)}; set them in `setup`")
+            raise UnsaveableError(path, f"it was given attributes: {', '.join(names)}; set them in `setup`")
         if entry.is_covered:
             return None
         if not is_saveable(value):
-            raise UnknownStateError(path, f"is a {type(value).__qualname__} that has changed, and cannot be saved")
+            raise UnsaveableError(path, f"it is a {type(value).__qualname__} that has changed")
         if entry.category == "buffer":
             self.writer.count(len(value), path)
             return {"bytes": bytes(value)}
         if entry.category == "array":
             self.writer.count(value.nbytes, path)
             if (value.shape, value.dtype) != entry.keys:
-                raise UnknownStateError(path, "has another shape or type than it had: bind a new array instead")
+                raise UnsaveableError(path, "it has another shape or type than it had: bind a new array instead")
             return {"array": numpy.asarray(value)}
         self.writer.count(value.numel() * value.element_size(), path)
         if value.grad_fn is not entry.code:  # else `setup` makes it again

@@ -21,6 +21,7 @@ from typing import Any, final
 import torch
 
 from graphtrain.errors import CheckpointError
+from graphtrain.printable import shown_path
 from graphtrain.state.graphs import keeps_graph
 from graphtrain.state.kinds import KINDS, Category, category_of, is_constant, is_users
 from graphtrain.state.memory import MemoryIndex, view_of, viewed
@@ -31,25 +32,9 @@ from graphtrain.storage.value_types import DTYPES, type_of
 
 MOST_BYTES = 256 * 2**20
 _IN_MEMORY = ("tensor", "array")
-_MOST_SHOWN = 120
 
 # Errors from data that no `StateWriter` has made.
 MALFORMED = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
-
-
-class UnknownStateError(UnsaveableError):
-    """Something that cannot be saved, and is reported."""
-
-    def __init__(self, path: str, what: str) -> None:
-        self.line = f"{shown_path(path)} {what}"
-        super().__init__(path, f"it {what}")
-
-
-def line_of(error: UnsaveableError) -> str:
-    """What is reported of something that cannot be saved."""
-    if isinstance(error, UnknownStateError):
-        return error.line
-    return f"{shown_path(error.path)} cannot be saved: {error.reason}"
 
 
 @final
@@ -112,16 +97,16 @@ class StateWriter(Encoder):
         try:
             yield
         except UnsaveableError as error:
-            unknown.append(line_of(error))
+            unknown.append(error.message)
 
     def count(self, size: int, path: str) -> None:
         """Count saved bytes.
 
         Raises:
-            UnknownStateError: there are too many.
+            UnsaveableError: there are too many.
         """
         if self._bytes + size > MOST_BYTES and not self.is_in_transit:
-            raise UnknownStateError(path, f"is beyond the {MOST_BYTES >> 20} MiB that are saved without a `state_dict`")
+            raise UnsaveableError(path, f"it is beyond {MOST_BYTES >> 20} MiB that are saved without a `state_dict`")
         self._bytes += size
 
     def note_graph(self, tensor: torch.Tensor, path: str) -> None:
@@ -135,7 +120,7 @@ class StateWriter(Encoder):
         """A reference to an object that exists, or the form of a new one; None for plain data.
 
         Raises:
-            UnknownStateError: it cannot be encoded.
+            UnsaveableError: it cannot be encoded.
         """
         category = category_of(type(value))
         if (reference := self._reference(value, category, path)) is not None or category == "value":
@@ -172,7 +157,7 @@ class StateWriter(Encoder):
             case "tuple" if kind.__mro__[1] is tuple and hasattr(kind, "_fields") and is_users(kind.__module__):
                 return tagged("named tuple", *name_of(kind, path), *self._each(value, path, depth))
             case "set" if not all(map(is_constant, value)):
-                raise UnknownStateError(path, "is a set of objects, whose order is that of their addresses: use a list")
+                raise UnsaveableError(path, "it is a set of objects, in the order of their addresses: use a list")
             case _ if type_of(kind) is not None or (kind is type and value.__module__ == "builtins"):
                 return None
             case "object" if kind is types.SimpleNamespace or is_plain_class(kind):
@@ -183,7 +168,7 @@ class StateWriter(Encoder):
                 }
                 return tagged("object", attributes, *(name_of(kind, path) if is_users(kind.__module__) else ()))
         layout = f" ({value.layout})" if category == "tensor" else ""
-        raise UnknownStateError(path, f"is a new {kind.__qualname__}{layout}, which cannot be saved: {REMEDY}")
+        raise UnsaveableError(path, f"it is a new {kind.__qualname__}{layout}: {REMEDY}")
 
     def _view(self, value: Any, path: str, depth: int) -> Any:
         """The form of a new tensor or array as a view of another one; None for its values."""
@@ -334,16 +319,6 @@ def _encoded_in(section: Any) -> Iterator[Encoded]:
             yield from _encoded_in(part)
 
 
-def shown_path(path: str) -> str:
-    """A path for a message: what is in a variable is called like the variable, and the middle of a long one left out.
-
-    >>> shown_path("step<calls>.cell_contents.total")
-    'step<calls>.total'
-    """
-    shown = path.replace(".cell_contents", "")
-    return shown if len(shown) <= _MOST_SHOWN else f"{shown[: _MOST_SHOWN // 2]}...{shown[-_MOST_SHOWN // 2 :]}"
-
-
 def is_plain_class(kind: Any) -> bool:
     """True for an importable class of the user's own whose objects are their attributes, and nothing else."""
     if not isinstance(kind, type) or category_of(kind) != "object" or "<" in kind.__qualname__:
@@ -361,7 +336,7 @@ def name_of(value: Any, path: str) -> tuple[str, str]:
     with suppress(CheckpointError):
         if found_by_name(module, name) is value:
             return module, name
-    raise UnknownStateError(path, f"is `{name}`, which cannot be found by its name: define it at the top of a module")
+    raise UnsaveableError(path, f"`{name}` cannot be found by its name: define it at the top of a module")
 
 
 def found_by_name(module: str, name: str) -> Any:

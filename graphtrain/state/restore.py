@@ -10,7 +10,8 @@ import numpy
 import torch
 
 from graphtrain.errors import CheckpointError
-from graphtrain.state.codec import MALFORMED, StateReader, StateWriter, shown_path
+from graphtrain.printable import shown_path
+from graphtrain.state.codec import MALFORMED, StateReader, StateWriter
 from graphtrain.state.content import is_identical
 from graphtrain.state.generators import any_generator
 from graphtrain.state.kinds import KINDS, LEFT_ALONE
