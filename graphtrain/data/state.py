@@ -9,8 +9,9 @@ from typing import Any, final
 
 from graphtrain.data.samplers import drawn_from
 from graphtrain.state.changes import changes
+from graphtrain.state.codec import StateReader
 from graphtrain.state.generators import RandomAside
-from graphtrain.state.restore import reader_of, restore
+from graphtrain.state.restore import restore
 from graphtrain.state.snapshot import StateSnapshot
 from graphtrain.storage.state_files import state_digest
 
@@ -67,7 +68,7 @@ class DataState:
         reader = None
         if section is None:
             section = {one.path: self.saved[one.path] for one in snapshot.entries(name) if one.path in self.saved}
-            reader = reader_of(snapshot, self.saved)
+            reader = StateReader(snapshot, self.saved)
         restore(snapshot, copy.deepcopy(section), name, reader)  # to which it may be restored again
 
     @contextmanager

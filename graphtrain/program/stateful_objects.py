@@ -34,7 +34,6 @@ from graphtrain.state.codec import StateReader, StateWriter
 from graphtrain.state.kinds import CONSTANTS, is_users
 from graphtrain.state.objects import SavedObjects
 from graphtrain.state.reachable import keeps_state
-from graphtrain.state.restore import reader_of
 from graphtrain.state.snapshot import StateSnapshot
 from graphtrain.state.weights import uncompiled
 from graphtrain.storage.encoding import Encoded
@@ -283,7 +282,7 @@ class StatefulObjects:
         """
         if self.snapshot is not None and "resources" in sections:
             encoded = {"reachable": state.reachable, "progress": state.progress, "slots": state.slots}
-            self.reader = reader_of(self.snapshot, encoded)
+            self.reader = StateReader(self.snapshot, encoded)
         self.data_state.saved = state.reachable
         return [
             line

@@ -82,8 +82,7 @@ class _Finder:
 
     def __init__(self, snapshot: StateSnapshot, states: States) -> None:
         self._snapshot, self._states = snapshot, states
-        excludes = snapshot.left_out or snapshot.replaced
-        self.writer = StateWriter(snapshot.reachable, snapshot.stateful, snapshot.is_excluded if excludes else None)
+        self.writer = StateWriter(snapshot)
         self.unknown: list[str] = []
 
     def change(self, entry: Entry) -> dict[str, Any] | None:
@@ -134,7 +133,6 @@ class _Finder:
     def _changed_names(self, entry: Entry, now: Mapping[str, Any]) -> dict[str, Any] | None:
         before, ignored = dict(zip(entry.keys, entry.parts, strict=True)), self._snapshot.ignored(entry, self._states)
         encoded = {}
-        unknown = [] if id(entry.value) in self._snapshot.redrawn else self.unknown
         for name in sorted(set(now) - ignored):
             path, part = place_of(entry, name), now[name]
             is_same = name in before and is_equal(before[name], part)
@@ -142,11 +140,14 @@ class _Finder:
                 continue
             if entry.is_data and is_value(before.get(name)) and is_reopened(part):
                 continue
-            with self.writer.attempt(unknown):
-                # Hooks of weight_norm, spectral_norm and prune compute it before each use: its graph is used again.
-                sources = entry.value._parameters.keys() if entry.category == "module" else ()
-                is_computed = f"{name}_v" in sources or f"{name}_orig" in sources
+            # Hooks of weight_norm, spectral_norm and prune compute it before each use: its graph is used again.
+            sources = entry.value._parameters.keys() if entry.category == "module" else ()
+            is_computed = f"{name}_v" in sources or f"{name}_orig" in sources
+            try:
                 encoded[name] = self.writer.pack(part.detach() if is_computed else part, path)
+            except UnsaveableError as error:
+                if id(entry.value) not in self._snapshot.redrawn:
+                    self.unknown.append(error.message)
         removed = sorted(set(before) - set(now) - ignored)
         return {"set": encoded} | ({"removed": removed} if removed else {}) if encoded or removed else None
 

@@ -14,8 +14,8 @@ import enum
 import functools
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, final
 
 import torch
@@ -25,8 +25,9 @@ from graphtrain.printable import shown_path
 from graphtrain.state.graphs import keeps_graph
 from graphtrain.state.kinds import KINDS, Category, category_of, is_constant, is_users
 from graphtrain.state.memory import MemoryIndex, view_of, viewed
-from graphtrain.state.places import CONTAINERS, places, places_in_attributes
-from graphtrain.state.reachable import REMEDY, Reachable
+from graphtrain.state.places import CONTAINERS, places
+from graphtrain.state.reachable import REMEDY
+from graphtrain.state.snapshot import StateSnapshot
 from graphtrain.storage.encoding import Decoder, Encoded, Encoder, UnsaveableError, is_saveable, tagged
 from graphtrain.storage.value_types import DTYPES, type_of
 
@@ -48,15 +49,13 @@ class StateWriter(Encoder):
 
     keeps_order = True
 
-    def __init__(
-        self, reachable: Reachable, stateful: Mapping[str, Any], is_left_out: Callable[[str], bool] | None = None
-    ) -> None:
+    def __init__(self, snapshot: StateSnapshot) -> None:
         super().__init__()
         self.graphs: list[str] = []
         self.is_in_transit = self.refuses_graphs = False
-        self._reachable, self._stateful = reachable, stateful
-        self._is_left_out = is_left_out or (lambda path: False)
+        self._snapshot, self._reachable, self._stateful = snapshot, snapshot.reachable, snapshot.stateful
         self._others: Mapping[str, Any] = {}  # tensors and arrays to which nothing can refer
+        self._new: list[tuple[str, Any]] = []  # tensors and arrays, with their paths
         self._lost: list[tuple[str, str]] = []  # the paths of new values, and of what else is in their memory
         self._bytes = 0
 
@@ -90,14 +89,8 @@ class StateWriter(Encoder):
         """
         self.is_in_transit = self.refuses_graphs = True
         self._others = others
-
-    @contextmanager
-    def attempt(self, unknown: list[str]) -> Iterator[None]:
-        """A context in which something is encoded; if it cannot be, the reason is reported."""
-        try:
-            yield
-        except UnsaveableError as error:
-            unknown.append(error.message)
+        for name in ("_placed", "_places", "_memory"):  # there is more now
+            vars(self).pop(name, None)
 
     def count(self, size: int, path: str) -> None:
         """Count saved bytes.
@@ -140,12 +133,10 @@ class StateWriter(Encoder):
             return None  # equal ones may be one object, or two
         entry = self._reachable.find(value)
         # By its place first: loading may fill another object than the one that training has bound there.
-        is_new = category in _IN_MEMORY or (self.is_in_transit and category in CONTAINERS)
-        if is_new if entry is None else entry.is_covered:
-            known = self._places_in_transit if self.is_in_transit else self._places
-            if (place := known.get(id(value))) is not None:
-                return tagged("in", place)
-        if entry is not None and not (self.is_in_transit and self._is_left_out(entry.path)):
+        is_placed = category in _IN_MEMORY or (self.is_in_transit and category in CONTAINERS)
+        if (is_placed if entry is None else entry.is_covered) and (place := self._places.get(id(value))) is not None:
+            return tagged("at", place)
+        if entry is not None and not (self.is_in_transit and self._snapshot.is_excluded(entry.path)):
             return tagged("at", entry.path)
         if category in ("function", "class") and is_users(value.__module__):
             return tagged("named", *name_of(value, path))
@@ -175,53 +166,39 @@ class StateWriter(Encoder):
         is_tensor = isinstance(value, torch.Tensor)
         if is_tensor:  # with its graph it could not be saved; code that keeps one computes it again
             self.note_graph(value, path)
-        memory = self._memory_in_transit if self.is_in_transit else self._memory
-        near = [(other, owner) for other, owner in memory.sharing(value) if owner is not value]
-        for _, owner in near if not (is_tensor and value.is_leaf and value.requires_grad) else ():
-            is_known = not any(owner is other for other in self._others.values())
-            if is_known and (view := view_of(value, owner)) is not None:
+        near = [(other, owner) for other, owner in self._memory.sharing(value) if owner is not value]
+        for other, owner in near if not (is_tensor and value.is_leaf and value.requires_grad) else ():
+            if other not in self._others and (view := view_of(value, owner)) is not None:
                 reference = self.encode(owner, path, depth + 1)
                 self.add(value)
                 return tagged("view", is_tensor, reference, *view)
         self.count(value.numel() * value.element_size() if is_tensor else value.nbytes, path)
         self._lost += [(path, other) for other, _ in near[:1]]
-        memory.add(path, value)
+        self._new.append((path, value))
+        self._memory.add(path, value)
         return None
 
     @functools.cached_property
     def _of_optimizers(self) -> list[tuple[str, Any]]:
-        of_torch = {path: each for path, each in self._stateful.items() if isinstance(each, torch.optim.Optimizer)}
-        return [*places(of_torch)]
+        return [*places(self._stateful, ["optimizer"])]
 
     @functools.cached_property
     def _placed(self) -> list[tuple[str, Any]]:
-        of_torch = {path: each for path, each in self._stateful.items() if isinstance(each, torch.nn.Module)}
-        return [*places(of_torch), *self._of_optimizers]
+        """What loading restores, with its place; attributes of other objects, which may be encoded, only in transit."""
+        categories = ["module", "object"] if self.is_in_transit else ["module"]
+        return [*places(self._stateful, categories), *self._of_optimizers]
 
     @functools.cached_property
     def _places(self) -> dict[int, str]:
-        """The places of what modules and optimizers have, by identity."""
         return {id(value): place for place, value in self._placed}
 
     @functools.cached_property
-    def _places_in_transit(self) -> dict[int, str]:
-        """Also of what other objects with a `state_dict` have, which may themselves be encoded before."""
-        return {**self._places, **{id(value): place for place, value in places_in_attributes(self._stateful)}}
-
-    @functools.cached_property
     def _memory(self) -> MemoryIndex:
-        """The tensors and arrays that are listed, or that modules and optimizers have, and new ones."""
-        listed = (each for each in self._reachable.by_path.values() if not self._is_left_out(each.path))
-        pairs = (*self._placed, *((each.path, each.value) for each in listed if each.category in _IN_MEMORY))
+        """The tensors and arrays that have a place or a path, and new ones."""
+        listed = (each for each in self._reachable.by_path.values() if each.category in _IN_MEMORY)
+        named = ((each.path, each.value) for each in listed if not self._snapshot.is_excluded(each.path))
+        pairs = (*self._others.items(), *self._placed, *named, *self._new)
         return MemoryIndex({id(value): (path, value) for path, value in pairs}.values())
-
-    @functools.cached_property
-    def _memory_in_transit(self) -> MemoryIndex:
-        """Also those that other objects have, or that a `state_dict` alone leads to."""
-        for path, value in (*places_in_attributes(self._stateful), *self._others.items()):
-            if self._reachable.find(value) is None:
-                self._memory.add(path, value)
-        return self._memory
 
     def lost_memory(self) -> list[str]:
         """A line for each new tensor and array whose sharing of memory a resume cannot restore."""
@@ -247,9 +224,9 @@ class StateReader(Decoder):
         section: holds the encoded values, in nested mappings.
     """
 
-    def __init__(self, reachable: Reachable, stateful: Mapping[str, Any], section: Any) -> None:
+    def __init__(self, snapshot: StateSnapshot, section: Any) -> None:
         super().__init__()
-        self._reachable, self._stateful = reachable, stateful
+        self._reachable, self._stateful = snapshot.reachable, snapshot.stateful
         self._encoded = {each.part: each for each in reversed([*_encoded_in(section)])}  # the first of a name
         self._values: dict[str, Any] = {}
 
@@ -279,18 +256,19 @@ class StateReader(Decoder):
 
     @functools.cached_property
     def _places(self) -> dict[str, Any]:
-        return dict((*places_in_attributes(self._stateful), *places(self._stateful)))
+        return dict(places(self._stateful))
 
     def resolve(self, name: str, parts: list[Any]) -> Any:
         """The object that is referred to, or a new one: empty first, for what it holds may refer to it."""
         match name, parts:
-            case "at" | "id", [str(path)] if path in self._reachable.by_path:
-                value = self._reachable.by_path[path].value
+            case "at" | "id", [str(path)]:
+                entry = self._reachable.by_path.get(path)
+                value = entry.value if entry is not None else None
+                if entry is None or entry.is_covered:
+                    value = self._places.get(path, value)
+                if value is None:
+                    raise CheckpointError(f"`{path}`, which the saved run had, does not exist now")
                 return value if name == "at" else id(value)
-            case "in", [str(place)] if place in self._places:
-                return self._places[place]
-            case "at" | "id" | "in", [str(path)]:
-                raise CheckpointError(f"`{path}`, which the saved run had, does not exist now")
             case "named", [str(module), str(named)]:
                 return found_by_name(module, named)
             case "member", [str(module), str(named), str(member)]:

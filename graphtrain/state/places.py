@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -10,31 +10,30 @@ import torch
 from graphtrain.names import plainly_named
 from graphtrain.state.kinds import CONSTANTS, KINDS, category_of, is_constant, replaced
 
+_ALL = ("module", "optimizer", "object")
 CONTAINERS = frozenset({"list", "mapping", "deque", "set", "object", "buffer"})
 """The categories of objects that are changed in place, and can be found where others hold them too."""
 
 
-def places(stateful: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """What the `state_dict` of modules and optimizers saves, and gradients, with the place of each."""
+def places(stateful: Mapping[str, Any], categories: Collection[str] = _ALL) -> Iterator[tuple[str, Any]]:
+    """What the `state_dict` of objects of these categories may save, and gradients, with the place of each."""
     for path, value in stateful.items():
-        if isinstance(value, torch.nn.Module):
+        category = category_of(type(value))
+        if category not in categories:
+            continue
+        if category == "module":
             for name, parameter in plainly_named(value.named_parameters()):
                 yield f"{path}.{name}", parameter
                 if parameter.is_leaf and parameter.grad is not None:
                     yield f"{path}.{name}.grad", parameter.grad
             yield from ((f"{path}.{name}", tensor) for name, tensor in plainly_named(value.named_buffers()))
-        elif isinstance(value, torch.optim.Optimizer):
+        elif category == "optimizer":
             for number, state in enumerate(value.state.values()):
                 yield from _by_name(f"{path}.state[{number}]", state)
             for number, group in enumerate(value.param_groups):
                 tensors = {name: part for name, part in group.items() if isinstance(part, torch.Tensor)}
                 yield from _by_name(f"{path}.param_groups[{number}]", tensors)
-
-
-def places_in_attributes(stateful: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The attributes of other objects with a `state_dict`, and the parts of containers in them."""
-    for path, value in stateful.items():
-        if category_of(type(value)) == "object":
+        else:
             yield from _by_name(path, dict(zip(*KINDS["object"].contents(value), strict=True)))
 
 

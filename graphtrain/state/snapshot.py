@@ -102,7 +102,7 @@ class StateSnapshot:
 
     def is_excluded(self, path: str) -> bool:
         """True for a path that is left out or was replaced, or is reached through one."""
-        return is_within(path, (*self.left_out, *self.replaced))
+        return bool(self.left_out or self.replaced) and is_within(path, (*self.left_out, *self.replaced))
 
     def ignored(self, entry: Entry, states: States) -> frozenset[str]:
         """The attributes that are not compared: those whose very value is in the present `state_dict`.
