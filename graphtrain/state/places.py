@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from graphtrain.names import plainly_named
-from graphtrain.state.kinds import CONSTANTS, KINDS, category_of, is_constant, replaced
+from graphtrain.state.kinds import CONSTANTS, KINDS, category_of, is_constant
 
 _ALL = ("module", "optimizer", "object")
 CONTAINERS = frozenset({"list", "mapping", "deque", "set", "object", "buffer"})
 """The categories of objects that are changed in place, and can be found where others hold them too."""
+_MOST_NESTED = 100  # a container may hold itself
 
 
 def places(stateful: Mapping[str, Any], categories: Collection[str] = _ALL) -> Iterator[tuple[str, Any]]:
@@ -45,14 +46,13 @@ def _by_name(path: str, named: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
             yield from parts_in(part, f"{path}.{name}")
 
 
-def parts_in(value: Any, path: str) -> list[tuple[str, Any]]:
+def parts_in(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
     """A value, and the parts of nested containers that can be changed in place, with the path of each."""
-    parts: list[tuple[str, Any]] = []
-
-    def note(part: Any, keys: tuple[Any, ...]) -> Any:
-        if category_of(type(part)) in CONTAINERS | {"tensor", "array"} and all(map(is_constant, keys)):
-            parts.append((path + "".join(f"[{key!r}]" for key in keys), part))
-        return part
-
-    replaced(value, note)
-    return parts
+    category = category_of(type(value))
+    if category in CONTAINERS | {"tensor", "array"}:
+        yield path, value
+    if category in ("list", "tuple", "deque", "mapping") and depth < _MOST_NESTED:
+        keys, parts = KINDS[category].contents(value)
+        for key, part in zip(keys or range(len(parts)), parts, strict=True):
+            if type(part) not in CONSTANTS and is_constant(key):
+                yield from parts_in(part, f"{path}[{key!r}]", depth + 1)
