@@ -349,6 +349,11 @@ class Monitors(Watcher):
     def __init__(self, session: Session) -> None:
         self._session = session
         self._evaluated: list[str] = []  # since an evaluation ended
+        self._runs_before: dict[str, int] = {}  # whose rows may be in another run directory
+
+    def announce(self, beginning: Beginning) -> None:
+        nodes = self._session.compiled.program.nodes
+        self._runs_before = {node.path: node.fields["runs"] for node in nodes}
 
     def row(self, row: Mapping[str, float], step: int) -> None:
         session = self._session
@@ -379,7 +384,7 @@ class Monitors(Watcher):
             name = node.parameters[parameter] if parameter and not node.bypassed and node.scope in around else None
             if name is None or name in recorder.latest:
                 continue
-            if name.rpartition("/")[0] in groups or all(map(_has_recorded, node.scope.nodes.values())):
+            if name.rpartition("/")[0] in groups or all(map(self._has_recorded, node.scope.nodes.values())):
                 recorded = recorder.metrics_in(recorder.latest)
                 hint = suggestion(name, recorded)
                 if "did you mean" not in hint:
@@ -390,9 +395,8 @@ class Monitors(Watcher):
                     f"{hint}{_IN_TIME}",
                 )
 
-
-def _has_recorded(node: ProgramNode) -> bool:
-    """False for a node that may record rows, and has not run: not for one at the end, as no row is needed after it."""
-    may_record = node.body is not None or node.kind.may_record_rows
-    is_idle = node.bypassed or node.plan_node.is_never_due or node.kind.trigger == "after"
-    return not may_record or is_idle or node.fields["runs"] > 0
+    def _has_recorded(self, node: ProgramNode) -> bool:
+        """False for a node that may record rows, and has not run; no row is needed after one that ends the graph."""
+        may_record = node.body is not None or node.kind.may_record_rows
+        is_idle = node.bypassed or node.plan_node.is_never_due or node.kind.trigger == "after"
+        return not may_record or is_idle or node.fields["runs"] > self._runs_before.get(node.path, 0)
