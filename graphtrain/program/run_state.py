@@ -296,7 +296,6 @@ def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
         ],
         # Parts that a module lost or gained are reported once, by its parameters.
         *[line for line in changed.unknown if not (lost and OTHER_SUBMODULES in line)],
-        *run.data_state.unsaved,
         *([] if device in ("cpu", *DEVICES) else [_OF_ANOTHER_DEVICE.format(device)]),
     ]
     return changed.section
