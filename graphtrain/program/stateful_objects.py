@@ -201,7 +201,7 @@ class StatefulObjects:
         order = dict.fromkeys(("optimizers", "resources", "reachable", *SECTIONS))
         captured = {name: SECTIONS[name].capture(self, alive) for name in order if name in needed}
         if self.writer is not None:
-            self.unknown = list(dict.fromkeys([*self.unknown, *self.writer.lost_memory()]))
+            self.unknown = list(dict.fromkeys([*self.unknown, *self.writer.lost]))
         return RunState.of(captured)
 
     def encoded(self, value: Any, path: str) -> Any:
