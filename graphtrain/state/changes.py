@@ -67,7 +67,8 @@ def changes(snapshot: StateSnapshot, data: str | None = None, states: Mapping[st
     for entry in snapshot.entries(data):
         if (change := finder.change(entry)) is not None:
             section[entry.path] = change
-    finder.writer.note_states()
+    if data is None:
+        finder.writer.note_states()
     unknown = [*finder.unknown, *finder.writer.lost]
     if data is None and snapshot.imported is not None:
         unknown += _lines_about_modules(snapshot.imported)
