@@ -137,15 +137,13 @@ class StatefulObjects:
         self.snapshot = self.data_state.snapshot = snapshot
         reached = snapshot.reachable.by_path
         # `rewire` has replaced some objects since the run began.
-        supplied_again = {
+        snapshot.replaced = {
             name: value
             for name, value in self.resources.items()
             if name in reached and reached[name].value is not value and keeps_state(reached[name].value)
         }
-        snapshot.replaced = supplied_again
-        stateful = {
-            path: value for path, value in self.objects.stateful.items() if not is_within(path, snapshot.left_out)
-        }
+        held = self.objects.stateful.items()
+        stateful = {path: value for path, value in held if not is_within(path, snapshot.left_out)}
         known = {id(value) for value in stateful.values()}
         stateful |= {path: value for path, value in snapshot.stateful.items() if id(value) not in known}
         self.objects = SavedObjects(stateful, former.objects if former is not None else None)
