@@ -19,11 +19,11 @@ from graphtrain.names import quoted
 from graphtrain.program.bind import ProgramNode
 from graphtrain.program.rounds import is_fetching
 from graphtrain.state.changes import OTHER_SUBMODULES, changes
+from graphtrain.state.codec import parts_in
 from graphtrain.state.generators import capture_random, restore_random
 from graphtrain.state.modules import capture_module, restore_module
 from graphtrain.state.objects import MISFITS
 from graphtrain.state.optimizers import kept_groups, put_gradient
-from graphtrain.state.places import parts_in
 from graphtrain.state.reachable import is_within
 from graphtrain.state.restore import restore
 from graphtrain.state.weights import weights_of

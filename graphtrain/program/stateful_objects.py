@@ -32,7 +32,7 @@ from graphtrain.state.changes import NO_CHANGES, StateChanges, changes
 from graphtrain.state.codec import StateReader, StateWriter
 from graphtrain.state.kinds import CONSTANTS, is_users
 from graphtrain.state.objects import SavedObjects
-from graphtrain.state.reachable import keeps_state
+from graphtrain.state.reachable import is_within, keeps_state, parts_of
 from graphtrain.state.snapshot import StateSnapshot
 from graphtrain.state.weights import uncompiled
 from graphtrain.storage.encoding import Encoded
@@ -104,7 +104,9 @@ class StatefulObjects:
                 roots[f"kind {node.kind.name}"] = implementation
         elsewhere = {id(run), *(id(generator) for name in data for generator in held_generators(roots[name]))}
         snapshot = StateSnapshot(roots, data, covered, elsewhere, left_out)
-        places = list(snapshot.places()) if left_out else []
+        entries = snapshot.reachable.by_path.values() if left_out else ()
+        places = [place for entry in entries if entry.is_entered for place, *_ in parts_of(entry)]
+        places += [entry.path for entry in entries]
         for path in left_out:
             if path not in places:
                 raise UsageError(f"not_state: there is no `{path}`", suggestion(path, places))
@@ -134,13 +136,13 @@ class StatefulObjects:
         self.snapshot = self.data_state.snapshot = snapshot
         reached = snapshot.reachable.by_path
         # `rewire` has replaced some objects since the run began.
-        supplied_again = {
+        snapshot.replaced = {
             name: value
             for name, value in self.resources.items()
             if name in reached and reached[name].value is not value and keeps_state(reached[name].value)
         }
-        snapshot.replaced = supplied_again
-        stateful = {path: value for path, value in self.objects.stateful.items() if not snapshot.is_left_out(path)}
+        held = self.objects.stateful.items()
+        stateful = {path: value for path, value in held if not is_within(path, snapshot.left_out)}
         known = {id(value) for value in stateful.values()}
         stateful |= {path: value for path, value in snapshot.stateful.items() if id(value) not in known}
         self.objects = SavedObjects(stateful, former.objects if former is not None else None)
@@ -200,7 +202,7 @@ class StatefulObjects:
         order = dict.fromkeys(("optimizers", "resources", "reachable", *SECTIONS))
         captured = {name: SECTIONS[name].capture(self, alive) for name in order if name in needed}
         if self.writer is not None:
-            self.unknown = list(dict.fromkeys([*self.unknown, *self.writer.lost_memory()]))
+            self.unknown = list(dict.fromkeys([*self.unknown, *self.writer.lost]))
         return RunState.of(captured)
 
     def encoded(self, value: Any, path: str) -> Any:

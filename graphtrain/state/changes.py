@@ -20,7 +20,6 @@ from graphtrain.state.code_names import names_in
 from graphtrain.state.codec import StateWriter
 from graphtrain.state.content import are_equal, is_equal, is_identical
 from graphtrain.state.generators import generator_of
-from graphtrain.state.graphs import KEEPS_GRAPH
 from graphtrain.state.kinds import KINDS, LEFT_ALONE, MOST_COMPARED, category_of, is_reopened, is_users, is_value
 from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY, Entry, contents_of, place_of, stamp_of
 from graphtrain.state.snapshot import States, StateSnapshot
@@ -68,8 +67,9 @@ def changes(snapshot: StateSnapshot, data: str | None = None, states: Mapping[st
     for entry in snapshot.entries(data):
         if (change := finder.change(entry)) is not None:
             section[entry.path] = change
-    unknown = [*finder.unknown, *finder.writer.lost_memory()]
-    unknown += [f"{shown_path(path)} {KEEPS_GRAPH}" for path in finder.writer.graphs]
+    if data is None:
+        finder.writer.note_states()
+    unknown = [*finder.unknown, *finder.writer.lost]
     if data is None and snapshot.imported is not None:
         unknown += _lines_about_modules(snapshot.imported)
     unknown += [f"{shown_path(path)} {bound}" for path, bound in snapshot.reachable.bounds.items()]

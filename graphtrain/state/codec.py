@@ -14,18 +14,18 @@ import enum
 import functools
 import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, final
 
 import torch
 
 from graphtrain.errors import CheckpointError
+from graphtrain.names import plainly_named
 from graphtrain.printable import shown_path
-from graphtrain.state.graphs import keeps_graph
-from graphtrain.state.kinds import KINDS, Category, category_of, is_constant, is_users
+from graphtrain.state.graphs import KEEPS_GRAPH, keeps_graph
+from graphtrain.state.kinds import CONSTANTS, KINDS, Category, category_of, is_constant, is_users
 from graphtrain.state.memory import MemoryIndex, view_of, viewed
-from graphtrain.state.places import CONTAINERS, places
 from graphtrain.state.reachable import REMEDY
 from graphtrain.state.snapshot import StateSnapshot
 from graphtrain.storage.encoding import Decoder, Encoded, Encoder, UnsaveableError, is_saveable, tagged
@@ -33,6 +33,10 @@ from graphtrain.storage.value_types import DTYPES, type_of
 
 MOST_BYTES = 256 * 2**20
 _IN_MEMORY = ("tensor", "array")
+
+# The categories of objects that are changed in place, and can be found where others hold them too.
+_CONTAINERS = frozenset({"list", "mapping", "deque", "set", "object", "buffer"})
+_MOST_NESTED = 100  # a container may hold itself
 
 # Errors from data that no `StateWriter` has made.
 MALFORMED = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
@@ -43,20 +47,19 @@ class StateWriter(Encoder):
     """Encodes values in terms of reachable objects.
 
     Attributes:
-        graphs: the first paths of tensors that keep a graph in addition to their values.
         is_in_transit: True while values between nodes are encoded.
+        lost: a line for each new value of which a resume cannot restore its graph, or what shares its memory.
     """
 
     keeps_order = True
 
     def __init__(self, snapshot: StateSnapshot) -> None:
         super().__init__()
-        self.graphs: list[str] = []
-        self.is_in_transit = self.refuses_graphs = False
+        self.is_in_transit = self.refuses_graphs = self._has_graph = False
+        self.lost: list[str] = []
         self._snapshot, self._reachable, self._stateful = snapshot, snapshot.reachable, snapshot.stateful
         self._others: Mapping[str, Any] = {}  # tensors and arrays to which nothing can refer
         self._new: list[tuple[str, Any]] = []  # tensors and arrays, with their paths
-        self._lost: list[tuple[str, str]] = []  # the paths of new values, and of what else is in their memory
         self._bytes = 0
 
     def pack(self, value: Any, path: str, part: str = "") -> Encoded:
@@ -69,7 +72,7 @@ class StateWriter(Encoder):
         Raises:
             UnsaveableError: it, or something in it, cannot be encoded.
         """
-        part, size, lost = part or path, self._bytes, len(self._lost)
+        part, size, lost = part or path, self._bytes, len(self.lost)
         self._part, self._start = part, len(self._kept)
         try:
             return Encoded(part, self.encode(value, path))
@@ -78,7 +81,7 @@ class StateWriter(Encoder):
                 del self._numbers[id(each)]
             del self._kept[self._start :]
             self._bytes = size
-            del self._lost[lost:]
+            del self.lost[lost:]
             raise
 
     def begin_transit(self, others: Mapping[str, Any]) -> None:
@@ -103,9 +106,23 @@ class StateWriter(Encoder):
         self._bytes += size
 
     def note_graph(self, tensor: torch.Tensor, path: str) -> None:
-        """Note that a tensor is saved without its graph."""
-        if not self.graphs and keeps_graph(tensor):
-            self.graphs.append(path)
+        """Note that a tensor is saved without its graph, once."""
+        if not self._has_graph and keeps_graph(tensor):
+            self._has_graph = True
+            self.lost.append(f"{shown_path(path)} {KEEPS_GRAPH}")
+
+    def note_states(self) -> None:
+        """Note what optimizers have made in the memory of something else."""
+        for place, part in self._of_optimizers:
+            is_made = isinstance(part, torch.Tensor) and id(part) not in self._reachable.made_states
+            is_listed = self._reachable.find(part) is not None
+            if ".state[" in place and is_made and (is_listed or part._base is not None):
+                self._note_sharing(place, [pair for pair in self._memory.sharing(part) if pair[0] != place])
+
+    def _note_sharing(self, path: str, near: Sequence[tuple[str, Any]]) -> None:
+        for other, _ in near[:1]:
+            what = f"shares memory with {shown_path(other)}, which a resume cannot restore: clone it"
+            self.lost.append(f"{shown_path(path)} {what}")
 
     # ---- values other than plain data
 
@@ -133,7 +150,7 @@ class StateWriter(Encoder):
             return None  # equal ones may be one object, or two
         entry = self._reachable.find(value)
         # By its place first: loading may fill another object than the one that training has bound there.
-        is_placed = category in _IN_MEMORY or (self.is_in_transit and category in CONTAINERS)
+        is_placed = category in _IN_MEMORY or (self.is_in_transit and category in _CONTAINERS)
         if (is_placed if entry is None else entry.is_covered) and (place := self._places.get(id(value))) is not None:
             return tagged("at", place)
         if entry is not None and not (self.is_in_transit and self._snapshot.is_excluded(entry.path)):
@@ -173,7 +190,7 @@ class StateWriter(Encoder):
                 self.add(value)
                 return tagged("view", is_tensor, reference, *view)
         self.count(value.numel() * value.element_size() if is_tensor else value.nbytes, path)
-        self._lost += [(path, other) for other, _ in near[:1]]
+        self._note_sharing(path, near)
         self._new.append((path, value))
         self._memory.add(path, value)
         return None
@@ -199,21 +216,6 @@ class StateWriter(Encoder):
         named = ((each.path, each.value) for each in listed if not self._snapshot.is_excluded(each.path))
         pairs = (*self._others.items(), *self._placed, *named, *self._new)
         return MemoryIndex({id(value): (path, value) for path, value in pairs}.values())
-
-    def lost_memory(self) -> list[str]:
-        """A line for each new tensor and array whose sharing of memory a resume cannot restore."""
-        lost = self._lost if self.is_in_transit else [*self._lost, *self._states_in_memory()]
-        what = "shares memory with {}, which a resume cannot restore: clone it"
-        return [f"{shown_path(path)} {what.format(shown_path(other))}" for path, other in lost]
-
-    def _states_in_memory(self) -> Iterator[tuple[str, str]]:
-        """What optimizers have made in the memory of something else, and that."""
-        for place, part in self._of_optimizers:
-            is_made = isinstance(part, torch.Tensor) and id(part) not in self._reachable.made_states
-            is_listed = self._reachable.find(part) is not None
-            if ".state[" in place and is_made and (is_listed or part._base is not None):
-                near = [(place, other) for other, each in self._memory.sharing(part) if is_listed or each is not part]
-                yield from near[:1]
 
 
 @final
@@ -295,6 +297,56 @@ def _encoded_in(section: Any) -> Iterator[Encoded]:
     elif isinstance(section, Mapping):
         for part in section.values():
             yield from _encoded_in(part)
+
+
+# ---- places in what a `state_dict` saves, by which it is referred to: ``optimizer.state[0].exp_avg``
+
+
+def places(
+    stateful: Mapping[str, Any], categories: Collection[str] = ("module", "optimizer", "object")
+) -> Iterator[tuple[str, Any]]:
+    """What the `state_dict` of objects of these categories may save, and gradients, with the place of each."""
+    for path, value in stateful.items():
+        category = category_of(type(value))
+        if category not in categories:
+            continue
+        if category == "module":
+            for name, parameter in plainly_named(value.named_parameters()):
+                yield f"{path}.{name}", parameter
+                if parameter.is_leaf and parameter.grad is not None:
+                    yield f"{path}.{name}.grad", parameter.grad
+            yield from ((f"{path}.{name}", tensor) for name, tensor in plainly_named(value.named_buffers()))
+        elif category == "optimizer":
+            for number, state in enumerate(value.state.values()):
+                yield from _by_name(f"{path}.state[{number}]", state)
+            for number, group in enumerate(value.param_groups):
+                tensors = {name: part for name, part in group.items() if isinstance(part, torch.Tensor)}
+                yield from _by_name(f"{path}.param_groups[{number}]", tensors)
+        else:
+            yield from _by_name(path, dict(zip(*KINDS["object"].contents(value), strict=True)))
+
+
+def _by_name(path: str, named: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
+    for name, part in named.items():
+        if isinstance(part, torch.Tensor):  # of which there may be 100,000
+            yield f"{path}.{name}", part
+        elif type(part) not in CONSTANTS:  # such as the list of an L-BFGS
+            yield from parts_in(part, f"{path}.{name}")
+
+
+def parts_in(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """A value, and the parts of nested containers that can be changed in place, with the path of each."""
+    category = category_of(type(value))
+    if category in _CONTAINERS | {"tensor", "array"}:
+        yield path, value
+    if category in ("list", "tuple", "deque", "mapping") and depth < _MOST_NESTED:
+        keys, parts = KINDS[category].contents(value)
+        for key, part in zip(keys or range(len(parts)), parts, strict=True):
+            if type(part) not in CONSTANTS and is_constant(key):
+                yield from parts_in(part, f"{path}[{key!r}]", depth + 1)
+
+
+# ---- classes and functions
 
 
 def is_plain_class(kind: Any) -> bool:

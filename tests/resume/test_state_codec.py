@@ -118,7 +118,7 @@ def test_views_are_views_again(name: str, is_in_transit: bool) -> None:
     if is_in_transit:
         writer.begin_transit({})
     packed = writer.pack(view, "view")
-    assert packed.data[""][0] == "view" and not writer.lost_memory()
+    assert packed.data[""][0] == "view" and not writer.lost
     made = StateReader(snapshot, {"view": packed}).unpack(packed)
     view += 100
     assert type(made) is type(view) and made.dtype == view.dtype and made.tolist() == view.tolist()
@@ -132,7 +132,7 @@ def test_memory_that_new_values_share_is_named() -> None:
     writer.pack([windows[3:6], windows[6:], weight, "a"], "second")
     pairs = ["first[0] shares memory with task[0]", "second[0] shares memory with first[2]"]
     pairs.append("second[2] shares memory with model.weight")
-    assert writer.lost_memory() == [f"{pair}, which a resume cannot restore: clone it" for pair in pairs]
+    assert writer.lost == [f"{pair}, which a resume cannot restore: clone it" for pair in pairs]
 
 
 @pytest.mark.parametrize(
