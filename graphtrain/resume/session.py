@@ -32,7 +32,6 @@ from graphtrain.resume.restore import other_kinds
 from graphtrain.resume.setup_change import setup_hashes
 from graphtrain.state.generators import restore_random, seed_everything, seed_given, seed_the_rest
 from graphtrain.storage.checkpoint import Checkpoint
-from graphtrain.storage.tensor_files import Buffers
 
 
 @final
@@ -59,7 +58,6 @@ class Session(RunOfRank):
         resources: by name, as they are now.
         setup: hashes of what was set up.
         environment: None if no checkpoint is written or read.
-        staging: the memory in which checkpoints are staged.
     """
 
     environment: RunEnvironment | None = None
@@ -122,7 +120,6 @@ class Session(RunOfRank):
         self.requests.retentions = self.compiled.retentions
         self.hyper_parameters = HyperParameters(self.compiled.state.set_up())
         self.loop, self.setup = Loop(self.compiled.start, self.requests), {}
-        self.staging: Buffers = {}
 
     def _compile(
         self, graph: Graph, resources: Mapping[str, Any], prepared: Mapping[str, Any], *former: Any, **more: Any
