@@ -40,32 +40,6 @@ _GRACE_ATTEMPTS = 10
 _MASK = 2**64 - 1
 
 
-class RunOfRank:
-    """The run of a rank, as reported to the others; this class is for a run that is not set up."""
-
-    @property
-    def position(self) -> int:
-        """The number of the node that is running, or is next."""
-        return 0
-
-    @property
-    def place(self) -> str:
-        """The same for messages: ``"in `step` at step 10"``."""
-        return "before the run"
-
-    def seconds(self) -> float:
-        """How long it has trained, by its own clock."""
-        return 0.0
-
-    def path_of(self, position: int) -> str:
-        """The path of a node by its number."""
-        return "the start"
-
-    def buffers(self) -> Mapping[str, torch.Tensor]:
-        """The buffers of all modules, by their paths."""
-        return {}
-
-
 @final
 class Agreement:
     """One rank's part in the agreement.
@@ -75,7 +49,11 @@ class Agreement:
 
     Attributes:
         ranks: the processes; this one's `rank` among them, and their number, the `world_size`.
-        run: this rank's run; before it is set up, one at the start.
+        position: returns the number of the node of this rank that is running, or is next; before the run, 0.
+        path_of: returns the path of a node by its number.
+        place: returns where this rank is, for messages: ``"in `step` at step 10"``.
+        running_seconds: returns how long this rank has trained, by its own clock.
+        buffers: returns the buffers of all modules, by their paths.
         synchronised: False if a batch was fetched since ranks last synchronised.
         asked: requests by step functions of this rank since then, as bits with the same meaning on all ranks.
         learn: called on all ranks with the requests by step functions of any rank.
@@ -92,7 +70,11 @@ class Agreement:
     def __init__(self, ranks: Ranks, requests: Requests) -> None:
         self.ranks, self.rank, self.world_size = ranks, ranks.rank, ranks.world_size
         self._requests = requests
-        self.run = RunOfRank()
+        self.position: Callable[[], int] = lambda: 0
+        self.path_of: Callable[[int], str] = lambda position: "the start"
+        self.place: Callable[[], str] = lambda: "before the run"
+        self.running_seconds: Callable[[], float] = lambda: 0.0
+        self.buffers: Callable[[], Mapping[str, torch.Tensor]] = dict
         self.calls = 0
         self._times_left = ranks.times_left
         self.synchronised = False
@@ -111,7 +93,7 @@ class Agreement:
 
     def seconds(self) -> float:
         """How long rank 0 had trained when ranks last synchronised; of one process, how long it has."""
-        return self._seconds if self.world_size > 1 else self.run.seconds()
+        return self._seconds if self.world_size > 1 else self.running_seconds()
 
     def watch_choices(self, position: int, leave: Callable[[], int]) -> Callable[[], int]:
         """The choice of an exit edge of a node with several, which is recorded until ranks synchronise."""
@@ -148,10 +130,10 @@ class Agreement:
         self.calls += 1
         asked = self._requests.take_asked()
         record = partial or Record()
-        record.call, record.purpose, record.position = self.calls, _PURPOSES.index(purpose), self.run.position
+        record.call, record.purpose, record.position = self.calls, _PURPOSES.index(purpose), self.position()
         record.choices = hash(tuple(self._choices)) & _MASK  # of integers, whose hash is the same in every process
         record.stops, record.saves = min(asked["stop"], _ASKED), min(asked["save"], _ASKED)
-        record.seconds = self.run.seconds()
+        record.seconds = self.running_seconds()
         record.saves_done = self._requests.saves.over()
         record.asked, self.asked = self.asked, 0
         sent = record.packed() + carried.ljust(sum(self._room), b"\0")
@@ -237,7 +219,7 @@ class Agreement:
         """
         from graphtrain.ranks import buckets as sums  # which one process never needs
 
-        buffers = self.run.buffers() if buffers is None else buffers
+        buffers = self.buffers() if buffers is None else buffers
         if self.sharded:
             from graphtrain.ranks.sharded import is_sharded
 
@@ -328,7 +310,7 @@ class Agreement:
 
     def fail(self, error: BaseException) -> None:
         """Report to the other ranks why this one is missing, and leave them, so that they fail at once."""
-        leave(self.ranks, self.run.place, error)
+        leave(self.ranks, self.place(), error)
 
     def _gather_payloads(self, payload: bytes, records: Sequence[Record]) -> list[bytes]:
         """The values of all ranks, of the sizes in their records."""
@@ -354,9 +336,9 @@ class Agreement:
                 break
         what = "has ended without a message"
         if not missing and (missing := self._missing()):
-            what = f"did not come to call {self.calls}, where others wait {self.run.place}"
+            what = f"did not come to call {self.calls}, where others wait {self.place()}"
         who = f"rank {', '.join(map(str, missing))} {what}" if missing else f"a rank is gone: {why.splitlines()[0]}"
-        last = f"; ranks last synchronised at `{self.run.path_of(self._records[0].position)}`" if self._records else ""
+        last = f"; ranks last synchronised at `{self.path_of(self._records[0].position)}`" if self._records else ""
         raise RankFailedError(
             who + last,
             "see what it printed last: a process that ends without a message was killed, often because memory ran out; "
@@ -373,9 +355,9 @@ class Agreement:
 
     def _diverged(self, records: Sequence[Record]) -> NoReturn:
         """Raise an error with the first edge at which ranks diverged, and their positions."""
-        choices = [f"from `{self.run.path_of(each)}` to `{self.run.path_of(target)}`" for each, target in self._choices]
+        choices = [f"from `{self.path_of(each)}` to `{self.path_of(target)}`" for each, target in self._choices]
         mine = records[self.rank]
-        place = f"is at `{self.run.path_of(mine.position)}` (call {mine.call}, {_PURPOSES[mine.purpose]})"
+        place = f"is at `{self.path_of(mine.position)}` (call {mine.call}, {_PURPOSES[mine.purpose]})"
         self.ranks.publish(f"choices/{self.calls}/{self.rank}", "\n".join([*choices, place]).encode())
         of_ranks = [
             (self.ranks.read(f"choices/{self.calls}/{rank}", _GRACE_SECONDS) or b"is gone").decode().splitlines()

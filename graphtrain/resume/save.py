@@ -93,7 +93,7 @@ class CheckpointWriter(Saves):
             UnsaveableError: something cannot be encoded; its path is named.
         """
         try:
-            for tensors in split(capture(self._run)[0].sections())[1]:
+            for tensors in split(capture(self._run)[0])[1]:
                 layout_of(tensors)
         except UnsaveableError:
             if not self._run.compiled.state.objects.is_lazy():  # the first batch makes it something that can be saved

@@ -84,7 +84,7 @@ def go_back(run: LiveRun, request: Return) -> None:
         )
     checkpoint = choose(files, ResumeOptions(files.checkpoints / name), writer)
     assert checkpoint is not None, "it is named"
-    trained, progress = session.trained, session.compiled.state.capture(set(), ("progress",)).progress
+    trained, progress = session.trained, session.compiled.state.capture(set(), ("progress",))["progress"]
     kept = {path: progress[path] for path in request.keep if path in progress}
     session.compiled.release()
     session.watch.stop()
