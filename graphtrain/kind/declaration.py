@@ -40,7 +40,7 @@ _FAMILY_OF_EFFECT: Mapping[str, Family] = {
     "step": "update",
     "backward": "compute",
     "exchange": "ranks",
-    **dict.fromkeys(("clip", "divide", "scale", "use", "zero_grad"), "gradient"),
+    **dict.fromkeys(("clip", "divide", "read", "scale", "use", "zero_grad"), "gradient"),
 }
 
 # `varying` of a kind that does not declare it.
