@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
@@ -19,7 +20,7 @@ from graphtrain.data.source import Numbered, Source, Stateful, ended_early, keep
 from graphtrain.data.state import DataState
 from graphtrain.data.wrapped import AsOpened, Common
 from graphtrain.errors import DataError
-from graphtrain.kind.batch_limit import BatchLimit
+from graphtrain.kind.batch_limit import most_batches
 from graphtrain.kind.declaration import WrittenBatches
 from graphtrain.lazy import lazy_import
 from graphtrain.state.generators import same_state
@@ -67,7 +68,7 @@ class Reading:
     """
 
     run: DataOfRun
-    limit: BatchLimit
+    limit: float | None
     move: Callable[[Any], Any] | None
     held_number: int
     length_in_turn = 0
@@ -90,14 +91,14 @@ class Reading:
         """Take what the node was given."""
         node, self.run = self.node, run
         self.move = batch_mover(device) if transfer is None else lambda batch: transfer(batch, device)
-        limit = BatchLimit(min((most for most in (node.limit, node.overfit) if most is not None), default=None))
+        limit = min((most for most in (node.limit, node.overfit) if most not in (None, math.inf)), default=None)
         self._combine: Any = node.combine or ("cycle" if run.graph_trains else "in_turn")
-        if data is not self._supplied or limit.amount != self.limit.amount:
+        if data is not self._supplied or limit != self.limit:
             self._supplied, self._sources, self.limit = data, {}, limit
             self._written = data if isinstance(data, WrittenBatches) else None
             loaders = loaders_of(data) if self._combine == "in_turn" else {}
             lengths = [length_of(loader) for loader in loaders.values()]
-            known = [min(length, limit.of(length) or length) for length in lengths if length is not None]
+            known = [min(length, most_batches(limit, length) or length) for length in lengths if length is not None]
             self.loaders, self.length_in_turn = loaders or {"": data}, sum(known) * (len(known) == len(lengths))
         if self._written is None and node.pass_over:
             self._take(*next(iter(self.loaders.items())))
@@ -164,7 +165,7 @@ class Reading:
         def doubt(line: str) -> None:
             run.state.comparisons.append(functools.partial(str, f"{run.state.name(data)} {line}"))
 
-        settings: Any = {"resume": node.resume, "limit": self.limit.amount}
+        settings: Any = {"resume": node.resume, "limit": self.limit}
         return source_of(data, seed=run.seed, saving=run.saving, notify=run.notify, doubt=doubt, **settings)
 
     # ---- opening and closing
@@ -190,7 +191,9 @@ class Reading:
             if indices is not None and self.is_in_turn:
                 raise together.not_of_several(names)
             batches, length, state = self.source.open(self._epoch, indices)
-            if (most := self.limit.of(length)) is not None:  # one that is changed is in force from the next epoch on
+            if (
+                most := most_batches(self.limit, length)
+            ) is not None:  # one that is changed is in force from the next epoch on
                 length, state["limit"] = None if length is None else min(length, most), most
         except DataError as error:
             raise error if indices is None else DataError(f"`{self.name}`: {error.message}", error.hint) from None
