@@ -23,14 +23,12 @@ class DataState:
     Attributes:
         snapshot: what was reachable when the run began; None before, and where nothing of it is known.
         saved: what a checkpoint has of all that is reachable, while nodes are set up from it.
-        unsaved: a line for everything about data that a save cannot hold, as far as it is known.
         comparisons: called once everything is restored; each returns what is not as it was, empty for nothing.
     """
 
     def __init__(self) -> None:
         self.snapshot: StateSnapshot | None = None
         self.saved: Mapping[str, Any] = {}
-        self.unsaved: dict[str, None] = {}
         self.comparisons: list[Callable[[], str]] = []
 
     def name(self, data: Any) -> str:

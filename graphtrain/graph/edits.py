@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from graphtrain.errors import EditError
+from graphtrain.errors import EditError, GraphError, UsageError
 from graphtrain.graph.edit import Editable
-from graphtrain.graph.elements import END, Node, Place
+from graphtrain.graph.elements import END, Node, Place, Problem
 from graphtrain.kind.parameter import show_value, type_name
 from graphtrain.names import suggestion
 
@@ -81,11 +81,6 @@ class Edit:
                 names += given[key] if key == "between" else [given[key]]
         return [name for name in dict.fromkeys(names) if name != END]
 
-    @property
-    def is_behind(self) -> bool:
-        """True if it adds something after a node."""
-        return not {"after", "between"}.isdisjoint(self.arguments)
-
     def has_nodes(self, graph: Graph) -> bool:
         """True if the graph has every node that it needs, and the guard that it widens."""
         if self.verb == "guard" and self.arguments.get("expression") is None and self.subject not in graph.guards:
@@ -100,6 +95,21 @@ def node_at(graph: Graph, path: str) -> Node | None:
     if node is None or not inner:
         return node
     return node_at(node.body, inner) if node.body is not None else None
+
+
+def with_edits(
+    graph: Graph, edits: Iterable[Edit], problems: list[Problem], apply: Callable[[Graph, Edit], Graph]
+) -> Graph:
+    """The graph with edits in order; one that cannot be made adds to the problems, one that may be skipped does not."""
+    for edit in edits:
+        if edit.if_there and not edit.has_nodes(graph):
+            continue
+        try:
+            graph = apply(graph, edit)
+        except (EditError, UsageError, GraphError) as error:
+            message = f"overlay `{edit.overlay}`: {error.message}" if edit.overlay else error.message
+            problems.append(Problem("G005", "error", str(edit.place), message, error.hint))
+    return graph
 
 
 # ---- from a table of a file

@@ -18,7 +18,6 @@ from graphtrain.graph.difference import Difference
 from graphtrain.graph.edit import Editable
 from graphtrain.graph.elements import Drawable, Edge, Node, Place, Problems, frozen, kind_text, settings_of
 from graphtrain.graph.layers import Layers, overlays_text
-from graphtrain.graph.layers import node as node_key
 from graphtrain.graph.registry import find_graph, kind_of_node
 from graphtrain.graph.sources import write_new
 from graphtrain.kind.declaration import FROM
@@ -126,8 +125,8 @@ class Graph(Editable, Drawable):
     def overlay(self, *overlays: str | Path) -> Graph:
         """Add overlays, lists of edits for any graph: the names of shipped or installed ones, or paths of TOML files.
 
-        The order matters only where several add something at the same place. Their parameters are set as any others. An
-        overlay applies to the outermost graph that has the nodes it names: for `kfold`, to the nested `fit`.
+        They are applied in the order given. Their parameters are set as any others. An overlay applies to the outermost
+        graph that has the nodes it names: for `kfold`, to the nested `fit`.
 
         Raises:
             UsageError: there is no such overlay.
@@ -322,7 +321,7 @@ def _readable(graph: Graph, indent: str) -> Iterator[str]:
     width = _width(graph.guards)
     guards = []
     for name, expression in graph.guards.items():
-        overlays = overlays_text(graph.layers.overlays_of_guard(name))
+        overlays = overlays_text(graph.layers.of("guard", name))
         text = " ".join(expression.split()) + (f"  ({overlays})" if overlays else "")
         guards.append(f"{one_line(name):<{width}}  {one_line(text)}")
     units = one_line(", ".join(f"{unit} = {field}" for unit, field in graph.units.items()))
@@ -336,8 +335,8 @@ def _settings(graph: Graph, name: str) -> str:
         return "not declared"
     node = graph.nodes[name]
     kind = kind_text(node) if node.body is None else ""  # the name of a body is above its nodes
-    overlay = graph.layers.overlay_of(node_key(name))
-    return one_line(", ".join(filter(None, (kind, *settings_of(node), overlay and overlays_text([overlay])))))
+    overlay = overlays_text(graph.layers.of("node", name)[:1])
+    return one_line(", ".join(filter(None, (kind, *settings_of(node), overlay))))
 
 
 def _width(texts: Iterable[str]) -> int:

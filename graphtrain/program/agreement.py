@@ -24,7 +24,7 @@ from graphtrain.errors import GraphtrainError, RankFailedError, RanksDivergedErr
 from graphtrain.program.requests import Requests
 from graphtrain.ranks import LostRankError, Ranks, Record
 from graphtrain.ranks.current import failure_of, leave
-from graphtrain.state.generators import RandomAside, global_generators, seed_everything
+from graphtrain.state.generators import RandomAside, named_generators, seed_everything
 from graphtrain.storage.encoding import Tensors, UnsaveableError, pack, unpack
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ class Agreement:
     def drawing_alike(self) -> Iterator[None]:
         """A span in which all ranks draw the same random numbers, by a seed that rank 0 draws."""
         seed = self.gather(int(torch.randint(2**62, ())))[0]
-        with RandomAside(global_generators()):
+        with RandomAside(named_generators().values()):
             seed_everything(int(seed))
             yield
 

@@ -21,7 +21,7 @@ from graphtrain.program.rounds import is_fetching
 from graphtrain.state.changes import OTHER_SUBMODULES, changes
 from graphtrain.state.codec import parts_in
 from graphtrain.state.generators import capture_random, restore_random
-from graphtrain.state.modules import capture_module, reshape_buffers, restore_module
+from graphtrain.state.modules import capture_module, restore_module
 from graphtrain.state.objects import MISFITS
 from graphtrain.state.optimizers import kept_groups, put_gradient
 from graphtrain.state.reachable import is_within
@@ -60,16 +60,6 @@ class Handler(NamedTuple):
 
 
 # ---- one pair for each section
-
-
-def _capture_forms(run: StatefulObjects, alive: set[int]) -> Section:
-    forms = {name: form.changed_buffers(run.objects.modules[name]) for name, form in run.objects.forms.items()}
-    return {name: changed for name, changed in forms.items() if changed}
-
-
-def _restore_forms(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
-    for name in (run.objects.modules.keys() & saved.keys()).difference(exempt.fresh):
-        reshape_buffers(run.objects.modules[name], saved[name])
 
 
 def _capture_optimizers(run: StatefulObjects, alive: set[int]) -> Section:
@@ -306,7 +296,6 @@ def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
         ],
         # Parts that a module lost or gained are reported once, by its parameters.
         *[line for line in changed.unknown if not (lost and OTHER_SUBMODULES in line)],
-        *run.data_state.unsaved,
         *([] if device in ("cpu", *DEVICES) else [_OF_ANOTHER_DEVICE.format(device)]),
     ]
     return changed.section
@@ -338,7 +327,6 @@ class RunState:
     progress and slots. Random generators come last, after nodes are set up: `iter(DataLoader)` draws from them.
 
     Attributes:
-        forms: of buffers that have another shape than at set-up, by module.
         optimizers: the parameters of each, by path, and what its `state_dict` leaves out.
         resources: the `state_dict` of each, by name.
         modules: state of modules that it leaves out: modes, frozen flags, non-persistent buffers.
@@ -350,7 +338,6 @@ class RunState:
         random: the global generators of the process.
     """
 
-    forms: Annotated[Section, Handler(_capture_forms, _restore_forms)]
     optimizers: Annotated[Section, Handler(_capture_optimizers, _restore_optimizers)]
     resources: Annotated[Section, Handler(_capture_resources, _restore_resources)]
     modules: Annotated[Section, Handler(_capture_modules, _restore_modules)]
@@ -367,8 +354,8 @@ class RunState:
         return cls(**{name: sections.get(name, {}) for name in SECTIONS})
 
     def sections(self) -> dict[str, Section]:
-        """Section -> name -> state, in the order of the format; without rare sections that are empty."""
-        return {name: getattr(self, name) for name in SECTIONS if name not in _RARE or getattr(self, name)}
+        """Section -> name -> state, in the order of the format."""
+        return {name: getattr(self, name) for name in SECTIONS}
 
 
 SECTIONS: dict[str, Handler] = {
@@ -376,9 +363,7 @@ SECTIONS: dict[str, Handler] = {
 }
 # The sections that another graph takes over in memory; resources and means stay the same objects.
 OF_NODES = ("progress", "slots", "random")
-_RARE = ("forms", "reachable")
-# Sections that are not in the digest: they depend on the set-up, or on when rows are recorded by wall-clock time.
-OUTSIDE_DIGEST = ("forms",)
+# Not in the digest of a run that records rows by wall-clock time.
 OF_TIMED_ROWS = ("metrics",)
 # Restored once nodes are set up, which calls code of the data, and draws random numbers.
 AFTER_SETUP = ("reachable", "random")

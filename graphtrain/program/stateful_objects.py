@@ -21,7 +21,6 @@ from graphtrain.program.run_state import (
     AFTER_SETUP,
     EVERYTHING,
     OF_TIMED_ROWS,
-    OUTSIDE_DIGEST,
     SECTIONS,
     Exemptions,
     RunState,
@@ -243,9 +242,9 @@ class StatefulObjects:
 
     def essential(self, state: RunState) -> dict[str, Section]:
         """All that a continuation depends on: this is what a digest covers, and `verify` compares."""
-        outside = {*OUTSIDE_DIGEST, *(OF_TIMED_ROWS if self.program.records_by_time else ())}
-        sections = {name: {} if name in outside else section for name, section in state.sections().items()}
-        return {**sections, "progress": essential_progress(self, state.progress) if state.progress else {}}
+        progress = essential_progress(self, state.progress) if state.progress else {}
+        timed: Section = {name: {} for name in OF_TIMED_ROWS} if self.program.records_by_time else {}
+        return {**state.sections(), "progress": progress, **timed}
 
     def digest(
         self,

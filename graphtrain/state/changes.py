@@ -19,7 +19,7 @@ from graphtrain.printable import shown_path
 from graphtrain.state.code_names import names_in
 from graphtrain.state.codec import StateWriter
 from graphtrain.state.content import are_equal, is_equal, is_identical
-from graphtrain.state.generators import any_generator
+from graphtrain.state.generators import generator_of
 from graphtrain.state.kinds import KINDS, LEFT_ALONE, MOST_COMPARED, category_of, is_reopened, is_users, is_value
 from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY, Entry, contents_of, place_of, stamp_of
 from graphtrain.state.snapshot import States, StateSnapshot
@@ -115,7 +115,7 @@ class _Finder:
             what = f"it is a {type(value).__module__}.{type(value).__qualname__} that has changed"
             raise UnsaveableError(path, f"{what}: {_REMEDIES[category]}")
         if category == "generator":
-            return {"state": any_generator(value).get_state()}
+            return {"state": generator_of(value).get_state()}
         if category in ("tensor", "array", "buffer"):
             return self._changed_value(entry)
         code = value.__code__ if category == "function" else type(value)

@@ -24,11 +24,11 @@ from graphtrain.errors import CheckpointError
 from graphtrain.names import plainly_named
 from graphtrain.printable import shown_path
 from graphtrain.state.graphs import KEEPS_GRAPH, keeps_graph
-from graphtrain.state.kinds import CONSTANTS, KINDS, Category, category_of, is_constant, is_users, replaced
+from graphtrain.state.kinds import CONSTANTS, KINDS, Category, category_of, is_constant, is_users
 from graphtrain.state.memory import MemoryIndex, view_of, viewed
 from graphtrain.state.reachable import REMEDY
 from graphtrain.state.snapshot import StateSnapshot
-from graphtrain.storage.encoding import Decoder, Encoded, Encoder, UnsaveableError, is_saveable, tagged
+from graphtrain.storage.encoding import MOST_DEPTH, Decoder, Encoded, Encoder, UnsaveableError, is_saveable, tagged
 from graphtrain.storage.value_types import DTYPES, type_of
 
 MOST_BYTES = 256 * 2**20
@@ -333,17 +333,16 @@ def _by_name(path: str, named: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
             yield from parts_in(part, f"{path}.{name}")
 
 
-def parts_in(value: Any, path: str) -> list[tuple[str, Any]]:
+def parts_in(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
     """A value, and the parts of nested containers that can be changed in place, with the path of each."""
-    parts: list[tuple[str, Any]] = []
-
-    def note(part: Any, keys: tuple[Any, ...]) -> Any:
-        if category_of(type(part)) in _CONTAINERS | {"tensor", "array"} and all(map(is_constant, keys)):
-            parts.append((path + "".join(f"[{key!r}]" for key in keys), part))
-        return part
-
-    replaced(value, note)
-    return parts
+    category = category_of(type(value))
+    if category in _CONTAINERS or category in _IN_MEMORY:
+        yield path, value
+    if category in ("list", "tuple", "deque", "mapping") and depth < MOST_DEPTH:  # it may hold itself
+        keys, parts = KINDS[category].contents(value)
+        for key, part in zip(keys or range(len(parts)), parts, strict=True):
+            if type(part) not in CONSTANTS and is_constant(key):
+                yield from parts_in(part, f"{path}[{key!r}]", depth + 1)
 
 
 # ---- classes and functions

@@ -16,7 +16,7 @@ import numpy
 import torch
 import xxhash
 
-from graphtrain.state.generators import any_generator
+from graphtrain.state.generators import generator_of
 from graphtrain.state.kinds import CONSTANTS, KINDS, WATCHED, category_of, is_constant
 from graphtrain.storage.strides import flat_bytes
 
@@ -120,7 +120,7 @@ class ContentHash:
             case "buffer":
                 self._hash.update(value)
             case "generator":
-                self._waiting.append(any_generator(value).get_state())
+                self._waiting.append(generator_of(value).get_state())
             case "watched":
                 self._add_watched(value)
             case "set":  # it has no order

@@ -13,7 +13,7 @@ from graphtrain.errors import CheckpointError
 from graphtrain.printable import shown_path
 from graphtrain.state.codec import MALFORMED, StateReader, StateWriter
 from graphtrain.state.content import is_identical
-from graphtrain.state.generators import any_generator
+from graphtrain.state.generators import generator_of
 from graphtrain.state.kinds import KINDS, LEFT_ALONE
 from graphtrain.state.optimizers import put_gradient
 from graphtrain.state.reachable import Entry, place_of, stamp_of
@@ -95,7 +95,7 @@ def _apply(snapshot: StateSnapshot, entry: Entry, change: Mapping[str, Any], rea
     kind = KINDS.get(category)
     match change:
         case {"state": state} if category == "generator":
-            any_generator(value).set_state(state)
+            generator_of(value).set_state(state)
         case {"tensor": torch.Tensor() as saved} if category == "tensor":
             _put_tensor(value, saved, change)
         case {"array": numpy.ndarray() as saved} if category == "array":

@@ -15,6 +15,7 @@ from graphtrain.lazy import imported
 from graphtrain.names import suggestion
 from graphtrain.plain import brief
 from graphtrain.printable import Notices
+from graphtrain.program.bind import ProgramNode
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.report.logger import Beginning, Logger, RunLogger
 from graphtrain.report.snapshot import Display, Snapshot
@@ -348,6 +349,11 @@ class Monitors(Watcher):
     def __init__(self, session: Session) -> None:
         self._session = session
         self._evaluated: list[str] = []  # since an evaluation ended
+        self._runs_before: dict[str, int] = {}  # whose rows may be in another run directory
+
+    def announce(self, beginning: Beginning) -> None:
+        nodes = self._session.compiled.program.nodes
+        self._runs_before = {node.path: node.fields["runs"] for node in nodes}
 
     def row(self, row: Mapping[str, float], step: int) -> None:
         session = self._session
@@ -369,17 +375,28 @@ class Monitors(Watcher):
             UnknownMetricError: an evaluation that has just ended records others of the same group (``"val/"``) and
                 not this one; or every node that may record it has run.
         """
-        compiled, recorder = self._session.compiled, self._session.recorder
+        session, recorder = self._session, self._session.recorder
         groups = {name.rpartition("/")[0] for name in self._evaluated} - {""}
         self._evaluated = []
-        for parameter, name, scope in compiled.monitors(self._session.position):
-            is_of_evaluation = name.rpartition("/")[0] in groups
-            if name not in recorder.latest and (is_of_evaluation or compiled.has_recorded_all(scope)):
+        around = [*session.compiled.program.nodes[session.position].scope.around()]
+        for node in session.compiled.program.nodes:
+            parameter = node.kind.roles.monitor
+            name = node.parameters[parameter] if parameter and not node.bypassed and node.scope in around else None
+            if name is None or name in recorder.latest:
+                continue
+            if name.rpartition("/")[0] in groups or all(map(self._has_recorded, node.scope.nodes.values())):
                 recorded = recorder.metrics_in(recorder.latest)
                 hint = suggestion(name, recorded)
                 if "did you mean" not in hint:
-                    hint = f"set {parameter} to one of these, or let a step function return it"
+                    hint = f"set {node.path}.{parameter} to one of these, or let a step function return it"
                 raise UnknownMetricError(
-                    f"no row of metrics has `{name}`, which {parameter} names; recorded are {', '.join(recorded)}",
+                    f"no row of metrics has `{name}`, which {node.path}.{parameter} names; recorded are "
+                    f"{', '.join(recorded)}",
                     f"{hint}{_IN_TIME}",
                 )
+
+    def _has_recorded(self, node: ProgramNode) -> bool:
+        """False for a node that may record rows, and has not run; no row is needed after one that ends the graph."""
+        may_record = node.body is not None or node.kind.may_record_rows
+        is_idle = node.bypassed or node.plan_node.is_never_due or node.kind.trigger == "after"
+        return not may_record or is_idle or node.fields["runs"] > self._runs_before.get(node.path, 0)

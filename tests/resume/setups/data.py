@@ -408,12 +408,13 @@ rows(
     own_loader_that_reads_on_in_a_late_file=lambda: trained_on(Loader(ReadOn(), batch_size=4)),
 )
 rows(
-    "the global `tests.resume.setups.data:GIVEN` changes in worker processes",
+    "train_data differs: batch",
     own_loader_with_workers_over_data_that_counts_in_a_global=lambda: trained_on(
         Loader(CountedInAGlobal(), batch_size=4, shuffle=True, num_workers=1)
     ),
 )
 rows(
-    "refused: can be iterated over only once",
+    "train_data.order cannot be saved: it is a builtins.list_iterator that has changed",
+    bound="a new process draws the epoch from a new iterator",
     data_that_iterates_over_itself_once=lambda: seeded(perceptron, train_data=Once()),
 )
