@@ -71,14 +71,13 @@ class StateWriter(Encoder):
         Raises:
             UnsaveableError: it, or something in it, cannot be encoded.
         """
-        part, size, lost = part or path, self._bytes, len(self.lost)
-        self._part, self._start = part, len(self._kept)
+        self._part, size, lost = part or path, self._bytes, len(self.lost)
+        self._shared[self._part] = []
         try:
-            return Encoded(part, self.encode(value, path))
+            return Encoded(self._part, self.encode(value, path))
         except UnsaveableError:
-            for each in self._kept[self._start :]:
+            for each in self._shared[self._part]:
                 del self._numbers[id(each)]
-            del self._kept[self._start :]
             self._bytes = size
             del self.lost[lost:]
             raise
@@ -243,10 +242,8 @@ class StateReader(Decoder):
         part = encoded.part
         if part not in self._values:
             before, self._part, self._shared[part] = self._part, part, []
-            try:
-                self._values[part] = self.decode(encoded.data)
-            finally:
-                self._part = before
+            self._values[part] = self.decode(encoded.data)
+            self._part = before
         return self._values[part]
 
     def shared(self, part: str, number: int) -> Any:
