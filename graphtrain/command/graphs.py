@@ -187,7 +187,7 @@ def show(
         click.echo(f"wrote {imported('graphtrain.viz.render').render(shown, output)}")
         return
     if hooks:
-        places = [[name, path[:-1], place.when] for name, path, place in hooks_of(shown)]
+        places = [[name, path, place.when] for name, path, place in hooks_of(shown)]
         console().print(table(["hook", "in", "when"], places) if places else f"{shown.name}: no places for hooks")
         return
     _show(shown, shown.name, console())

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import EditError, GraphError, UsageError
-from graphtrain.graph.edit import Editable
+from graphtrain.graph.edit import VERBS
 from graphtrain.graph.elements import END, Node, Place, Problem
 from graphtrain.kind.parameter import show_value, type_name
 from graphtrain.names import suggestion
@@ -18,23 +18,6 @@ if TYPE_CHECKING:
     from graphtrain.graph.graph import Graph
 
 IF_THERE = "if_there"
-
-
-# Verb -> its arguments that name nodes which must exist.
-VERBS: Mapping[str, tuple[str, ...]] = {
-    "insert": ("after", "before", "at", "between"),
-    "replace": ("name",),
-    "remove": ("name", "to"),
-    "connect": ("source", "target", "before", "after"),
-    "disconnect": ("source",),
-    "redirect": ("source", "new"),
-    "set": ("name",),
-    "guard": (),
-    "nest": (),
-    "hook": (),
-    "rename": ("old",),
-    "clock": ("field",),
-}
 
 
 @dataclass(frozen=True)
@@ -64,7 +47,7 @@ class Edit:
         Raises:
             EditError, UsageError, GraphError: it cannot be made.
         """
-        return placed(getattr(graph, self.verb)(self.subject, **self.arguments), graph, self.place)
+        return placed(VERBS[self.verb][0](graph, self.subject, **self.arguments), graph, self.place)
 
     def with_graph(self, graph: Graph) -> Edit:
         """The same edit with the graph that its `graph` names."""
@@ -74,7 +57,7 @@ class Edit:
         """The nodes that it needs, by their paths."""
         given = {[*_signature(self.verb).parameters][1]: self.subject, **self.arguments}
         names: list[str] = []
-        for key in VERBS[self.verb]:
+        for key in VERBS[self.verb][1]:
             if key == "field":
                 names.append(str(given[key]).partition(".")[0])
             elif key in given:
@@ -141,7 +124,7 @@ def edit_of(table: Mapping[str, Any], place: Place, overlay: str = "") -> Edit:
 
 @functools.cache
 def _signature(verb: str) -> inspect.Signature:
-    return inspect.signature(getattr(Editable, verb))
+    return inspect.signature(VERBS[verb][0])
 
 
 def _wrong_argument(verb: str, first: Any, others: Mapping[str, Any]) -> str:

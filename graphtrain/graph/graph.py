@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from graphtrain.errors import GraphtrainError, UsageError
-from graphtrain.graph import canonical, read_toml
+from graphtrain.graph import canonical, edit, hooks, read_toml, rename
 from graphtrain.graph.difference import Difference
-from graphtrain.graph.edit import Editable
 from graphtrain.graph.elements import Drawable, Edge, Node, Place, Problems, frozen, kind_text, settings_of
 from graphtrain.graph.layers import Layers, overlays_text
 from graphtrain.graph.registry import find_graph, kind_of_node
@@ -32,7 +31,7 @@ PICTURE_SUFFIXES = (".svg", ".png", ".pdf", ".dot", ".mmd")  # the formats of `G
 
 @final
 @dataclass(frozen=True)
-class Graph(Editable, Drawable):
+class Graph(Drawable):
     """An immutable training procedure; every edit returns a new graph. ``print(graph)`` shows it, `render` draws it.
 
     Arguments:
@@ -86,6 +85,20 @@ class Graph(Editable, Drawable):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Graph.from_json, (self.to_json(),)
+
+    # The verbs of edits, in Python and as [[edit]] in TOML alike.
+    insert = edit.insert
+    replace = edit.replace
+    remove = edit.remove
+    nest = edit.nest
+    connect = edit.connect
+    disconnect = edit.disconnect
+    redirect = edit.redirect
+    set = edit.set
+    guard = edit.guard
+    hook = hooks.hook
+    rename = rename.rename
+    clock = edit.clock
 
     # Rooms above this one (checks, checkpoints, pictures) are imported where they are called.
 

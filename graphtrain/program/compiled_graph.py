@@ -263,12 +263,12 @@ class CompiledGraph:
 
     # ---- evaluating edges again
 
-    def leave_again(self, position: int) -> tuple[int, bool, str]:
-        """The position of an ended run after the edges of its last node are evaluated again, whether it is still at its
-        end, which may have been postponed, and the edge, as in `Compiler.sums`.
+    def leave_again(self, position: int) -> tuple[int, bool]:
+        """The position of an ended run after the edges of its last node are evaluated again, and whether it is still at
+        its end, which may have been postponed.
         """
-        target, edge = self.compiler.leave_again(self.program.nodes[position])
-        return (position, True, edge) if target is None else (self.compiler.position(target), False, edge)
+        target = self.compiler.leave_again(self.program.nodes[position])
+        return (position, True) if target is None else (self.compiler.position(target), False)
 
     def resume_at(self, position: int, trained_last: str = "") -> None:
         """Set up the nodes around a position, from their progress. May draw random numbers.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any, final
 
@@ -203,7 +202,7 @@ class StatefulObjects:
         captured = {name: SECTIONS[name].capture(self, alive) for name in order if name in needed}
         if self.writer is not None:
             self.unknown = list(dict.fromkeys([*self.unknown, *self.writer.lost]))
-        return RunState.of(captured)
+        return {name: captured[name] for name in SECTIONS if name in captured}
 
     def encoded(self, value: Any, path: str) -> Any:
         """A value in transit, encoded by references to the objects that others have."""
@@ -223,7 +222,7 @@ class StatefulObjects:
     def divided(self, state: RunState) -> tuple[dict[str, Section], dict[str, Any]]:
         """The sections that a continuation depends on, and the rest of the state, for a checkpoint."""
         essential = self.essential(state)
-        return essential, local_of(state.sections(), essential)
+        return essential, local_of(state, essential)
 
     def must_be_equal(self) -> MustBeEqual:
         """What must be equal on all ranks: parameters, optimizers, schedulers, and progress, but for that of data."""
@@ -242,9 +241,9 @@ class StatefulObjects:
 
     def essential(self, state: RunState) -> dict[str, Section]:
         """All that a continuation depends on: this is what a digest covers, and `verify` compares."""
-        progress = essential_progress(self, state.progress) if state.progress else {}
-        timed: Section = {name: {} for name in OF_TIMED_ROWS} if self.program.records_by_time else {}
-        return {**state.sections(), "progress": progress, **timed}
+        timed: RunState = {name: {} for name in OF_TIMED_ROWS} if self.program.records_by_time else {}
+        progress = {"progress": essential_progress(self, state["progress"])} if "progress" in state else {}
+        return {**state, **progress, **timed}
 
     def digest(
         self,
@@ -258,10 +257,8 @@ class StatefulObjects:
             reachable: used for the section of this name. Default: the present one.
         """
         state = self.capture(alive, sections)
-        if reachable is not None:
-            state = dataclasses.replace(state, reachable=reachable)
-        essential = self.essential(state)
-        return state_digest({name: essential[name] for name in sections if name in essential})
+        essential = self.essential(state if reachable is None else {**state, "reachable": reachable})
+        return state_digest({name: essential[name] for name in sections})
 
     def differs_from(self, saved: Section) -> list[str]:
         """A line for restored state that differs from the saved one, because `setup` made something else before."""
@@ -282,20 +279,20 @@ class StatefulObjects:
             CheckpointError: a resource has changed its shape, or is missing.
         """
         if self.snapshot is not None and "resources" in sections:
-            encoded = {"reachable": state.reachable, "progress": state.progress, "slots": state.slots}
+            encoded = {name: state[name] for name in ("reachable", "progress", "slots")}
             self.reader = StateReader(self.snapshot, encoded)
-        self.data_state.saved = state.reachable
+        self.data_state.saved = state.get("reachable", {})
         return [
             line
             for name in sections
             if name not in AFTER_SETUP
-            for line in SECTIONS[name].restore(self, getattr(state, name), exempt) or ()
+            for line in SECTIONS[name].restore(self, state[name], exempt) or ()
         ]
 
     def restore_after_setup(self, state: RunState, sections: Collection[str] = AFTER_SETUP) -> None:
         """Restore the state that setting up nodes may have changed."""
         for name in sections:
-            SECTIONS[name].restore(self, getattr(state, name), Exemptions())
+            SECTIONS[name].restore(self, state[name], EVERYTHING)
 
 
 def _text_of(part: Any) -> str:

@@ -18,7 +18,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from graphtrain.printable import shown_path
 from graphtrain.state.code_names import names_in
 from graphtrain.state.codec import StateWriter
-from graphtrain.state.content import are_equal, is_equal, is_identical
+from graphtrain.state.content import is_equal, is_identical
 from graphtrain.state.generators import generator_of
 from graphtrain.state.kinds import KINDS, LEFT_ALONE, MOST_COMPARED, category_of, is_reopened, is_users, is_value
 from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY, Entry, contents_of, place_of, stamp_of
@@ -126,7 +126,7 @@ class _Finder:
         if kind is None or category == "tuple" or (entry.is_covered and category != "module"):
             return None
         keys, parts = contents_of(entry)
-        if are_equal(keys, entry.keys) and are_equal(parts, entry.parts):
+        if is_equal(keys, entry.keys) and is_equal(parts, entry.parts):
             return None
         return self._changed_names(entry, dict(zip(keys, parts, strict=True))) if kind.is_named else self._items(entry)
 
