@@ -58,7 +58,6 @@ class StateWriter(Encoder):
         self.lost: list[str] = []
         self._snapshot, self._reachable, self._stateful = snapshot, snapshot.reachable, snapshot.stateful
         self._others: Mapping[str, Any] = {}  # tensors and arrays to which nothing can refer
-        self._new: list[tuple[str, Any]] = []  # tensors and arrays, with their paths
         self._bytes = 0
 
     def pack(self, value: Any, path: str, part: str = "") -> Encoded:
@@ -90,8 +89,6 @@ class StateWriter(Encoder):
         """
         self.is_in_transit = self.refuses_graphs = True
         self._others = others
-        for name in ("_placed", "_places", "_memory"):  # there is more now
-            vars(self).pop(name, None)
 
     def count(self, size: int, path: str) -> None:
         """Count saved bytes.
@@ -149,8 +146,10 @@ class StateWriter(Encoder):
         entry = self._reachable.find(value)
         # By its place first: loading may fill another object than the one that training has bound there.
         is_placed = category in _IN_MEMORY or (self.is_in_transit and category in _CONTAINERS)
-        if (is_placed if entry is None else entry.is_covered) and (place := self._places.get(id(value))) is not None:
-            return tagged("at", place)
+        if is_placed if entry is None else entry.is_covered:
+            known = self._places_in_transit if self.is_in_transit else self._places
+            if (place := known.get(id(value))) is not None:
+                return tagged("at", place)
         if entry is not None and not (self.is_in_transit and self._snapshot.is_excluded(entry.path)):
             return tagged("at", entry.path)
         if category in ("function", "class") and is_users(value.__module__):
@@ -181,7 +180,8 @@ class StateWriter(Encoder):
         is_tensor = isinstance(value, torch.Tensor)
         if is_tensor:  # with its graph it could not be saved; code that keeps one computes it again
             self.note_graph(value, path)
-        near = [(other, owner) for other, owner in self._memory.sharing(value) if owner is not value]
+        memory = self._memory_in_transit if self.is_in_transit else self._memory
+        near = [(other, owner) for other, owner in memory.sharing(value) if owner is not value]
         for other, owner in near if not (is_tensor and value.is_leaf and value.requires_grad) else ():
             if other not in self._others and (view := view_of(value, owner)) is not None:
                 reference = self.encode(owner, path, depth + 1)
@@ -189,8 +189,7 @@ class StateWriter(Encoder):
                 return tagged("view", is_tensor, reference, *view)
         self.count(value.numel() * value.element_size() if is_tensor else value.nbytes, path)
         self._note_sharing(path, near)
-        self._new.append((path, value))
-        self._memory.add(path, value)
+        memory.add(path, value)
         return None
 
     @functools.cached_property
@@ -199,20 +198,31 @@ class StateWriter(Encoder):
 
     @functools.cached_property
     def _placed(self) -> list[tuple[str, Any]]:
-        """What loading restores, with its place; attributes of other objects, which may be encoded, only in transit."""
-        categories = ["module", "object"] if self.is_in_transit else ["module"]
-        return [*places(self._stateful, categories), *self._of_optimizers]
+        return [*places(self._stateful, ["module"]), *self._of_optimizers]
 
     @functools.cached_property
     def _places(self) -> dict[int, str]:
         return {id(value): place for place, value in self._placed}
 
     @functools.cached_property
+    def _places_in_transit(self) -> dict[int, str]:
+        """Also of what other objects with a `state_dict` have, which may themselves be encoded before."""
+        return self._places | {id(value): place for place, value in places(self._stateful, ["object"])}
+
+    @functools.cached_property
+    def _memory_in_transit(self) -> MemoryIndex:
+        """Also those that other objects have, or that a `state_dict` alone leads to."""
+        for place, value in (*places(self._stateful, ["object"]), *self._others.items()):
+            if self._reachable.find(value) is None:
+                self._memory.add(place, value)
+        return self._memory
+
+    @functools.cached_property
     def _memory(self) -> MemoryIndex:
         """The tensors and arrays that have a place or a path, and new ones."""
         listed = (each for each in self._reachable.by_path.values() if each.category in _IN_MEMORY)
         named = ((each.path, each.value) for each in listed if not self._snapshot.is_excluded(each.path))
-        pairs = (*self._others.items(), *self._placed, *named, *self._new)
+        pairs = (*self._placed, *named)
         return MemoryIndex({id(value): (path, value) for path, value in pairs}.values())
 
 
