@@ -25,7 +25,6 @@ from graphtrain.state.kinds import (
     KINDS,
     MOST_COMPARED,
     NOT_STATE,
-    OF_A_RUN,
     STANDS_FOR,
     Category,
     Contents,
@@ -114,8 +113,6 @@ def stamp_of(entry: Entry) -> Any:
                 return f"{value.tell()}{held}"
             except OSError:  # within a loop over the lines of a text; or no file on a disk
                 return "read"
-        case "run":
-            return str(getattr(value, OF_A_RUN)()[1])
         case "watched":
             return content_hash(value)
         case "tensor" | "array" | "buffer" if not entry.is_covered:
@@ -309,9 +306,6 @@ class Reachable:
                 entry.keys = value.shape, value.dtype
                 if not value.flags.writeable and isinstance(value.base, numpy.ndarray):
                     yield f"{path}.base", value.base, entry.is_covered
-            case "run":
-                held = getattr(value, OF_A_RUN)()[0]
-                yield from ((f"{path}.resources[{name!r}]", part, False) for name, part in held.items())
         if entry.is_entered:
             yield from parts_of(entry)
         if category == "class":
