@@ -112,11 +112,11 @@ class Rounds:
             if has_batch() or call is None:
                 forward(act)
                 return
-            kept = {path: buffer.detach().clone() for path, buffer in agreement.run.buffers().items()}
+            kept = {path: buffer.detach().clone() for path, buffer in agreement.buffers().items()}
             with RandomAside(named_generators().values()):
                 forward(call)
             with torch.no_grad():
-                for path, buffer in agreement.run.buffers().items():
+                for path, buffer in agreement.buffers().items():
                     buffer.copy_(kept.get(path, buffer))
             for index in writes:
                 slots[index] = None

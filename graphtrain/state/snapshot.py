@@ -9,7 +9,7 @@ from typing import Any, final
 
 from graphtrain.state.content import ContentHash, hold_the_same
 from graphtrain.state.kinds import KINDS
-from graphtrain.state.reachable import Entry, Reachable, held_by_state, is_within, parts_of, state_of
+from graphtrain.state.reachable import Entry, Reachable, held_by_state, is_within, state_of
 
 States = dict[str, Mapping[Any, Any]]
 """Path -> the present `state_dict` of an object, read once in a save or a restore."""
@@ -81,29 +81,9 @@ class StateSnapshot:
         excludes = self.left_out or self.replaced
         yield from (entry for entry in listed if not self.is_excluded(entry.path)) if excludes else listed
 
-    def note_redrawn(self, data: str) -> None:
-        """Note that a resume draws all batches of an epoch of data again, with what data makes for it."""
-        self.redrawn |= {id(entry.value) for entry in self.of_data[data]}
-
-    def places(self) -> Iterator[str]:
-        """The paths of all reachable objects, including plain values."""
-        for entry in self.reachable.by_path.values():
-            yield entry.path
-            if entry.is_entered:
-                yield from (place for place, _, _ in parts_of(entry))
-
-    def name_of_data(self, value: Any) -> str | None:
-        """The name of the root that is this data; None for data added later, or that saves itself."""
-        entry = self.reachable.find(value)
-        return entry.path if entry is not None and entry.path in self.of_data else None
-
-    def is_left_out(self, path: str) -> bool:
-        """True for a path that is declared not to be state, or is reached through one."""
-        return is_within(path, self.left_out)
-
     def is_excluded(self, path: str) -> bool:
         """True for a path that is left out or was replaced, or is reached through one."""
-        return is_within(path, (*self.left_out, *self.replaced))
+        return bool(self.left_out or self.replaced) and is_within(path, (*self.left_out, *self.replaced))
 
     def ignored(self, entry: Entry, states: States) -> frozenset[str]:
         """The attributes that are not compared: those whose very value is in the present `state_dict`.
