@@ -76,8 +76,7 @@ def capture(run: Session) -> tuple[RunState, Manifest]:
         seconds=run.watch.seconds(),
         unknown=compiled.state.unknown,
         not_state=sorted(compiled.state.left_out),
-        hyper_parameters=run.hyper_parameters.set_up,
-        hyper_parameters_in_force=run.hyper_parameters.values,
+        hyper_parameters=run.hyper_parameters.values,
     )
     return state, facts
 
@@ -160,7 +159,7 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
     is_as_written = not (fitted or options.kept)
     if not any(parts):
         _expect_digest(checkpoint, run, state, is_as_written=is_as_written)
-    applied = run.hyper_parameters.apply(chosen, manifest.hyper_parameters_in_force) & chosen
+    applied = run.hyper_parameters.apply(chosen, manifest.hyper_parameters) & chosen
     applied -= {each.name for each in differences}
     decided = [f"{each} ({'taken' if each.name in chosen else 'kept as saved'})" for each in differences]
     decided += [f"{name} (taken)" for name in sorted(applied)]
@@ -209,8 +208,7 @@ def _decided(run: Session, checkpoint: Checkpoint, options: ResumeOptions) -> tu
         UsageError: a difference is undecided, or a saved value cannot be used.
     """
     now, manifest = run.hyper_parameters, checkpoint.manifest
-    states = checkpoint.sections["resources"]
-    differences = now.differences(manifest.hyper_parameters, manifest.hyper_parameters_in_force, states)
+    differences = now.differences(manifest.hyper_parameters, checkpoint.sections["resources"])
     texts = options.from_setup
     names = str(texts).split(",") if isinstance(texts, str | bool) else texts  # `True` is refused as a name
     chosen = now.chosen([name.strip() for name in names if name.strip()], differences)
