@@ -16,7 +16,6 @@ from graphtrain.data.shares import Share, round_size
 from graphtrain.data.source import Numbered, Source
 from graphtrain.data.wrapped import Common
 from graphtrain.errors import DataError, RanksDivergedError
-from graphtrain.ranks import Record
 from graphtrain.state.content import content_hash
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ def _by_number(reading: Reading, share: Share, ranks: Agreement, count: Count, o
     if opens or reading.run.counts_by_hand:
         content = [share.epoch.indices(number) for number in numbers] if opens else ()
         records = _agree(reading, ranks, content, len(share.epoch), count(batch) if rank < size else 0)
-        counts = [record.samples for record in records[:size]] if reading.run.counts_by_hand else counts
+        counts = [record["samples"] for record in records[:size]] if reading.run.counts_by_hand else counts
     return Round(batch, counts, first + rank, first + size >= end, stand_in=stand_in)
 
 
@@ -117,19 +116,19 @@ def _size(reading: Reading, ranks: Agreement, first: int, end: int | None) -> in
 
 def _agree(
     reading: Reading, ranks: Agreement, content: Sequence[Any], length: int | None, samples: int
-) -> list[Record]:
+) -> list[dict[str, Any]]:
     """Compare what the ranks have drawn, which is the same data on all of them, and tell its samples."""
     digest, name = bytes.fromhex(content_hash(content)[:16]), reading.name
-    records = ranks.before_batch(Record(digest=digest, length=-1 if length is None else length, samples=samples))
+    records = ranks.before_batch(digest=digest, length=length, samples=samples)
     for rank, record in enumerate(records):
-        if record.length != records[0].length:
-            both = (records[0].length, record.length)
-            first, other = ("no length" if length < 0 else f"{length} batches" for length in both)
+        if record["length"] != records[0]["length"]:
+            both = (records[0]["length"], record["length"])
+            first, other = ("no length" if length is None else f"{length} batches" for length in both)
             raise RanksDivergedError(
                 f"{name} has {first} on rank 0, and {other} on rank {rank}",
                 "give every rank the same data",
             )
-        if record.digest != records[0].digest:
+        if record["digest"] != records[0]["digest"]:
             raise RanksDivergedError(
                 f"{name} gives other batches on rank {rank} than on rank 0",
                 "seed the generator that it draws from, or use a graphtrain.Loader, whose order follows from the seed",

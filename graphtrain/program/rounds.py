@@ -17,7 +17,7 @@ from graphtrain.kind.fields import IDLE, ROUND
 from graphtrain.plan.scope import ResourceTarget, SlotTarget, leaves, outputs_of
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.bind import Program, ProgramNode
-from graphtrain.state.generators import RandomAside, global_generators
+from graphtrain.state.generators import RandomAside, named_generators
 
 Act = Callable[[], Any]
 
@@ -113,7 +113,7 @@ class Rounds:
                 forward(act)
                 return
             kept = {path: buffer.detach().clone() for path, buffer in agreement.buffers().items()}
-            with RandomAside(global_generators()):
+            with RandomAside(named_generators().values()):
                 forward(call)
             with torch.no_grad():
                 for path, buffer in agreement.buffers().items():

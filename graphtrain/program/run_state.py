@@ -18,11 +18,11 @@ from graphtrain.names import quoted
 from graphtrain.program.bind import ProgramNode
 from graphtrain.program.rounds import is_fetching
 from graphtrain.state.changes import OTHER_SUBMODULES, changes
+from graphtrain.state.codec import parts_in
 from graphtrain.state.generators import capture_random, restore_random
 from graphtrain.state.modules import capture_module, restore_module
 from graphtrain.state.objects import MISFITS
 from graphtrain.state.optimizers import kept_groups, put_gradient
-from graphtrain.state.places import parts_in
 from graphtrain.state.reachable import is_within
 from graphtrain.state.restore import restore
 from graphtrain.state.weights import weights_of
@@ -297,7 +297,6 @@ def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
         ],
         # Parts that a module lost or gained are reported once, by its parameters.
         *[line for line in changed.unknown if not (lost and OTHER_SUBMODULES in line)],
-        *run.data_state.unsaved,
         *([] if device in ("cpu", *DEVICES) else [_OF_ANOTHER_DEVICE.format(device)]),
     ]
     return changed.section

@@ -13,6 +13,7 @@ from graphtrain.data.source import keeps_position
 from graphtrain.data.state import DataState
 from graphtrain.errors import UsageError
 from graphtrain.names import suggestion
+from graphtrain.printable import shown_path
 from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.rounds import is_fetching
 from graphtrain.program.run_state import (
@@ -27,11 +28,10 @@ from graphtrain.program.run_state import (
 )
 from graphtrain.report.recorder import Recorder
 from graphtrain.state.changes import NO_CHANGES, StateChanges, changes
-from graphtrain.state.codec import StateReader, StateWriter, shown_path
+from graphtrain.state.codec import StateReader, StateWriter
 from graphtrain.state.kinds import CONSTANTS, is_users
 from graphtrain.state.objects import SavedObjects
-from graphtrain.state.reachable import keeps_state
-from graphtrain.state.restore import reader_of
+from graphtrain.state.reachable import is_within, keeps_state, parts_of
 from graphtrain.state.snapshot import StateSnapshot
 from graphtrain.state.weights import uncompiled
 from graphtrain.storage.encoding import Encoded
@@ -103,7 +103,9 @@ class StatefulObjects:
                 roots[f"kind {node.kind.name}"] = implementation
         elsewhere = {id(run), *(id(generator) for name in data for generator in held_generators(roots[name]))}
         snapshot = StateSnapshot(roots, data, covered, elsewhere, left_out)
-        places = list(snapshot.places()) if left_out else []
+        entries = snapshot.reachable.by_path.values() if left_out else ()
+        places = [place for entry in entries if entry.is_entered for place, *_ in parts_of(entry)]
+        places += [entry.path for entry in entries]
         for path in left_out:
             if path not in places:
                 raise UsageError(f"not_state: there is no `{path}`", suggestion(path, places))
@@ -133,13 +135,13 @@ class StatefulObjects:
         self.snapshot = self.data_state.snapshot = snapshot
         reached = snapshot.reachable.by_path
         # `rewire` has replaced some objects since the run began.
-        supplied_again = {
+        snapshot.replaced = {
             name: value
             for name, value in self.resources.items()
             if name in reached and reached[name].value is not value and keeps_state(reached[name].value)
         }
-        snapshot.replaced = supplied_again
-        stateful = {path: value for path, value in self.objects.stateful.items() if not snapshot.is_left_out(path)}
+        held = self.objects.stateful.items()
+        stateful = {path: value for path, value in held if not is_within(path, snapshot.left_out)}
         known = {id(value) for value in stateful.values()}
         stateful |= {path: value for path, value in snapshot.stateful.items() if id(value) not in known}
         self.objects = SavedObjects(stateful, former.objects if former is not None else None)
@@ -199,7 +201,7 @@ class StatefulObjects:
         order = dict.fromkeys(("optimizers", "resources", "reachable", *SECTIONS))
         captured = {name: SECTIONS[name].capture(self, alive) for name in order if name in needed}
         if self.writer is not None:
-            self.unknown = list(dict.fromkeys([*self.unknown, *self.writer.lost_memory()]))
+            self.unknown = list(dict.fromkeys([*self.unknown, *self.writer.lost]))
         return {name: captured[name] for name in SECTIONS if name in captured}
 
     def encoded(self, value: Any, path: str) -> Any:
@@ -277,7 +279,8 @@ class StatefulObjects:
             CheckpointError: a resource has changed its shape, or is missing.
         """
         if self.snapshot is not None and "resources" in sections:
-            self.reader = reader_of(self.snapshot, {name: state[name] for name in ("reachable", "progress", "slots")})
+            encoded = {name: state[name] for name in ("reachable", "progress", "slots")}
+            self.reader = StateReader(self.snapshot, encoded)
         self.data_state.saved = state.get("reachable", {})
         return [
             line

@@ -28,7 +28,7 @@ from graphtrain.ranks import Ranks
 from graphtrain.report.recorder import added
 from graphtrain.resume.restore import ResumeOptions
 from graphtrain.resume.save import CheckpointWriter
-from graphtrain.state.generators import RandomAside, capture_random, global_generators, seed_everything
+from graphtrain.state.generators import RandomAside, capture_random, named_generators, seed_everything
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.named import checkpoint_folder
@@ -107,7 +107,7 @@ def resized(
             f"processes is {ranks.world_size}",
             f"resume with {before}, until there is a checkpoint between two windows",
         )
-    with RandomAside(global_generators()):
+    with RandomAside(named_generators().values()):
         batches = sum(int(saved[node.path].get("batches", 0)) for node in fetching)
         seed_everything(derived_seed(seed, batches, rank))
         random = {**first["random"], **capture_random()}

@@ -18,9 +18,9 @@ from graphtrain.printable import one_line
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
 from graphtrain.resume.hyper_parameters import SettingChange
 from graphtrain.state.codec import MALFORMED
-from graphtrain.state.data_content import compared_data
 from graphtrain.state.generators import fitted_random
 from graphtrain.state.reachable import is_within
+from graphtrain.state.snapshot import compared_data
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.named import graph_of
@@ -184,8 +184,7 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
 def _fitted(checkpoint: Checkpoint, run: Session, renaming: Renaming) -> tuple[Checkpoint, RunState, list[str]]:
     """The checkpoint and its state, for this graph, this number of ranks and these devices; what that changes."""
     compiled, manifest, world, words = run.compiled, checkpoint.manifest, run.world, []
-    for line in compiled.program.begun_with(manifest.window_ranks):
-        run.notices.once(line)
+    compiled.program.window_ranks = manifest.window_ranks
     if checkpoint.ranks != world.world_size:
         from graphtrain.resume.rank_resume import resized  # which few runs need
 

@@ -16,8 +16,8 @@ from graphtrain.program.gradient_windows import counters_of
 from graphtrain.program.requests import SavePolicy, Saves
 from graphtrain.resume.rank_saves import RankSave
 from graphtrain.resume.restore import capture
-from graphtrain.state.data_content import data_contents
 from graphtrain.state.optimizers import NO_RESUME
+from graphtrain.state.snapshot import data_contents
 from graphtrain.storage.checkpoint import Checkpoint, new_folder, write_manifest
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.manifest import Manifest, SavedCheckpoint

@@ -207,11 +207,6 @@ class LiveRun:
         if self._nodes is not None:
             self._nodes.restart("resumed" if checkpoint is not None and self.files.owns(checkpoint) else "begun")
 
-    def note_counts(self, *, renamed: Mapping[str, str] | None = None, instead: str = "") -> None:
-        """Note what becomes of the counts so far, as `NodesFile.note` does, where nodes are counted."""
-        if self._nodes is not None:
-            self._nodes.note(renamed or {}, instead)
-
     # ---- saving
 
     def save(
