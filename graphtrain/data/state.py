@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from typing import Any, final
 
 from graphtrain.data.samplers import drawn_from
-from graphtrain.state.changes import changes
+from graphtrain.state.changes import changes, restore
 from graphtrain.state.codec import StateReader
 from graphtrain.state.generators import RandomAside
-from graphtrain.state.restore import restore
 from graphtrain.state.snapshot import StateSnapshot
 from graphtrain.storage.state_files import state_digest
 
