@@ -347,7 +347,7 @@ class Monitors(Watcher):
         self._evaluated = []
         around = [*session.compiled.program.nodes[session.position].scope.around()]
         for node in session.compiled.program.nodes:
-            parameter = node.kind.roles.monitor
+            parameter = node.kind.monitor
             name = node.parameters[parameter] if parameter and not node.bypassed and node.scope in around else None
             if name is None or name in recorder.latest:
                 continue
