@@ -194,7 +194,7 @@ class Reading:
                 length, state["limit"] = None if length is None else min(length, most), most
         except DataError as error:
             raise error if indices is None else DataError(f"`{self.name}`: {error.message}", error.hint) from None
-        self.batches, node.length, node.source_state = _first(batches, most), length, state
+        self.batches, node.length, node.source_state = batches, length, state
         if self.run.ranks is not None:
             self.held, node.last_batch = NOTHING, {}
         node.opened, node.pass_over = True, False
@@ -266,6 +266,8 @@ class Reading:
         node = self.node
         if self.ahead or (node.length is not None and self.consumed() < node.length):
             return True
+        if self.consumed() == node.source_state.get("limit"):
+            return False
         self.ahead += itertools.islice(self.batches, 1)
         node.fetched_ahead = len(self.ahead)
         return bool(self.ahead)
@@ -319,8 +321,7 @@ class Reading:
         if not (is_known and (source.redraws or source.replays) and number >= node.source_state.get("redrawn", 0)):
             number = drawn
         with state.aside(self.parts):
-            most = node.source_state["limit"] - number if "limit" in node.source_state else None
-            self.batches = batches = _first(source.reopen(self._epoch, number, node.source_state), most)
+            self.batches = batches = source.reopen(self._epoch, number, node.source_state)
             if number < drawn:
                 before = [generator.get_state() for generator in drawn_from(self.data)]
                 is_share = isinstance(batches, Share)
@@ -344,8 +345,3 @@ class Reading:
             state, drawn_again = self.run.state, self.run.state.digest(self.data)
             # Of data that changes while it is trained on, a batch cannot be drawn again, and need not be.
             state.comparisons.append(lambda: line if state.digest(self.data) == drawn_again else "")
-
-
-def _first(batches: Any, most: int | None) -> Any:
-    """So many batches; those of a `Share` are asked for by their numbers."""
-    return batches if most is None or isinstance(batches, Share) else itertools.islice(batches, most)

@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from graphtrain.errors import UsageError
 from graphtrain.lazy import lazy_import
 
 if TYPE_CHECKING:
@@ -47,9 +46,6 @@ def move(batch: Any, device: torch.device) -> Any:
 
     What else has a method `to`, such as a `PackedSequence`, moves itself; but for mappings.
 
-    Raises:
-        UsageError: a type of mapping does not take a dict.
-
     >>> [tensor.device.type for tensor in move([torch.zeros(2), {"mask": torch.ones(2)}], torch.device("meta"))[:1]]
     ['meta']
     """
@@ -57,13 +53,7 @@ def move(batch: Any, device: torch.device) -> Any:
         return batch.to(device, non_blocking=True)
     if isinstance(batch, Mapping):
         parts = {key: move(part, device) for key, part in batch.items()}
-        try:
-            return parts if type(batch) is dict else type(batch)(parts)  # type: ignore[call-arg]
-        except TypeError:
-            raise UsageError(
-                f"a batch of type {type(batch).__name__} cannot be made again: the type takes no dict",
-                "return plain dicts, tuples, lists and tensors from the loader",
-            ) from None
+        return parts if type(batch) is dict else type(batch)(parts)  # type: ignore[call-arg]
     if callable(getattr(batch, "to", None)):
         return batch.to(device)
     if isinstance(batch, tuple | list):

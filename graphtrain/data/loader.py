@@ -25,7 +25,6 @@ from graphtrain.state.generators import HOST, AnyGenerator, RandomAside, generat
 from graphtrain.state.reachable import Reachable
 
 _MOST_WATCHED = 16  # objects in which a generator may appear while data is fetched: those nearest to the data set
-_MOST_WITHOUT_LENGTH = 1_000_000  # samples, or ten times the dataset, are surely enough for an epoch
 
 Job = tuple[int, int, int, Any]  # what to load: the seed, epoch and number of a batch, and the indices of its samples
 
@@ -49,8 +48,7 @@ class Loader:
         collate_fn: makes a batch of a list of samples. Default: torch's `default_collate`.
         drop_last: True drops the last batch if it is incomplete. Default: False.
         seed: of order and batches. Default: the run's.
-        pin_memory, timeout, worker_init_fn, multiprocessing_context, prefetch_factor, persistent_workers, in_order: as
-            in `DataLoader`.
+        options: further keywords of `DataLoader`, such as pin_memory, persistent_workers and prefetch_factor.
 
     >>> loader = Loader(range(10), batch_size=4, shuffle=True, seed=1)
     >>> all_batches = list(loader.batches(epoch=2)); rest = list(loader.batches(epoch=2, start=1))
@@ -73,13 +71,7 @@ class Loader:
         drop_last: bool = False,
         *,
         seed: int | None = None,
-        pin_memory: bool = False,
-        timeout: float = 0,
-        worker_init_fn: Callable[[int], None] | None = None,
-        multiprocessing_context: Any = None,
-        prefetch_factor: int | None = None,
-        persistent_workers: bool = False,
-        in_order: bool = True,
+        **options: Any,
     ) -> None:
         if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__getitem__") and isinstance(dataset, Sized)):
             raise DataError(
@@ -87,6 +79,7 @@ class Loader:
                 "pass the iterable itself, or a DataLoader over it, as train_data",
             )
         is_listed, excluded = batch_sampler is not None, batch_size != 1 or shuffle or sampler is not None or drop_last
+        in_order = options.pop("in_order", True)
         is_size = batch_size is None or (isinstance(batch_size, int) and batch_size > 0)
         refusals = {
             "`sampler` and `shuffle` are mutually exclusive": sampler is not None and shuffle,
@@ -102,15 +95,7 @@ class Loader:
         self._collate = collate_fn or (default_collate if batch_size is not None or batch_sampler is not None else None)
         self._numbered = _NumberedBatches()
         self._inner: DataLoader[Any] | None = None
-        self._options: dict[str, Any] = {
-            "num_workers": num_workers,
-            "pin_memory": pin_memory,
-            "timeout": timeout,
-            "worker_init_fn": worker_init_fn,
-            "multiprocessing_context": multiprocessing_context,
-            "prefetch_factor": prefetch_factor,
-            "persistent_workers": persistent_workers,
-        }
+        self._options = {**options, "num_workers": num_workers}
         self._epochs = 0  # begun by `iter`
 
     def __len__(self) -> int:
@@ -175,7 +160,12 @@ class Loader:
         """
         for sampler, is_in_batches in ((self.batch_sampler, True), (self.sampler, False)):
             if sampler is not None:
-                return _drawn(sampler, len(self.dataset)), is_in_batches
+                if length_of(sampler) is None:  # it may have no end
+                    raise DataError(
+                        f"Loader: the {type(sampler).__name__} has no length, and an epoch is drawn when it begins",
+                        "give it a `__len__`; or pass a DataLoader, which draws batch by batch",
+                    )
+                return list(sampler), is_in_batches
         if self.shuffle:
             order = torch.randperm(len(self.dataset if indices is None else indices))
             return order if indices is None else indices[order], False
@@ -282,19 +272,6 @@ class _Generators:
 
 def _unchanged(batch: Any) -> Any:
     return batch
-
-
-def _drawn(sampler: Iterable[Any], samples: int) -> list[Any]:
-    """All that a sampler gives; without a length it may have no end."""
-    most = max(10 * samples, _MOST_WITHOUT_LENGTH)
-    order = list(sampler if length_of(sampler) is not None else itertools.islice(sampler, most + 1))
-    if len(order) > most and length_of(sampler) is None:
-        raise DataError(
-            f"Loader: the {type(sampler).__name__} has no length, and has given more than {most:,} items for a dataset "
-            f"of {samples:,} samples; a Loader draws the order of a whole epoch when it begins",
-            "let it end, as after one epoch; or pass a DataLoader, which draws batch by batch",
-        )
-    return order
 
 
 def derived_seed(*numbers: int) -> int:

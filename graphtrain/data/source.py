@@ -336,21 +336,18 @@ class Replayed(Source):
     def open(self, epoch: int, indices: Any = None) -> Opened:
         _refuse_indices(self.data, indices)
         announce_epoch(self.data, epoch)
-        length, state = length_of(self.data), {"opened": self._random_states()}
-        return Opened(self._noted(self._begin(state), state), length, state)
+        state: dict[str, Any] = {}
+        return Opened(self._batches(state), length_of(self.data), state)
 
-    def _random_states(self) -> list[Any]:
-        return [generator.get_state() for generator in drawn_from(self.data)]
-
-    def _noted(self, batches: Iterator[Any], state: dict[str, Any]) -> Iterator[Any]:
-        """The same batches; others may draw random numbers between `iter()` and the first."""
-        if "first" in state:  # which is drawn again
-            set_states(drawn_from(self.data), state["first"])
+    def _batches(self, state: dict[str, Any]) -> Iterator[Any]:
+        """The batches of an epoch, by the random numbers from which it was begun."""
+        if "random" in state:
+            set_states(drawn_from(self.data), state["random"])
         else:
-            state["first"] = self._random_states()
-        yield from batches
+            state["random"] = [generator.get_state() for generator in drawn_from(self.data)]
+        yield from self._iterator(state)
 
-    def _begin(self, state: dict[str, Any]) -> Iterator[Any]:
+    def _iterator(self, state: dict[str, Any]) -> Iterator[Any]:
         iterator: Any = iterate(self.data)
         batches: Iterator[Any] = iterator
         if isinstance(self.data, DataLoader):
@@ -371,11 +368,10 @@ class Replayed(Source):
         return Stream(iterator, generators, state.setdefault("streams", {}), functools.partial(self._notify, line))
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
-        if "opened" not in state or self._once:
+        if "random" not in state or self._once:
             raise _position_unknown(self.data)
         announce_epoch(self.data, epoch)
-        set_states(drawn_from(self.data), state["opened"])
-        iterator = self._noted(self._begin(state), state)
+        iterator = self._batches(state)
         for number in range(drawn):
             if next(iterator, NOTHING) is NOTHING:
                 raise ended_early(number, drawn)

@@ -29,7 +29,6 @@ class Together(Source):
         self.data, self._sources, self._combine = None, sources, combine
         self.replays = any(source.replays for source in sources.values())
         self._passes = dict.fromkeys(sources, 0)  # how often each was opened before
-        self._lengths: dict[str, int | None] = {}  # of each, in its pass
 
     def open(self, epoch: int, indices: Any = None) -> Opened:
         if indices is not None:
@@ -37,19 +36,17 @@ class Together(Source):
         if not epoch:
             self._passes = dict.fromkeys(self._sources, 0)
         state: dict[str, Any] = {"loaders": {}}
-        iterators = {name: self._open(name, 0, state) for name in self._sources}
-        length = combined_length([*self._lengths.values()], self._combine)
-        return Opened(self._batches(state, iterators, 0), length, state)
+        opened = {name: self._open(name, 0, state) for name in self._sources}
+        length = combined_length([each.length for each in opened.values()], self._combine)
+        return Opened(self._batches(state, {name: each.batches for name, each in opened.items()}, 0), length, state)
 
-    def _open(self, name: str, first: int, state: dict[str, Any]) -> Iterator[Any]:
+    def _open(self, name: str, first: int, state: dict[str, Any]) -> Opened:
         """Begin a pass through a loader before the batch of the epoch with this number."""
         opened = self._sources[name].open(self._passes[name])
         state["loaders"][name] = {"first": first, "pass": self._passes[name], "state": opened.state}
         state["redrawn"] = first  # what came before is not drawn again by a resume
-        self._lengths[name] = opened.length
         self._passes[name] += 1
-        batches: Iterator[Any] = opened.batches
-        return batches
+        return opened
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
         passes: dict[str, Any] = state.get("loaders", {})
@@ -78,13 +75,10 @@ class Together(Source):
             if ended and (self._combine == "shortest" or is_over):
                 return
             for name in ended:
-                iterators[name] = self._open(name, number, state)
+                iterators[name] = self._open(name, number, state).batches
                 batch[name] = next(iterators[name], NOTHING)
                 if batch[name] is NOTHING:
-                    raise DataError(
-                        f"the loader `{name}` has ended, and does not start over",
-                        'give it an `__iter__` that starts over; or set next_batch.combine = "shortest"',
-                    )
+                    raise without_batch(name)
             number += 1
             yield batch
 
@@ -101,7 +95,7 @@ def without_batch(name: str) -> DataError:
     """The error where one of several loaders has no batch at all."""
     return DataError(
         f"the loader `{name}` gave no batch: it is empty, or was iterated over before and does not start over",
-        "leave it out of the mapping, or give it data",
+        "leave it out of the mapping, or give it data and an `__iter__` that starts over",
     )
 
 

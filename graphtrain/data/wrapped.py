@@ -17,32 +17,12 @@ from graphtrain.state.generators import HOST, AnyGenerator, RandomAside, seed_al
 from graphtrain.storage.state_files import state_digest
 
 
-class Wrapped(Source):
-    """A source around another one, which answers what is not asked of this one."""
-
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self.replays, self.redraws = source.replays, source.redraws
-
-    def open(self, epoch: int, indices: Any = None) -> Opened:
-        return self.source.open(epoch, indices)
-
-    def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Any:
-        return self.source.reopen(epoch, drawn, state)
-
-    def position(self) -> dict[str, Any]:
-        return self.source.position()
-
-    def load_position(self, position: dict[str, Any]) -> None:
-        self.source.load_position(position)
-
-
 @final
-class AsOpened(Wrapped):
+class AsOpened(Source):
     """A source whose data is reopened as it was, beside its position, when the epoch was opened."""
 
     def __init__(self, source: Source, data: Any, state: DataState) -> None:
-        super().__init__(source)
+        self.source, self.replays, self.redraws = source, source.replays, source.redraws
         self._data, self._state = data, state
         self._changed: Mapping[str, Any] = {}  # when the epoch was opened
         self._digest = ""
@@ -80,9 +60,12 @@ class AsOpened(Wrapped):
             self._opened["data"] = None if self._state.digest(self._data) == self._digest else self._changed
         return self.source.position()
 
+    def load_position(self, position: dict[str, Any]) -> None:
+        self.source.load_position(position)
+
 
 @final
-class Common(Wrapped):
+class Common(Source):
     """A source under random numbers that follow from the seed of the run and the epoch, and are of no rank.
 
     Global generators differ between ranks, for dropout, and those that data holds may. An epoch that was begun so is
@@ -90,7 +73,7 @@ class Common(Wrapped):
     """
 
     def __init__(self, source: Source, data: Any, seed: int, *, is_shared: bool) -> None:
-        super().__init__(source)
+        self.source, self.replays, self.redraws = source, source.replays, source.redraws
         self._data, self._seed, self._is_shared = data, seed, is_shared
         self._states: list[Any] = []  # of the generators, for the next batch; none in an epoch of one process
 

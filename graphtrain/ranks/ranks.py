@@ -102,7 +102,6 @@ class Record:
         saves: how many times it was asked for a checkpoint.
         seconds: for how long this rank has trained, by its own clock.
         saves_done: how many saves of the run are over, written or failed, as far as this rank knows.
-        length: the batches in the epoch of this rank's data; -1 where it is not known.
         samples: the samples in the batch that this rank has fetched.
         asked: what step functions of this rank have requested, as bits defined by the caller.
 
@@ -121,11 +120,10 @@ class Record:
     saves: int = 0
     seconds: float = 0.0
     saves_done: int = 0
-    length: int = -1
     samples: int = 0
     asked: int = 0
 
-    _layout: ClassVar[struct.Struct] = struct.Struct("<QHIQ8sQHHdIqqQ")
+    _layout: ClassVar[struct.Struct] = struct.Struct("<QHIQ8sQHHdIqQ")
     size: ClassVar[int] = _layout.size
 
     def packed(self) -> bytes:

@@ -193,7 +193,7 @@ REFUSED: dict[str, tuple[Callable[[int], Any], str]] = {
     "unseeded": (lambda rank: Unseeded(), OTHER_BATCHES),
     "lists": (
         lambda rank: Loader(torch.zeros(4, 3), batch_sampler=Listed([[0, 1], [2], [3]][: 3 - rank])),
-        "train_data has 3 batches on rank 0, and 2 batches on rank 1",
+        OTHER_BATCHES,
     ),
     "length": (lambda rank: [torch.zeros(1, 3)] * (3 + rank), "the length of `train_data`: 3 on rank 0; 4 on rank 1"),
     "a sampler of ranks": (lambda rank: distributed(rank, DataLoader), "train_data has a DistributedSampler"),
