@@ -14,7 +14,6 @@ from graphtrain.data.loaders import loaders_of
 from graphtrain.data.samplers import parts_of
 from graphtrain.data.shares import Share, round_size
 from graphtrain.data.source import Numbered, Source
-from graphtrain.data.wrapped import Common
 from graphtrain.errors import DataError, RanksDivergedError
 from graphtrain.ranks import Record
 from graphtrain.state.content import content_hash
@@ -36,8 +35,8 @@ class Round(NamedTuple):
     stand_in: Any  # the first batch, for a rank without one that takes part in the passes of a sharded model
 
 
-def divided(reading: Reading, data: Any, source: Source, ranks: Agreement) -> Source:
-    """The source of data as a rank opens it; data that ranks cannot divide is refused."""
+def divide(reading: Reading, data: Any, source: Source, ranks: Agreement) -> None:
+    """Let a source be opened by ranks, and say what that costs; data that ranks cannot divide is refused."""
     run = reading.run
     loaders = loaders_of(data)
     parts = parts_of(*loaders.values() or [data])
@@ -54,13 +53,12 @@ def divided(reading: Reading, data: Any, source: Source, ranks: Agreement) -> So
         )
     if isinstance(source, Numbered):
         source.world_size = ranks.world_size
-        return source
+        return
     what = "several loaders that are read together" if loaders else f"a {type(data).__name__}"
     run.notify(
         f"train or validation data is {what}: each of {ranks.world_size} ranks draws all of its batches and keeps its "
         f"own, which is {ranks.world_size} times the loading; of a graphtrain.Loader, every batch is loaded once"
     )
-    return Common(source, data, run.seed, is_shared=True)
 
 
 def draw(reading: Reading, ranks: Agreement, count: Count, *, opens: bool) -> Round:

@@ -15,9 +15,9 @@ from graphtrain.data.batch import batch_mover, tensors_held, trace
 from graphtrain.data.loaders import loaders_of
 from graphtrain.data.samplers import drawn_from, length_of
 from graphtrain.data.shares import Share, Windows
-from graphtrain.data.source import Numbered, Source, Stateful, ended_early, keeps_position, source_of
+from graphtrain.data.source import Numbered, Seeds, Source, Stateful, ended_early, keeps_position, source_of
 from graphtrain.data.state import DataState
-from graphtrain.data.wrapped import AsOpened, Common
+from graphtrain.data.wrapped import AsOpened
 from graphtrain.errors import DataError
 from graphtrain.kind.batch_limit import BatchLimit
 from graphtrain.kind.declaration import WrittenBatches
@@ -78,7 +78,7 @@ class Reading:
         self._written: WrittenBatches | None = None
         self._sources: dict[str, tuple[Any, Source]] = {}  # by name: the data and its source
         self.loaders: dict[str, Any] = {}
-        self.source: Source = Numbered((), 0)  # until its data is written
+        self.source: Source = Numbered((), Seeds())  # until its data is written
         self.batches: Any = iter(())
         self.ahead: list[Any] = []
 
@@ -147,9 +147,7 @@ class Reading:
             )
         source = together.Together(sources, self._combine) if loaders else self._source_of(data)
         if run.ranks is not None:
-            source = divisions.divided(self, data, source, run.ranks)
-        elif not isinstance(source, Numbered):
-            source = Common(source, data, run.seed, is_shared=False)
+            divisions.divide(self, data, source, run.ranks)
         return source if loaders else AsOpened(source, data, run.state)
 
     def _source_of(self, data: Any) -> Source:
@@ -165,7 +163,8 @@ class Reading:
             run.state.comparisons.append(functools.partial(str, f"{run.state.name(data)} {line}"))
 
         settings: Any = {"resume": node.resume, "limit": self.limit.amount}
-        return source_of(data, seed=run.seed, saving=run.saving, notify=run.notify, doubt=doubt, **settings)
+        seeds = Seeds(run.seed, run.ranks is not None)
+        return source_of(data, seeds=seeds, saving=run.saving, notify=run.notify, doubt=doubt, **settings)
 
     # ---- opening and closing
 
