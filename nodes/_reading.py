@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping
@@ -16,13 +17,12 @@ from graphtrain.data.loaders import loaders_of
 from graphtrain.data.samplers import drawn_from, length_of
 from graphtrain.data.shares import Share, Windows
 from graphtrain.data.source import Numbered, Seeds, Source, Stateful, ended_early, keeps_position, source_of
-from graphtrain.data.state import DataState
-from graphtrain.data.wrapped import AsOpened
+from graphtrain.data.state import AsOpened, DataState
 from graphtrain.errors import DataError
 from graphtrain.kind.batch_limit import BatchLimit
 from graphtrain.kind.declaration import WrittenBatches
 from graphtrain.lazy import lazy_import
-from graphtrain.state.generators import same_state
+from graphtrain.state.generators import RandomAside, same_state
 
 if TYPE_CHECKING:
     from graphtrain.data import together
@@ -76,7 +76,7 @@ class Reading:
         self.node = node
         self.data = self.held = self._supplied = NOTHING
         self._written: WrittenBatches | None = None
-        self._sources: dict[str, tuple[Any, Source]] = {}  # by name: the data and its source
+        self._sources: dict[str, Source] = {}  # by name
         self.loaders: dict[str, Any] = {}
         self.source: Source = Numbered((), Seeds())  # until its data is written
         self.batches: Any = iter(())
@@ -131,24 +131,24 @@ class Reading:
 
     def _known(self, name: str, data: Any) -> Source:
         """The source of a loader, the same whenever it is asked for."""
-        if name not in self._sources or self._sources[name][0] is not data:
-            self._sources[name] = data, self._source(data)
-        return self._sources[name][1]
+        if name not in self._sources or self._sources[name].data is not data:
+            self._sources[name] = self._source(data)
+        return self._sources[name]
 
     def _source(self, data: Any) -> Source:
         """The source of a loader, or of several together, as this rank opens it."""
         run, loaders = self.run, loaders_of(data)
-        sources = {name: AsOpened(self._source_of(loader), loader, run.state) for name, loader in loaders.items()}
+        sources = {name: AsOpened(self._source_of(loader), run.state) for name, loader in loaders.items()}
         keeping = [name for name, each in sources.items() if isinstance(each.source, Stateful)]
         if keeping and run.saving:
             raise DataError(
                 f"the loader `{keeping[0]}` keeps its own position, which an epoch that ends before it undefines",
                 'set next_batch.resume = "replay", if its `__iter__` starts over; or pass a graphtrain.Loader',
             )
-        source = together.Together(sources, self._combine) if loaders else self._source_of(data)
+        source = together.Together(data, sources, self._combine) if loaders else self._source_of(data)
         if run.ranks is not None:
             divisions.divide(self, data, source, run.ranks)
-        return source if loaders else AsOpened(source, data, run.state)
+        return source if loaders else AsOpened(source, run.state)
 
     def _source_of(self, data: Any) -> Source:
         node, run = self.node, self.run
@@ -276,7 +276,7 @@ class Reading:
     def position(self) -> dict[str, Any]:
         """Where the data is, as far as it says so itself; and the batches ahead, if a resume cannot draw them again."""
         node = self.node
-        known = {name: self._sources[name][1].position() for name in self.loaders if name in self._sources}
+        known = {name: self._sources[name].position() for name in self.loaders if name in self._sources}
         position: dict[str, Any] = {"loaders": {name: reported for name, reported in known.items() if reported}}
         if self._written is not None and not node.pass_over and self.data is not self._written.now():
             position["epoch_data"] = self.data  # another is written, for the next epoch
@@ -319,7 +319,8 @@ class Reading:
         number: int = last.get("number", drawn)
         if not (is_known and (source.redraws or source.replays) and number >= node.source_state.get("redrawn", 0)):
             number = drawn
-        with state.aside(self.parts):
+        with RandomAside([generator for part in self.parts for generator in drawn_from(part)]):
+            now = [copy.deepcopy(state.changed(part)) for part in self.parts]
             self.batches = batches = source.reopen(self._epoch, number, node.source_state)
             if number < drawn:
                 before = [generator.get_state() for generator in drawn_from(self.data)]
@@ -335,6 +336,8 @@ class Reading:
                 for _ in range(number + 1, drawn):  # of other ranks, and those that were saved ahead
                     next(batches, NOTHING)
                 self.ahead += itertools.islice(batches, node.fetched_ahead - len(self.ahead))
+            for part, captured in zip(self.parts, now, strict=True):
+                state.restore(part, captured)
 
     def _compare(self, saved: Mapping[str, Any], redrawn: Any, number: int) -> None:
         """Compare what was drawn again with what the run was saved with, unless training has changed that since."""

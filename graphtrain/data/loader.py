@@ -84,7 +84,6 @@ class Loader:
         refusals = {
             "`sampler` and `shuffle` are mutually exclusive": sampler is not None and shuffle,
             "`batch_sampler` excludes batch_size, shuffle, sampler and drop_last": is_listed and excluded,
-            "drop_last has no effect without a batch_size": batch_size is None and drop_last,
             f"batch_size must be a whole number > 0, or None; got {batch_size!r}": not is_size,
             "in_order=False gives batches in the order workers finish, which is not reproducible": not in_order,
         }
@@ -132,8 +131,7 @@ class Loader:
             seed_all(derived_seed(seed, epoch), generators)
             announce_epoch(self, epoch)
             order, is_in_batches = self._order(indices)
-        size = None if is_in_batches else self.batch_size
-        return NumberedEpoch(order, size, self.drop_last, seed, epoch, is_in_batches)
+        return NumberedEpoch(order, None if is_in_batches else self.batch_size, self.drop_last, seed, epoch)
 
     def load(self, epoch: NumberedEpoch, numbers: Iterator[int]) -> Iterator[Any]:
         """The batches of an epoch with these numbers, which are asked for as workers are free."""
@@ -181,12 +179,11 @@ class NumberedEpoch:
     ends what is in a cycle, after the queues by which workers are told to end, and waits ten seconds for each of them.
     """
 
-    order: Any  # the indices of samples; of all batches where it `is_in_batches`
-    size: int | None  # the samples in a batch; None for single ones
+    order: Any  # the indices of samples, or of all batches
+    size: int | None  # how many of them are a batch; None for one
     drop_last: bool
     seed: int
     epoch: int
-    is_in_batches: bool
 
     def job(self, number: int) -> Job:
         """What has to be loaded for a batch, by its number."""
@@ -208,9 +205,8 @@ class NumberedEpoch:
 
     def samples(self, number: int) -> int:
         """How many samples a batch has."""
-        if self.is_in_batches:
-            return len(self.order[number])
-        return min(self.size or 1, len(self.order) - number * (self.size or 1))
+        indices = self.indices(number)
+        return len(indices) if isinstance(indices, list | tuple) else 1
 
 
 class _NumberedBatches:

@@ -77,9 +77,10 @@ class Seeds(NamedTuple):
 
     def following(self, batches: Iterator[Any], epoch: int) -> Iterator[Any]:
         """The same batches of an epoch; each after the first is drawn under a seed of its own: 20 us."""
+        aside = RandomAside()
         yield from itertools.islice(batches, 1)
         for number in itertools.count(1):
-            with RandomAside():
+            with aside:
                 seed_all(derived_seed(self.seed, epoch, number))
                 batch = next(batches, NOTHING)
             if batch is NOTHING:
@@ -91,7 +92,7 @@ class Source(ABC):
     """Data with a position.
 
     Attributes:
-        data: what is read; of several loaders, and around another source, there is none.
+        data: what is read.
         redraws: True if `reopen` draws exactly the same batches again, bit for bit.
         replays: True if `reopen` draws all batches of the epoch again.
     """

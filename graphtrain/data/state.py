@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
-from graphtrain.data.samplers import drawn_from
+from graphtrain.data.samplers import samples_per_batch
+from graphtrain.data.source import Opened, Source
+from graphtrain.errors import DataError
 from graphtrain.state.changes import changes
-from graphtrain.state.generators import RandomAside
 from graphtrain.state.restore import reader_of, restore
 from graphtrain.state.snapshot import StateSnapshot
 from graphtrain.storage.state_files import state_digest
@@ -68,19 +68,54 @@ class DataState:
             reader = reader_of(snapshot, self.saved)
         restore(snapshot, copy.deepcopy(section), name, reader)  # to which it may be restored again
 
-    @contextmanager
-    def aside(self, parts: Iterable[Any]) -> Iterator[None]:
-        """A span after which these data, and the random generators, are in the state that they are in now."""
-        parts = list(parts)
-        with RandomAside([generator for part in parts for generator in drawn_from(part)]):
-            now = [copy.deepcopy(self.changed(part)) for part in parts]
-            try:
-                yield
-            finally:
-                for part, captured in zip(parts, now, strict=True):
-                    self.restore(part, captured)
-
     def not_as_before(self) -> list[str]:
         """What the comparisons have found; each is made once."""
         comparisons, self.comparisons, self.saved = self.comparisons, [], {}
         return [line for compare in comparisons if (line := compare())]
+
+
+@final
+class AsOpened(Source):
+    """A source whose data is reopened as it was, beside its position, when the epoch was opened."""
+
+    def __init__(self, source: Source, state: DataState) -> None:
+        self.source, self.data, self._state = source, source.data, state
+        self.replays, self.redraws = source.replays, source.redraws
+        self._changed: Mapping[str, Any] = {}  # when the epoch was opened
+        self._digest = ""
+        self._opened: dict[str, Any] = {}  # the state of the epoch
+
+    def open(self, epoch: int, indices: Any = None) -> Opened:
+        self._note()  # before the data is told the epoch
+        opened = self.source.open(epoch, indices)
+        opened.state["batch_size"] = samples_per_batch(self.data)
+        self._opened = opened.state
+        return opened
+
+    def _note(self) -> None:
+        self._changed = copy.deepcopy(self._state.changed(self.data))
+        self._digest = state_digest({"data": self._changed}) if self._changed else ""
+
+    def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Any:
+        before, now = state.get("batch_size"), samples_per_batch(self.data)
+        if before and now and before != now:
+            raise DataError(
+                f"{self._state.name(self.data)} has a batch size of {now}, and the run is inside an epoch that was "
+                f"begun with {before}",
+                f"end this epoch with batches of {before}; or resume from a checkpoint between two epochs",
+            )
+        if state is self._opened:
+            self._state.restore(self.data, self._changed)
+        else:
+            self._state.restore(self.data, state.get("data", {}))
+            self._note()
+        self._opened = state
+        return self.source.reopen(epoch, drawn, state)
+
+    def position(self) -> dict[str, Any]:
+        if self._changed:  # what has not changed since, such as a cache that is full, is saved once
+            self._opened["data"] = None if self._state.digest(self.data) == self._digest else self._changed
+        return self.source.position()
+
+    def load_position(self, position: dict[str, Any]) -> None:
+        self.source.load_position(position)

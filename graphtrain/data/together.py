@@ -21,12 +21,12 @@ class Together(Source):
     an epoch, as "cycle" does, is told of another epoch then, so that it shuffles in another order.
 
     Arguments:
-        sources: by the name of the loader.
+        data, sources: the loaders and their sources, by name.
         combine: what happens where a loader ends before another: it is read again, or the epoch ends.
     """
 
-    def __init__(self, sources: Mapping[str, Source], combine: Combine) -> None:
-        self.data, self._sources, self._combine = None, sources, combine
+    def __init__(self, data: Any, sources: Mapping[str, Source], combine: Combine) -> None:
+        self.data, self._sources, self._combine = data, sources, combine
         self.replays = any(source.replays for source in sources.values())
         self._passes = dict.fromkeys(sources, 0)  # how often each was opened before
 

@@ -237,7 +237,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"batch_sampler": [[1]], "shuffle": True}, "`batch_sampler` excludes"),
     ({"batch_sampler": [[1]], "sampler": [1]}, "`batch_sampler` excludes"),
     ({"batch_sampler": [[1]], "drop_last": True}, "`batch_sampler` excludes"),
-    ({"batch_size": None, "drop_last": True}, "drop_last has no effect without a batch_size"),
     *(({"batch_size": size}, f"batch_size must be a whole number > 0, or None; got {size!r}") for size in (0, -1, "2")),
     ({"batch_size": 2.0}, "batch_size must be a whole number"),
     ({"in_order": False}, "in the order workers finish, which is not reproducible"),
