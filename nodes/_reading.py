@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, SequentialSampler
 
 from graphtrain.data import NOTHING
-from graphtrain.data.batch import batch_mover, tensors_held, trace
+from graphtrain.data.batch import move, tensors_held, trace
 from graphtrain.data.loaders import loaders_of
 from graphtrain.data.samplers import drawn_from, length_of
 from graphtrain.data.shares import Share, Windows
@@ -89,7 +89,8 @@ class Reading:
     ) -> None:
         """Take what the node was given."""
         node, self.run = self.node, run
-        self.move = batch_mover(device) if transfer is None else lambda batch: transfer(batch, device)
+        is_there = transfer is None and device.type == "cpu"  # where `to` does nothing for 0.4 us a tensor
+        self.move = None if is_there else lambda batch: (transfer or move)(batch, device)
         limit = BatchLimit(min((most for most in (node.limit, node.overfit) if most is not None), default=None))
         self._combine: Any = node.combine or ("cycle" if run.graph_trains else "in_turn")
         if data is not self._supplied or limit.amount != self.limit.amount:
@@ -158,13 +159,9 @@ class Reading:
                 f"{type(data.sampler).__name__}, which gives other batches in every epoch",
                 "leave shuffle=True out; or use graphtrain.Loader, which gives those of its first epoch again",
             )
-
-        def doubt(line: str) -> None:
-            run.state.comparisons.append(functools.partial(str, f"{run.state.name(data)} {line}"))
-
         settings: Any = {"resume": node.resume, "limit": self.limit.amount}
         seeds = Seeds(run.seed, run.ranks is not None)
-        return source_of(data, seeds=seeds, saving=run.saving, notify=run.notify, doubt=doubt, **settings)
+        return source_of(data, seeds=seeds, saving=run.saving, notify=run.notify, **settings)
 
     # ---- opening and closing
 
@@ -186,8 +183,13 @@ class Reading:
             )
         self._take(node.loader, data)
         try:
-            if indices is not None and self.is_in_turn:
-                raise together.not_of_several(names)
+            if indices is not None and (self.is_in_turn or not self.source.takes_indices):
+                given = "several loaders" if self.is_in_turn or loaders_of(data) else f"a {type(data).__name__}"
+                raise DataError(
+                    "`indices` selects samples of a graphtrain.Loader without a sampler, or batches of a list; the "
+                    f"data is {given}",
+                    "pass a Loader, which takes the keywords of DataLoader; or leave `indices` unwritten",
+                )
             batches, length, state = self.source.open(self._epoch, indices)
             if (most := self.limit.of(length)) is not None:  # one that is changed is in force from the next epoch on
                 length, state["limit"] = None if length is None else min(length, most), most
@@ -299,8 +301,9 @@ class Reading:
         if self._written is not None:
             loaders = {"": position.get("epoch_data", self._written.now())}
         for name, saved in position.get("loaders", {}).items():
-            if loaders.get(name) is not None:
-                self._known(name, loaders[name]).load_position(saved)
+            if loaders.get(name) is not None and (line := self._known(name, loaders[name]).load_position(saved)):
+                named = f"{self.run.state.name(loaders[name])} {line}"
+                self.run.state.comparisons.append(functools.partial(str, named))
         if node.pass_over:
             return
         if node.loader not in loaders:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.lazy import lazy_import
@@ -34,11 +34,6 @@ def count_samples(batch: Any) -> int:
     if tensor is None:
         return 1
     return tensor.size(0) if tensor.dim() else 1  # a nested tensor has no shape, but a size
-
-
-def batch_mover(device: torch.device) -> Callable[[Any], Any] | None:
-    """A function that moves a batch to the device; None on the CPU, where `to` does nothing for 0.4 us a tensor."""
-    return None if device.type == "cpu" else lambda batch: move(batch, device)
 
 
 def move(batch: Any, device: torch.device) -> Any:

@@ -22,6 +22,7 @@ from graphtrain.state.generators import AnyGenerator, any_generator, generator_o
 
 # Attributes under which data holds its parts; a Subset or a wrapper holds another dataset.
 _PARTS = ("batch_sampler", "sampler", "dataset", "transform", "target_transform", "collate_fn")
+_AT_ONCE = (DistributedSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
 def parts_of(*loaders: Any) -> list[Any]:
@@ -71,18 +72,13 @@ def announce_epoch(data: Any, epoch: int) -> None:
 def draws_at_once(loader: DataLoader[Any]) -> bool:
     """True if an epoch's order is known to be drawn when it begins, or from a generator that nothing else uses.
 
-    >>> sampler = RandomSampler(range(4), replacement=True, generator=torch.Generator())
-    >>> draws_at_once(DataLoader(range(4), 2, shuffle=True)), draws_at_once(DataLoader(range(4), 2, sampler=sampler))
+    >>> draws_at_once(DataLoader(range(4), 2, shuffle=True)), draws_at_once(DataLoader(range(4), 2, sampler=[3, 1]))
     (True, False)
     """
     batch_sampler: Any = loader.batch_sampler
     if batch_sampler is not None and type(batch_sampler) is not BatchSampler:
         return False
-    sampler: Any = loader.sampler if batch_sampler is None else batch_sampler.sampler
-    if type(sampler) is RandomSampler:
-        is_one_draw = not sampler.replacement and sampler.num_samples <= len(sampler.data_source)
-        return sampler.generator is None or is_one_draw
-    return type(sampler) in (SequentialSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
+    return type(loader.sampler if batch_sampler is None else batch_sampler.sampler) in _AT_ONCE
 
 
 def samples_per_batch(loader: Any) -> int | None:
@@ -143,13 +139,13 @@ def length_of(data: Any) -> int | None:
         return None
 
 
-def selection_of(indices: Any, length: int, what: str) -> torch.Tensor:
+def selection_of(indices: Any, length: int) -> torch.Tensor:
     """The numbers in a list, a tuple, a range, or a tensor or an array with one dimension, as a tensor of their own.
 
     Raises:
-        DataError: they are no numbers of `what`, of which there are `length`, or there are none.
+        DataError: they are no numbers below `length`, or there are none.
 
-    >>> selection_of(range(2, 8, 3), 8, "samples")
+    >>> selection_of(range(2, 8, 3), 8)
     tensor([2, 5])
     """
     try:
@@ -159,7 +155,7 @@ def selection_of(indices: Any, length: int, what: str) -> torch.Tensor:
     is_whole = not (numbers.is_floating_point() or numbers.is_complex() or numbers.dtype == torch.bool)
     if not is_whole or numbers.dim() != 1 or not len(numbers) or numbers.min() < 0 or numbers.max() >= length:
         raise DataError(
-            f"`indices` must be whole numbers of {what} from 0 to {length - 1}, at least one; got {indices!r:.80}",
+            f"`indices` must be whole numbers from 0 to {length - 1}, at least one; got {indices!r:.80}",
             "as in [0, 4, 7], or a tensor of integers with one dimension; of a mask, mask.nonzero().flatten()",
         )
     return numbers.to("cpu", torch.int64, copy=True)

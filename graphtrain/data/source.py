@@ -95,11 +95,11 @@ class Source(ABC):
         data: what is read.
         redraws: True if `reopen` draws exactly the same batches again, bit for bit.
         replays: True if `reopen` draws all batches of the epoch again.
+        takes_indices: True if `open` does; others are opened without.
     """
 
     data: Any
-    redraws = False
-    replays = False
+    redraws = replays = takes_indices = False
 
     @abstractmethod
     def open(self, epoch: int, indices: Any = None) -> Opened:
@@ -119,8 +119,9 @@ class Source(ABC):
         """The position that the data itself reports; empty if it has none."""
         return {}
 
-    def load_position(self, position: dict[str, Any]) -> None:  # noqa: B027 - most data has none
-        """Take what `position` returned, for `open` or `reopen`, one of which follows."""
+    def load_position(self, position: dict[str, Any]) -> str:
+        """Take what `position` returned, for `open` or `reopen`, one of which follows; returns why they may differ."""
+        return ""
 
 
 def source_of(
@@ -129,7 +130,6 @@ def source_of(
     seeds: Seeds,
     saving: bool,
     notify: Callable[[str], None],
-    doubt: Callable[[str], None] = lambda line: None,
     resume: Resume = "auto",
     limit: float | None = None,
 ) -> Source:
@@ -139,7 +139,6 @@ def source_of(
         seeds: by the run's seed, also for a `Loader` that has none of its own.
         saving: True if positions will be saved; data that cannot be reopened is then refused.
         notify: called with a line about what a resume of this data will cost.
-        doubt: called with what shows, while an epoch is reopened, that its batches are not those that they were.
         resume: for data with a `state_dict`: "state" uses it, "replay" does not. Default: the state where it is exact.
         limit: the most batches in an epoch. Default: all.
     """
@@ -152,11 +151,6 @@ def source_of(
             "pass a graphtrain.Loader, a DataLoader, a list of batches, or any iterable of batches",
         )
     has_state = _has_state(data)
-    if resume == "state" and not has_state:
-        raise DataError(
-            f'next_batch.resume = "state": the data is a {kind}, which has no state_dict and load_state_dict',
-            'leave it at "auto"',
-        )
     if has_state and (resume == "state" or (resume == "auto" and _is_complete(data))):
         if limit is not None and saving:
             raise DataError(
@@ -164,7 +158,7 @@ def source_of(
                 "after an epoch cut short by the limit",
                 'end the epochs in the data; or next_batch.resume = "replay", if its `__iter__` starts a new epoch',
             )
-        return Stateful(data, doubt, seeds)
+        return Stateful(data, seeds)
     # `iter()` is called on iterators only: other data may count its epochs, or open a file, in it.
     once = isinstance(data, Iterator) and not is_users(type(data).__module__) and iter(data) is data
     if once and saving:
@@ -227,6 +221,7 @@ class Numbered(Source):
     redraws = True
 
     def __init__(self, data: Loader | Sequence[Any], seeds: Seeds) -> None:
+        self.takes_indices = getattr(data, "sampler", None) is getattr(data, "batch_sampler", None)  # as both are None
         self.data, self._seed, self.world_size = data, seeds.seed, 1
         self._number = -1  # of the epoch that this process has begun: a sampler is asked for its order once
         self._epoch: Any = ()
@@ -237,17 +232,8 @@ class Numbered(Source):
 
     def _begin(self, epoch: int, indices: Any) -> dict[str, Any]:
         """Draw the order of an epoch; returns its state."""
-        loader, is_loader = self.data, isinstance(self.data, Loader)
-        by = [name for name in ("sampler", "batch_sampler") if getattr(loader, name, None) is not None]
-        if indices is not None and by:
-            raise DataError(
-                f"`indices` selects the samples of an epoch, and so does the {by[0]} of the Loader",
-                f"leave the {by[0]} out, or leave `indices` unwritten",
-            )
-        numbers, what = None, "samples" if is_loader else "batches"
-        if indices is not None:
-            numbers = selection_of(indices, len(getattr(loader, "dataset", loader)), what)
-        self._number = epoch
+        self._number, loader = epoch, self.data
+        numbers = None if indices is None else selection_of(indices, len(getattr(loader, "dataset", loader)))
         if isinstance(loader, Loader):
             self._epoch = loader.epoch(epoch, self._seed, indices=numbers)
         else:
@@ -275,14 +261,13 @@ class Stateful(Source):
     second batch of what is opened: that batch is a sample, which shows a resume whether the state is complete.
     """
 
-    def __init__(self, data: Any, doubt: Callable[[str], None], seeds: Seeds) -> None:
-        self.data, self._doubt, self._seeds = data, doubt, seeds
+    def __init__(self, data: Any, seeds: Seeds) -> None:
+        self.data, self._seeds = data, seeds
         self._begun = False
         self._loaded: dict[str, Any] = {}  # the position to report until the data has moved on from it
         self._sample: dict[str, Any] = {}
 
     def open(self, epoch: int, indices: Any = None) -> Opened:
-        _refuse_indices(self.data, indices)
         announce_epoch(self.data, epoch)
         loaded, self._loaded, self._begun = self._loaded, {}, True
         if loaded:  # between two epochs: what is loaded is the rest of the last, which is empty, or the next one
@@ -344,11 +329,11 @@ class Stateful(Source):
             return dict(self._loaded)
         return {"data": self.data.state_dict(), "sample": self._sample}
 
-    def load_position(self, position: dict[str, Any]) -> None:
-        if "data" in position:
-            self._loaded, self._sample, self._begun = dict(position), position["sample"], True
-            if line := self._doubt_from_sample():
-                self._doubt(line)
+    def load_position(self, position: dict[str, Any]) -> str:
+        if "data" not in position:
+            return ""
+        self._loaded, self._sample, self._begun = dict(position), position["sample"], True
+        return self._doubt_from_sample()
 
 
 @final
@@ -371,7 +356,6 @@ class Replayed(Source):
         self.redraws = not _is_map_style(data) or data.num_workers > 0
 
     def open(self, epoch: int, indices: Any = None) -> Opened:
-        _refuse_indices(self.data, indices)
         announce_epoch(self.data, epoch)
         state: dict[str, Any] = {}
         return Opened(self._batches(epoch, state), length_of(self.data), state)
@@ -391,14 +375,12 @@ class Replayed(Source):
     def _iterator(self, epoch: int) -> Iterator[Any]:
         iterator: Any = iterate(self.data)
         batches: Iterator[Any] = iterator
-        if self._seeds.are_common or not isinstance(self.data, DataLoader):
-            return self._seeds.following(batches, epoch)
-        is_stream = isinstance(self.data.dataset, IterableDataset)
-        if self.data.num_workers > 0 if is_stream else draws_at_once(self.data):
-            return batches
-        if not self.redraws and hasattr(iterator, "_sampler_iter"):  # augmentation uses the shared generators
-            iterator._sampler_iter = self._seeds.following(iterator._sampler_iter, epoch)
-            return batches
+        if isinstance(self.data, DataLoader) and not self._seeds.are_common:
+            if draws_at_once(self.data) if _is_map_style(self.data) else self.data.num_workers > 0:
+                return batches
+            if not self.redraws and hasattr(iterator, "_sampler_iter"):  # augmentation uses the shared generators
+                iterator._sampler_iter = self._seeds.following(iterator._sampler_iter, epoch)
+                return batches
         return self._seeds.following(batches, epoch)
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
@@ -418,14 +400,6 @@ def ended_early(number: int, drawn: int) -> DataError:
         f"the data ended after {number} batches, it gave {drawn} before: it has changed",
         "restore it; and `setup` must not draw batches from it, unless `__iter__` starts over",
     )
-
-
-def _refuse_indices(data: Any, indices: Any) -> None:
-    if indices is not None:
-        raise DataError(
-            f"`indices` selects samples by their numbers, which a {type(data).__name__} does not draw by",
-            "pass a graphtrain.Loader, which takes the keywords of DataLoader, or a list of batches",
-        )
 
 
 def _position_unknown(data: Any) -> DataError:

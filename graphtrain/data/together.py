@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, final
 
 from graphtrain.data import NOTHING
@@ -31,8 +31,6 @@ class Together(Source):
         self._passes = dict.fromkeys(sources, 0)  # how often each was opened before
 
     def open(self, epoch: int, indices: Any = None) -> Opened:
-        if indices is not None:
-            raise not_of_several(self._sources)
         if not epoch:
             self._passes = dict.fromkeys(self._sources, 0)
         state: dict[str, Any] = {"loaders": {}}
@@ -87,8 +85,9 @@ class Together(Source):
             source.position()  # which may note what it needs in the state of the epoch
         return {"passes": dict(self._passes)}
 
-    def load_position(self, position: dict[str, Any]) -> None:
+    def load_position(self, position: dict[str, Any]) -> str:
         self._passes |= {name: count for name, count in position.get("passes", {}).items() if name in self._passes}
+        return ""
 
 
 def without_batch(name: str) -> DataError:
@@ -96,12 +95,4 @@ def without_batch(name: str) -> DataError:
     return DataError(
         f"the loader `{name}` gave no batch: it is empty, or was iterated over before and does not start over",
         "leave it out of the mapping, or give it data and an `__iter__` that starts over",
-    )
-
-
-def not_of_several(loaders: Iterable[str]) -> DataError:
-    """The error where indices are given for several loaders."""
-    return DataError(
-        f"`indices` selects samples of one data set, and there are the loaders {', '.join(loaders)}",
-        "select the samples of each in its loader, as by a Subset",
     )

@@ -283,7 +283,6 @@ class StatefulObjects:
         if self.snapshot is not None and "resources" in sections:
             encoded = {"reachable": state.reachable, "progress": state.progress, "slots": state.slots}
             self.reader = reader_of(self.snapshot, encoded)
-        self.data_state.saved = state.reachable
         return [
             line
             for name in sections

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import random
 import signal
-import types
 from collections import UserDict
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -203,26 +202,11 @@ def test_the_function_of_a_loader_that_starts_workers_is_as_it_was() -> None:
     assert [*workers.iterate(data)] == [None]
 
 
-def test_a_worker_ignores_its_end_while_the_run_lives(monkeypatch: pytest.MonkeyPatch) -> None:
-    handlers: list[Any] = []
-    killed: list[Any] = []
+def test_a_worker_ignores_the_signals_that_are_for_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    ignored: list[Any] = []
     called: list[int] = []
-    monkeypatch.setattr(workers.signal, "signal", lambda *given: handlers.append(given))
-    monkeypatch.setattr(workers.os, "kill", lambda *given: killed.append(given))
+    monkeypatch.setattr(workers.signal, "signal", lambda *given: ignored.append(given))
     workers.start_worker(called.append, 3)
     workers.start_worker(None, 4)
-    for_the_run = (signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
-    assert called == [3] and handlers[:3] == [(number, signal.SIG_IGN) for number in for_the_run]
-    number, handler = handlers[3]
-    assert number is signal.SIGTERM
-    for parent, ends in (
-        (types.SimpleNamespace(is_alive=lambda: True), False),
-        (types.SimpleNamespace(is_alive=lambda: False), True),
-        (None, True),
-    ):
-        handlers.clear()
-        killed.clear()
-        monkeypatch.setattr(workers.multiprocessing, "parent_process", lambda parent=parent: parent)
-        handler(signal.SIGTERM, None)
-        assert handlers == [(signal.SIGTERM, signal.SIG_DFL)] * ends
-        assert killed == [(workers.os.getpid(), signal.SIGTERM)] * ends
+    for_the_run = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+    assert called == [3] and ignored == [(number, signal.SIG_IGN) for number in for_the_run] * 2

@@ -322,13 +322,9 @@ def persistent(dataset: Any) -> World:
     return reading(lambda: DataLoader(dataset, num_workers=1, persistent_workers=True))
 
 
-NUMBERS = "`indices` must be whole numbers of samples from 0 to 11, at least one; got "
+NUMBERS = "`indices` must be whole numbers from 0 to 11, at least one; got "
 REFUSED: dict[str, tuple[World, str]] = {
     "no iterable": (reading(lambda: 3), "the data is a int, which cannot be iterated over"),
-    "a state that there is not": (
-        reading(lambda: DataLoader(Noisy(), 2), edit=setting("next_batch", resume="state")),
-        'next_batch.resume = "state": the data is a DataLoader, which has no state_dict and load_state_dict',
-    ),
     "a limit of data with a position": (
         reading(kinds.Carried, edit=setting("next_batch", limit=3)),
         "next_batch.limit = 3: the data is a Carried that keeps its own position",
@@ -355,13 +351,13 @@ REFUSED: dict[str, tuple[World, str]] = {
         f"`val_data`: {NUMBERS}",
     ),
     "numbers for a DataLoader": (
-        chosen([1], lambda: DataLoader(Noisy())), "which a DataLoader does not draw by(.|\n)*graphtrain.Loader",
+        chosen([1], lambda: DataLoader(Noisy())), "the data is a DataLoader(.|\n)*pass a Loader",
     ),
     "numbers and a sampler": (
-        chosen([1], lambda: Loader(Noisy(), sampler=[1, 2])), "and so does the sampler of the Loader",
+        chosen([1], lambda: Loader(Noisy(), sampler=[1, 2])), "a graphtrain.Loader without a sampler",
     ),
     "numbers and a batch sampler": (
-        chosen([1], lambda: Loader(Noisy(), batch_sampler=[[1], [2]])), "so does the batch_sampler of the Loader",
+        chosen([1], lambda: Loader(Noisy(), batch_sampler=[[1], [2]])), "a graphtrain.Loader without a sampler",
     ),
     "data that is not written": (written(None), "an epoch is opened before anything has written its data"),
 }  # fmt: skip
