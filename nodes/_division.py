@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from graphtrain.nodes._reading import Reading
     from graphtrain.program.agreement import Agreement
 
-Count = Callable[[Any], int]
-
 
 class Round(NamedTuple):
     """One round of all ranks."""
@@ -46,11 +44,6 @@ def divide(reading: Reading, data: Any, source: Source, ranks: Agreement) -> Non
             "turns in the batches of one order already",
             "leave the sampler out",
         )
-    if run.windows.are_expected:
-        run.notify(
-            "no node counts the micro-batches of a step, as `accumulate` does: a step has one of every rank, so it "
-            "depends on their number"
-        )
     if isinstance(source, Numbered):
         source.world_size = ranks.world_size
         return
@@ -61,16 +54,18 @@ def divide(reading: Reading, data: Any, source: Source, ranks: Agreement) -> Non
     )
 
 
-def draw(reading: Reading, ranks: Agreement, count: Count, *, opens: bool) -> Round:
+def draw(reading: Reading, ranks: Agreement, count: Callable[[Any], int], *, opens: bool) -> Round:
     """The next round; it `opens` an epoch where it is the first, and `count` counts the samples in a batch.
 
     Of a `Loader` every rank loads its own batches, and knows of the others by their numbers. Of data that gives one
     batch after the other, every rank draws those of all ranks, and keeps its own.
     """
     share, first, end, rank = reading.batches, reading.consumed(), reading.node.length, ranks.rank
+    left = [each() for each in reading.run.windows]
     if not isinstance(share, Share):
         is_within = end is not None and first < end  # it may have more
-        size = _size(reading, ranks, first, end if is_within else reading.node.source_state.get("limit"))
+        most = end if is_within else reading.node.source_state.get("limit")
+        size = round_size(first, most, ranks.world_size, left)
         drawn = [*itertools.takewhile(lambda batch: batch is not NOTHING, (reading.next() for _ in range(size)))]
         if opens:
             _agree(reading, ranks, (end, [trace(tensors_held(batch)) for batch in drawn]))
@@ -78,7 +73,7 @@ def draw(reading: Reading, ranks: Agreement, count: Count, *, opens: bool) -> Ro
         batch = drawn[rank] if rank < len(drawn) else NOTHING
         return Round(batch, [*map(count, drawn)], first + rank, None, stand_in)
     end = end or 0
-    size = _size(reading, ranks, first, end) if first < end else 0
+    size = round_size(first, end, ranks.world_size, left) if first < end else 0
     numbers = range(first, first + size)
     batch = share.batch(first + rank, end) if rank < size else NOTHING
     stand_in = share.batch(first, end) if rank >= size > 0 and ranks.sharded else NOTHING
@@ -88,18 +83,6 @@ def draw(reading: Reading, ranks: Agreement, count: Count, *, opens: bool) -> Ro
         records = _agree(reading, ranks, content, count(batch) if rank < size else 0)
         counts = [record.samples for record in records[:size]] if reading.run.counts_by_hand else counts
     return Round(batch, counts, first + rank, first + size >= end, stand_in)
-
-
-def _size(reading: Reading, ranks: Agreement, first: int, end: int | None) -> int:
-    """The micro-batches of a round in which ranks take turns in one order: rank r takes the r-th."""
-    run = reading.run
-    for path, left in run.windows.left.items():
-        if left() <= 0:
-            run.notify(
-                f"the window of `{path}` is full and not stepped: how many batches a step has depends on the number of "
-                "ranks; let a guard step where `accumulate.full`"
-            )
-    return round_size(first, end, ranks.world_size, run.windows())
 
 
 def _agree(reading: Reading, ranks: Agreement, content: Sequence[Any], samples: int = 0) -> list[Record]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
@@ -15,7 +15,7 @@ from graphtrain.data import NOTHING
 from graphtrain.data.batch import move, tensors_held, trace
 from graphtrain.data.loaders import loaders_of
 from graphtrain.data.samplers import drawn_from, length_of
-from graphtrain.data.shares import Share, Windows
+from graphtrain.data.shares import Share
 from graphtrain.data.source import Numbered, Seeds, Source, Stateful, ended_early, keeps_position, source_of
 from graphtrain.data.state import AsOpened, DataState
 from graphtrain.errors import DataError
@@ -42,7 +42,7 @@ class DataOfRun(NamedTuple):
     notify: Callable[[str], None]
     ranks: Agreement | None
     state: DataState
-    windows: Windows
+    windows: Sequence[Callable[[], int]]  # that are filled: how many micro-batches each takes
     graph_trains: bool
     counts_by_hand: bool
 
@@ -176,11 +176,6 @@ class Reading:
         node.pass_first = node.epoch_batches
         node.loader = names[0 if begins or node.loader not in names else (names.index(node.loader) + 1) % len(names)]
         data = self.loaders[node.loader] if self._written is None else self._written.now()
-        if data is None:
-            raise DataError(
-                "an epoch is opened before anything has written its data",
-                "connect the node that writes it before `next_batch`",
-            )
         self._take(node.loader, data)
         try:
             if indices is not None and (self.is_in_turn or not self.source.takes_indices):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -20,7 +20,6 @@ from graphtrain.lazy import lazy_import
 if TYPE_CHECKING:
     from graphtrain.data import shares
     from graphtrain.data import state as states
-    from graphtrain.data.shares import Windows
     from graphtrain.data.state import DataState
     from graphtrain.nodes import _division as divisions
     from graphtrain.nodes import _reading as readings
@@ -161,15 +160,15 @@ class NextBatch:
         running_seconds: Callable[[], float] | None = None,
         data_state: DataState | None = None,
         ranks: Agreement | None = None,
-        windows: Windows | None = None,
+        windows: Sequence[Callable[[], int]] = (),
         graph_trains: bool = True,
     ) -> None:
         self._ranks = ranks
         if self.repeat and not self.opened:
             self.passes = 0
         self._reading = reading = self._reading or readings.Reading(self)
-        state, filled = data_state or states.DataState(), windows or shares.Windows()
-        run = readings.DataOfRun(seed, saving, notify, ranks, state, filled, graph_trains, batch_size is not None)
+        state, by_hand = data_state or states.DataState(), batch_size is not None
+        run = readings.DataOfRun(seed, saving, notify, ranks, state, windows, graph_trains, by_hand)
         reading.set_up(train_data, run, device, transfer)
         self._count = count_samples if batch_size is None else lambda batch: operator.index(batch_size(batch))
         self._clock = running_seconds or time.monotonic
@@ -180,7 +179,7 @@ class NextBatch:
             reading.end()
         reading.note_certain()
 
-    def follow_windows(self, windows: Windows) -> None:
+    def follow_windows(self, windows: Sequence[Callable[[], int]]) -> None:
         """Fill these from now on: the graph around the node has changed, and the node has not."""
         if self._reading is not None:
             self._reading.run = self._reading.run._replace(windows=windows)

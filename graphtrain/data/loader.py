@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from graphtrain.data import NOTHING
-from graphtrain.data.samplers import announce_epoch, generators_of, length_of
+from graphtrain.data.samplers import announce_epoch, generators_of, length_of, parts_of
 from graphtrain.data.workers import iterate
 from graphtrain.errors import DataError
 from graphtrain.state.generators import HOST, AnyGenerator, RandomAside, generator_of, seed_all
@@ -229,6 +229,7 @@ class _SeededFetch(Dataset[Any]):
         seed, epoch, number, indices = job
         if epoch != self._epoch:  # to look for generators anywhere takes long
             self._epoch, self._generators = epoch, _Generators(self._dataset, self._collate)
+            self._is_told = any(hasattr(part, "set_epoch") for part in parts_of(self._dataset))
         batch_seed = derived_seed(seed, epoch, number)
         with RandomAside(() if self._in_workers else [*HOST.values(), *self._generators.all()]):
             batch, count = NOTHING, -1
@@ -237,7 +238,8 @@ class _SeededFetch(Dataset[Any]):
         return batch
 
     def _fetch(self, seed: int, generators: list[AnyGenerator], indices: Any) -> Any:
-        announce_epoch(self._dataset, self._epoch)  # a persistent worker has its own copy
+        if self._is_told:
+            announce_epoch(self._dataset, self._epoch)  # a persistent worker has its own copy
         seed_all(seed, generators)
         if self._collate is None:
             return self._dataset[indices]

@@ -282,7 +282,7 @@ class Stateful(Source):
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
         if not self._loaded:
-            raise _position_unknown(self.data)
+            raise position_unknown(self.data)
         return self._following(self._after(epoch, self._loaded["data"]), epoch, drawn)
 
     def _after(self, epoch: int, position: Any) -> Iterator[Any]:
@@ -385,7 +385,7 @@ class Replayed(Source):
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
         if "random" not in state or self._once:
-            raise _position_unknown(self.data)
+            raise position_unknown(self.data)
         announce_epoch(self.data, epoch)
         iterator = self._batches(epoch, state)
         for number in range(drawn):
@@ -402,9 +402,10 @@ def ended_early(number: int, drawn: int) -> DataError:
     )
 
 
-def _position_unknown(data: Any) -> DataError:
+def position_unknown(data: Any) -> DataError:
+    """The error where what is open cannot be opened again."""
     return DataError(
-        "the run is inside an epoch that was begun with another kind of data, or another `next_batch.resume`, or with "
+        "the run is inside an epoch that was begun with other data or loaders, or another `next_batch.resume`, or with "
         f"data that can be iterated over only once: its position is not defined in a {type(data).__name__}",
         "change them, or the node that fetches batches, at the end of an epoch; or pass a list or a graphtrain.Loader",
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal, final
 
 from graphtrain.data import NOTHING
-from graphtrain.data.source import Opened, Source
+from graphtrain.data.source import Opened, Source, position_unknown
 from graphtrain.errors import DataError
 from graphtrain.kind.batch_limit import combined_length
 
@@ -49,11 +49,7 @@ class Together(Source):
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
         passes: dict[str, Any] = state.get("loaders", {})
         if passes.keys() != self._sources.keys():
-            raise DataError(
-                f"the run is inside an epoch of {', '.join(passes) or 'other data'}, and now there are the loaders "
-                f"{', '.join(self._sources)}",
-                "change the loaders at the end of an epoch",
-            )
+            raise position_unknown(self.data)
         iterators = {}
         for name, begun in passes.items():
             self._passes[name] = begun["pass"] + 1

@@ -359,7 +359,7 @@ REFUSED: dict[str, tuple[World, str]] = {
     "numbers and a batch sampler": (
         chosen([1], lambda: Loader(Noisy(), batch_sampler=[[1], [2]])), "a graphtrain.Loader without a sampler",
     ),
-    "data that is not written": (written(None), "an epoch is opened before anything has written its data"),
+    "data that is not written": (written(None), "the data is a NoneType, which cannot be iterated over"),
 }  # fmt: skip
 
 
@@ -420,18 +420,18 @@ AT_A_RESUME: dict[str, tuple[Made, Any, str]] = {
     ),
     "another kind": (
         lambda: [torch.ones(2)] * 8, kinds.Filling,
-        "begun with another kind of data, or another .* position is not defined in a Filling",
+        "begun with other data or loaders, or another .* position is not defined in a Filling",
     ),
     "another kind, with a position": (
         lambda: [torch.ones(2)] * 8, kinds.Carried,
-        "begun with another kind of data, or another .* position is not defined in a Carried",
+        "begun with other data or loaders, or another .* position is not defined in a Carried",
     ),
     "another way to resume": (
         kinds.Starting, lambda: replayed(kinds.Starting), "or another `next_batch.resume`, or",
     ),
     "several loaders": (
         lambda: {"train_data": {"a": shuffled(), "b": shuffled()}}, kinds.Filling,
-        "begun with another kind of data, or another .* position is not defined in a Filling",
+        "begun with other data or loaders, or another .* position is not defined in a Filling",
     ),
     "an end before": (
         lambda: DataLoader(kinds.Told(9, 9), 2), lambda: DataLoader(kinds.Told(9, 3), 2),
