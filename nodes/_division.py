@@ -15,7 +15,6 @@ from graphtrain.data.samplers import parts_of
 from graphtrain.data.shares import Share, round_size
 from graphtrain.data.source import Numbered, Source
 from graphtrain.errors import DataError, RanksDivergedError
-from graphtrain.ranks import Record
 from graphtrain.state.content import content_hash
 
 if TYPE_CHECKING:
@@ -81,15 +80,15 @@ def draw(reading: Reading, ranks: Agreement, count: Callable[[Any], int], *, ope
     if opens or reading.run.counts_by_hand:
         content = (len(share.epoch), [share.epoch.indices(number) for number in numbers]) if opens else ()
         records = _agree(reading, ranks, content, count(batch) if rank < size else 0)
-        counts = [record.samples for record in records[:size]] if reading.run.counts_by_hand else counts
+        counts = [record["samples"] for record in records[:size]] if reading.run.counts_by_hand else counts
     return Round(batch, counts, first + rank, first + size >= end, stand_in)
 
 
-def _agree(reading: Reading, ranks: Agreement, content: Sequence[Any], samples: int = 0) -> list[Record]:
+def _agree(reading: Reading, ranks: Agreement, content: Sequence[Any], samples: int = 0) -> list[dict[str, Any]]:
     """Compare what the ranks have drawn, which is the same data on all of them, and tell its samples."""
-    records = ranks.before_batch(Record(digest=bytes.fromhex(content_hash(content)[:16]), samples=samples))
+    records = ranks.before_batch(digest=bytes.fromhex(content_hash(content)[:16]), samples=samples)
     for rank, record in enumerate(records):
-        if record.digest != records[0].digest:
+        if record["digest"] != records[0]["digest"]:
             raise RanksDivergedError(
                 f"{reading.name} gives other batches on rank {rank} than on rank 0",
                 "give every rank the same data; seed the generator that it draws from, or use a graphtrain.Loader, "

@@ -22,6 +22,7 @@ from graphtrain.data.samplers import announce_epoch, generators_of, length_of, p
 from graphtrain.data.workers import iterate
 from graphtrain.errors import DataError
 from graphtrain.state.generators import HOST, AnyGenerator, RandomAside, generator_of, seed_all
+from graphtrain.state.kinds import category_of
 from graphtrain.state.reachable import Reachable
 
 _MOST_WATCHED = 16  # objects in which a generator may appear while data is fetched: those nearest to the data set
@@ -264,7 +265,7 @@ class _Generators:
         if len(held) != len(self._held) or not all(map(operator.is_, held, self._held)):
             self._held = held
             distinct = {id(value): value for value in (*self._reached, *held)}.values()
-            self._all = [generator for value in distinct if (generator := generator_of(value)) is not None]
+            self._all = [generator_of(value) for value in distinct if category_of(type(value)) == "generator"]
         return self._all
 
 

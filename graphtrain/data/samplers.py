@@ -18,7 +18,8 @@ from torch.utils.data import (
 
 from graphtrain.data.loaders import loaders_of
 from graphtrain.errors import DataError
-from graphtrain.state.generators import AnyGenerator, any_generator, generator_of, global_generators
+from graphtrain.state.generators import AnyGenerator, generator_of, named_generators
+from graphtrain.state.kinds import category_of
 
 # Attributes under which data holds its parts; a Subset or a wrapper holds another dataset.
 _PARTS = ("batch_sampler", "sampler", "dataset", "transform", "target_transform", "collate_fn")
@@ -43,17 +44,17 @@ def held_generators(data: Any) -> list[Any]:
     """
     parts = parts_of(*loaders_of(data).values() or [data])
     held = (value for part in parts for value in (part, *getattr(part, "__dict__", {}).values()))
-    return [*{id(value): value for value in held if generator_of(value) is not None}.values()]
+    return [*{id(value): value for value in held if category_of(type(value)) == "generator"}.values()]
 
 
 def generators_of(data: Any) -> list[AnyGenerator]:
     """The same, behind one interface."""
-    return list(map(any_generator, held_generators(data)))
+    return list(map(generator_of, held_generators(data)))
 
 
 def drawn_from(data: Any) -> list[AnyGenerator]:
     """All generators that data may draw from: its own, and the global ones."""
-    return [*generators_of(data), *global_generators()]
+    return [*generators_of(data), *named_generators().values()]
 
 
 def set_states(generators: Iterable[AnyGenerator], states: Iterable[Any]) -> None:

@@ -35,8 +35,8 @@ class DataState:
 
     def _followed(self, data: Any) -> tuple[StateSnapshot, str] | None:
         """What was reachable, and the name under which data is followed in it; None where its state is not followed."""
-        name = self.snapshot.name_of_data(data) if self.snapshot is not None else None
-        return None if self.snapshot is None or name is None else (self.snapshot, name)
+        name = self.name(data)
+        return (self.snapshot, name) if self.snapshot is not None and name in self.snapshot.of_data else None
 
     def is_known(self, data: Any) -> bool:
         """True for data whose state is followed: not for what came later, nor for what keeps its position itself."""
@@ -45,7 +45,8 @@ class DataState:
     def note_redrawn(self, data: Any) -> None:
         """Note that a resume draws all batches of an epoch again, with what data makes for it, such as iterators."""
         if (followed := self._followed(data)) is not None:
-            followed[0].note_redrawn(followed[1])
+            snapshot, name = followed
+            snapshot.redrawn |= {id(entry.value) for entry in snapshot.of_data[name]}
 
     def changed(self, data: Any) -> Mapping[str, Any]:
         """What has changed of data since the run began; empty for nothing."""

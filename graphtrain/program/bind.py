@@ -78,11 +78,11 @@ class ProgramNode:
 
     @property
     def metric_prefix(self) -> str:
-        """``"generate/"`` if several nodes of its graph use one: each but `train_batch` has its own name."""
+        """``"generate/"`` if several nodes of its graph use one: its name, but for one that has that of its kind."""
         acting = (node for node in self.scope.nodes.values() if not node.bypassed)
         asking = [node for node in acting if node.is_set_up_with("metric_prefix")]
         name = self.path.removeprefix(self.scope.prefix)
-        return f"{name}/" if len(asking) > 1 and name != "train_batch" else ""
+        return f"{name}/" if len(asking) > 1 and name != self.kind.name else ""
 
     def is_set_up_with(self, name: str) -> bool:
         """True for a node that reads a slot of this name when it is set up."""
@@ -231,7 +231,6 @@ class Program:
         self.by_path: dict[str, ProgramNode] = {}
         self.missing: dict[str, set[str]] = {}
         self.absent: list[str] = []
-        self._lacking: dict[str, str] = {}  # the resource without which a node is bypassed
         self.window_ranks = getattr(self.resources.get("ranks"), "world_size", 1)
         self.read_resources: set[str] = set()
         self._takes_no_step = False
@@ -273,7 +272,6 @@ class Program:
                 and (kind := self.plan.by_path[path].kind) is not None
                 and name in kind.fields
             )
-            self._lacking[node.path] = lacking
             if node.plan_node.body is not None or never:  # that nothing schedules the learning rate is not worth a line
                 further = f", and {quoted(never)} never changes" if never else ""
                 self.absent.append(f"no `{lacking}`, so `{node.path}` does not run{further}")
@@ -388,23 +386,6 @@ class Program:
             due = f'`{node.path}` is due by "{term}": '  # which the message has if its own length depends on it
             raise UsageError(due + error.message.removeprefix(due), error.hint) from None
 
-    def begun_with(self, ranks: int) -> Iterator[str]:
-        """Note the number of ranks with which the run began; a line for each share of the run counted with another."""
-        counted, self.window_ranks = self.window_ranks, ranks
-        parts = {
-            f'`{node.path}` is due by "{term}"'
-            for node in self.nodes
-            if counted != ranks and not node.bypassed
-            for trigger in node.plan_node.triggers
-            for term in trigger.terms
-            if term.unit == RUN
-        }
-        for part in sorted(parts):
-            yield (
-                f"{part}, which is counted as if the run had begun with {counted} rank{'s' * (counted > 1)}; "
-                f"it began with {ranks}, and its windows are of that size: count steps instead"
-            )
-
     def targets(self, node: ProgramNode) -> list[ProgramNode | None]:
         """The targets of the edges of a node, in order; None is the end of its graph."""
         return [None if way.target is None else self.by_path[way.target.path] for way in node.plan_node.exits]
@@ -436,27 +417,7 @@ class Program:
                 if name not in FOREIGN and "did you mean" not in hint:
                     hint = "leave it out, or insert a node that reads it"
                 problems.append(Problem("G302", "error", self.graph.name, f"nothing reads a resource `{name}`", hint))
-        problems += self._never_written()
         return problems + [problem for problem in self._without_batches() if problem.code not in self.graph.allow]
-
-    def _never_written(self) -> Iterator[Problem]:
-        """A problem for each slot that a node needs, and that only bypassed nodes write."""
-        written = {
-            path for program_node in self.nodes if not program_node.bypassed for path in program_node.plan_node.writes
-        }
-        lacking = {path: node for node in self._lacking for path in self.by_path[node].plan_node.writes}
-        for program_node in self.nodes:
-            for read, target in program_node.plan_node.reads if not program_node.bypassed else ():
-                if read.required and isinstance(target, SlotTarget) and target.path in lacking.keys() - written:
-                    writer = lacking[target.path]
-                    yield Problem(
-                        "G301",
-                        "error",
-                        f"{self.graph.name}: nodes.{program_node.path}",
-                        f"`{program_node.path}` reads `{target.path}`, which only `{writer}` writes, and that is "
-                        f"bypassed: there is no `{self._lacking[writer]}`",
-                        f"supply it: Trainer(..., {self._lacking[writer]}=...), or let `setup` return it",
-                    )
 
     def _without_batches(self) -> Iterator[Problem]:
         for node in self.nodes:

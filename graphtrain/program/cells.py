@@ -234,38 +234,24 @@ def evaluated(target: ExpressionTarget, read: Get) -> Get:
         ExpressionError: when called.
     """
     name, text, parameter = target.name, target.text, target.parameter
+    number, least, most = _bounded(parameter.annotation if parameter is not None else None)
 
-    def raised(error: Exception) -> ExpressionError:
-        if isinstance(error, ExpressionError):  # of an expression that this one reads
-            return error
-        hint = "let what writes it write a number, as a tensor's `.item()`" if isinstance(error, TypeError) else ""
-        return ExpressionError(name, text, f"raised {type(error).__name__}: {error}", hint)
-
-    def read_or_raise() -> Any:
+    def get() -> Any:
         try:
-            return read()
+            value: Any = read()
+        except ExpressionError:  # of an expression that this one reads
+            raise
         except Exception as error:
-            raise raised(error) from None
-
-    if parameter is None:
-        return read_or_raise
-
-    def converted(value: Any) -> Any:
+            hint = "let what writes it write a number, as a tensor's `.item()`" if isinstance(error, TypeError) else ""
+            raise ExpressionError(name, text, f"raised {type(error).__name__}: {error}", hint) from None
+        if parameter is None or (type(value) is number and least < value < most):
+            return value
         try:
             return parameter.evaluated(value)
         except (ValueError, OverflowError) as error:
             raise ExpressionError(name, text, str(error)) from None
 
-    number, least, most = _bounded(parameter.annotation)
-
-    def typed() -> Any:
-        try:
-            value: Any = read()
-        except Exception as error:
-            raise raised(error) from None
-        return value if type(value) is number and least < value < most else converted(value)
-
-    return typed
+    return get
 
 
 def _bounded(annotation: Any) -> tuple[Any, float, float]:

@@ -203,20 +203,14 @@ def _outer_clocks(scope: ProgramGraph) -> dict[str, tuple[ProgramNode, str]]:
     """
     *outer, innermost = scope.around()
     known = {innermost.counter(unit) for unit in innermost.graph.units}
-    clocks: list[tuple[ProgramGraph, dict[str, tuple[ProgramNode, str]]]] = []
-    for graph in reversed(outer):
-        counted: dict[str, tuple[ProgramNode, str]] = {}
+    columns: dict[str, tuple[ProgramNode, str]] = {}
+    for graph in outer:
         for unit in graph.graph.units:
             owner, field = graph.counter(unit)
             if owner is not None and owner.kind.fields[field].in_digest and (owner, field) not in known:
-                counted[unit] = owner, field
                 known.add((owner, field))
-        clocks.insert(0, (graph, counted))
-    columns: dict[str, tuple[ProgramNode, str]] = {}
-    for graph, counted in clocks:
-        for unit, counter in counted.items():
-            is_taken = unit in columns or unit in ROW_POSITION
-            columns[f"{graph.prefix or f'{graph.graph.name}/'}{unit}" if is_taken else unit] = counter
+                is_taken = unit in columns or unit in ROW_POSITION
+                columns[f"{graph.prefix or f'{graph.graph.name}/'}{unit}" if is_taken else unit] = owner, field
     return columns
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, final
+
+from torch.optim.lr_scheduler import ExponentialLR, MultiStepLR, StepLR
 
 from graphtrain.data.samplers import epoch_length
 from graphtrain.errors import GraphError, UsageError
@@ -17,12 +19,11 @@ from graphtrain.kind.fields import EpochFields
 from graphtrain.kind.trigger import Trigger
 from graphtrain.plan.flow import Flow
 from graphtrain.plan.plan import Plan
-from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, Target, leaves
+from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, Target, leaves, resources_of
 from graphtrain.plan.slots import SavePoints, Slots
-from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
+from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.cells import Cells
 from graphtrain.program.clock import RunClock
-from graphtrain.program.horizon import refuse_schedules
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import Requests
 from graphtrain.program.rounds import is_fetching
@@ -108,7 +109,7 @@ class CompiledGraph:
 
     Raises:
         GraphError: a resource that the graph reads is missing, or a new one is not read.
-        UsageError: two nodes rank checkpoints differently; or a scheduler is stepped at the wrong time.
+        UsageError: a scheduler that counts epochs is stepped after each step, and the graph does not say so.
 
     Attributes:
         retentions: which checkpoints stay, by the nodes that say so.
@@ -144,7 +145,7 @@ class CompiledGraph:
         # From here on all reads are known, also those of users' step functions.
         if problems := self.program.problems(resources, resources if given is None else given):
             raise GraphError(problems, f"graph `{graph.name}`")
-        refuse_schedules(self.program)
+        _refuse_schedulers_of_epochs(self.program)
         self.run_clock = RunClock(self.program)
         self.state = StatefulObjects(self.program, resources, recorder, made)
         self.liveness = Liveness(self.program, self.compiler.cells.extra_inputs)
@@ -153,7 +154,6 @@ class CompiledGraph:
             for program_node in self.program.nodes
             if program_node.kind.has_on_metrics and not program_node.bypassed
         ]
-        self._runs_before: dict[ProgramNode, int] = {}
         acting = [program_node for program_node in self.program.nodes if not program_node.bypassed]
         returning, saving = (
             {program_node.path: program_node.instance for program_node in acting if program_node.is_set_up_with(slot)}
@@ -205,27 +205,11 @@ class CompiledGraph:
             if node.scope in around:  # nodes of other bodies may not be set up, and restart with their body
                 node.instance.on_metrics(row, self.activity(position) is not None)
 
-    def monitors(self, position: int) -> Iterator[tuple[str, str, ProgramGraph]]:
-        """The metrics that nodes around a position name: the parameter, the name, and the graph of the node."""
-        around = [*self.program.nodes[position].scope.around()]
-        for node in self.program.nodes:
-            parameter = node.kind.roles.monitor
-            name = node.parameters[parameter] if parameter else None
-            if name is not None and not node.bypassed and node.scope in around:
-                yield f"{node.path}.{parameter}", name, node.scope
-
-    def has_recorded_all(self, scope: ProgramGraph) -> bool:
-        """True if every node of a graph that may record metrics has run in this process."""
-        return all(
-            node.instance.runs > self._runs_before.get(node, 0) for node in scope.nodes.values() if _may_record(node)
-        )
-
     # ---- beginning and resuming
 
     def begin(self) -> None:
         """Set everything up from the start."""
         self.compiler.enter(self.program.main, reset=True)
-        self._runs_before = {}
 
     def locate(self, path: str, saved: Collection[str], ended: bool = False) -> int:
         """The position of a node, for a run that has the slots `saved`.
@@ -279,12 +263,12 @@ class CompiledGraph:
 
     # ---- evaluating edges again
 
-    def leave_again(self, position: int) -> tuple[int, bool, str]:
-        """The position of an ended run after the edges of its last node are evaluated again, whether it is still at its
-        end, which may have been postponed, and the edge, as in `Compiler.sums`.
+    def leave_again(self, position: int) -> tuple[int, bool]:
+        """The position of an ended run after the edges of its last node are evaluated again, and whether it is still at
+        its end, which may have been postponed.
         """
-        target, edge = self.compiler.leave_again(self.program.nodes[position])
-        return (position, True, edge) if target is None else (self.compiler.position(target), False, edge)
+        target = self.compiler.leave_again(self.program.nodes[position])
+        return (position, True) if target is None else (self.compiler.position(target), False)
 
     def resume_at(self, position: int, trained_last: str = "") -> None:
         """Set up the nodes around a position, from their progress. May draw random numbers.
@@ -295,18 +279,24 @@ class CompiledGraph:
         self.run_clock.go_by(trained_last, position)
         for scope in self.program.nodes[position].scope.around():
             self.compiler.enter(scope, reset=False, ready=self.kept)
-        self._runs_before = {node: node.instance.runs for node in self.program.nodes if _may_record(node)}
 
 
-def _may_record(node: ProgramNode) -> bool:
-    """True for a node that reads the recorder, itself or in its body, unless it never runs.
-
-    A node that ends the run does not count: no checkpoint is due after it.
-    """
-    if node.body is not None:
-        return not node.bypassed and any(_may_record(inner) for inner in node.body.nodes.values())
-    is_ending = node.kind.trigger == "after"
-    return node.kind.may_record_rows and not (node.bypassed or node.plan_node.is_never_due or is_ending)
+def _refuse_schedulers_of_epochs(program: Program) -> None:
+    """Raise for a scheduler that counts epochs by its documentation, and is stepped by a default of the graph."""
+    for node in program.nodes:
+        trigger = node.plan_node.trigger
+        if node.bypassed or "scheduler" not in node.kind.optional or trigger is None or trigger.is_never:
+            continue
+        for name in resources_of([node.scope.names.read_by(node.node, "scheduler")]):
+            value = program.resources.get(name)
+            for each in value if isinstance(value, list | tuple) else [value]:
+                if isinstance(each, StepLR | MultiStepLR | ExponentialLR) and "every" not in node.node.parameters:
+                    raise UsageError(
+                        f"`{name}`: {type(each).__name__} counts epochs by its documentation, and `{node.path}` would "
+                        f'step it every "{trigger}", the default',
+                        f'{node.path}.every="1 epochs" steps it after every epoch; {node.path}.every="1 steps", '
+                        "written out, says that steps are meant",
+                    )
 
 
 def _keep_instances(program: Program, former: Program, renaming: Renaming) -> set[ProgramNode]:

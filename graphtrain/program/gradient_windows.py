@@ -95,14 +95,14 @@ class GradientWindows:
                     if field.exchanged is not None and self._rounds is not None:
                         act = then(functools.partial(fields.__setitem__, field.exchanged, False), act)
                     amount = self._rounds.amount(node) if self._rounds is not None else None
-                    act = _adding(act, fields, field.name, amount)
+                    act = then(act, _counting(fields, field.name, amount))
                 elif action.effect == "exchange" and field.exchanged is not None:
-                    act = _setting(act, fields, field.exchanged, True)
+                    act = then(act, functools.partial(fields.__setitem__, field.exchanged, True))
                     flags.append((fields, field.exchanged))
                 elif action.effect == "zero_grad":
-                    act, is_cleared = _setting(act, fields, field.name, 0), True
+                    act, is_cleared = then(act, functools.partial(fields.__setitem__, field.name, 0)), True
                     if field.exchanged is not None and self._rounds is not None:
-                        act = _setting(act, fields, field.exchanged, False)
+                        act = then(act, functools.partial(fields.__setitem__, field.exchanged, False))
         if effects == ["exchange"] and flags:
             act = _unless(act, flags)
         # Fields that belong to gradients, and are read, restart with them.
@@ -111,7 +111,7 @@ class GradientWindows:
         }
         for owner, field in self._with_gradients:
             if owner is not node and not cleared.isdisjoint(owner.plan_node.optimizers):
-                act = _setting(act, owner.fields, field.name, field.default)
+                act = then(act, functools.partial(owner.fields.__setitem__, field.name, field.default))
         return act
 
     def _opening(self, act: Act, counter: ProgramNode, field: Field, *, always: bool) -> Act:
@@ -130,18 +130,13 @@ class GradientWindows:
         return opening
 
 
-def _adding(act: Act, fields: dict[str, Any], name: str, amount: Callable[[], int] | None = None) -> Act:
-    """The call of a node, after which a field is increased by 1, or by the result of a call."""
+def _counting(fields: dict[str, Any], name: str, amount: Callable[[], int] | None = None) -> Act:
+    """A call that increases a field by 1, or by the result of a call."""
 
     def count() -> None:
-        act()
-        fields[name] += 1
+        fields[name] += amount() if amount is not None else 1
 
-    def add() -> None:
-        act()
-        fields[name] += amount()  # type: ignore[misc]
-
-    return count if amount is None else add
+    return count
 
 
 def _unless(act: Act, flags: Sequence[tuple[dict[str, Any], str]]) -> Act:
@@ -152,11 +147,3 @@ def _unless(act: Act, flags: Sequence[tuple[dict[str, Any], str]]) -> Act:
             act()
 
     return act_unless
-
-
-def _setting(act: Act, fields: dict[str, Any], name: str, value: Any) -> Act:
-    def act_and_set() -> None:
-        act()
-        fields[name] = value
-
-    return act_and_set

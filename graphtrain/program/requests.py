@@ -29,19 +29,6 @@ class SavePolicy:
     if_failed: Literal["stop", "continue"] = "stop"
 
 
-@dataclass(frozen=True)
-class Return:
-    """A node's request to return to a checkpoint.
-
-    Attributes:
-        node: the path of the requesting node.
-        keep: the paths of the nodes whose progress stays as it is.
-    """
-
-    node: str
-    keep: tuple[str, ...]
-
-
 class Saves:
     """The state of the checkpoints of a run; this class is for a run that makes none.
 
@@ -95,7 +82,7 @@ class Requests:
         self.values: dict[str, float | None] = {}
         self.failures = 0
         self.saves = Saves()
-        self._return: Return | None = None
+        self._returning = ""
 
     @property
     def stop_policy(self) -> SavePolicy:
@@ -139,18 +126,17 @@ class Requests:
         self.pending.discard("save")
         self.values = {}
 
-    def go_back(self, asked: Return) -> None:
-        """Return to a checkpoint, once the visit is over."""
-        self._return = asked
+    def go_back(self, node: str) -> None:
+        """Return to a checkpoint, once the visit is over, as the node at a path requests."""
+        self._returning = node
         self.pending.add("return")
 
-    def take_return(self) -> Return | None:
-        """Take the request to return. All other requests since that checkpoint are void, except a stop."""
-        asked, self._return = self._return, None
-        if asked is not None:
-            self.pending.intersection_update(("stop", "pause"))
-            self.saved()
-        return asked
+    def take_return(self) -> str:
+        """Take the request to return: the path of its node. Others since that checkpoint are void, except a stop."""
+        node, self._returning = self._returning, ""
+        self.pending.intersection_update(("stop", "pause"))
+        self.saved()
+        return node
 
     def __contains__(self, request: Request) -> bool:
         return request in self.pending

@@ -151,9 +151,9 @@ class Stopwatch:
 class NodeTimes:
     """Estimates the seconds of the visits of each node from those that were timed.
 
-    Timed are the visits from one batch to the next, for the second batch and one in 128 after it, and the second visit
-    of other nodes. The first visits of a process, which include set-up, are not. A device may still compute after a
-    visit.
+    Timed are the visits from one batch to the next, for the second batch and one in 128 after it; other nodes are timed
+    until one visit was. The first visits of a process, which include set-up, do not count. A device may still compute
+    after a visit.
 
     Arguments:
         clock: returns the time in seconds. Default: `time.perf_counter`.
@@ -170,7 +170,8 @@ class NodeTimes:
     def seconds(self) -> dict[str, float]:
         """Path of a node -> seconds of its visits in this process, the longest first; without those of nodes in it."""
         visits = self._visits()
-        estimates = {path: seconds / count * visits[path] for path, (seconds, count) in self._timed.items() if count}
+        timed = {path: pair for path, pair in self._timed.items() if self._is_timed(path)}
+        estimates = {path: seconds / count * visits[path] for path, (seconds, count) in timed.items()}
         return dict(sorted(estimates.items(), key=lambda item: -item[1]))
 
     def _visits(self) -> Counter[str]:
@@ -199,62 +200,45 @@ class NodeTimes:
             self._counters = [(node.path, own) for node, own in zip(nodes, counters, strict=True)]
             self._counts = counts
         timed = [self._timing(node.path, visit) for node, visit in zip(nodes, transitions, strict=True)]
-        untimed = [*transitions]
-        table: list[Visit] = []
+        table = timed.copy()
+
+        def fetching(index: int) -> Visit:
+            """The visit of a node that fetches batches: for some of them, all nodes are timed until the next."""
+            visit, timed_visit, path = transitions[index], timed[index], nodes[index].path
+
+            def fetch() -> int:
+                self._batches += 1
+                number = self._batches % _ONE_IN
+                if number == 2:
+                    table[:] = timed
+                elif number == 3:
+                    table[:] = [
+                        transitions[node.index] if self._is_timed(node.path) and not is_fetching(node) else now
+                        for node, now in zip(nodes, timed, strict=True)
+                    ]
+                return visit() if number != 2 and self._is_timed(path) else timed_visit()
+
+            return fetch
+
         for node in nodes:
-            index = node.index
             if is_fetching(node):
-                timed[index] = untimed[index] = self._fetching(node.path, transitions[index], timed, untimed, table)
-            elif not self._timed[node.path][1]:
-                untimed[index] = _until_second(index, transitions[index], timed[index], untimed, table)
-        table += untimed
+                table[node.index] = fetching(node.index)
+        timed[:] = table
         return table
 
+    def _is_timed(self, path: str) -> bool:
+        return self._timed[path][1] > 0
+
     def _timing(self, path: str, visit: Visit) -> Visit:
-        clock, timed = self._clock, self._timed.setdefault(path, [0.0, 0])
+        """A visit that is timed, unless it is the first of its node in this process, which includes set-up."""
+        clock, timed = self._clock, self._timed.setdefault(path, [0.0, -1])
 
         def timed_visit() -> int:
             start = clock()
             position = visit()
-            timed[0] += clock() - start
+            if timed[1] >= 0:
+                timed[0] += clock() - start
             timed[1] += 1
             return position
 
         return timed_visit
-
-    def _fetching(self, path: str, visit: Visit, timed: list[Visit], untimed: list[Visit], table: list[Visit]) -> Visit:
-        """The visit of a node that fetches batches: for some of them, all nodes are timed until the next."""
-        timed_visit, seconds_and_visits, is_first = self._timing(path, visit), self._timed[path], True
-
-        def fetch() -> int:
-            nonlocal is_first
-            self._batches += 1
-            number = self._batches % _ONE_IN
-            if number == 2:
-                table[:] = timed
-            elif number == 3:
-                table[:] = untimed
-            if is_first:
-                is_first = False
-                return visit()
-            return visit() if number != 2 and seconds_and_visits[1] else timed_visit()
-
-        return fetch
-
-
-def _until_second(index: int, visit: Visit, timed_visit: Visit, untimed: list[Visit], table: list[Visit]) -> Visit:
-    """The visit of a node that is timed once, the second time, and is put back into the tables then."""
-
-    def second() -> int:
-        if table[index] is second:
-            table[index] = visit
-        untimed[index] = visit
-        return timed_visit()
-
-    def first() -> int:
-        if table[index] is first:
-            table[index] = second
-        untimed[index] = second
-        return visit()
-
-    return first

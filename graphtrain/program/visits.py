@@ -129,7 +129,7 @@ class Visits:
     def _history(self, node: ProgramNode) -> Any:
         from graphtrain.program.history import History  # which few graphs ask for
 
-        return History(node, self.program, self.program.resources["checkpoints"])
+        return History(node, self.program.resources["checkpoints"])
 
     # ---- visits
 
@@ -234,7 +234,6 @@ def _storing(call: Act, slots: list[Any], writes: list[int]) -> Act:
 
 # The progress of a node with requests that are not granted yet.
 _PENDING = "asking"
-_MOST_NODES = 32  # with requests by step functions, in a record of ranks
 
 
 @final
@@ -259,20 +258,13 @@ class StepRequests:
         """A call by which the step function of a node makes a request."""
         if self._agreement is None:
             return lambda ask: self._grant(node, ask)
-        agreement, number = self._agreement, self._asking.index(node)
+        agreement = self._agreement
+        return lambda ask: agreement.asked.append((node.path, ask.name))
 
-        def ask_all(ask: Ask) -> None:
-            if number >= _MOST_NODES:
-                raise UsageError(f"`{node.path}` asks for {ask}, and so may {number} nodes before it", "use fewer")
-            agreement.asked |= 1 << (2 * number + (ask is Ask.END_EPOCH))
-
-        return ask_all
-
-    def _learn(self, asked: int) -> None:
-        for number, node in enumerate(self._asking[:_MOST_NODES]):
-            for ask in Ask:
-                if asked >> (2 * number + (ask is Ask.END_EPOCH)) & 1:
-                    node.fields[_PENDING] = f"{node.fields[_PENDING]} {ask.name}".strip()
+    def _learn(self, asked: list[tuple[str, str]]) -> None:
+        for path, name in asked:
+            fields = self._program.by_path[path].fields
+            fields[_PENDING] = f"{fields[_PENDING]} {name}".strip()
 
     def _grant_all(self) -> None:
         for node in self._asking:

@@ -20,7 +20,6 @@ from graphtrain.report.logger import Beginning, Logger
 from graphtrain.report.recorder import Recorder
 from graphtrain.report.snapshot import Display, Snapshot
 from graphtrain.resume.equal_ranks import require_equal_weights
-from graphtrain.resume.rank_saves import RankSaves
 from graphtrain.resume.save import CheckpointWriter
 from graphtrain.resume.session import Session
 from graphtrain.storage.checkpoint import Checkpoint
@@ -88,8 +87,7 @@ class LiveRun:
     ) -> None:
         self.session, self.files, self.given, self.notices = session, files, given, session.notices
         self.requests = session.requests
-        self.rank_saves = RankSaves(session.world)
-        self.writer = CheckpointWriter(session, files, self.rank_saves)
+        self.writer = CheckpointWriter(session, files)
         session.requests.saves = self.writer
         self.life = LifeCycle()
         self.node_times = NodeTimes()
@@ -208,11 +206,6 @@ class LiveRun:
         self.session.recorder.load_rows(rows)
         if self._nodes is not None:
             self._nodes.restart("resumed" if checkpoint is not None and self.files.owns(checkpoint) else "begun")
-
-    def note_counts(self, *, renamed: Mapping[str, str] | None = None, instead: str = "") -> None:
-        """Note what becomes of the counts so far, as `NodesFile.note` does, where nodes are counted."""
-        if self._nodes is not None:
-            self._nodes.note(renamed or {}, instead)
 
     # ---- saving
 

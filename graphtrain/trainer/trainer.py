@@ -154,7 +154,7 @@ class Trainer(RunView):
         display = display_for(notices) if display == "auto" else display
         of_rank_0: tuple[Iterable[Logger], Display | None] = (loggers, display) if not ranks.rank else ((), None)
         self._run = LiveRun(session, files, arguments, *of_rank_0)
-        session.world.run = session
+        session.join()
         self._notify_of_graph()
 
     def _notify_of_graph(self) -> None:
@@ -339,7 +339,6 @@ class Trainer(RunView):
         run.has_changed()
         self._notify_of_graph()
         if self._has_begun and run.unnoted is None:
-            run.note_counts(renamed=rename)
             run.announce()
 
     @on_all_ranks("in `load`")
@@ -454,9 +453,7 @@ class Trainer(RunView):
         compiled, loop = session.compiled, session.loop
         compiled.refuse_fractions("until", limit, loop.position)
         if loop.ended:  # its end may have been moved since
-            loop.position, loop.ended, edge = compiled.leave_again(loop.position)
-            if not loop.ended:
-                run.note_counts(instead=edge)
+            loop.position, loop.ended = compiled.leave_again(loop.position)
         if run.unnoted is not None and not loop.ended:
             entry.note_start(run, run.unnoted)
         if loop.ended and not run.is_end_saved:

@@ -400,7 +400,7 @@ def test_data_that_is_read_before_it_is_written_is_found_by_check() -> None:
 
 
 def test_a_state_that_has_no_plain_form_is_an_error_with_its_path(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"next_batch.*'position'.* cannot be saved: a builtins.object"):
+    with pytest.raises(CheckpointError, match=r"next_batch.*'position'.* cannot be saved: it is a builtins.object"):
         reading(Opaque).trainer(tmp_path).run(until="2 batches")
 
 

@@ -395,16 +395,16 @@ rows(
     data_that_iterates_over_itself=lambda: seeded(perceptron, train_data=StartingOver()),
 )
 rows(
-    "train_data.dataset.file is a _io.BufferedReader, whose state is not saved",
+    "train_data.dataset.file cannot be saved: it is a _io.BufferedReader that has changed",
     file_that_is_read_on=lambda: trained_on(loader(OpenedAtOnce())),
 )
 rows(
-    "is a new BufferedReader, which cannot be saved",
+    "is a new BufferedReader",
     bound="each sample is read where it is",
     own_loader_over_files_in_a_dictionary=lambda: trained_on(Loader(InTwoFiles(), batch_size=4, shuffle=True)),
 )
 rows(
-    "train_data.dataset.file is a new BufferedReader, which cannot be saved",
+    "train_data.dataset.file cannot be saved: it is a new BufferedReader",
     own_loader_that_reads_on_in_a_late_file=lambda: trained_on(Loader(ReadOn(), batch_size=4)),
 )
 rows(
