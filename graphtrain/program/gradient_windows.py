@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
 
-from graphtrain.data.shares import Windows
 from graphtrain.kind import Field
 from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 from graphtrain.program.cells import Cells
@@ -55,18 +54,17 @@ class GradientWindows:
         program, target = self._program, self._cells.field(counter, field.target).read
         return lambda: int(target() * program.window_ranks)
 
-    def filled_by(self, node: ProgramNode) -> Windows:
-        """The windows that the batches of a node fill, among several ranks: those open, or those that open next."""
+    def filled_by(self, node: ProgramNode) -> list[Callable[[], int]]:
+        """How many micro-batches each window takes that the batches of a node fill, among several ranks."""
         assert self._rounds is not None, "asked by several ranks"
         trained_on = self._rounds.trained_on(node)
-        filled = {
-            counter.path: self._left(counter, field)
+        return [
+            self._left(counter, field)
             for counter, field in self.counters
             if field.window is not None
             and field.target is not None
             and any(trained & set(counter.plan_node.optimizers) for trained in trained_on)
-        }
-        return Windows(filled, not filled and bool(trained_on))
+        ]
 
     def _left(self, counter: ProgramNode, field: Field) -> Callable[[], int]:
         """A call that returns how many micro-batches the open window still takes, or the one that opens next."""
