@@ -12,7 +12,6 @@ from torch.utils.data import DataLoader, SequentialSampler
 
 from graphtrain.data import NOTHING
 from graphtrain.data.batch import batch_mover, tensors_held, trace
-from graphtrain.data.loader import Loader
 from graphtrain.data.loaders import loaders_of
 from graphtrain.data.samplers import drawn_from, length_of
 from graphtrain.data.shares import Share, Windows
@@ -275,10 +274,7 @@ class Reading:
 
     def position(self) -> dict[str, Any]:
         """Where the data is, as far as it says so itself; and the batches ahead, if a resume cannot draw them again."""
-        node, state = self.node, self.run.state
-        for part in self.parts:
-            if isinstance(part, Loader):
-                state.unsaved |= {f"{state.name(part)}{line}": None for line in part.unsaved()}
+        node = self.node
         known = {name: self._sources[name][1].position() for name in self.loaders if name in self._sources}
         position: dict[str, Any] = {"loaders": {name: reported for name, reported in known.items() if reported}}
         if self._written is not None and not node.pass_over and self.data is not self._written.now():

@@ -17,7 +17,7 @@ else:
     torch = lazy_import("torch")
 
 
-@node(observer=True, family="gradient")
+@node(effects="read", observer=True)
 class GradientNorm:
     """Record the total norm of the gradients of `optimizer`, as the metric `gradient_norm`.
 

@@ -30,6 +30,7 @@ backward   fresh       fresh      fresh G413      fresh G413   fresh G402    fre
 exchange   clean G411  exchanged  exchanged G412  scaled G412  clipped G412  used G406
 scale      clean G411  scaled     scaled          scaled G412  clipped G412  used G406
 clip       clean G411  clipped    clipped         clipped      clipped       used G406
+read       clean G411  fresh      exchanged       scaled       clipped       used
 divide     clean G411  fresh      exchanged       scaled       clipped G412  used G406
 use        clean G411  used       used            used         used          used
 step       clean G401  used       used            used         used          used G403
@@ -42,6 +43,7 @@ backward   fresh          fresh G413         fresh G402          fresh G413     
 exchange   exchanged      scaled G412        clipped G703        exchanged G704  scaled G704  clipped G704
 scale      scaled apart   scaled apart G412  clipped apart G412  scaled          scaled G412  clipped G412
 clip       clipped apart  clipped apart      clipped apart       clipped         clipped      clipped
+read       fresh G703     scaled apart G703  clipped apart G703  exchanged       scaled       clipped
 divide     fresh          scaled apart       clipped apart G412  exchanged       scaled       clipped G412
 use        used           used               used                used            used         used
 step       used G702      used G702          used G702           used            used         used
@@ -59,9 +61,16 @@ step       clean  plain  owing G414 mixed       divided
 zero_grad  clean  clean  clean      clean       clean
 """
 # Effect -> what a node does; state -> what was done.
-_DOES = {"exchange": "exchanges", "scale": "unscales", "clip": "clips", "divide": "divides", "use": "uses"}
+_DOES = {
+    "exchange": "exchanges",
+    "scale": "unscales",
+    "clip": "clips",
+    "divide": "divides",
+    "use": "uses",
+    "read": "reads",
+}
 _DONE = {"exchanged": "exchanged", "scaled": "unscaled", "clipped": "clipped"}
-# Code -> the message, the hint, and the severity if it is no error; `{why}` and `{advice}` are those below.
+# Code, or code and effect -> the message, the hint, the severity if it is no error; `{why}` and `{advice}` are below.
 _FAULTS: dict[str, tuple[str, str] | tuple[str, str, Severity]] = {
     "G401": (
         "`{node}` steps {optimizer}, which has no gradients since they were cleared",
@@ -94,6 +103,10 @@ _FAULTS: dict[str, tuple[str, str] | tuple[str, str, Severity]] = {
         "route every path to it through a backward pass, or guard it by a count of backward passes",
         "warning",
     ),
+    "G411 read": (
+        "`{node}` reads gradients of {optimizer} where there are none",
+        "put it between the last backward pass of a window and `zero_grad`, on every path",
+    ),
     "G412": ("`{node}` {does} gradients of {optimizer} that were {done} already: {why}", "{advice}"),
     "G413": (
         "`{node}` adds gradients of {optimizer} to some that were {done} already: {why}",
@@ -107,6 +120,10 @@ _FAULTS: dict[str, tuple[str, str] | tuple[str, str, Severity]] = {
     "G703": (
         "`{node}` exchanges gradients of {optimizer} that were clipped already: each rank has clipped its own part",
         "exchange after the last backward pass of a window, and clip after that",
+    ),
+    "G703 read": (
+        "`{node}` reads gradients of {optimizer} before they are exchanged: those of one rank, which differ",
+        "put it after `exchange`",
     ),
     "G704": (
         "`{node}` exchanges gradients of {optimizer} that were exchanged already: they would be multiplied by the "
@@ -155,7 +172,7 @@ def _rules(table: str) -> dict[tuple[str, State], tuple[State, Fault | None]]:
 def _fault(code: str, effect: str, state: str) -> Fault:
     why, advice = _REASONS.get((effect, state), ("", ""))
     words = {"does": _DOES.get(effect, ""), "done": _DONE.get(state, ""), "why": why, "advice": advice}
-    message, hint, *severity = _FAULTS[code]
+    message, hint, *severity = _FAULTS.get(f"{code} {effect}", _FAULTS[code])
     for word, text in words.items():
         message, hint = message.replace(f"{{{word}}}", text), hint.replace(f"{{{word}}}", text)
     return Fault(code, message, hint, *severity)

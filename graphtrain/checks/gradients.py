@@ -1,18 +1,17 @@
 """G4xx: what happens to the gradients of each optimizer, along every path.
 
 An automaton over a line of states: *clean* (none since they were cleared), *fresh* (added up), *exchanged* (among
-processes), *scaled* (divided by the scale of the loss), *clipped*, *used* (a step was taken with them). A guard that
-cannot hold, or cannot fail, while the count of backward passes is 0 distinguishes clean from the rest; any other
-condition may be true or false.
+processes), *scaled* (divided by the scale of the loss), *clipped*, *used* (a step was taken with them). Beside it goes
+which counts of backward passes are 0: a guard that cannot hold then, or cannot fail, decides; any other may be either.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
-from graphtrain.checks.answers import ANY, Known, Table, Values, values_of
+from graphtrain.checks.answers import ANY, Table, Values, values_of
 from graphtrain.checks.divisions import check_divisions
 from graphtrain.checks.gradient_rules import (
     NEVER_CLEARED,
@@ -25,10 +24,8 @@ from graphtrain.checks.gradient_rules import (
     Fault,
     State,
 )
-from graphtrain.graph import layers
 from graphtrain.graph.elements import END, Problem
-from graphtrain.kind import Field
-from graphtrain.language.syntax import Constant, Expression, FieldOf, walk
+from graphtrain.language.syntax import Constant, Expression, FieldOf
 from graphtrain.names import quoted
 from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint, changers, conjuncts
 from graphtrain.plan.plan import PlanAction
@@ -38,6 +35,9 @@ from graphtrain.plan.solve import Ways
 # The field with the scale of the loss, by which its kind divides gradients; the parameter that says what a loss sums.
 _SCALE, _PER = "scale", "per"
 _Actions = Mapping[FlowPoint, Sequence[PlanAction]]
+Counted = frozenset[str]
+"""The paths of the nodes whose counts of backward passes are not 0."""
+_At = tuple[FlowPoint, State, Counted]
 
 
 class Gradients:
@@ -65,29 +65,51 @@ class Gradients:
         self.optimizers = list(
             dict.fromkeys(name for actions in self.actions.values() for action in actions for name in action.optimizers)
         )
-        self._counters_read: dict[tuple[int, str], frozenset[tuple[str, str, str]]] = {}
-        self._in_any_state: dict[tuple[int, str], frozenset[bool]] = {}
-        self._tables: dict[str, Table] = {}
+        self._answered: dict[tuple[int, str, Counted], frozenset[bool]] = {}
+        self._tables: dict[tuple[str, Counted], Table] = {}
         self._automata = {name: _Automaton(self, name) for name in self.optimizers}
 
-    def counters_read(self, scope: Scope, guard: Expression) -> frozenset[tuple[str, str, str]]:
-        """The counters of windows that a guard reads, also through other fields: (path, node, field)."""
-        key = id(guard), scope.path  # the plan keeps the guards; hashing one would take as long as this
-        if key not in self._counters_read:
-            reads = [part for part in walk(guard) if isinstance(part, FieldOf)]
-            counters = ((read.node, _counter_of(scope, read)) for read in reads)
-            read = frozenset((scope.path, node, counter.name) for node, counter in counters if counter is not None)
-            self._counters_read[key] = read
-        return self._counters_read[key]
+    # ---- the counts of backward passes
 
-    def answers_in_any_state(self, scope: Scope, guard: Expression) -> frozenset[bool]:
-        """The possible values of a guard that reads no counter."""
-        key = id(guard), scope.path
-        if key not in self._in_any_state:
-            table = self._tables.setdefault(scope.path, Table())
-            answers = _answers(table, guard, lambda read: values_of(scope, read.node, read.field))
-            self._in_any_state[key] = answers
-        return self._in_any_state[key]
+    def counted(self, point: FlowPoint, before: Counted) -> Counted:
+        """The counters that are not 0 after a visit. Counting starts at 0 where a body is entered."""
+        if point.opens is not None:
+            return frozenset(path for path in before if not path.startswith(point.opens.path))
+        for action in self.actions.get(point, ()):
+            if action.effect in ("backward", "zero_grad"):
+                paths = {each.path for each, names in self.counting.items() if {*names} & {*action.optimizers}}
+                before = before | paths if action.effect == "backward" else before - paths
+        return before
+
+    def open(self, point: FlowPoint, counted: Counted) -> Iterator[FlowEdge]:
+        """The arrows that can be taken while some counters are not 0."""
+        count = 0  # the failures before an arrow begin those before the next
+        for arrow in point.arrows:
+            if not all(False in self._answers(point.scope, guard, counted) for guard in arrow.failed[count:]):
+                return
+            count = len(arrow.failed)
+            if arrow.guard is None or True in self._answers(point.scope, arrow.guard, counted):
+                yield arrow
+
+    def _answers(self, scope: Scope, guard: Expression, counted: Counted) -> frozenset[bool]:
+        """The possible values of a guard."""
+        key = id(guard), scope.path, counted  # the plan keeps the guards; hashing one would take as long as this
+        if key not in self._answered:
+            ways = self._tables.setdefault(key[1:], Table()).ways_to_answer(guard, partial(self._known, scope, counted))
+            self._answered[key] = frozenset(answer for answer, found in ways.items() if found != ())
+        return self._answered[key]
+
+    def _known(self, scope: Scope, counted: Counted, read: FieldOf) -> Constant | Values:
+        """What is known of a field that a guard reads."""
+        kind, path = scope.kinds.get(read.node), f"{scope.path}{read.node}"
+        counter = kind.counter(read.field) if kind is not None else None
+        if counter is None or all(point.path != path for point in self.counting):
+            return values_of(scope, read.node, read.field)
+        if read.field == counter.name:
+            return Values(least=1, whole=True) if path in counted else Constant(0)
+        return Constant(False) if read.field == counter.full and path not in counted else ANY
+
+    # ---- actions
 
     def acting(self, optimizer: str, actions: _Actions | None = None) -> list[tuple[FlowPoint, list[PlanAction]]]:
         """The points that act on the gradients of an optimizer, with their actions; or with those given."""
@@ -114,7 +136,7 @@ class Gradients:
         return {
             point.path
             for name, automaton in self._automata.items()
-            for point, state in automaton.met
+            for point, state, _ in automaton.met
             for action in point.actions
             if action.effect == "divide" and name in action.optimizers and state in ("exchanged", "scaled")
         }
@@ -132,30 +154,30 @@ class Gradients:
         automata = list(self._automata.values())
 
         def following(at: _Moment) -> Iterator[_Moment]:
-            point, states, known = at
+            point, before, counted, known = at
             if point.plan_node is None:
                 return
             name = point.plan_node.node.name if point.acts and point.scope is scope else ""
             kept = frozenset((part, answer) for part, answer in known if name not in changed[part])
-            visits = (automaton.acted(point, state)[0] for automaton, state in zip(automata, states, strict=True))
-            for after in itertools.product(*visits):
-                ways = [{*each.open(point, state)} for each, state in zip(automata, after, strict=True)]
-                for arrow in filter(set.intersection(*ways).__contains__, point.arrows):
-                    answers = {(guard, False) for guard in arrow.failed}
-                    answers |= {(part, True) for part in conjuncts(arrow.guard)} if arrow.guard is not None else set()
-                    if point.scope is not scope:
-                        yield arrow.target, after, kept
-                    elif not any((part, not answer) in kept for part, answer in answers):
-                        yield arrow.target, after, kept | {(part, answer) for part, answer in answers if part in parts}
+            states = tuple(each.acted(point, state)[0] for each, state in zip(automata, before, strict=True))
+            counted = self.counted(point, counted)
+            for arrow in self.open(point, counted):
+                answers = {(guard, False) for guard in arrow.failed}
+                answers |= {(part, True) for part in conjuncts(arrow.guard)} if arrow.guard is not None else set()
+                if point.scope is not scope:
+                    yield arrow.target, states, counted, kept
+                elif not any((part, not answer) in kept for part, answer in answers):
+                    now = kept | {(part, answer) for part, answer in answers if part in parts}
+                    yield arrow.target, states, counted, now
 
         place = self.optimizers.index(optimizer)
-        start: _Moment = (self.flow.start, ("clean",) * len(automata), frozenset())
+        start: _Moment = (self.flow.start, ("clean",) * len(automata), frozenset(), frozenset())
         ways = Ways([start], following)
         for at in ways:
             if len(ways) > _MOST_MOMENTS:
                 return [last]  # beyond this, it is not decided whether the run can get there
-            if at[0] is last and any(target is end and after[place] in UNUSED for target, after, _ in following(at)):
-                return [point for point, _, _ in ways.to(at)]
+            if at[0] is last and any(each[0] is end and each[1][place] in UNUSED for each in following(at)):
+                return [each[0] for each in ways.to(at)]
         return []
 
     def problems(self) -> Iterator[Problem]:
@@ -169,23 +191,31 @@ class Gradients:
     def _problems(self) -> Iterator[Problem]:
         unbound = {point.path: point for point in {**self.actions, **self.counting} if _is_unbound(point)}
         if len(self.optimizers) > 1 and unbound:
-            several = quoted(self.optimizers)
+            named = [
+                name
+                for point in self.actions
+                if point.path not in unbound
+                for action in self.actions[point]
+                for name in action.optimizers
+            ]
             inside: dict[str, list[FlowPoint]] = {}  # by the node of the outermost graph, where one line fixes them all
             for point in unbound.values():
                 inside.setdefault(point.path.partition("/")[0], []).append(point)
             for name, (point, *more) in inside.items():
                 assert point.node is not None
                 default = named_by(point.scope.graph, point.node, "optimizer")
-                bound = next(other for other in self.optimizers if other != default)
+                several = list(dict.fromkeys(named if len({*named}) > 1 else self.optimizers))
                 does = "acts on the gradients" if point in self.actions else "counts the backward passes"
                 also = f" as {len(more)} more in `{name}` do," if more else ""
                 at = f" at `{name}`" if name != point.path else ""
+                listed = ", ".join(f'"{each}"' for each in several)
                 yield self.flow.scope.problem(
                     "G410",
                     f"nodes.{name}",
                     f"`{point.path}` {does} of `{default}` by default,{also} and there are several optimizers: "
-                    f"{several}",
-                    f'name the one it is for{at}: reads = {{ optimizer = "{bound}" }}, or "{default}" for that one',
+                    f"{quoted(several)}",
+                    f'name the one it is for{at}: reads = {{ optimizer = "{several[-1]}" }}; or all: '
+                    f"reads = {{ optimizer = [{listed}] }}",
                 )
             return
         for name in self.optimizers:
@@ -214,21 +244,21 @@ class Gradients:
 
     def _early_schedule(self, point: FlowPoint) -> Iterator[Problem]:
         """A node that steps schedulers and is only visited where there are gradients that no step has used."""
-        met = [(each, state) for each in self._automata.values() for at, state in each.met if at is point]
-        if met and all(state in UNUSED for _, state in met):
-            automaton, state = met[0]
+        met = [(each, at) for each in self._automata.values() for at in each.met if at[0] is point]
+        if met and all(state in UNUSED for _, (_, state, _) in met):
+            automaton, at = met[0]
             yield point.problem(
                 "G416",
                 f"`{point.path}` steps the scheduler before the optimizer is stepped",
                 "torch expects it after, and skips the first rate: put it behind the node that steps the optimizer",
                 severity="warning",
-                path=automaton._way(point, state),
+                path=automaton.way(at),
             )
 
 
 # States of all optimizers and guards together are not distinguished beyond this number.
 _MOST_MOMENTS = 50_000
-_Moment = tuple[FlowPoint, tuple[State, ...], frozenset[tuple[Expression, bool]]]
+_Moment = tuple[FlowPoint, tuple[State, ...], Counted, frozenset[tuple[Expression, bool]]]
 
 
 def _is_unbound(point: FlowPoint) -> bool:
@@ -252,11 +282,15 @@ def _is_of_overlay(point: FlowPoint) -> bool:
         scope = scope.outer
     names = point.path.split("/")
     paths = ("/".join(names[: count + 1]) for count in range(len(names)))
-    return any(scope.graph.layers.overlay_of(layers.node(path)) for path in paths)
+    return any(scope.graph.layers.of("node", path) for path in paths)
 
 
 class _Automaton:
-    """The states that the gradients of one optimizer can be in at every point."""
+    """The states that the gradients of one optimizer can be in at every point.
+
+    Attributes:
+        met: each point with a state before it, and the counters that are not 0 then.
+    """
 
     def __init__(
         self, gradients: Gradients, optimizer: str, divisor: str = "", actions: _Actions | None = None
@@ -265,99 +299,49 @@ class _Automaton:
         self._optimizer = optimizer
         self._actions = dict(gradients.acting(optimizer, actions))
         self._rules, self._divisor = RULES_OF_DIVISORS if divisor else gradients.rules, divisor
-        self._counters = {
-            counter
-            for point, names in gradients.counting.items()
-            for counter in _sure_counters(point, names, optimizer, gradients)
-        }
-        # Bodies entered while there are gradients: counting restarts inside, so a 0 there proves nothing.
-        self._entered_late: set[str] = set()
-        self._tables: dict[tuple[str, State, bool], Table] = {}
-        late = -1
-        while late != len(self._entered_late):  # the assumption about a body was wrong
-            late = len(self._entered_late)
-            self._answers: dict[tuple[int, str, State], frozenset[bool]] = {}
-            self._ways = Ways([(self._flow.start, "clean")], self._following)
-            self.met = list(self._ways)
+        start: _At = (self._flow.start, "clean", frozenset())
+        self._ways = Ways([start], self._following)
+        self.met = list(self._ways)
 
-    def _following(self, at: tuple[FlowPoint, State]) -> Iterator[tuple[FlowPoint, State]]:
-        point, state = at
-        if point.opens is not None and state != "clean":
-            self._entered_late.add(point.opens.path)
-        for after in self.acted(point, state)[0]:
-            for arrow in self.open(point, after):
-                yield arrow.target, after
+    def _following(self, at: _At) -> Iterator[_At]:
+        point, state, counted = at
+        after, now = self.acted(point, state)[0], self._gradients.counted(point, counted)
+        return ((arrow.target, after, now) for arrow in self._gradients.open(point, now))
 
     def problems(self) -> Iterator[Problem]:
-        faults_at: dict[tuple[str, str], tuple[Fault, FlowPoint, State]] = {}
-        for point, state in self.met:
-            states, faults = self.acted(point, state)
-            unused = [after for after in states if after in UNUSED]
-            if any(arrow.target is self._flow.end for after in unused for arrow in self.open(point, after)):
+        faults_at: dict[tuple[str, str], tuple[Fault, _At]] = {}
+        for at in self.met:
+            faults = self.acted(*at[:2])[1]
+            if any(target is self._flow.end and after in UNUSED for target, after, _ in self._following(at)):
                 faults.append(OPEN)
             for fault in faults:
-                faults_at.setdefault((fault.code, point.path), (fault, point, state))
+                faults_at.setdefault((fault.code, at[0].path), (fault, at))
         # Everything after meets gradients that are never cleared: reported once.
-        kept = {self._after_step(point, state) for fault, point, state in faults_at.values() if fault.code == "G405"}
-        for fault, point, state in faults_at.values():
-            way = self._way(point, state)
-            if fault is OPEN and not (way := self._gradients.way_to_end(self._optimizer, point)):
-                continue
-            if fault.code not in ("G403", "G406") or self._after_step(point, state) not in kept:
-                yield self._reported(fault, point, way)
+        kept = {self._after_step(at) for fault, at in faults_at.values() if fault.code == "G405"}
+        for fault, at in faults_at.values():
+            way = self._gradients.way_to_end(self._optimizer, at[0]) if fault is OPEN else self.way(at)
+            if way and (fault.code not in ("G403", "G406") or self._after_step(at) not in kept):
+                yield self._reported(fault, at[0], way)
 
-    def _way(self, point: FlowPoint, state: State) -> list[FlowPoint]:
+    def way(self, at: _At) -> list[FlowPoint]:
         """A shortest path to a point in a state."""
-        return [point for point, _ in self._ways.to((point, state))]
+        return [point for point, *_ in self._ways.to(at)]
 
-    def _after_step(self, point: FlowPoint, state: State) -> FlowPoint | None:
+    def _after_step(self, at: _At) -> FlowPoint | None:
         """The position on the path to a point after its last step."""
-        path = self._way(point, state)
+        path = self.way(at)
         for before, after in zip(reversed(path[:-1]), reversed(path[1:]), strict=True):
             if {"step", "use"} & {action.effect for action in self._actions.get(before, ())}:
                 return after
         return None
 
-    def acted(self, point: FlowPoint, state: State) -> tuple[list[State], list[Fault]]:
-        """The states in which a visit may leave gradients, and the problems."""
-        states, faults = [state], []
+    def acted(self, point: FlowPoint, state: State) -> tuple[State, list[Fault]]:
+        """The state in which a visit leaves gradients, and the problems."""
+        faults = []
         for action in self._actions.get(point, ()):
-            followed = [self._rules[action.effect, before] for before in states]
-            faults += [fault for _, fault in followed if fault is not None]
-            states = list(dict.fromkeys(after for after, _ in followed))
-        return states, faults
-
-    def open(self, point: FlowPoint, state: State) -> Iterator[FlowEdge]:
-        """The arrows that can be taken in a state."""
-        count = 0  # the failures before an arrow begin those before the next
-        for arrow in point.arrows:
-            if not all(False in self._outcomes(point.scope, guard, state) for guard in arrow.failed[count:]):
-                return
-            count = len(arrow.failed)
-            if arrow.guard is None or True in self._outcomes(point.scope, arrow.guard, state):
-                yield arrow
-
-    def _outcomes(self, scope: Scope, guard: Expression, state: State) -> frozenset[bool]:
-        """The possible values of a guard in a state."""
-        key = id(guard), scope.path, state  # the plan keeps the guards; hashing one would take as long as this
-        if key not in self._answers:
-            self._answers[key] = self._answered(scope, guard, state)
-        return self._answers[key]
-
-    def _answered(self, scope: Scope, guard: Expression, state: State) -> frozenset[bool]:
-        if self._counters.isdisjoint(self._gradients.counters_read(scope, guard)):
-            return self._gradients.answers_in_any_state(scope, guard)
-        is_late = scope.path in self._entered_late
-
-        def known(read: FieldOf) -> Constant | Values:
-            counter = _counter_of(scope, read)
-            if counter is None or (scope.path, read.node, counter.name) not in self._counters:
-                return values_of(scope, read.node, read.field)
-            if read.field == counter.name:
-                return Constant(0) if state == "clean" else Values(least=0 if is_late else 1, whole=True)
-            return Constant(False) if read.field == counter.full and state == "clean" and not is_late else ANY
-
-        return _answers(self._tables.setdefault((scope.path, state, is_late), Table()), guard, known)
+            state, fault = self._rules[action.effect, state]
+            faults += [fault] if fault is not None else []
+        return state, faults
 
     def _reported(self, fault: Fault, point: FlowPoint, way: list[FlowPoint]) -> Problem:
         clears = any(action.effect == "zero_grad" for actions in self._actions.values() for action in actions)
@@ -377,39 +361,11 @@ class _Automaton:
         )
 
 
-def _answers(table: Table, guard: Expression, known: Known) -> frozenset[bool]:
-    """The possible values of a guard."""
-    ways = table.ways_to_answer(guard, known)
-    return frozenset(answer for answer, found in ways.items() if found != ())
-
-
-def _counter_of(scope: Scope, read: FieldOf) -> Field | None:
-    """The counter of a window that a field is, or belongs to."""
-    kind = scope.kinds.get(read.node)
-    return kind.counter(read.field) if kind is not None else None
-
-
 def counters_of(point: FlowPoint) -> tuple[str, ...]:
     """The fields of a node in which the engine counts backward passes."""
     if point.kind is None or not point.acts:
         return ()
     return tuple(name for name, declared in point.kind.fields.items() if declared.counts == "backward")
-
-
-def _sure_counters(
-    point: FlowPoint, names: tuple[str, ...], optimizer: str, gradients: Gradients
-) -> Iterator[tuple[str, str, str]]:
-    """The counters of a point that are 0 if and only if an optimizer has no gradients: (path, node, field)."""
-    assert point.node is not None
-    together = all(
-        set(names) <= set(action.optimizers)
-        for actions in gradients.actions.values()
-        for action in actions
-        if action.effect in ("backward", "zero_grad") and set(names) & set(action.optimizers)
-    )
-    if optimizer in names and together:
-        for field in counters_of(point):
-            yield point.scope.path, point.node.name, field
 
 
 def _divisors(gradients: Gradients) -> Iterator[tuple[str, _Actions]]:

@@ -20,7 +20,7 @@ from graphtrain.checks.changes import COUNTED, NOWHERE, Changes, Counting, Point
 from graphtrain.checks.gradients import Gradients
 from graphtrain.graph.elements import Problem, Severity
 from graphtrain.kind.declaration import FROM, RANKS
-from graphtrain.language.syntax import Expression, FieldOf, Name, Operation, rebuilt, walk
+from graphtrain.language.syntax import Constant, Expression, FieldOf, Name, Operation, rebuilt, walk
 from graphtrain.names import quoted
 from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint, names_on
 from graphtrain.plan.scope import FieldTarget, ResourceTarget, Scope, leaves
@@ -34,12 +34,14 @@ class Trap:
     Attributes:
         targets: the targets of the ways that can be taken.
         closed: the points with a way out, and the guards that close it.
+        staying: the ways in it whose guard stays true, which closes those after it.
         is_still: True if nothing changes that a guard in it reads.
     """
 
     points: list[FlowPoint]
     targets: Mapping[FlowPoint, list[FlowPoint]]
     closed: list[tuple[FlowPoint, tuple[str, ...]]]
+    staying: list[_Way]
     is_still: bool
 
     def problem(self, scope: Scope, without: Sequence[str] = ()) -> Problem:
@@ -66,6 +68,10 @@ class Trap:
             )
         deciding = list(dict.fromkeys(name for _, names in self.closed for name in names))
         point = next((point for point, names in self.closed if names), self.points[0])
+        for taken in self.staying[:1]:
+            assert taken.target is not None
+            way = circle(taken.target, self.targets)
+            path, hint = names_on(way), _counted_instead(scope, taken.guard, taken.target.path) + hint
         node = point.node
         assert node is not None
         decide = "decides" if len(deciding) == 1 else "decide"
@@ -78,6 +84,17 @@ class Trap:
             path=path if len(path) > 1 else path * 2,
             place=node.place,
         )
+
+
+def _counted_instead(scope: Scope, guard: Expression | None, path: str) -> str:
+    """A remedy for a guard that divides what a unit counts, which does not change before the guard is read again."""
+    units = {text: unit for unit, text in scope.graph.units.items()}
+    for part in walk(guard) if guard is not None else ():
+        match part:
+            case Operation("%", (FieldOf(owner, field), Constant(amount))) if f"{owner}.{field}" in units:
+                name, unit = path.removeprefix(scope.path), units[f"{owner}.{field}"]
+                return f', or let the node be due: every = "{amount} {unit}" of `{name}`, and the guard "{name}.due"'
+    return ""
 
 
 MOST_SETS = 20_000
@@ -530,13 +547,15 @@ class _Search:
         guards = map(self._meaning, asked)
         changing = NOWHERE.union(*map(self._changes.moving, guards))
         closed: list[tuple[FlowPoint, tuple[str, ...]]] = []
+        staying: list[_Way] = []
         for point in ordered:
             ways, last = self._ways[point], self._ways[point][max(is_open.ways[point])]
             for number, way in enumerate(ways):
                 if way.target not in points:
                     # After a guard that stays true, that guard decides.
                     closed.append((point, last.deciding if number > ways.index(last) else way.deciding))
-        return Trap(ordered, within(points, is_open.targets), closed, is_still=not changing & points)
+                    staying += [last] if number > ways.index(last) else []
+        return Trap(ordered, within(points, is_open.targets), closed, staying, is_still=not changing & points)
 
     def _parts(self, points: Points, targets: Targets) -> list[Points]:
         """The strongly connected components that contain a cycle, in the order of the graph."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import operator
-import types
 from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from typing import Any, final
@@ -19,12 +18,11 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from graphtrain.data import NOTHING
-from graphtrain.data.samplers import announce_epoch, generators_of, length_of, parts_within
+from graphtrain.data.samplers import announce_epoch, generators_of, length_of
 from graphtrain.data.workers import iterate
 from graphtrain.errors import DataError
-from graphtrain.state.code_names import names_in
 from graphtrain.state.generators import HOST, AnyGenerator, RandomAside, generator_of, seed_all
-from graphtrain.state.kinds import is_users
+from graphtrain.state.kinds import category_of
 from graphtrain.state.reachable import Reachable
 
 _MOST_WATCHED = 16  # objects in which a generator may appear while data is fetched: those nearest to the data set
@@ -171,19 +169,6 @@ class Loader:
         self._numbered.jobs = iter(())  # a loader that holds a generator could be neither copied nor pickled
         return iterator
 
-    def unsaved(self) -> list[str]:
-        """What the code of the data set changes in worker processes, whose memory is not saved, by its source text.
-
-        An attribute or a global that is None in this process is made there when it is first needed, such as an open
-        file, and is no memory.
-        """
-        if not self.num_workers:
-            return []
-        parts = [(f".dataset{path}", part) for path, part in parts_within(self.dataset)]
-        parts.append((".collate_fn", self._collate))
-        said = "changes in worker processes, whose memory is not saved: use num_workers=0, or derive it from the index"
-        return list(dict.fromkeys(f"{name} {said}" for path, part in parts for name in _changed_by(path, part)))
-
     def _order(self, indices: torch.Tensor | None) -> tuple[Any, bool]:
         """What an epoch has, in its order, and whether that is batches.
 
@@ -292,29 +277,8 @@ class _Generators:
         if len(held) != len(self._held) or not all(map(operator.is_, held, self._held)):
             self._held = held
             distinct = {id(value): value for value in (*self._reached, *held)}.values()
-            self._all = [generator for value in distinct if (generator := generator_of(value)) is not None]
+            self._all = [generator_of(value) for value in distinct if category_of(type(value)) == "generator"]
         return self._all
-
-
-def functions_of(kind: type, method: str) -> Iterator[types.FunctionType]:
-    """A method of a class of the user's own, and the methods that it calls."""
-    waiting, seen = [method], set[str]()
-    while waiting:
-        function = getattr(kind, name := waiting.pop(), None)
-        if name not in seen and isinstance(function, types.FunctionType) and is_users(function.__module__):
-            yield function
-            waiting += names_in(function.__code__).attributes
-        seen.add(name)
-
-
-def _changed_by(path: str, part: Any) -> Iterator[str]:
-    """The attributes and globals that a part of a data set sets when it is used, and that were set before."""
-    methods = (function for name in ("__getitem__", "__call__") for function in functions_of(type(part), name))
-    for function in [part] if isinstance(part, types.FunctionType) else methods:
-        names, variables = names_in(function.__code__), function.__globals__
-        yield from (f"{path}.{name}" for name in sorted(names.assigned) if getattr(part, name, None) is not None)
-        found = (name for name in sorted(names.assigned_variables) if variables.get(name) is not None)
-        yield from (f": the global `{function.__module__}:{name}`" for name in found)
 
 
 def _unchanged(batch: Any) -> Any:

@@ -18,7 +18,8 @@ from torch.utils.data import (
 
 from graphtrain.data.loaders import loaders_of
 from graphtrain.errors import DataError
-from graphtrain.state.generators import AnyGenerator, any_generator, generator_of, global_generators
+from graphtrain.state.generators import AnyGenerator, generator_of, named_generators
+from graphtrain.state.kinds import category_of
 
 # Attributes under which data holds its parts; a Subset or a wrapper holds another dataset.
 _PARTS = ("batch_sampler", "sampler", "dataset", "transform", "target_transform", "collate_fn")
@@ -39,12 +40,12 @@ def generators_of(data: Any) -> list[AnyGenerator]:
     """
     loaders = [*loaders_of(data).values()] or [data]
     values = {id(value): value for loader in loaders for value in held_generators(loader)}.values()
-    return list(map(any_generator, values))
+    return list(map(generator_of, values))
 
 
 def drawn_from(data: Any) -> list[AnyGenerator]:
     """All generators that data may draw from: its own, and the global ones."""
-    return [*generators_of(data), *global_generators()]
+    return [*generators_of(data), *named_generators().values()]
 
 
 def set_states(generators: Iterable[AnyGenerator], states: Iterable[Any]) -> None:
@@ -56,7 +57,7 @@ def set_states(generators: Iterable[AnyGenerator], states: Iterable[Any]) -> Non
 def held_generators(data: Any) -> list[Any]:
     """The same, as the objects that they are."""
     held = (value for _, part in parts_within(data) for value in (part, *getattr(part, "__dict__", {}).values()))
-    return [*{id(value): value for value in held if generator_of(value) is not None}.values()]
+    return [*{id(value): value for value in held if category_of(type(value)) == "generator"}.values()]
 
 
 def parts_within(data: Any) -> Iterator[tuple[str, Any]]:

@@ -20,7 +20,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from graphtrain.data import NOTHING
-from graphtrain.data.loader import Loader, functions_of
+from graphtrain.data.loader import Loader
 from graphtrain.data.samplers import (
     announce_epoch,
     drawn_from,
@@ -34,9 +34,9 @@ from graphtrain.data.shares import Share
 from graphtrain.data.stream import Stream
 from graphtrain.data.workers import iterate
 from graphtrain.errors import DataError
-from graphtrain.state.code_names import names_in
 from graphtrain.state.content import content_hash
 from graphtrain.state.generators import HOST, RandomAside
+from graphtrain.state.kinds import is_users
 
 Resume = Literal["auto", "replay", "state"]
 _hash_of = functools.partial(content_hash, most_bytes=64 * 2**10)
@@ -132,7 +132,7 @@ def source_of(
             )
         return Stateful(data, doubt)
     # `iter()` is called on iterators only: other data may count its epochs, or open a file, in it.
-    once = isinstance(data, Iterator) and not _starts_over(type(data)) and iter(data) is data
+    once = isinstance(data, Iterator) and not is_users(type(data).__module__) and iter(data) is data
     if once and saving:
         raise DataError(
             f"the data is a {kind} that can be iterated over only once, so no resume could be exact",
@@ -155,11 +155,6 @@ def source_of(
 def keeps_position(data: Any) -> bool:
     """True for data whose `state_dict` holds its position, as far as that is known."""
     return _has_state(data) and _is_complete(data)
-
-
-def _starts_over(kind: type) -> bool:
-    """True for a class of the user's own whose `__iter__`, or a method that it calls, sets attributes."""
-    return any(names_in(function.__code__).assigned for function in functions_of(kind, "__iter__"))
 
 
 def _is_map_style(data: Any) -> bool:

@@ -9,8 +9,9 @@ from typing import Any, final
 
 from graphtrain.data.samplers import drawn_from
 from graphtrain.state.changes import changes
+from graphtrain.state.codec import StateReader
 from graphtrain.state.generators import RandomAside
-from graphtrain.state.restore import reader_of, restore
+from graphtrain.state.restore import restore
 from graphtrain.state.snapshot import StateSnapshot
 from graphtrain.storage.state_files import state_digest
 
@@ -22,14 +23,12 @@ class DataState:
     Attributes:
         snapshot: what was reachable when the run began; None before, and where nothing of it is known.
         saved: what a checkpoint has of all that is reachable, while nodes are set up from it.
-        unsaved: a line for everything about data that a save cannot hold, as far as it is known.
         comparisons: called once everything is restored; each returns what is not as it was, empty for nothing.
     """
 
     def __init__(self) -> None:
         self.snapshot: StateSnapshot | None = None
         self.saved: Mapping[str, Any] = {}
-        self.unsaved: dict[str, None] = {}
         self.comparisons: list[Callable[[], str]] = []
 
     def name(self, data: Any) -> str:
@@ -39,8 +38,8 @@ class DataState:
 
     def _followed(self, data: Any) -> tuple[StateSnapshot, str] | None:
         """What was reachable, and the name under which data is followed in it; None where its state is not followed."""
-        name = self.snapshot.name_of_data(data) if self.snapshot is not None else None
-        return None if self.snapshot is None or name is None else (self.snapshot, name)
+        name = self.name(data)
+        return (self.snapshot, name) if self.snapshot is not None and name in self.snapshot.of_data else None
 
     def is_known(self, data: Any) -> bool:
         """True for data whose state is followed: not for what came later, nor for what keeps its position itself."""
@@ -49,7 +48,8 @@ class DataState:
     def note_redrawn(self, data: Any) -> None:
         """Note that a resume draws all batches of an epoch again, with what data makes for it, such as iterators."""
         if (followed := self._followed(data)) is not None:
-            followed[0].note_redrawn(followed[1])
+            snapshot, name = followed
+            snapshot.redrawn |= {id(entry.value) for entry in snapshot.of_data[name]}
 
     def changed(self, data: Any) -> Mapping[str, Any]:
         """What has changed of data since the run began; empty for nothing."""
@@ -67,7 +67,7 @@ class DataState:
         reader = None
         if section is None:
             section = {one.path: self.saved[one.path] for one in snapshot.entries(name) if one.path in self.saved}
-            reader = reader_of(snapshot, self.saved)
+            reader = StateReader(snapshot, self.saved)
         restore(snapshot, copy.deepcopy(section), name, reader)  # to which it may be restored again
 
     @contextmanager

@@ -9,7 +9,6 @@ from datetime import date, time
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import GraphtrainError, UsageError
-from graphtrain.graph.layers import plain_layers
 from graphtrain.kind.parameter import NOT_PLAIN, plain_value
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def plain(graph: Graph, *, layers: bool = False) -> dict[str, Any]:
         "guards": dict(graph.guards),
         "edges": {source: list(map(str, leaving)) for source, leaving in graph.edges.items()},
         "clock": dict(graph.units),
-        "layers": plain_layers(graph.layers) if layers else {},
+        "layers": graph.layers.plain() if layers else {},
     }
     return {key: value for key, value in whole.items() if value or key in ("name", "start", "nodes", "edges")}
 

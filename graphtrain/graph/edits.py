@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from graphtrain.errors import EditError
-from graphtrain.graph.edit import Editable
-from graphtrain.graph.elements import END, Node, Place
+from graphtrain.errors import EditError, GraphError, UsageError
+from graphtrain.graph.edit import VERBS
+from graphtrain.graph.elements import END, Node, Place, Problem
 from graphtrain.kind.parameter import show_value, type_name
 from graphtrain.names import suggestion
 
@@ -18,23 +18,6 @@ if TYPE_CHECKING:
     from graphtrain.graph.graph import Graph
 
 IF_THERE = "if_there"
-
-
-# Verb -> its arguments that name nodes which must exist.
-VERBS: Mapping[str, tuple[str, ...]] = {
-    "insert": ("after", "before", "at", "between"),
-    "replace": ("name",),
-    "remove": ("name", "to"),
-    "connect": ("source", "target", "before", "after"),
-    "disconnect": ("source",),
-    "redirect": ("source", "new"),
-    "set": ("name",),
-    "guard": (),
-    "nest": (),
-    "hook": (),
-    "rename": ("old",),
-    "clock": ("field",),
-}
 
 
 @dataclass(frozen=True)
@@ -64,7 +47,7 @@ class Edit:
         Raises:
             EditError, UsageError, GraphError: it cannot be made.
         """
-        return placed(getattr(graph, self.verb)(self.subject, **self.arguments), graph, self.place)
+        return placed(VERBS[self.verb][0](graph, self.subject, **self.arguments), graph, self.place)
 
     def with_graph(self, graph: Graph) -> Edit:
         """The same edit with the graph that its `graph` names."""
@@ -74,17 +57,12 @@ class Edit:
         """The nodes that it needs, by their paths."""
         given = {[*_signature(self.verb).parameters][1]: self.subject, **self.arguments}
         names: list[str] = []
-        for key in VERBS[self.verb]:
+        for key in VERBS[self.verb][1]:
             if key == "field":
                 names.append(str(given[key]).partition(".")[0])
             elif key in given:
                 names += given[key] if key == "between" else [given[key]]
         return [name for name in dict.fromkeys(names) if name != END]
-
-    @property
-    def is_behind(self) -> bool:
-        """True if it adds something after a node."""
-        return not {"after", "between"}.isdisjoint(self.arguments)
 
     def has_nodes(self, graph: Graph) -> bool:
         """True if the graph has every node that it needs, and the guard that it widens."""
@@ -100,6 +78,21 @@ def node_at(graph: Graph, path: str) -> Node | None:
     if node is None or not inner:
         return node
     return node_at(node.body, inner) if node.body is not None else None
+
+
+def with_edits(
+    graph: Graph, edits: Iterable[Edit], problems: list[Problem], apply: Callable[[Graph, Edit], Graph]
+) -> Graph:
+    """The graph with edits in order; one that cannot be made adds to the problems, one that may be skipped does not."""
+    for edit in edits:
+        if edit.if_there and not edit.has_nodes(graph):
+            continue
+        try:
+            graph = apply(graph, edit)
+        except (EditError, UsageError, GraphError) as error:
+            message = f"overlay `{edit.overlay}`: {error.message}" if edit.overlay else error.message
+            problems.append(Problem("G005", "error", str(edit.place), message, error.hint))
+    return graph
 
 
 # ---- from a table of a file
@@ -131,7 +124,7 @@ def edit_of(table: Mapping[str, Any], place: Place, overlay: str = "") -> Edit:
 
 @functools.cache
 def _signature(verb: str) -> inspect.Signature:
-    return inspect.signature(getattr(Editable, verb))
+    return inspect.signature(VERBS[verb][0])
 
 
 def _wrong_argument(verb: str, first: Any, others: Mapping[str, Any]) -> str:

@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from graphtrain.errors import GraphtrainError, UsageError
-from graphtrain.graph import canonical, read_toml
+from graphtrain.graph import canonical, edit, hooks, read_toml, rename
 from graphtrain.graph.difference import Difference
-from graphtrain.graph.edit import Editable
 from graphtrain.graph.elements import Drawable, Edge, Node, Place, Problems, frozen, kind_text, settings_of
 from graphtrain.graph.layers import Layers, overlays_text
-from graphtrain.graph.layers import node as node_key
 from graphtrain.graph.registry import find_graph, kind_of_node
 from graphtrain.graph.sources import write_new
 from graphtrain.kind.declaration import FROM
@@ -33,7 +31,7 @@ PICTURE_SUFFIXES = (".svg", ".png", ".pdf", ".dot", ".mmd")  # the formats of `G
 
 @final
 @dataclass(frozen=True)
-class Graph(Editable, Drawable):
+class Graph(Drawable):
     """An immutable training procedure; every edit returns a new graph. ``print(graph)`` shows it, `render` draws it.
 
     Arguments:
@@ -88,6 +86,20 @@ class Graph(Editable, Drawable):
     def __reduce__(self) -> tuple[Any, ...]:
         return Graph.from_json, (self.to_json(),)
 
+    # The verbs of edits, in Python and as [[edit]] in TOML alike.
+    insert = edit.insert
+    replace = edit.replace
+    remove = edit.remove
+    nest = edit.nest
+    connect = edit.connect
+    disconnect = edit.disconnect
+    redirect = edit.redirect
+    set = edit.set
+    guard = edit.guard
+    hook = hooks.hook
+    rename = rename.rename
+    clock = edit.clock
+
     # Rooms above this one (checks, checkpoints, pictures) are imported where they are called.
 
     @classmethod
@@ -126,8 +138,8 @@ class Graph(Editable, Drawable):
     def overlay(self, *overlays: str | Path) -> Graph:
         """Add overlays, lists of edits for any graph: the names of shipped or installed ones, or paths of TOML files.
 
-        The order matters only where several add something at the same place. Their parameters are set as any others. An
-        overlay applies to the outermost graph that has the nodes it names: for `kfold`, to the nested `fit`.
+        They are applied in the order given. Their parameters are set as any others. An overlay applies to the outermost
+        graph that has the nodes it names: for `kfold`, to the nested `fit`.
 
         Raises:
             UsageError: there is no such overlay.
@@ -322,7 +334,7 @@ def _readable(graph: Graph, indent: str) -> Iterator[str]:
     width = _width(graph.guards)
     guards = []
     for name, expression in graph.guards.items():
-        overlays = overlays_text(graph.layers.overlays_of_guard(name))
+        overlays = overlays_text(graph.layers.of("guard", name))
         text = " ".join(expression.split()) + (f"  ({overlays})" if overlays else "")
         guards.append(f"{one_line(name):<{width}}  {one_line(text)}")
     units = one_line(", ".join(f"{unit} = {field}" for unit, field in graph.units.items()))
@@ -336,8 +348,8 @@ def _settings(graph: Graph, name: str) -> str:
         return "not declared"
     node = graph.nodes[name]
     kind = kind_text(node) if node.body is None else ""  # the name of a body is above its nodes
-    overlay = graph.layers.overlay_of(node_key(name))
-    return one_line(", ".join(filter(None, (kind, *settings_of(node), overlay and overlays_text([overlay])))))
+    overlay = overlays_text(graph.layers.of("node", name)[:1])
+    return one_line(", ".join(filter(None, (kind, *settings_of(node), overlay))))
 
 
 def _width(texts: Iterable[str]) -> int:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import EditError, GraphError, GraphtrainError, UsageError
 from graphtrain.graph.canonical import FORMAT, decoded
-from graphtrain.graph.edits import Edit, edit_of
+from graphtrain.graph.edits import Edit, edit_of, with_edits
 from graphtrain.graph.elements import NESTED, Edge, Node, Place, Problem, slots_of
-from graphtrain.graph.layers import Layers, layers_of
+from graphtrain.graph.layers import Layers
 from graphtrain.graph.overlay import Overlay, with_overlays
 from graphtrain.graph.registry import GRAPHS, OVERLAYS, find_graph
 from graphtrain.graph.sources import GraphReading, TextSource
@@ -252,8 +252,11 @@ def _read_table(data: Mapping[str, Any], reader: Reader, default_name: str) -> G
         reader.problem("G003", ("edit",), message, hint)
         return make(default_name, "", {}, {})
     is_json = not reader.source.file
-    layers = layers_of(data.get("layers")) if is_json else Layers()
-    data = {key: value for key, value in data.items() if not (is_json and key == "layers")}
+    layers = Layers()
+    if is_json and "layers" in data:
+        data = {**data}
+        saved = data.pop("layers")
+        layers = Layers(tuple(saved["names"]), {what: tuple(by) for what, by in saved["made"].items()})
     _check_keys(data, _EXTENDING_KEYS if "extends" in data and not is_json else _PLAIN_KEYS, reader)
     name = reader.text(data, "name", default_name)
     if "extends" in data:
@@ -371,14 +374,8 @@ def _extended(data: Mapping[str, Any], name: str, reader: Reader) -> Graph:
     head = _head(data, reader)
     places = {**graph.places, **{key: place for key in head if (place := reader.place(key)) is not None}}
     graph = replace(graph, name=name, allow=tuple(dict.fromkeys((*graph.allow, *allow))), **head, places=places)
-    for key, edit in _read_edits(data, reader):
-        if edit.if_there and not edit.has_nodes(graph):
-            continue
-        try:
-            graph = edit.applied(graph)
-        except (EditError, UsageError, GraphError) as error:
-            reader.problem("G005", key, error.message, error.hint)
-    return graph
+    edits = _read_edits(data, reader)
+    return with_edits(graph, edits, reader.reading.problems, lambda graph, edit: edit.applied(graph))
 
 
 def _optimizer(data: Mapping[str, Any], reader: Reader) -> str:
@@ -399,8 +396,8 @@ def _head(data: Mapping[str, Any], reader: Reader) -> dict[str, Any]:
     return head | {key: reader.texts(data, key) for key in ("outputs", "optional") if key in data}
 
 
-def _read_edits(data: Mapping[str, Any], reader: Reader, overlay: str = "") -> Iterator[tuple[tuple[str, ...], Edit]]:
-    """The edits of a file in order, each with its key; problems are reported to the reader.
+def _read_edits(data: Mapping[str, Any], reader: Reader, overlay: str = "") -> Iterator[Edit]:
+    """The edits of a file in order; problems are reported to the reader.
 
     Arguments:
         overlay: the name of their overlay. Default: they are from a graph file.
@@ -427,7 +424,7 @@ def _read_edits(data: Mapping[str, Any], reader: Reader, overlay: str = "") -> I
         except (EditError, UsageError, GraphError) as error:
             reader.problem("G005", key, error.message, error.hint)
             continue
-        yield key, edit
+        yield edit
 
 
 def _with_overlays(
@@ -466,7 +463,7 @@ def _read_overlay(source: str | Path, named_in: TextSource, reading: GraphReadin
     reader = Reader(found, reading, Lines(text))
     _check_keys(data, _OVERLAY_KEYS, reader)
     name = reader.text(data, "name", stem)
-    edits = tuple(edit for _, edit in _read_edits(data, reader, name))
+    edits = tuple(_read_edits(data, reader, name))
     return Overlay(name, edits, place, _head(data, reader), reader.texts(data, "allow"))
 
 

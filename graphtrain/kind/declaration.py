@@ -311,7 +311,7 @@ def drawn_family(effects: str | Collection[str] = (), observer: bool = False, fa
         return "compute"
     if "exchange" in names:
         return "ranks"
-    if names & {"clip", "divide", "scale", "unscale", "use", "zero_grad"}:
+    if names & {"clip", "divide", "read", "scale", "unscale", "use", "zero_grad"}:
         return "gradient"
     return "bookkeeping" if names or observer else "other"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
-OnGradients = Literal["backward", "clip", "divide", "exchange", "scale", "unscale", "use", "step", "zero_grad"]
+OnGradients = Literal["backward", "clip", "divide", "exchange", "read", "scale", "unscale", "use", "step", "zero_grad"]
 ON_GRADIENTS: tuple[str, ...] = get_args(OnGradients)
 EFFECTS: tuple[str, ...] = (*ON_GRADIENTS, "eval", "train", "forget")
 

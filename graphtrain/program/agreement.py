@@ -22,7 +22,7 @@ from graphtrain.errors import GraphtrainError, RankFailedError, RanksDivergedErr
 from graphtrain.program.requests import Requests
 from graphtrain.ranks import LostRankError, Ranks
 from graphtrain.ranks.current import failure_of, leave
-from graphtrain.state.generators import RandomAside, global_generators, seed_everything
+from graphtrain.state.generators import RandomAside, named_generators, seed_everything
 from graphtrain.storage.encoding import Tensors, UnsaveableError, pack, unpack
 
 if TYPE_CHECKING:
@@ -38,32 +38,6 @@ _GRACE_SECONDS = 5.0
 _GRACE_ATTEMPTS = 10
 
 
-class RunOfRank:
-    """The run of a rank, as reported to the others; this class is for a run that is not set up."""
-
-    @property
-    def position(self) -> int:
-        """The number of the node that is running, or is next."""
-        return 0
-
-    @property
-    def place(self) -> str:
-        """The same for messages: ``"in `step` at step 10"``."""
-        return "before the run"
-
-    def seconds(self) -> float:
-        """How long it has trained, by its own clock."""
-        return 0.0
-
-    def path_of(self, position: int) -> str:
-        """The path of a node by its number."""
-        return "the start"
-
-    def buffers(self) -> Mapping[str, torch.Tensor]:
-        """The buffers of all modules, by their paths."""
-        return {}
-
-
 @final
 class Agreement:
     """One rank's part in the agreement.
@@ -73,7 +47,11 @@ class Agreement:
 
     Attributes:
         ranks: the processes; this one's `rank` among them, and their number, the `world_size`.
-        run: this rank's run; before it is set up, one at the start.
+        position: returns the number of the node of this rank that is running, or is next; before the run, 0.
+        path_of: returns the path of a node by its number.
+        place: returns where this rank is, for messages: ``"in `step` at step 10"``.
+        running_seconds: returns how long this rank has trained, by its own clock.
+        buffers: returns the buffers of all modules, by their paths.
         synchronised: False if a batch was fetched since ranks last synchronised.
         asked: requests by step functions of this rank since then.
         learn: called on all ranks with the requests by step functions of any rank.
@@ -90,7 +68,11 @@ class Agreement:
     def __init__(self, ranks: Ranks, requests: Requests) -> None:
         self.ranks, self.rank, self.world_size = ranks, ranks.rank, ranks.world_size
         self._requests = requests
-        self.run = RunOfRank()
+        self.position: Callable[[], int] = lambda: 0
+        self.path_of: Callable[[int], str] = lambda position: "the start"
+        self.place: Callable[[], str] = lambda: "before the run"
+        self.running_seconds: Callable[[], float] = lambda: 0.0
+        self.buffers: Callable[[], Mapping[str, torch.Tensor]] = dict
         self.calls = 0
         self._times_left = ranks.times_left
         self.synchronised = False
@@ -106,7 +88,7 @@ class Agreement:
 
     def seconds(self) -> float:
         """How long rank 0 had trained when ranks last synchronised; of one process, how long it has."""
-        return self._seconds if self.world_size > 1 else self.run.seconds()
+        return self._seconds if self.world_size > 1 else self.running_seconds()
 
     def watch_choices(self, position: int, leave: Callable[[], int]) -> Callable[[], int]:
         """The choice of an exit edge of a node with several, which is recorded until ranks synchronise."""
@@ -145,10 +127,10 @@ class Agreement:
         to_any = self._requests.take_asked()
         edges = hash(tuple(self._choices)) % 2**63  # of integers, whose hash is the same in every process
         record = {
-            "spot": [self.calls, purpose, self.run.position, edges],
+            "spot": [self.calls, purpose, self.position(), edges],
             "stop": "stop" in to_any,
             "save": "save" in to_any,
-            "seconds": self.run.seconds(),
+            "seconds": self.running_seconds(),
             "saves_over": self._requests.saves.over(),
             "asked": asked,
             **known,
@@ -157,7 +139,7 @@ class Agreement:
         if any(each["spot"] != records[0]["spot"] for each in records):
             self._diverged(records)
         self._choices.clear()
-        self._last_position = self.run.position
+        self._last_position = self.position()
         # Where a run was saved or resumed makes no difference to where ranks synchronise next.
         self.synchronised = purpose not in ("start", "save", "stop")
         self._seconds = records[0]["seconds"]
@@ -193,7 +175,7 @@ class Agreement:
     def drawing_alike(self) -> Iterator[None]:
         """A span in which all ranks draw the same random numbers, by a seed that rank 0 draws."""
         seed = self.gather(int(torch.randint(2**62, ())))[0]
-        with RandomAside(global_generators()):
+        with RandomAside(named_generators().values()):
             seed_everything(int(seed))
             yield
 
@@ -232,7 +214,7 @@ class Agreement:
         """
         from graphtrain.ranks import buckets as sums  # which one process never needs
 
-        buffers = self.run.buffers() if buffers is None else buffers
+        buffers = self.buffers() if buffers is None else buffers
         if self.sharded:
             from graphtrain.ranks.sharded import is_sharded
 
@@ -299,7 +281,7 @@ class Agreement:
 
     def fail(self, error: BaseException) -> None:
         """Report to the other ranks why this one is missing, and leave them, so that they fail at once."""
-        leave(self.ranks, self.run.place, error)
+        leave(self.ranks, self.place(), error)
 
     def _gather(self, data: bytes) -> list[bytes]:
         """What all ranks pass, of any length, in one call if it is short on all of them."""
@@ -329,10 +311,10 @@ class Agreement:
                 break
         what = "has ended without a message"
         if not missing and (missing := self._missing()):
-            what = f"did not come to call {self.calls}, where others wait {self.run.place}"
+            what = f"did not come to call {self.calls}, where others wait {self.place()}"
         who = f"rank {', '.join(map(str, missing))} {what}" if missing else f"a rank is gone: {why.splitlines()[0]}"
         position = self._last_position
-        last = f"; ranks last synchronised at `{self.run.path_of(position)}`" if position is not None else ""
+        last = f"; ranks last synchronised at `{self.path_of(position)}`" if position is not None else ""
         raise RankFailedError(
             who + last,
             "see what it printed last: a process that ends without a message was killed, often because memory ran out; "
@@ -349,9 +331,9 @@ class Agreement:
 
     def _diverged(self, records: Sequence[Record]) -> NoReturn:
         """Raise an error with the first edge at which ranks diverged, and their positions."""
-        choices = [f"from `{self.run.path_of(each)}` to `{self.run.path_of(target)}`" for each, target in self._choices]
+        choices = [f"from `{self.path_of(each)}` to `{self.path_of(target)}`" for each, target in self._choices]
         call, purpose, position, _ = records[self.rank]["spot"]
-        place = f"is at `{self.run.path_of(position)}` (call {call}, {purpose})"
+        place = f"is at `{self.path_of(position)}` (call {call}, {purpose})"
         of_ranks = [msgpack.unpackb(data) for data in self._gather(msgpack.packb([*choices, place]))]
         lines = next(lines for lines in zip(*of_ranks, strict=False) if len(set(lines)) > 1)
         other = next(rank for rank, line in enumerate(lines) if line != lines[0])

@@ -18,7 +18,7 @@ from graphtrain.names import FOREIGN, nearest, quoted, suggestion
 from graphtrain.plan.plan import Plan
 from graphtrain.plan.scope import Scope, reads_of, resources_of
 from graphtrain.report.values import described
-from graphtrain.state.generators import generator_of
+from graphtrain.state.kinds import category_of
 from graphtrain.state.reachable import keeps_state
 
 # Names of slots that the engine itself supplies.
@@ -303,7 +303,7 @@ def resources_read(graph: Graph, resources: Mapping[str, Any]) -> set[str]:
 
 def may_be_unread(value: Any) -> bool:
     """True if a resource may be supplied although nothing reads it: None, or an object with state to be saved."""
-    return value is None or keeps_state(value) or generator_of(value) is not None
+    return value is None or keeps_state(value) or category_of(type(value)) == "generator"
 
 
 def unread_line(name: str, readable: Collection[str]) -> str:

@@ -17,7 +17,7 @@ from graphtrain.kind.fields import IDLE, ROUND
 from graphtrain.plan.scope import ResourceTarget, SlotTarget, leaves, outputs_of
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.bind import Program, ProgramNode
-from graphtrain.state.generators import RandomAside, global_generators
+from graphtrain.state.generators import RandomAside, named_generators
 
 Act = Callable[[], Any]
 
@@ -112,11 +112,11 @@ class Rounds:
             if has_batch() or call is None:
                 forward(act)
                 return
-            kept = {path: buffer.detach().clone() for path, buffer in agreement.run.buffers().items()}
-            with RandomAside(global_generators()):
+            kept = {path: buffer.detach().clone() for path, buffer in agreement.buffers().items()}
+            with RandomAside(named_generators().values()):
                 forward(call)
             with torch.no_grad():
-                for path, buffer in agreement.run.buffers().items():
+                for path, buffer in agreement.buffers().items():
                     buffer.copy_(kept.get(path, buffer))
             for index in writes:
                 slots[index] = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,9 +18,9 @@ from graphtrain.printable import one_line
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
 from graphtrain.resume.hyper_parameters import SettingChange
 from graphtrain.state.codec import MALFORMED
-from graphtrain.state.data_content import compared_data
 from graphtrain.state.generators import fitted_random
 from graphtrain.state.reachable import is_within
+from graphtrain.state.snapshot import compared_data
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.named import graph_of
@@ -135,17 +135,18 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
     checkpoint, state, fitted = _fitted(checkpoint, run, renaming)
     differences, chosen = _decided(run, checkpoint, options)
 
-    copies = made_resources(difference.before, compiled.program.resources).keys() & state.resources.keys()  # no node's
+    # Copies that no node has any more.
+    copies = made_resources(difference.before, compiled.program.resources).keys() & state["resources"].keys()
     # The saved state of a resource of another class is not loaded either.
     as_set_up = copies | {name.removesuffix(".class") for name in chosen if name.endswith(".class")}
-    changed = {path: part for path, part in state.reachable.items() if not is_within(path, copies)}
-    state = replace(state, reachable=changed, progress={**state.progress, **options.kept})
+    changed = {path: part for path, part in state["reachable"].items() if not is_within(path, copies)}
+    state = {**state, "reachable": changed, "progress": {**state["progress"], **options.kept}}
     place = renaming.path(manifest.position), manifest.ended, renaming.path(manifest.clock_of)
     run.watch.load(manifest.seconds)  # first: nodes that measure time read the watch when they are set up
     with _named_failure(checkpoint):
         not_restored = run.enter(state, *place, Exemptions(as_set_up, other_kinds(difference)))
         reported = run.environment.changed_data(manifest) if run.environment is not None else []
-        other_data, sampled = compared_data(manifest.data_content, compiled.state.snapshot, state.reachable, reported)
+        other_data, sampled = compared_data(manifest.data_content, compiled.state.snapshot, changed, reported)
 
     # Before the hyper-parameters are applied: those taken from `setup` are not what was saved.
     left_out = [
@@ -153,7 +154,7 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
         for path in sorted({*manifest.not_state} ^ {*compiled.state.left_out})
     ]
     lost = [*compiled.state.data_state.not_as_before(), *other_data]
-    lost = lost or ([] if left_out else compiled.state.differs_from(state.reachable))
+    lost = lost or ([] if left_out else compiled.state.differs_from(changed))
     # What was not saved is lost, as the line of the resume says: another module, for instance.
     parts = (as_set_up, not_restored, left_out, manifest.unknown, renaming.names, difference.matters)
     is_as_written = not (fitted or options.kept)
@@ -163,7 +164,7 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
     applied -= {each.name for each in differences}
     decided = [f"{each} ({'taken' if each.name in chosen else 'kept as saved'})" for each in differences]
     decided += [f"{name} (taken)" for name in sorted(applied)]
-    left = sorted(set(state.progress) - set(compiled.program.by_path))
+    left = sorted(set(state["progress"]) - set(compiled.program.by_path))
     listed = [str(change) for change in difference.changes if change.independent and change.matters]
     more = len(listed) - _MOST_DIFFERENCES
     changes = [
@@ -195,9 +196,9 @@ def _fitted(checkpoint: Checkpoint, run: Session, renaming: Renaming) -> tuple[C
 
         checkpoint, reshaped = assembled(checkpoint, compiled.state.objects.modules.values(), world.rank)
         words.append(reshaped)
-    state = RunState.of(renaming.sections(checkpoint.sections))
-    random, of_devices = fitted_random(state.random)
-    return checkpoint, replace(state, random=random), [*filter(None, [*words, of_devices])]
+    state = renaming.sections(checkpoint.sections)
+    state["random"], of_devices = fitted_random(state["random"])
+    return checkpoint, state, [*filter(None, [*words, of_devices])]
 
 
 def _decided(run: Session, checkpoint: Checkpoint, options: ResumeOptions) -> tuple[list[SettingChange], set[str]]:
@@ -254,7 +255,7 @@ def _expect_digest(checkpoint: Checkpoint, run: Session, state: RunState, *, is_
     saved = checkpoint.digest
     if not is_whole:
         saved = state_digest({name: each for name, each in objects.essential(state).items() if name in sections})
-    digest = objects.digest(run.alive, sections, state.reachable)
+    digest = objects.digest(run.alive, sections, state["reachable"])
     if digest != saved:
         raise CheckpointError(
             f"{checkpoint.path}: the state loaded is not the state saved (digest {digest[:12]}, not {saved[:12]})",

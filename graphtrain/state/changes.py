@@ -15,11 +15,11 @@ from typing import Any, NamedTuple, final
 import numpy
 from torch.nn.modules.lazy import LazyModuleMixin
 
+from graphtrain.printable import shown_path
 from graphtrain.state.code_names import names_in
-from graphtrain.state.codec import StateWriter, UnknownStateError, line_of, shown_path
-from graphtrain.state.content import are_equal, is_equal, is_identical
-from graphtrain.state.generators import any_generator
-from graphtrain.state.graphs import KEEPS_GRAPH
+from graphtrain.state.codec import StateWriter
+from graphtrain.state.content import is_equal, is_identical
+from graphtrain.state.generators import generator_of
 from graphtrain.state.kinds import KINDS, LEFT_ALONE, MOST_COMPARED, category_of, is_reopened, is_users, is_value
 from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY, Entry, contents_of, place_of, stamp_of
 from graphtrain.state.snapshot import States, StateSnapshot
@@ -67,8 +67,9 @@ def changes(snapshot: StateSnapshot, data: str | None = None, states: Mapping[st
     for entry in snapshot.entries(data):
         if (change := finder.change(entry)) is not None:
             section[entry.path] = change
-    unknown = [*finder.unknown, *finder.writer.lost_memory()]
-    unknown += [f"{shown_path(path)} {KEEPS_GRAPH}" for path in finder.writer.graphs]
+    if data is None:
+        finder.writer.note_states()
+    unknown = [*finder.unknown, *finder.writer.lost]
     if data is None and snapshot.imported is not None:
         unknown += _lines_about_modules(snapshot.imported)
     unknown += [f"{shown_path(path)} {bound}" for path, bound in snapshot.reachable.bounds.items()]
@@ -81,8 +82,7 @@ class _Finder:
 
     def __init__(self, snapshot: StateSnapshot, states: States) -> None:
         self._snapshot, self._states = snapshot, states
-        excludes = snapshot.left_out or snapshot.replaced
-        self.writer = StateWriter(snapshot.reachable, snapshot.stateful, snapshot.is_excluded if excludes else None)
+        self.writer = StateWriter(snapshot)
         self.unknown: list[str] = []
 
     def change(self, entry: Entry) -> dict[str, Any] | None:
@@ -98,7 +98,7 @@ class _Finder:
         try:  # no context, which takes a microsecond for each of thousands of objects
             return self._changed(entry)
         except UnsaveableError as error:
-            self.unknown.append(line_of(error))
+            self.unknown.append(error.message)
         return None
 
     def _changed(self, entry: Entry) -> dict[str, Any] | None:
@@ -112,10 +112,10 @@ class _Finder:
         elif entry.stamp is not None and stamp_of(entry) == entry.stamp:
             return None
         if category in _REMEDIES:
-            what = f"is a {type(value).__module__}.{type(value).__qualname__}, whose state is not saved"
-            raise UnknownStateError(path, f"{what}: {_REMEDIES[category]}")
+            what = f"it is a {type(value).__module__}.{type(value).__qualname__} that has changed"
+            raise UnsaveableError(path, f"{what}: {_REMEDIES[category]}")
         if category == "generator":
-            return {"state": any_generator(value).get_state()}
+            return {"state": generator_of(value).get_state()}
         if category in ("tensor", "array", "buffer"):
             return self._changed_value(entry)
         code = value.__code__ if category == "function" else type(value)
@@ -126,14 +126,13 @@ class _Finder:
         if kind is None or category == "tuple" or (entry.is_covered and category != "module"):
             return None
         keys, parts = contents_of(entry)
-        if are_equal(keys, entry.keys) and are_equal(parts, entry.parts):
+        if is_equal(keys, entry.keys) and is_equal(parts, entry.parts):
             return None
         return self._changed_names(entry, dict(zip(keys, parts, strict=True))) if kind.is_named else self._items(entry)
 
     def _changed_names(self, entry: Entry, now: Mapping[str, Any]) -> dict[str, Any] | None:
         before, ignored = dict(zip(entry.keys, entry.parts, strict=True)), self._snapshot.ignored(entry, self._states)
         encoded = {}
-        unknown = [] if id(entry.value) in self._snapshot.redrawn else self.unknown
         for name in sorted(set(now) - ignored):
             path, part = place_of(entry, name), now[name]
             is_same = name in before and is_equal(before[name], part)
@@ -141,11 +140,14 @@ class _Finder:
                 continue
             if entry.is_data and is_value(before.get(name)) and is_reopened(part):
                 continue
-            with self.writer.attempt(unknown):
-                # Hooks of weight_norm, spectral_norm and prune compute it before each use: its graph is used again.
-                sources = entry.value._parameters.keys() if entry.category == "module" else ()
-                is_computed = f"{name}_v" in sources or f"{name}_orig" in sources
+            # Hooks of weight_norm, spectral_norm and prune compute it before each use: its graph is used again.
+            sources = entry.value._parameters.keys() if entry.category == "module" else ()
+            is_computed = f"{name}_v" in sources or f"{name}_orig" in sources
+            try:
                 encoded[name] = self.writer.pack(part.detach() if is_computed else part, path)
+            except UnsaveableError as error:
+                if id(entry.value) not in self._snapshot.redrawn:
+                    self.unknown.append(error.message)
         removed = sorted(set(before) - set(now) - ignored)
         return {"set": encoded} | ({"removed": removed} if removed else {}) if encoded or removed else None
 
@@ -153,7 +155,7 @@ class _Finder:
         value, path, kind = entry.value, entry.path, KINDS[entry.category]
         keys, parts = kind.contents(value)
         if len(parts) > MOST_COMPARED:
-            raise UnknownStateError(path, f"has {len(parts):,} items and has changed: too many to be saved")
+            raise UnsaveableError(path, f"it has {len(parts):,} items and has changed")
         kept: Any = list(parts)
         if entry.category == "mapping":
             pairs = zip(keys, parts, strict=True)
@@ -172,18 +174,18 @@ class _Finder:
         attributes = value.__dict__ if entry.category == "tensor" else {}
         names = [name for name in attributes if not name.startswith(OF_THE_COMPILER)]
         if names and self._snapshot.reachable.find(attributes) is None:  # one that had attributes is listed with them
-            raise UnknownStateError(path, f"was given attributes: {', '.join(names)}; set them in `setup`")
+            raise UnsaveableError(path, f"it was given attributes: {', '.join(names)}; set them in `setup`")
         if entry.is_covered:
             return None
         if not is_saveable(value):
-            raise UnknownStateError(path, f"is a {type(value).__qualname__} that has changed, and cannot be saved")
+            raise UnsaveableError(path, f"it is a {type(value).__qualname__} that has changed")
         if entry.category == "buffer":
             self.writer.count(len(value), path)
             return {"bytes": bytes(value)}
         if entry.category == "array":
             self.writer.count(value.nbytes, path)
             if (value.shape, value.dtype) != entry.keys:
-                raise UnknownStateError(path, "has another shape or type than it had: bind a new array instead")
+                raise UnsaveableError(path, "it has another shape or type than it had: bind a new array instead")
             return {"array": numpy.asarray(value)}
         self.writer.count(value.numel() * value.element_size(), path)
         if value.grad_fn is not entry.code:  # else `setup` makes it again

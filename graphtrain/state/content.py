@@ -16,7 +16,7 @@ import numpy
 import torch
 import xxhash
 
-from graphtrain.state.generators import any_generator
+from graphtrain.state.generators import generator_of
 from graphtrain.state.kinds import CONSTANTS, KINDS, WATCHED, category_of, is_constant
 from graphtrain.storage.strides import flat_bytes
 
@@ -48,7 +48,7 @@ class ContentHash:
         pauses: True lets other threads run at intervals.
 
     Attributes:
-        bytes: of tensors and arrays.
+        hexdigest: returns the hash of what was added.
         is_whole: False if something was beyond the bounds.
 
     >>> def hashed(value):
@@ -66,14 +66,11 @@ class ContentHash:
     ) -> None:
         self._place_of, self._most_bytes, self._pauses = place_of, most_bytes, pauses
         self._hash = xxhash.xxh3_128()
+        self.hexdigest = self._hash.hexdigest
         self._met: dict[int, tuple[int, Any]] = {}  # with the objects: an `id` may be reused
         self._waiting: list[Any] = []
-        self._items = self.bytes = 0
+        self._items = self._bytes = 0
         self.is_whole = True
-
-    def hexdigest(self) -> str:
-        """The hash of what was added."""
-        return self._hash.hexdigest()
 
     def add(self, value: Any, place: str = "") -> None:
         """Add a value; with its place, if `place_of` knows it."""
@@ -120,9 +117,11 @@ class ContentHash:
             case "buffer":
                 self._hash.update(value)
             case "generator":
-                self._waiting.append(any_generator(value).get_state())
+                self._waiting.append(generator_of(value).get_state())
             case "watched":
-                self._add_watched(value)
+                shown = next((shown for base, shown in WATCHED.items() if isinstance(value, base)), _of_a_frame)
+                with contextlib.suppress(sqlite3.Error):  # it is closed, or belongs to another thread
+                    self._waiting.append(shown(value))
             case "set":  # it has no order
                 members = KINDS[category].contents(value)[1]
                 plain = (item if is_constant(item) else type(item).__qualname__ for item in members)
@@ -153,8 +152,8 @@ class ContentHash:
 
     def _step(self, size: int, count: int) -> int:
         """From an element that counts to the next one, of a tensor or an array of this many bytes and elements."""
-        self.bytes += size
-        is_within = self.bytes <= self._most_bytes
+        self._bytes += size
+        is_within = self._bytes <= self._most_bytes
         self.is_whole &= is_within
         return 1 if is_within else max(1, count // _SAMPLES)
 
@@ -178,11 +177,6 @@ class ContentHash:
                 array = array.flat[::step]
             self._hash.update(numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8).data)
 
-    def _add_watched(self, value: Any) -> None:
-        shown = next((shown for base, shown in WATCHED.items() if isinstance(value, base)), _of_a_frame)
-        with contextlib.suppress(sqlite3.Error):  # it is closed, or belongs to another thread
-            self._waiting.append(shown(value))
-
 
 def _of_a_frame(value: Any) -> list[Any]:
     """The names of a frame or a series of pandas, and the arrays of its columns, without copies."""
@@ -201,11 +195,6 @@ def content_hash(value: Any, *, most_bytes: int = MOST_BYTES) -> str:
 def is_identical(now: Sequence[Any], before: Sequence[Any]) -> bool:
     """True for the very same objects in the same order."""
     return len(now) == len(before) and all(map(operator.is_, now, before))
-
-
-def are_equal(now: Sequence[Any], before: Sequence[Any]) -> bool:
-    """True if each pair `is_equal`."""
-    return len(now) == len(before) and all(map(is_equal, now, before))
 
 
 def hold_the_same(one: Any, other: Any) -> bool:
@@ -232,7 +221,7 @@ def is_equal(before: Any, now: Any) -> bool:
         return False
     match category_of(type(before)):
         case "tuple":
-            return are_equal(before, now)
+            return len(now) == len(before) and all(map(is_equal, now, before))
         case "method":
             return before.__func__ is now.__func__ and before.__self__ is now.__self__
         case "value" | "set":

@@ -21,35 +21,29 @@ _TensorForm = tuple[tuple[int, ...], torch.dtype, tuple[int, ...]]
 
 @final
 class ModuleForm:
-    """The parameters and buffers of a module at set-up, so that a save detects changes of them.
-
-    A buffer gets its saved form before its values are loaded. A change of parameters is reported.
-    """
+    """The parameters and buffers of a module at set-up, so that a save reports changes that no resume could load."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._set_up = {name: (held[key], _form_of(held[key])) for name, held, key in _tensors(module)}
         self._graphs = {tensor.grad_fn for tensor, _ in self._set_up.values() if tensor is not None}
 
-    def changed_buffers(self, module: torch.nn.Module) -> dict[str, Any]:
-        """Name -> shape, dtype and strides of buffers whose form has changed; None for an empty one."""
-        forms = {name: _form_of(held[key]) for name, held, key in _tensors(module, "_buffers")}
-        return {
-            name: None if form is None else [list(form[0]), form[1], list(form[2])]
-            for name, form in forms.items()
-            if name not in self._set_up or form != self._set_up[name][1]
-        }
-
     def lost(self, path: str, module: torch.nn.Module) -> list[str]:
-        """A line for parameters that have changed, which a resume could not load, and one for a buffer with a graph."""
+        """A line for parameters and buffers that have changed, and one for a buffer with a graph."""
         now, lines, changed = {name: held[key] for name, held, key in _tensors(module)}, list[str](), list[str]()
         for name in {**self._set_up, **now}:
             tensor, (before, form) = now.get(name), self._set_up.get(name, (None, None))
             is_parameter = isinstance(tensor if before is None else before, torch.nn.Parameter)
-            is_changed = tensor is not before or (form is not None and form != _form_of(tensor))
-            if name not in self._set_up or (is_parameter and is_changed):
+            is_lazy = before is not None and form is None  # until its first batch
+            is_other = tensor is not before if is_parameter else (tensor is None) is not (before is None)
+            if name not in self._set_up or is_other or not (is_lazy or form == _form_of(tensor)):
                 changed.append(name)
             elif not lines and tensor is not None and tensor.grad_fn not in self._graphs and keeps_graph(tensor):
                 lines.append(f"{path}.{name} {KEEPS_GRAPH}")
+        if changed:  # a checkpoint holds buffers that are not persistent as they are
+            owners = plainly_named(module.named_modules())
+            kept = {(prefix, key) for prefix, owner in owners for key in owner._non_persistent_buffers_set}
+            kept &= {(name.rpartition(".")[0], name.rpartition(".")[2]) for name in self._set_up}
+            changed = [name for name in changed if (name.rpartition(".")[0], name.rpartition(".")[2]) not in kept]
         return lines + [CHANGED.format(f"{path}: parameters or buffers", quoted(changed))] * bool(changed)
 
 
@@ -67,19 +61,6 @@ def _form_of(tensor: torch.Tensor | None) -> _TensorForm | None:
     if tensor is None or torch.nn.parameter.is_lazy(tensor):
         return None
     return tensor.shape, tensor.dtype, tensor.stride() if tensor.layout is torch.strided else ()
-
-
-def reshape_buffers(module: torch.nn.Module, forms: Mapping[str, Any]) -> None:
-    """Give buffers the form of a saved state, so that it can be loaded.
-
-    Arguments:
-        forms: from `ModuleForm.changed_buffers`.
-    """
-    device = next((tensor.device for _, held, key in _tensors(module) if (tensor := held[key]) is not None), None)
-    for name, held, key in [*_tensors(module, "_buffers")]:
-        if name in forms:
-            form = forms[name]
-            held[key] = form and torch.empty_strided(form[0], form[2], dtype=form[1], device=device)
 
 
 def is_lazy(module: torch.nn.Module) -> bool:

@@ -96,7 +96,8 @@ def contents_of(entry: Entry) -> Contents:
     """The present contents of an object of a kind with contents; of a very large container its length."""
     if entry.category in IN_CONTAINERS and len(entry.value) > MOST_COMPARED:
         return (), (len(entry.value),)
-    return KINDS[entry.category].contents(entry.value)
+    contents: Contents = KINDS[entry.category].contents(entry.value)
+    return contents
 
 
 def stamp_of(entry: Entry) -> Any:

@@ -10,19 +10,16 @@ import numpy
 import torch
 
 from graphtrain.errors import CheckpointError
-from graphtrain.state.codec import MALFORMED, StateReader, StateWriter, shown_path
+from graphtrain.printable import shown_path
+from graphtrain.state.codec import MALFORMED, StateReader, StateWriter
 from graphtrain.state.content import is_identical
-from graphtrain.state.generators import any_generator
+from graphtrain.state.generators import generator_of
 from graphtrain.state.kinds import KINDS, LEFT_ALONE
 from graphtrain.state.optimizers import put_gradient
 from graphtrain.state.reachable import Entry, place_of, stamp_of
 from graphtrain.state.snapshot import States, StateSnapshot
+from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.strides import without_repeats
-
-
-def reader_of(snapshot: StateSnapshot, sections: Mapping[str, Any]) -> StateReader:
-    """Finds or makes the objects of encoded values, which may be anywhere in these sections."""
-    return StateReader(snapshot.reachable, snapshot.stateful, sections)
 
 
 def restore(
@@ -42,7 +39,7 @@ def restore(
         CheckpointError: something that had changed no longer exists, or cannot be made.
     """
     with _naming("the state outside the resources"):
-        section, reader = dict(section), reader or reader_of(snapshot, section)
+        section, reader = dict(section), reader or StateReader(snapshot, section)
     states: States = {}
     for entry in snapshot.entries(data):
         _put_contents(snapshot, entry, states)
@@ -85,10 +82,11 @@ def _put_contents(snapshot: StateSnapshot, entry: Entry, states: States) -> None
 
 
 def _is_encodable(snapshot: StateSnapshot, value: Any) -> bool:
-    writer, unknown = StateWriter(snapshot.reachable, snapshot.stateful), list[str]()
-    with writer.attempt(unknown):
-        writer.pack(value, "")
-    return not unknown
+    try:
+        StateWriter(snapshot).pack(value, "")
+    except UnsaveableError:
+        return False
+    return True
 
 
 def _apply(snapshot: StateSnapshot, entry: Entry, change: Mapping[str, Any], reader: StateReader) -> None:
@@ -97,7 +95,7 @@ def _apply(snapshot: StateSnapshot, entry: Entry, change: Mapping[str, Any], rea
     kind = KINDS.get(category)
     match change:
         case {"state": state} if category == "generator":
-            any_generator(value).set_state(state)
+            generator_of(value).set_state(state)
         case {"tensor": torch.Tensor() as saved} if category == "tensor":
             _put_tensor(value, saved, change)
         case {"array": numpy.ndarray() as saved} if category == "array":

@@ -40,7 +40,7 @@ def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> tuple[Checkpoint
             f"{quoted(compiled.returning)} may send the run back to a checkpoint, but there is no run directory",
             "name one: --run-dir runs/first, in Python Trainer(..., run_dir=...)",
         )
-    checkpoint = choose(files, options, run.rank_saves)
+    checkpoint = choose(files, options, run.writer)
     status = last_status(files.folder) if files is not None and checkpoint is not None else {}
     run.notices.last.clear()
     run.notices.last.extend(map(tuple, status.get("notices") or ()))  # those of the process before
@@ -78,9 +78,9 @@ def go_back(run: LiveRun, node: str) -> None:
             "not finite",
             "remove the cause, and resume from an earlier checkpoint: --resume NAME",
         )
-    checkpoint = choose(files, ResumeOptions(files.checkpoints / name), run.rank_saves)
+    checkpoint = choose(files, ResumeOptions(files.checkpoints / name), writer)
     assert checkpoint is not None, "it is named"
-    trained, progress = session.trained, session.compiled.state.capture(set(), ("progress",)).progress
+    trained, progress = session.trained, session.compiled.state.capture(set(), ("progress",))["progress"]
     session.compiled.release()
     session.watch.stop()
     session.compile_again()

@@ -20,7 +20,6 @@ from graphtrain.report.logger import Beginning, Logger
 from graphtrain.report.recorder import Recorder
 from graphtrain.report.snapshot import Display, Snapshot
 from graphtrain.resume.equal_ranks import require_equal_weights
-from graphtrain.resume.rank_saves import RankSaves
 from graphtrain.resume.save import CheckpointWriter
 from graphtrain.resume.session import Session
 from graphtrain.storage.checkpoint import Checkpoint
@@ -88,8 +87,7 @@ class LiveRun:
     ) -> None:
         self.session, self.files, self.given, self.notices = session, files, given, session.notices
         self.requests = session.requests
-        self.rank_saves = RankSaves(session.world)
-        self.writer = CheckpointWriter(session, files, self.rank_saves)
+        self.writer = CheckpointWriter(session, files)
         session.requests.saves = self.writer
         self.life = LifeCycle()
         self.node_times = NodeTimes()

@@ -154,7 +154,7 @@ class Trainer(RunView):
         display = display_for(notices) if display == "auto" else display
         of_rank_0: tuple[Iterable[Logger], Display | None] = (loggers, display) if not ranks.rank else ((), None)
         self._run = LiveRun(session, files, arguments, *of_rank_0)
-        session.world.run = session
+        session.join()
         self._notify_of_graph()
 
     def _notify_of_graph(self) -> None:

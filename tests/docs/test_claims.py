@@ -13,7 +13,7 @@ from torch.distributed.run import get_args_parser
 
 from graphtrain import Graph, Outcome, Trainer, node
 from graphtrain.command.cli import COMMANDS, app
-from graphtrain.graph.edits import VERBS
+from graphtrain.graph.edit import VERBS
 from graphtrain.graph.registry import kind_of_node
 from tests.docs.execution import read_blocks, without_code, without_fences
 

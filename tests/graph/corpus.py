@@ -310,6 +310,17 @@ def two_time_scales(finished: str) -> Graph:
     return graph.clock("epochs", "next_batch.epochs")
 
 
+def two_rates() -> Graph:
+    """A body that is stepped at every third step of the head, and an end at one of its steps."""
+    both = {"optimizer": ["head", "body"]}
+    graph = bound("head accumulate clip step zero_grad")(SHORT.set("train_batch", reads=both))
+    graph = bound("head exchange")(graph).guard("third", "step.steps % 3 == 0").guard("finished", and_="third")
+    last = "zero_grad"
+    for name, kind in (("body_exchange", "exchange"), ("body_step", "step"), ("body_zero", "zero_grad")):
+        graph, last = graph.insert(name, kind, after=last, reads={"optimizer": "body"}), name
+    return replace(graph, edges={**graph.edges, "zero_grad": (Edge("body_exchange", "third"), Edge("decide"))})
+
+
 # Graphs in which a slot that cannot be saved is alive where a checkpoint is made.
 STREAMS: dict[str, Callable[[], Graph]] = {
     "a stream opened once an epoch": lambda: add(
@@ -565,6 +576,7 @@ SOUND = [
           "lbfgs", optimizers("a", "b")),
     Sound("two optimizers that go together",
           lambda: listed(SHORT), "step zero_grad", optimizers("a", "b")),
+    Sound("two rates", two_rates, "body_step", optimizers("head", "body")),
     Sound("two time scales, of which the slow one ends the run", lambda: two_time_scales("slow_due and "
           "next_batch.batches > 7"), "slow_step", optimizers("fast", "slow")),
     Sound("MAML", maml, "adapt/inner step", optimizers("fast", "slow")),

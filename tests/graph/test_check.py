@@ -136,6 +136,14 @@ def test_nodes_of_a_body_that_do_not_name_their_optimizer_are_one_problem_at_the
     assert graph.set("a", reads={"optimizer": "optimizer"}).check() == []
 
 
+def test_a_node_without_one_of_several_optimizers_is_shown_those_that_there_are() -> None:
+    graph = FIT.set("step", reads={"optimizer": "head"}).set("zero_grad", reads={"optimizer": "head"})
+    graph = graph.insert("more", "step", after="zero_grad", reads={"optimizer": "body"})
+    (problem, *_) = graph.check()
+    assert problem.message.endswith("there are several optimizers: `head`, `body`")
+    assert 'reads = { optimizer = ["head", "body"] }' in problem.hint
+
+
 # ---- overruled
 
 

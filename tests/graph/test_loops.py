@@ -175,6 +175,12 @@ def test_a_loop_that_ends_once_a_resource_is_supplied_is_refused_without_it_alon
         small(once).but(val_data=lambda made: None).trainer()
 
 
+def test_a_guard_that_divides_steps_names_the_loop_that_it_closes_and_a_trigger_instead() -> None:
+    (problem,) = loops_of(FIT.guard("val_check_batch", "step.steps % 100 == 0"))
+    assert problem.path == ("validate", "decide", "validate")
+    assert 'every = "100 steps" of `validate`, and the guard "validate.due"' in problem.hint
+
+
 def test_a_node_that_is_bypassed_changes_nothing() -> None:
     counted = FIT.set("finish", after="never").guard("finished", "clip.runs >= 3 and accumulate.count == 0")
     (problem,) = loops_of(counted)

@@ -236,8 +236,8 @@ VERBS: list[tuple[Edit, str]] = [
      "clip.a: {1: 2} cannot be written in a graph … goes into a resource of the Trainer"),
     (lambda g: g.rename("step", "clip"), "rename: there is already a node `clip`"),
     (lambda g: g.rename("validate/nxt_batch", "x"),
-     "rename: there is no node `validate/nxt_batch` … did you mean `validate/next_batch`?"),
-    (lambda g: g.rename("validate/next_batch", "eval_batch"), "rename: there is already a node `validate/eval_batch`"),
+     "rename: there is no node `nxt_batch` … did you mean `next_batch`?"),
+    (lambda g: g.rename("validate/next_batch", "eval_batch"), "rename: there is already a node `eval_batch`"),
     (lambda g: g.rename("step/x", "y"), "rename: there is no node `step/x`: `step` has no body"),
     (lambda g: g.rename("step", "end"), "rename: there is already a node `end`"),
     (lambda g: g.guard("x", 3), "guard: `x` takes an expression in quotes, got 3"),
@@ -261,7 +261,6 @@ VERBS: list[tuple[Edit, str]] = [
     (lambda g: g.guard("x"), "guard: `x` takes an `expression`, or an `or` or `and` to widen it"),
     (lambda g: g.guard("endings", or_="a"), "guard: there is no guard `endings` to widen … did you mean `ending`?"),
     (lambda g: g.guard("ending", and_=3), "guard: `ending` takes an expression in quotes, got 3"),
-    (lambda g: g.rename(3, "x"), "rename: expected the name of a node, got 3"),
     (lambda g: g.replace("early_stop", "choice"), "replace: there is no node `early_stop`"),
 ]  # fmt: skip
 

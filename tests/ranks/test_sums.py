@@ -80,7 +80,7 @@ def test_buffers_are_bitwise_those_of_rank_0_whatever_their_type_and_layout() ->
             "empty": torch.zeros(0),
         }
         exchange, agreement = Exchange(), Agreement(ranks, Requests(agrees=True))
-        agreement.run.buffers = lambda: buffers  # type: ignore[method-assign]
+        agreement.buffers = lambda: buffers
         exchange.setup(torch.optim.SGD([nn.Parameter(torch.zeros(1))]), agreement)
         exchange()
         return [*buffers.values()]

@@ -6,7 +6,6 @@ import functools
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +37,9 @@ def saved(change: Callable[[dict[str, Any]], object]) -> Mutation:
             original = getattr(StatefulObjects, name)
 
             def changed(self: Any, state: RunState, *rest: Any, original: Any = original) -> Any:
-                sections = {section: dict(parts) for section, parts in state.sections().items()}
+                sections = {section: dict(parts) for section, parts in state.items()}
                 change(sections)
-                return original(self, RunState.of(sections), *rest)
+                return original(self, sections, *rest)
 
             monkeypatch.setattr(StatefulObjects, name, changed)
 
@@ -71,7 +70,7 @@ def generator_not_saved(name: str) -> Mutation:
     original = StatefulObjects.restore_after_setup
 
     def changed(self: StatefulObjects, state: RunState, *sections: Any) -> None:
-        original(self, replace(state, random={**state.random, name: capture_random()[name]}), *sections)
+        original(self, {**state, "random": {**state["random"], name: capture_random()[name]}}, *sections)
 
     return replaced(StatefulObjects, "restore_after_setup", changed)
 

@@ -123,7 +123,7 @@ def test_it_is_made_set_back_and_shares_nothing(kind: Kind) -> None:
 
 
 def test_effects_slots_and_fields_are_known(kind: Kind) -> None:
-    assert {effect.removesuffix("?") for effect in kind.effects} <= set(EFFECTS)
+    assert set(kind.effects) <= set(EFFECTS)
     assert all(name.isidentifier() for name in (*kind.slots, *kind.writes))
     assert set(kind.optional) <= {read.name for read in (*kind.reads, *(kind.setup_reads or ()))}
     assert not set(kind.parameters) & set(kind.fields)
@@ -251,7 +251,7 @@ def visible(effects: tuple[str, ...]) -> set[str]:
     if {"backward", "step"} <= {*effects}:  # the rest happens between, within the visit
         return {"backward", "step"}
     names = {"clip": "alter", "divide": "alter", "exchange": "alter", "unscale": "alter"}
-    seen = {names.get(effect, effect.removesuffix("?")) for effect in effects if effect not in ("use", "forget")}
+    seen = {names.get(effect, effect) for effect in effects if effect not in ("use", "read", "forget")}
     assert seen <= {"backward", "step", "zero_grad", "alter", "train", "eval"}, "say above how an effect is seen"
     return seen
 

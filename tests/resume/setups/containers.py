@@ -141,7 +141,7 @@ def scaled(factor: torch.Tensor, offset: float, value: float) -> float:
     return float(factor) * value + offset
 
 
-@row("is a new partial, which cannot be saved")
+@row("is a new partial")
 def partial_with_a_tensor() -> dict[str, Any]:
     state = {"function": functools.partial(scaled, torch.ones(()), 0.0)}
 

@@ -19,7 +19,7 @@ from torch import nn
 from tests.rows import perceptron, row, rows, seeded, squared, stepped
 
 
-@row("is a array.array, whose state is not saved")
+@row("is a array.array that has changed")
 def array_of_python_that_grows() -> dict[str, Any]:
     losses = array.array("d")
 
@@ -53,7 +53,7 @@ def weak_set_that_grows() -> dict[str, Any]:
     return stepped(update)
 
 
-@row("SeedSequence, whose state is not saved")
+@row("SeedSequence that has changed")
 def seeds_that_spawn() -> dict[str, Any]:
     seeds = numpy.random.SeedSequence(3)
     parent = numpy.random.default_rng(4)
@@ -141,7 +141,7 @@ class Parts(enum.Flag):
     C = 4
 
 
-@row("Parts cannot be encoded")
+@row("cannot be saved: it is a tests.resume.setups.memory.Parts")
 def flags() -> dict[str, Any]:
     state = {"on": Parts.A}
 

@@ -36,7 +36,7 @@ class Counted(itertools.count):  # type: ignore[type-arg]
     """A count with a name."""
 
 
-@row("Counted, whose state is not saved")
+@row("Counted that has changed")
 def count_of_the_users_own() -> dict[str, Any]:
     counted = Counted(1)
     return stepped(lambda step: next(counted))
