@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
 
 from graphtrain.kind import Field
-from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
+from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.cells import Cells
 from graphtrain.program.rounds import Act, Rounds, then
 
@@ -41,12 +41,6 @@ class GradientWindows:
             if field.with_gradients and (node.path, field.name) in program.plan.fields_read
         ]
         self.visit_of: Callable[[ProgramNode], Act] | None = None
-
-    def enter(self, scope: ProgramGraph) -> None:
-        """Let nodes read the sizes of the windows of a graph, which may be open already."""
-        for counter, field in self.counters:
-            if counter.scope is scope and field.window is not None:
-                self._program.slots[self._cells.window_slot(counter, field.window)] = counter.fields[field.window]
 
     def next_size(self, counter: ProgramNode, field: Field) -> Callable[[], int]:
         """A call that returns the size of the window that opens next, over all ranks that the run began with."""
@@ -119,12 +113,11 @@ class GradientWindows:
         if field.window is None or field.target is None:
             return act
         fields, count, window = counter.fields, field.name, field.window
-        slots, index = self._program.slots, self._cells.window_slot(counter, window)
         size = self.next_size(counter, field)
 
         def opening() -> None:
             if always or not fields[count]:
-                fields[window] = slots[index] = size()
+                fields[window] = size()
             act()
 
         return opening
