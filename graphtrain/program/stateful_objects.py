@@ -30,6 +30,7 @@ from graphtrain.report.recorder import Recorder
 from graphtrain.state.changes import NO_CHANGES, StateChanges, changes
 from graphtrain.state.codec import StateReader, StateWriter
 from graphtrain.state.kinds import CONSTANTS, is_users
+from graphtrain.state.modules import fit_buffers
 from graphtrain.state.objects import SavedObjects
 from graphtrain.state.reachable import is_within, keeps_state, parts_of
 from graphtrain.state.snapshot import StateSnapshot
@@ -276,6 +277,9 @@ class StatefulObjects:
         if self.snapshot is not None and "resources" in sections:
             encoded = {name: state[name] for name in ("reachable", "progress", "slots")}
             self.reader = StateReader(self.snapshot, encoded)
+        for name in self.objects.modules.keys() & state["modules"].keys() if "resources" in sections else ():
+            if name not in exempt.fresh:
+                fit_buffers(self.objects.modules[name], state["modules"][name]["buffers"])
         return [
             line
             for name in sections
