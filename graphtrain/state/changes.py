@@ -112,15 +112,16 @@ class _Finder:
         elif entry.stamp is not None and stamp_of(entry) == entry.stamp:
             return None
         if category in _REMEDIES:
-            what = f"it is a {type(value).__module__}.{type(value).__qualname__} that has changed"
-            raise UnsaveableError(path, f"{what}: {_REMEDIES[category]}")
+            what = f"it is a {type(value).__module__}.{type(value).__qualname__} that"
+            has = "has" if entry.stamp is not None else "may have"  # an iterator, or a trainer
+            raise UnsaveableError(path, f"{what} {has} changed: {_REMEDIES[category]}")
         if category == "generator":
             return {"state": generator_of(value).get_state()}
-        if category in ("tensor", "array", "buffer"):
+        if category in ("tensor", "array"):
             return self._changed_value(entry)
         code = value.__code__ if category == "function" else type(value)
         is_lazy = category == "module" and issubclass(entry.code, LazyModuleMixin)  # until its first batch
-        if code is not entry.code and not is_lazy and category != "globals":
+        if code is not entry.code and not is_lazy:
             self.unknown.append(f"{shown_path(path)} was given another class or other code, which is not saved")
         kind = KINDS.get(category)
         if kind is None or category == "tuple" or (entry.is_covered and category != "module"):
@@ -169,7 +170,7 @@ class _Finder:
         return {"items": self.writer.pack(kept, path, f"{path}[:]")}
 
     def _changed_value(self, entry: Entry) -> dict[str, Any] | None:
-        """The change of a tensor, an array or a bytearray."""
+        """The change of a tensor or an array."""
         value, path = entry.value, entry.path
         attributes = value.__dict__ if entry.category == "tensor" else {}
         names = [name for name in attributes if not name.startswith(OF_THE_COMPILER)]
@@ -179,9 +180,6 @@ class _Finder:
             return None
         if not is_saveable(value):
             raise UnsaveableError(path, f"it is a {type(value).__qualname__} that has changed")
-        if entry.category == "buffer":
-            self.writer.count(len(value), path)
-            return {"bytes": bytes(value)}
         if entry.category == "array":
             self.writer.count(value.nbytes, path)
             if (value.shape, value.dtype) != entry.keys:

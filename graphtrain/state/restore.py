@@ -63,7 +63,7 @@ def _put_contents(snapshot: StateSnapshot, entry: Entry, states: States) -> None
     Attributes of data that cannot be encoded, such as an iterator over itself, stay where drawing has left them.
     """
     kind = KINDS.get(entry.category)
-    is_constant = isinstance(entry.value, tuple | frozenset) and entry.category != "globals"
+    is_constant = isinstance(entry.value, tuple | frozenset)
     if kind is None or is_constant or not entry.is_entered or (entry.is_covered and entry.category != "module"):
         return
     keys, parts = kind.contents(entry.value)
@@ -100,8 +100,6 @@ def _apply(snapshot: StateSnapshot, entry: Entry, change: Mapping[str, Any], rea
             _put_tensor(value, saved, change)
         case {"array": numpy.ndarray() as saved} if category == "array":
             numpy.copyto(value, saved.reshape(value.shape), casting="no")
-        case {"bytes": bytes(content)} if category == "buffer":
-            value[:] = content
         case {"set": {**encoded}} if kind is not None and kind.is_named:
             removed = change.get("removed", ())
             names = {name for name in (*encoded, *removed) if not snapshot.is_excluded(place_of(entry, name))}
