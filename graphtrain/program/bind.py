@@ -194,7 +194,8 @@ def _stage_of(node: ProgramNode) -> str:
     """What a node calls step functions for: "train", "validate", "test" or "predict"."""
     if node.kind.has_effect("backward"):
         return "train"
-    called = {name for read, target in node.plan_node.reads if read.is_step_function for name in resources_of([target])}
+    functions = [target for read, target in node.plan_node.reads if "a step function" in read.holds]
+    called = {*resources_of(functions)}
     return next((stage for name, stage in _STAGES.items() if name in called), "validate")
 
 
@@ -264,17 +265,8 @@ class Program:
             return True
         optional = resources_of(node.plan_node.optional)
         lacking = next((name for name in optional if self.resources.get(name) is None), None)
-        if lacking is not None and lacking not in PROVIDED:
-            never = sorted(
-                f"{path}.{name}"
-                for path, name in self.plan.fields_read_of(node.path)
-                if name != "due"  # which is false, as expected
-                and (kind := self.plan.by_path[path].kind) is not None
-                and name in kind.fields
-            )
-            if node.plan_node.body is not None or never:  # that nothing schedules the learning rate is not worth a line
-                further = f", and {quoted(never)} never changes" if never else ""
-                self.absent.append(f"no `{lacking}`, so `{node.path}` does not run{further}")
+        if lacking is not None and lacking not in PROVIDED and node.plan_node.body is not None:
+            self.absent.append(f"no `{lacking}`, so `{node.path}` does not run")
         return lacking is not None
 
     # ---- names
@@ -286,7 +278,7 @@ class Program:
         for plan_node in self.plan.nodes:
             if plan_node.kind is not None and plan_node.kind.epoch_fields is not None:
                 keeps = plan_node.parameters.get("resume") != "replay"
-                for name in resources_of(target for read, target in plan_node.setup_reads if read.is_batches):
+                for name in resources_of(target for read, target in plan_node.setup_reads if "batches" in read.holds):
                     drawn[name] = keeps or drawn.get(name, False)
         return drawn
 
@@ -422,11 +414,11 @@ class Program:
     def _without_batches(self) -> Iterator[Problem]:
         for node in self.nodes:
             reads = (*node.plan_node.reads, *node.plan_node.setup_reads)
-            batches = [(read, name) for read, target in reads if read.is_batches for name in resources_of([target])]
-            for read, name in batches:
+            batches = [(read, target) for read, target in reads if "batches" in read.holds]
+            for read, name in [(read, name) for read, target in batches for name in resources_of([target])]:
                 data: Any = self.resources.get(name)
                 where, parts = f"{self.graph.name}: nodes.{node.path}", {name: data}
-                if read.takes_loaders and are_loaders(data):
+                if "loaders" in read.holds and are_loaders(data):
                     parts = {f"{name}[{key!r}]": part for key, part in data.items()}
                 elif isinstance(data, Mapping):
                     keys = quoted(map(str, data), 4) or "no keys"

@@ -281,7 +281,6 @@ class StatefulObjects:
         if self.snapshot is not None and "resources" in sections:
             encoded = {name: state[name] for name in ("reachable", "progress", "slots")}
             self.reader = StateReader(self.snapshot, encoded)
-        self.data_state.saved = state.get("reachable", {})
         return [
             line
             for name in sections

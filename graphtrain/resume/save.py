@@ -122,7 +122,7 @@ class CheckpointWriter(Saves):
         if self._run_files is None:
             return True
         compiled, loop = self._run.compiled, self._run.loop
-        if transient := compiled.liveness.transient(loop.position, loop.ended):
+        if transient := compiled.transient(loop.position, loop.ended):
             return self._refuse(f"{quoted(transient)} cannot be saved (declared transient)")
         if not self._is_alone and (what := self._what_is_open()):
             return self._refuse(f"{what}, and several ranks save between two windows")
@@ -148,7 +148,7 @@ class CheckpointWriter(Saves):
             return ""
         if any(node.fields[field.name] for node, field in counters_of(compiled.program)):
             return "a window of gradients is open"
-        return "a batch is in use" if compiled.liveness.has_batch(loop.position) else ""
+        return "a batch is in use" if compiled.has_batch(loop.position) else ""
 
     def settle(self) -> None:
         """Complete the save under way, if it has been written.
@@ -310,7 +310,7 @@ class CheckpointWriter(Saves):
     def _refuse(self, why: str) -> bool:
         """Note why this is not a save point; reported once if it lasts."""
         compiled, loop = self._run.compiled, self._run.loop
-        alive = ", ".join(sorted(compiled.liveness.names(loop.position, loop.ended)))
+        alive = ", ".join(sorted(compiled.alive_names(loop.position, loop.ended)))
         self.refusal = f"alive: {alive}; {why}"
         self._attempts += 1
         if self._attempts == _PATIENCE:

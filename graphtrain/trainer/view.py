@@ -135,7 +135,8 @@ class RunView(Recorded):
 
     def save_points(self) -> list[str]:
         """The positions at which everything alive can be saved, as far as the declarations tell."""
-        return self._session.compiled.liveness.save_points()
+        compiled = self._session.compiled
+        return [node.path for node in compiled.program.nodes if not compiled.transient(node.index)]
 
     @property
     def unreached(self) -> tuple[str, ...]:
