@@ -36,7 +36,7 @@ from graphtrain.state.snapshot import StateSnapshot
 from graphtrain.state.weights import uncompiled
 from graphtrain.storage.encoding import Encoded
 from graphtrain.storage.sharing import MustBeEqual
-from graphtrain.storage.state_files import local_of, state_digest
+from graphtrain.storage.state_files import state_digest
 
 
 def of_rank(node: ProgramNode) -> tuple[str, ...]:
@@ -218,11 +218,6 @@ class StatefulObjects:
             return value
         assert self.reader is not None, "values are encoded by references to what a snapshot lists"
         return self.reader.unpack(value)
-
-    def divided(self, state: RunState) -> tuple[dict[str, Section], dict[str, Any]]:
-        """The sections that a continuation depends on, and the rest of the state, for a checkpoint."""
-        essential = self.essential(state)
-        return essential, local_of(state, essential)
 
     def must_be_equal(self) -> MustBeEqual:
         """What must be equal on all ranks: parameters, optimizers, schedulers, and progress, but for that of data."""

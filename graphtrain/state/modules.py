@@ -40,10 +40,9 @@ class ModuleForm:
             elif not lines and tensor is not None and tensor.grad_fn not in self._graphs and keeps_graph(tensor):
                 lines.append(f"{path}.{name} {KEEPS_GRAPH}")
         if changed:  # a checkpoint holds buffers that are not persistent as they are
-            owners = plainly_named(module.named_modules())
-            kept = {(prefix, key) for prefix, owner in owners for key in owner._non_persistent_buffers_set}
-            kept &= {(name.rpartition(".")[0], name.rpartition(".")[2]) for name in self._set_up}
-            changed = [name for name in changed if (name.rpartition(".")[0], name.rpartition(".")[2]) not in kept]
+            parts = plainly_named(module.named_modules())
+            kept = {f"{prefix}.{key}".lstrip(".") for prefix, part in parts for key in part._non_persistent_buffers_set}
+            changed = [name for name in changed if not (name in kept and name in self._set_up)]
         return lines + [CHANGED.format(f"{path}: parameters or buffers", quoted(changed))] * bool(changed)
 
 

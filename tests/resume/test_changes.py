@@ -423,7 +423,7 @@ class Thawing(nn.Module):
         super().__init__()
         self.body, self.calls = nn.Linear(3, 1), 0
         self.frozen = nn.Parameter(torch.ones(1), requires_grad=False)
-        self.register_buffer("mean", None)
+        self.register_buffer("mean", None, persistent=False)
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
         self.calls += 1
