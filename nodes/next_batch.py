@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from graphtrain.data import NOTHING
 from graphtrain.data.batch import NESTS, count_samples, tensors_held
 from graphtrain.errors import DataError
-from graphtrain.kind import Batches, Loaders, WrittenBatches, derived_clock, node, progress
+from graphtrain.kind import Slot, derived_clock, node, progress
 from graphtrain.kind.batch_limit import BatchLimit
 from graphtrain.kind.parameter import Above
 from graphtrain.lazy import lazy_import
@@ -150,7 +150,7 @@ class NextBatch:
 
     def setup(
         self,
-        train_data: Batches | Loaders | WrittenBatches,
+        train_data: Annotated[Any, Slot("batches", "loaders", "written batches")],
         seed: int,
         device: Any,
         saving: bool,

@@ -299,7 +299,7 @@ def _describe(kind: Kind) -> None:
         "effects": [*kind.effects],
         "bypassed without": [*kind.optional, *kind.idle_without],
         "step inputs": [*kind.step_inputs],
-        "records under": [kind.roles.records or ""],
+        "records under": [kind.records],
         "of several ranks": ["they synchronise in it"] if kind.synchronises else [],
         "also due by": [f"{field} (with {parameter})" for field, parameter in kind.extra_due_fields.items()],
         "drawn as": [kind.family],

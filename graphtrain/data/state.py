@@ -9,8 +9,7 @@ from typing import Any, final
 from graphtrain.data.samplers import samples_per_batch
 from graphtrain.data.source import Opened, Source
 from graphtrain.errors import DataError
-from graphtrain.state.changes import changes
-from graphtrain.state.restore import restore
+from graphtrain.state.changes import changes, restore
 from graphtrain.state.snapshot import StateSnapshot
 from graphtrain.storage.state_files import state_digest
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-from datetime import date, time
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import GraphtrainError, UsageError
@@ -70,7 +68,7 @@ def plain_parameter(node: str, name: str, value: Any, error_type: type[Graphtrai
 
 
 def to_json(graph: Graph) -> str:
-    """The graph as canonical JSON: keys sorted, no spaces; infinities and NaN as ``{"float": "inf"}``."""
+    """The graph as canonical JSON: keys sorted, no spaces."""
     return _json({"format": FORMAT, **plain(graph)}, is_sorted=True)
 
 
@@ -111,26 +109,5 @@ def value_text(value: Any) -> str:
 
 
 def _json(value: Any, *, is_sorted: bool = False) -> str:
-    return json.dumps(_encoded(value), sort_keys=is_sorted, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-
-
-def _encoded(value: Any) -> Any:
-    """A plain value as JSON can hold it; a table that looks like such a number is wrapped in another one."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"float": repr(value)}
-    if isinstance(value, dict):
-        encoded = {key: _encoded(item) for key, item in value.items()}
-        return {"table": encoded} if value.keys() in ({"float"}, {"table"}) else encoded
-    if isinstance(value, list):
-        return [_encoded(item) for item in value]
-    return value.isoformat() if isinstance(value, date | time) else value
-
-
-def decoded(value: Any) -> Any:
-    """The plain value that was written as this JSON."""
-    if isinstance(value, dict):
-        if value.keys() == {"float"}:
-            return float(value["float"])
-        inside = value["table"] if value.keys() == {"table"} else value
-        return {key: decoded(item) for key, item in inside.items()}
-    return [decoded(item) for item in value] if isinstance(value, list) else value
+    """The value as JSON with ``Infinity`` and ``NaN``; a date or time is its text."""
+    return json.dumps(value, sort_keys=is_sorted, separators=(",", ":"), ensure_ascii=False, default=str)

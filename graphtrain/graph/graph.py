@@ -277,7 +277,7 @@ def _dry(node: Node, every: str, after: str) -> Node:
     parameters = {name: value for name, value in node.parameters.items() if name != FROM}
     if any(read.name == "history" for read in kind.setup_reads or ()):  # there are no checkpoints to return to
         parameters |= dict.fromkeys(kind.idle_without, math.inf)
-    if kind.activity == "data" and "limit" in kind.parameters:
+    if kind.family == "data" and "limit" in kind.parameters:
         parameters["limit"] = 1
     is_periodic = kind.trigger == "every" and (node.body is None or "every" in parameters)
     is_left = "scheduler" in kind.optional and "every" not in parameters  # due after a step; a run may refuse it

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import EditError, GraphError, GraphtrainError, UsageError
-from graphtrain.graph.canonical import FORMAT, decoded
+from graphtrain.graph.canonical import FORMAT
 from graphtrain.graph.edits import Edit, edit_of, with_edits
 from graphtrain.graph.elements import NESTED, Edge, Node, Place, Problem, slots_of
 from graphtrain.graph.layers import Layers
@@ -210,7 +210,7 @@ def from_json(make: type[Graph], text: str) -> Graph:
     """
     reading = GraphReading(make)
     try:
-        graph = _read_table(decoded(json.loads(text)), Reader(TextSource(), reading, Lines("")), "")
+        graph = _read_table(json.loads(text), Reader(TextSource(), reading, Lines("")), "")
         wrong = "; ".join(problem.message for problem in reading.problems)
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         wrong = repr(error)

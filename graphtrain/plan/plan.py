@@ -304,7 +304,7 @@ class Plan:
 
 def _is_written_data(pair: tuple[Read, Target]) -> bool:
     read, target = pair
-    return read.takes_written and isinstance(target, SlotTarget)
+    return "written batches" in read.holds and isinstance(target, SlotTarget)
 
 
 def _planned(scope: Scope, node: Node, body: Scope | None) -> PlanNode:

@@ -194,7 +194,8 @@ def _stage_of(node: ProgramNode) -> str:
     """What a node calls step functions for: "train", "validate", "test" or "predict"."""
     if node.kind.has_effect("backward"):
         return "train"
-    called = {name for read, target in node.plan_node.reads if read.is_step_function for name in resources_of([target])}
+    functions = [target for read, target in node.plan_node.reads if "a step function" in read.holds]
+    called = {*resources_of(functions)}
     return next((stage for name, stage in _STAGES.items() if name in called), "validate")
 
 
@@ -286,7 +287,7 @@ class Program:
         for plan_node in self.plan.nodes:
             if plan_node.kind is not None and plan_node.kind.epoch_fields is not None:
                 keeps = plan_node.parameters.get("resume") != "replay"
-                for name in resources_of(target for read, target in plan_node.setup_reads if read.is_batches):
+                for name in resources_of(target for read, target in plan_node.setup_reads if "batches" in read.holds):
                     drawn[name] = keeps or drawn.get(name, False)
         return drawn
 
@@ -422,11 +423,11 @@ class Program:
     def _without_batches(self) -> Iterator[Problem]:
         for node in self.nodes:
             reads = (*node.plan_node.reads, *node.plan_node.setup_reads)
-            batches = [(read, name) for read, target in reads if read.is_batches for name in resources_of([target])]
-            for read, name in batches:
+            batches = [(read, target) for read, target in reads if "batches" in read.holds]
+            for read, name in [(read, name) for read, target in batches for name in resources_of([target])]:
                 data: Any = self.resources.get(name)
                 where, parts = f"{self.graph.name}: nodes.{node.path}", {name: data}
-                if read.takes_loaders and are_loaders(data):
+                if "loaders" in read.holds and are_loaders(data):
                     parts = {f"{name}[{key!r}]": part for key, part in data.items()}
                 elif isinstance(data, Mapping):
                     keys = quoted(map(str, data), 4) or "no keys"

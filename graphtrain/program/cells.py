@@ -78,10 +78,10 @@ class Cells:
 
     def _resource(self, node: ProgramNode, read: Read, name: str) -> Any:
         value = self._program.resource(name, read, node.path)
-        if read.is_step_function and value is not None and not isinstance(value, StepCall):
+        if "a step function" in read.holds and value is not None and not isinstance(value, StepCall):
             value = step_call(value, name)  # of another name than a model's own
         if isinstance(value, StepCall):
-            return self._step_function(node, name, value) if read.is_step_function else value.function
+            return self._step_function(node, name, value) if "a step function" in read.holds else value.function
         return value
 
     def _step_function(self, node: ProgramNode, name: str, step: StepCall) -> Any:

@@ -131,7 +131,7 @@ class RunClock:
         """The evaluation that contains the node at a position; None outside one."""
         for scope in reversed([*self._program.nodes[position].scope.around()]):
             nodes = [node for node in scope.nodes.values() if not node.bypassed]
-            names = [str(node.parameters[node.kind.roles.records]) for node in nodes if node.kind.roles.records]
+            names = [str(node.parameters[node.kind.records]) for node in nodes if node.kind.records]
             fetching = next(filter(is_fetching, nodes), None)
             if fetching is not None and names and not scope.names.steps:
                 fields = fetching.kind.epoch_fields or EpochFields()

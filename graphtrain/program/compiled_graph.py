@@ -58,7 +58,7 @@ class Liveness:
             for node in program.nodes
             if node.kind.epoch_fields is not None and not node.bypassed
             for read, target in node.plan_node.setup_reads
-            if read.takes_written and isinstance(target, SlotTarget)
+            if "written batches" in read.holds and isinstance(target, SlotTarget)
         ]
 
     def names(self, position: int, ended: bool = False) -> set[str]:
@@ -152,7 +152,7 @@ class CompiledGraph:
         self._with_on_metrics = [
             program_node
             for program_node in self.program.nodes
-            if program_node.kind.has_on_metrics and not program_node.bypassed
+            if program_node.kind.has("on_metrics") and not program_node.bypassed
         ]
         acting = [program_node for program_node in self.program.nodes if not program_node.bypassed]
         returning, saving = (
@@ -258,7 +258,7 @@ class CompiledGraph:
         """
         objects = {id(node.instance) for node in kept}
         for node in self.program.nodes:
-            if node.kind.releases and not node.bypassed and id(node.instance) not in objects:
+            if node.kind.has("release") and not node.bypassed and id(node.instance) not in objects:
                 node.instance.release()
 
     # ---- evaluating edges again

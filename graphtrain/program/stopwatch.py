@@ -79,10 +79,10 @@ class Stopwatch:
         self._inside = None
 
     def wrap(self, node: ProgramNode, visit: Visit) -> Visit:
-        """The transition of a node, timed if its kind has an activity, unless its body is timed."""
-        if not node.kind.activity or node.bypassed:
+        """The transition of a node, timed if it fetches data, unless its body is timed."""
+        if node.kind.family != "data" or node.bypassed:
             return visit
-        return self.timed(visit, node.kind.activity) if node.scope.activity is None else self.ticking(visit)
+        return self.timed(visit, "data") if node.scope.activity is None else self.ticking(visit)
 
     def timed(self, visit: Visit, activity: str) -> Visit:
         """A visit whose time is counted under an activity; 0.2 us a visit."""

@@ -11,7 +11,7 @@ from typing import Any, Protocol, final
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import FunctionRecord, Read, WrittenBatches
-from graphtrain.kind.declaration import Ask
+from graphtrain.kind.declaration import FROM, Ask
 from graphtrain.language.closures import constant
 from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, Target
 from graphtrain.program.agreement import Agreement
@@ -108,7 +108,7 @@ class Visits:
         if read.name in self._provided:
             return constant(self._provided[read.name](node)).read
         get = self.cells.of(node, read, target).read
-        is_written = read.takes_written and isinstance(target, SlotTarget)
+        is_written = "written batches" in read.holds and isinstance(target, SlotTarget)
         return constant(WrittenBatches(get)).read if is_written else get
 
     def _step_names(self, node: ProgramNode) -> Mapping[str, str]:
@@ -116,7 +116,7 @@ class Visits:
         names = {}
         for read, target in node.plan_node.reads:
             call = self.program.resources.get(target.name) if isinstance(target, ResourceTarget) else None
-            if read.is_step_function and call is not None:
+            if "a step function" in read.holds and call is not None:
                 assert isinstance(target, ResourceTarget), "looked up above"
                 names[read.name] = call.name if isinstance(call, StepCall) else target.name
         return names
@@ -144,7 +144,7 @@ class Visits:
         """The call of a node with its slots, its result stored."""
         if isinstance(node.instance, FunctionRecord):
             function: Callable[..., Any] = node.kind.implementation
-            if passed := node.kind.passed(node.parameters):
+            if passed := {name: value for name, value in node.parameters.items() if name != FROM}:
                 function = functools.partial(function, **passed)
                 node.arguments = function.keywords  # not a copy: values set by expressions are passed
         else:
@@ -161,7 +161,7 @@ class Visits:
         nodes = sorted(scope.nodes.values(), key=lambda node: (None in self.program.targets(node), node.path))
         for node in nodes:
             kind, instance = node.kind, node.instance
-            if not node.bypassed and (kind.acts_at_end if is_main else kind.acts_at_body_end):
+            if not node.bypassed and kind.has("at_end" if is_main else "at_body_end"):
                 method = instance.at_end if is_main else instance.at_body_end
                 reads = kind.reads_at_end
                 acts.append(self.cells.wrap(node, self._with_slots(method, node)) if reads else method)

@@ -80,11 +80,11 @@ _OPAQUE_PACKAGES = frozenset({
 })  # fmt: skip
 # Of these, classes written in C hold nothing that training changes: compiled code, or settings.
 _HARMLESS = frozenset({
-    "_cffi_backend", "cv2", "cython", "google", "jiter", "lxml", "matplotlib", "msgpack", "numpy", "onnxruntime",
-    "orjson", "pybind11_builtins", "pydantic_core", "regex", "_regex", "rpds", "safetensors", "scipy", "sentencepiece",
-    "sklearn", "tiktoken", "_tiktoken", "tokenizers", "torch", "torchaudio", "torchvision", "triton", "xxhash",
+    "_cffi_backend", "builtins", "collections", "cv2", "cython", "google", "jiter", "lxml", "matplotlib", "msgpack",
+    "numpy", "onnxruntime", "orjson", "pybind11_builtins", "pydantic_core", "regex", "_regex", "rpds", "safetensors",
+    "scipy", "sentencepiece", "sklearn", "tiktoken", "_tiktoken", "tokenizers", "torch", "torchaudio", "torchvision",
+    "triton", "types", "xxhash",
 })  # fmt: skip
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that a `class` statement made, or a module of C when it was imported
 # A trainer saves itself; of graphtrain's classes only data, and what adapters give to models, is examined.
 _EXAMINED = ("graphtrain.data.", "graphtrain.adapters.")
 _OPAQUE_MODULES = (
@@ -99,9 +99,6 @@ _DATA_OF_PYTHON = frozenset({
 
 # The attributes that a class lists here are not state of the run: they are made again when needed.
 NOT_STATE = "_graphtrain_not_state"
-# The method of an object that runs another training: returns its contents, by name, and a text that changes once it has
-# trained.
-OF_A_RUN = "_held_and_position"
 
 _INSTALLED = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 # The user's modules, and those of the Python below a virtual environment, are elsewhere.
@@ -256,7 +253,7 @@ TABLE: Mapping[Category, ObjectKind] = {
     "file": ObjectKind(io.IOBase),
     "object": ObjectKind((), _attributes, _put_named),
     "globals": ObjectKind((), _of_namespace, _put_named),
-    "run": ObjectKind(),
+    "run": ObjectKind(),  # a trainer other than that of the run, as a step function may hold
     "hidden": ObjectKind(),  # written in C, with contents that nothing shows
     "opaque": ObjectKind(),  # without contents that training changes, or of a library that is not examined
 }
@@ -281,7 +278,7 @@ def category_of(kind: type) -> Category:
     step = getattr(kind, "__next__", None)
     if step is not None and (not isinstance(step, types.FunctionType) or kind.__name__.endswith("DataLoaderIter")):
         return "iterator"
-    if kind.__module__.startswith("graphtrain.") and hasattr(kind, OF_A_RUN):
+    if kind.__module__ == "graphtrain.trainer.trainer":
         return "run"
     if kind.__module__.startswith(_OPAQUE_MODULES) and not kind.__module__.startswith(_EXAMINED):
         return "opaque"
@@ -292,9 +289,8 @@ def category_of(kind: type) -> Category:
     if has_attributes:
         return "object"
     # Written in C, with contents that no attribute shows.
-    is_of_python = package in sys.stdlib_module_names and not kind.__flags__ & _HEAP_TYPE
     size_of_nothing = object.__basicsize__ + bool(kind.__weakrefoffset__) * tuple.__itemsize__
-    hides = kind.__basicsize__ > size_of_nothing and not is_of_python and package not in _HARMLESS
+    hides = kind.__basicsize__ > size_of_nothing and package not in _HARMLESS
     return "hidden" if hides else "opaque"
 
 

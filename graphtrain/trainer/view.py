@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from graphtrain.data.loaders import is_data
 from graphtrain.errors import GuardError, NotFiniteError
 from graphtrain.graph import Graph
 from graphtrain.graph.canonical import structural_hash
@@ -73,11 +72,6 @@ class RunView(Recorded):
     def resources(self) -> Mapping[str, Any]:
         """What was supplied, by name: the same objects."""
         return MappingProxyType(self._session.resources)
-
-    def _held_and_position(self) -> tuple[Mapping[str, Any], str]:
-        """For a run whose step function holds this trainer: the resources without data, and where it is."""
-        held = {name: value for name, value in self._session.resources.items() if not is_data(name, value)}
-        return held, f"{self.position} {[fields.get('runs') for fields in self.progress.values()]}"
 
     @property
     def metrics(self) -> list[dict[str, float]]:

@@ -347,7 +347,7 @@ class Monitors(Watcher):
         self._evaluated = []
         around = [*session.compiled.program.nodes[session.position].scope.around()]
         for node in session.compiled.program.nodes:
-            parameter = node.kind.roles.monitor
+            parameter = node.kind.monitor
             name = node.parameters[parameter] if parameter and not node.bypassed and node.scope in around else None
             if name is None or name in recorder.latest:
                 continue
@@ -364,6 +364,7 @@ class Monitors(Watcher):
 
     def _has_recorded(self, node: ProgramNode) -> bool:
         """False for a node that may record rows, and has not run; no row is needed after one that ends the graph."""
-        may_record = node.body is not None or node.kind.may_record_rows
-        is_idle = node.bypassed or node.plan_node.is_never_due or node.kind.trigger == "after"
-        return not may_record or is_idle or node.fields["runs"] > self._runs_before.get(node.path, 0)
+        may_record = node.body is not None or (
+            node.kind.may_record_rows and not node.plan_node.is_never_due and node.kind.trigger != "after"
+        )
+        return node.bypassed or not may_record or node.fields["runs"] > self._runs_before.get(node.path, 0)
