@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
-from graphtrain.data.samplers import drawn_from
-from graphtrain.state.changes import changes
-from graphtrain.state.codec import StateReader
-from graphtrain.state.generators import RandomAside
-from graphtrain.state.restore import restore
+from graphtrain.data.samplers import samples_per_batch
+from graphtrain.data.source import Opened, Source
+from graphtrain.errors import DataError
+from graphtrain.state.changes import changes, restore
 from graphtrain.state.snapshot import StateSnapshot
 from graphtrain.storage.state_files import state_digest
 
@@ -22,13 +20,11 @@ class DataState:
 
     Attributes:
         snapshot: what was reachable when the run began; None before, and where nothing of it is known.
-        saved: what a checkpoint has of all that is reachable, while nodes are set up from it.
         comparisons: called once everything is restored; each returns what is not as it was, empty for nothing.
     """
 
     def __init__(self) -> None:
         self.snapshot: StateSnapshot | None = None
-        self.saved: Mapping[str, Any] = {}
         self.comparisons: list[Callable[[], str]] = []
 
     def name(self, data: Any) -> str:
@@ -59,30 +55,47 @@ class DataState:
         """A digest of what has changed of data."""
         return state_digest({"data": self.changed(data)})
 
-    def restore(self, data: Any, section: Mapping[str, Any] | None) -> None:
-        """Put data in the state of a copy of what `changed` returned; None: in that of the checkpoint."""
-        if (followed := self._followed(data)) is None or (section is None and not self.saved):
-            return  # within a process, data for which None was saved is as it was
-        snapshot, name = followed
-        reader = None
-        if section is None:
-            section = {one.path: self.saved[one.path] for one in snapshot.entries(name) if one.path in self.saved}
-            reader = StateReader(snapshot, self.saved)
-        restore(snapshot, copy.deepcopy(section), name, reader)  # to which it may be restored again
-
-    @contextmanager
-    def aside(self, parts: Iterable[Any]) -> Iterator[None]:
-        """A span after which these data, and the random generators, are in the state that they are in now."""
-        parts = list(parts)
-        with RandomAside([generator for part in parts for generator in drawn_from(part)]):
-            now = [copy.deepcopy(self.changed(part)) for part in parts]
-            try:
-                yield
-            finally:
-                for part, captured in zip(parts, now, strict=True):
-                    self.restore(part, captured)
+    def restore(self, data: Any, section: Mapping[str, Any]) -> None:
+        """Put data in the state of a copy of what `changed` returned."""
+        if (followed := self._followed(data)) is not None:
+            snapshot, name = followed
+            restore(snapshot, copy.deepcopy(section), name)  # to which it may be restored again
 
     def not_as_before(self) -> list[str]:
         """What the comparisons have found; each is made once."""
-        comparisons, self.comparisons, self.saved = self.comparisons, [], {}
+        comparisons, self.comparisons = self.comparisons, []
         return [line for compare in comparisons if (line := compare())]
+
+
+@final
+class AsOpened(Source):
+    """A source whose data is reopened as it was, beside its position, when the epoch was opened."""
+
+    def __init__(self, source: Source, state: DataState) -> None:
+        self.source, self.data, self._state = source, source.data, state
+        self.replays, self.redraws, self.takes_indices = source.replays, source.redraws, source.takes_indices
+
+    def open(self, epoch: int, indices: Any = None) -> Opened:
+        changed = copy.deepcopy(self._state.changed(self.data))  # before the data is told the epoch
+        opened = self.source.open(epoch, indices)
+        opened.state["batch_size"] = samples_per_batch(self.data)
+        if changed:
+            opened.state["data"] = changed
+        return opened
+
+    def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Any:
+        before, now = state.get("batch_size"), samples_per_batch(self.data)
+        if before and now and before != now:
+            raise DataError(
+                f"{self._state.name(self.data)} has a batch size of {now}, and the run is inside an epoch that was "
+                f"begun with {before}",
+                f"end this epoch with batches of {before}; or resume from a checkpoint between two epochs",
+            )
+        self._state.restore(self.data, state.get("data", {}))
+        return self.source.reopen(epoch, drawn, state)
+
+    def position(self) -> dict[str, Any]:
+        return self.source.position()
+
+    def load_position(self, position: dict[str, Any]) -> str:
+        return self.source.load_position(position)

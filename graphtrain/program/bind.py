@@ -265,17 +265,8 @@ class Program:
             return True
         optional = resources_of(node.plan_node.optional)
         lacking = next((name for name in optional if self.resources.get(name) is None), None)
-        if lacking is not None and lacking not in PROVIDED:
-            never = sorted(
-                f"{path}.{name}"
-                for path, name in self.plan.fields_read_of(node.path)
-                if name != "due"  # which is false, as expected
-                and (kind := self.plan.by_path[path].kind) is not None
-                and name in kind.fields
-            )
-            if node.plan_node.body is not None or never:  # that nothing schedules the learning rate is not worth a line
-                further = f", and {quoted(never)} never changes" if never else ""
-                self.absent.append(f"no `{lacking}`, so `{node.path}` does not run{further}")
+        if lacking is not None and lacking not in PROVIDED and node.plan_node.body is not None:
+            self.absent.append(f"no `{lacking}`, so `{node.path}` does not run")
         return lacking is not None
 
     # ---- names

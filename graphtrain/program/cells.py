@@ -31,7 +31,6 @@ class Cells:
         self._program = program
         self._slots = program.slots
         self._returned = {path for node in program.nodes for path in node.plan_node.returned.values()}
-        self._window_slots: dict[tuple[str, str], int] = {}
         self.extra_inputs: dict[str, list[tuple[Read, Target]]] = {}
 
     def of(self, node: ProgramNode, read: Read, target: Target) -> Cell:
@@ -51,10 +50,6 @@ class Cells:
             case ExpressionTarget():
                 return Cell(self.expression(target))
             case FieldTarget(path, name):
-                owner = self._program.by_path.get(path)
-                counter = owner.kind.counter(name) if owner is not None and not owner.bypassed else None
-                if owner is not None and counter is not None and counter.window == name:
-                    return stored(self._slots, self.window_slot(owner, name))
                 return self.at(path, name)
             case ResourceTarget(name):
                 return constant(self._resource(node, read, name))
@@ -65,14 +60,6 @@ class Cells:
             self._slots.append(cell.read())
             return len(self._slots) - 1
         return cell.key if cell.values is self._slots else None
-
-    def window_slot(self, counter: ProgramNode, window: str) -> int:
-        """The slot in which nodes read the size of a window; it changes when one opens, and costs others nothing."""
-        key = (counter.path, window)
-        if key not in self._window_slots:
-            self._slots.append(0)
-            self._window_slots[key] = len(self._slots) - 1
-        return self._window_slots[key]
 
     # ---- resources, and step functions with their inputs
 

@@ -14,12 +14,11 @@ from graphtrain.errors import GraphError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.canonical import saved_json, structural_hash
 from graphtrain.graph.renaming import Renaming
-from graphtrain.kind import Read
 from graphtrain.kind.fields import EpochFields
 from graphtrain.kind.trigger import Trigger
 from graphtrain.plan.flow import Flow
 from graphtrain.plan.plan import Plan
-from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, Target, leaves, resources_of
+from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, leaves, resources_of
 from graphtrain.plan.slots import SavePoints, Slots
 from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.cells import Cells
@@ -38,66 +37,8 @@ from graphtrain.storage.retention import Retention
 
 
 @final
-class Liveness:
-    """The slots of a bound graph that are read after each position. `ended`: the run took an edge to the end there.
-
-    Arguments:
-        extra_inputs: path of a node -> the inputs of its step function in addition to those its kind declares.
-
-    Attributes:
-        flow: of the nodes that are not bypassed.
-    """
-
-    def __init__(self, program: Program, extra_inputs: Mapping[str, list[tuple[Read, Target]]]) -> None:
-        self._program = program
-        bypassed = {node.path for node in program.nodes if node.bypassed}
-        self.flow = Flow(program.plan, bypassed)
-        self._points = SavePoints(Slots(self.flow, extra_inputs))
-        self._drawing = [
-            (node, program.slot_index(target.path))
-            for node in program.nodes
-            if node.kind.epoch_fields is not None and not node.bypassed
-            for read, target in node.plan_node.setup_reads
-            if "written batches" in read.holds and isinstance(target, SlotTarget)
-        ]
-
-    def names(self, position: int, ended: bool = False) -> set[str]:
-        """Their paths."""
-        return set(self._points.alive(self._program.nodes[position].path, ended=ended))
-
-    def slots(self, position: int, ended: bool = False) -> set[int]:
-        """Their numbers, and those that an open epoch draws from, which a node may write again before the next."""
-        drawn = set()
-        for node, slot in self._drawing:
-            names = node.kind.epoch_fields or EpochFields()
-            is_inside = node.fields[names.opened] and not node.fields[names.last]
-            if is_inside and self._program.slots[slot] is not None:
-                drawn.add(slot)
-        return {self._program.slot_index(name) for name in self.names(position, ended)} | drawn
-
-    def has_batch(self, position: int, ended: bool = False) -> bool:
-        """True if a batch that was fetched is among them."""
-        fetched = {path for node in self._program.nodes if is_fetching(node) for path in node.plan_node.own_writes}
-        return bool(fetched & self.names(position, ended))
-
-    def transient(self, position: int, ended: bool = False) -> list[str]:
-        """Those that are declared transient; where there are any, it is not a save point."""
-        return self._points.transient(self._program.nodes[position].path, ended=ended)
-
-    def save_points(self) -> list[str]:
-        """The paths of all nodes at which nothing alive is declared transient."""
-        return [node.path for node in self._program.nodes if not self.transient(node.index)]
-
-    def missing(self, node: ProgramNode, held: Collection[str], ended: bool) -> list[str]:
-        """The slots that are needed at a node and have no value."""
-        if self.names(node.index, ended) <= set(held):
-            return []
-        return sorted(set(self._points.needed(node.path, ended=ended)) - set(held))
-
-
-@final
 class CompiledGraph:
-    """The transitions of one graph for the loop, and its liveness.
+    """The transitions of one graph for the loop, and the slots that are read after each position.
 
     Arguments:
         resources: those of the user, by name.
@@ -148,7 +89,15 @@ class CompiledGraph:
         _refuse_schedulers_of_epochs(self.program)
         self.run_clock = RunClock(self.program)
         self.state = StatefulObjects(self.program, resources, recorder, made)
-        self.liveness = Liveness(self.program, self.compiler.cells.extra_inputs)
+        flow = Flow(plan, {node.path for node in self.program.nodes if node.bypassed})
+        self._points = SavePoints(Slots(flow, self.compiler.cells.extra_inputs))
+        self._drawing = [
+            (node, self.program.slot_index(target.path))
+            for node in self.program.nodes
+            if node.kind.epoch_fields is not None and not node.bypassed
+            for read, target in node.plan_node.setup_reads
+            if "written batches" in read.holds and isinstance(target, SlotTarget)
+        ]
         self._with_on_metrics = [
             program_node
             for program_node in self.program.nodes
@@ -183,9 +132,30 @@ class CompiledGraph:
         """The path of the node at a position."""
         return self.program.nodes[position].path
 
+    # ---- slots; `ended`: the run took an edge to the end at this position
+
     def alive(self, position: int, ended: bool = False) -> set[int]:
-        """The slots that will be read, before the node at a position runs; if it took an edge to the end, after it."""
-        return self.liveness.slots(position, ended)
+        """The slots that will be read, and those that an open epoch draws from, which may be written again before."""
+        drawn = set()
+        for node, slot in self._drawing:
+            names = node.kind.epoch_fields or EpochFields()
+            is_inside = node.fields[names.opened] and not node.fields[names.last]
+            if is_inside and self.program.slots[slot] is not None:
+                drawn.add(slot)
+        return {self.program.slot_index(name) for name in self.alive_names(position, ended)} | drawn
+
+    def alive_names(self, position: int, ended: bool = False) -> set[str]:
+        """The paths of the slots that will be read."""
+        return set(self._points.alive(self.path(position), ended=ended))
+
+    def has_batch(self, position: int) -> bool:
+        """True if a batch that was fetched is among them."""
+        fetched = {path for node in self.program.nodes if is_fetching(node) for path in node.plan_node.own_writes}
+        return bool(fetched & self.alive_names(position))
+
+    def transient(self, position: int, ended: bool = False) -> list[str]:
+        """Those that are declared transient; where there are any, it is not a save point."""
+        return self._points.transient(self.path(position), ended=ended)
 
     def written(self) -> set[int]:
         """The slots that hold a value, whether it will be read or not."""
@@ -224,7 +194,9 @@ class CompiledGraph:
                 f"name the corresponding node: --rename {path}=NODE, in Python rename={{...}}; "
                 "or resume with the saved graph: --graph saved",
             )
-        if missing := self.liveness.missing(node, saved, ended):
+        if self.alive_names(node.index, ended) <= {*saved}:
+            return node.index
+        if missing := sorted({*self._points.needed(path, ended=ended)} - {*saved}):
             raise UsageError(
                 f"this graph needs the slot `{missing[0]}` at `{path}`, which the run does not hold there",
                 "train on to where it is not needed before what reads it is inserted, or read it with a default "

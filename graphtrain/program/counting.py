@@ -122,7 +122,8 @@ class _CountingVisits(Visits):
                 return
             size = 1
             if windows is not None:
-                size = round_size(fields[epoch.epoch_batches], length.batches, world_size, windows())
+                left = [each() for each in windows]
+                size = round_size(fields[epoch.epoch_batches], length.batches, world_size, left)
                 fields[ROUND] = size
             fields[epoch.epoch_batches] += size
             fields[epoch.batches] += size

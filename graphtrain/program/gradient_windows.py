@@ -6,9 +6,8 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
 
-from graphtrain.data.shares import Windows
 from graphtrain.kind import Field
-from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
+from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.cells import Cells
 from graphtrain.program.rounds import Act, Rounds, then
 
@@ -43,30 +42,23 @@ class GradientWindows:
         ]
         self.visit_of: Callable[[ProgramNode], Act] | None = None
 
-    def enter(self, scope: ProgramGraph) -> None:
-        """Let nodes read the sizes of the windows of a graph, which may be open already."""
-        for counter, field in self.counters:
-            if counter.scope is scope and field.window is not None:
-                self._program.slots[self._cells.window_slot(counter, field.window)] = counter.fields[field.window]
-
     def next_size(self, counter: ProgramNode, field: Field) -> Callable[[], int]:
         """A call that returns the size of the window that opens next, over all ranks that the run began with."""
         assert field.target is not None, "asked before"
         program, target = self._program, self._cells.field(counter, field.target).read
         return lambda: int(target() * program.window_ranks)
 
-    def filled_by(self, node: ProgramNode) -> Windows:
-        """The windows that the batches of a node fill, among several ranks: those open, or those that open next."""
+    def filled_by(self, node: ProgramNode) -> list[Callable[[], int]]:
+        """How many micro-batches each window takes that the batches of a node fill, among several ranks."""
         assert self._rounds is not None, "asked by several ranks"
         trained_on = self._rounds.trained_on(node)
-        filled = {
-            counter.path: self._left(counter, field)
+        return [
+            self._left(counter, field)
             for counter, field in self.counters
             if field.window is not None
             and field.target is not None
             and any(trained & set(counter.plan_node.optimizers) for trained in trained_on)
-        }
-        return Windows(filled, not filled and bool(trained_on))
+        ]
 
     def _left(self, counter: ProgramNode, field: Field) -> Callable[[], int]:
         """A call that returns how many micro-batches the open window still takes, or the one that opens next."""
@@ -121,12 +113,11 @@ class GradientWindows:
         if field.window is None or field.target is None:
             return act
         fields, count, window = counter.fields, field.name, field.window
-        slots, index = self._program.slots, self._cells.window_slot(counter, window)
         size = self.next_size(counter, field)
 
         def opening() -> None:
             if always or not fields[count]:
-                fields[window] = slots[index] = size()
+                fields[window] = size()
             act()
 
         return opening

@@ -17,14 +17,13 @@ from graphtrain.errors import CheckpointError
 from graphtrain.names import quoted
 from graphtrain.program.bind import ProgramNode
 from graphtrain.program.rounds import is_fetching
-from graphtrain.state.changes import OTHER_SUBMODULES, changes
+from graphtrain.state.changes import OTHER_SUBMODULES, changes, restore
 from graphtrain.state.codec import parts_in
 from graphtrain.state.generators import capture_random, restore_random
 from graphtrain.state.modules import capture_module, restore_module
 from graphtrain.state.objects import MISFITS
 from graphtrain.state.optimizers import kept_groups, put_gradient
 from graphtrain.state.reachable import is_within
-from graphtrain.state.restore import restore
 from graphtrain.state.weights import weights_of
 from graphtrain.storage.strides import DEVICES
 
@@ -155,7 +154,7 @@ def _load(run: StatefulObjects, name: str, state: Any) -> None:
 
 
 def _capture_modules(run: StatefulObjects, alive: set[int]) -> Section:
-    return {name: capture_module(module) for name, module in run.objects.modules.items()}
+    return {name: capture_module(module, run.objects.forms[name]) for name, module in run.objects.modules.items()}
 
 
 def _restore_modules(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
@@ -208,7 +207,7 @@ def _restore_progress(run: StatefulObjects, saved: Section, exempt: Exemptions) 
         stored = stored_fields(node)
         taken = [name for name in stored if name in values]
         if is_replaced:
-            taken = [name for name in taken if _is_alike(getattr(node.instance, name), run.decoded(values[name]))]
+            taken = [name for name in taken if type(getattr(node.instance, name)) is type(run.decoded(values[name]))]
         for name in taken:
             setattr(node.instance, name, run.decoded(values[name]))
         if node.kind.keeps_state:
@@ -229,12 +228,6 @@ def _restore_progress(run: StatefulObjects, saved: Section, exempt: Exemptions) 
 
 def stored_fields(node: ProgramNode) -> list[str]:
     return [name for name, declared in node.kind.fields.items() if declared.stored]
-
-
-def _is_alike(value: Any, saved: Any) -> bool:
-    """True if a saved value fits a field whose present value is `value`."""
-    numbers = all(isinstance(number, int | float) and not isinstance(number, bool) for number in (value, saved))
-    return value is None or numbers or type(value) is type(saved)
 
 
 def essential_progress(run: StatefulObjects, saved: Section) -> Section:

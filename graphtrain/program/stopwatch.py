@@ -79,14 +79,14 @@ class Stopwatch:
         self._inside = None
 
     def wrap(self, node: ProgramNode, visit: Visit) -> Visit:
-        """The transition of a node, timed if it fetches data, unless its body is timed."""
+        """The transition of a node, timed if it fetches data: 0.2 us. A display may draw after it.
+
+        Inside a body that is timed, the time belongs to the activity of that.
+        """
         if node.kind.family != "data" or node.bypassed:
             return visit
-        return self.timed(visit, "data") if node.scope.activity is None else self.ticking(visit)
-
-    def timed(self, visit: Visit, activity: str) -> Visit:
-        """A visit whose time is counted under an activity; 0.2 us a visit."""
-        clock, spent = self.now, self.spent
+        clock, activity = self.now, "data"
+        spent = self.spent if node.scope.activity is None else {}
         spent.setdefault(activity, 0.0)
 
         def timed_visit() -> int:
@@ -99,18 +99,6 @@ class Stopwatch:
             return position
 
         return timed_visit
-
-    def ticking(self, visit: Visit) -> Visit:
-        """A visit after which a display may draw; its time belongs to the surrounding activity."""
-        clock = self.now
-
-        def ticking_visit() -> int:
-            position = visit()
-            if (now := clock()) >= self.next_tick:
-                self._tick(now)
-            return position
-
-        return ticking_visit
 
     @contextmanager
     def measure(self, activity: str) -> Iterator[None]:
@@ -140,11 +128,10 @@ class Stopwatch:
 
     def load(self, seconds: Mapping[str, float]) -> None:
         """Continue from the counts before an interruption."""
-        known = {name: value for name, value in seconds.items() if isinstance(value, int | float) and 0 <= value < 1e12}
         # Not cleared: a timed visit relies on the entry of its activity.
         self.spent.update(dict.fromkeys(self.spent, 0.0))
-        self.spent.update({name: value for name, value in known.items() if name != TRAINING})
-        self._total = sum(known.values())
+        self.spent.update({name: value for name, value in seconds.items() if name != TRAINING})
+        self._total = sum(seconds.values())
 
 
 @final

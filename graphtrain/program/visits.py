@@ -84,7 +84,6 @@ class Visits:
         for node in scope.nodes.values():
             if reset:
                 node.kind.reset(node.instance)
-        self.windows.enter(scope)
         for _, node in sorted(scope.nodes.items()):
             if not node.bypassed and node not in ready:
                 self.setups[node.index]()
@@ -173,17 +172,8 @@ class Visits:
 
     def _with_slots(self, function: Callable[..., Any], node: ProgramNode) -> Act:
         """A call without arguments, specialised by the number of inputs: a general one costs 0.12 us more."""
-        slots, reads, program = self._slots, node.plan_node.reads, self.program
-
-        def is_at_default(read: Read, target: Target) -> bool:
-            """True for a resource that is not supplied, and that is read with a default."""
-            if read.required or not isinstance(target, ResourceTarget):
-                return False
-            return program.resource(target.name, read, node.path) is read.default
-
-        while reads and is_at_default(*reads[-1]):  # 0.05 us for one that is passed
-            reads = reads[:-1]
-        cells = [self.cells.of(node, read, target) for read, target in reads]
+        slots = self._slots
+        cells = [self.cells.of(node, read, target) for read, target in node.plan_node.reads]
         indices = [index for cell in cells if (index := self.cells.index(cell)) is not None]
         if len(indices) < len(cells):
             getters = [cell.read for cell in cells]

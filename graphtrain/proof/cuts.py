@@ -34,7 +34,7 @@ from graphtrain.trainer.breakpoints import at_limit, parse_amount, with_breakpoi
 from graphtrain.trainer.trainer import Trainer
 
 # The entries of a manifest about the end of a run that equal runs have in common.
-_FACTS_OF_THE_END = ("position", "ended", "step", "epoch", "metrics", "graph_hash", "hyper_parameters_in_force")
+_FACTS_OF_THE_END = ("position", "ended", "step", "epoch", "metrics", "graph_hash", "hyper_parameters")
 
 
 @dataclass(frozen=True)

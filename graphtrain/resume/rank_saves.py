@@ -24,7 +24,7 @@ from graphtrain.ranks import LostRankError, Ranks
 from graphtrain.storage.checkpoint import reason_of
 from graphtrain.storage.manifest import OWN_FACTS, Manifest, SavedCheckpoint
 from graphtrain.storage.rank_files import manifest_of, write_files
-from graphtrain.storage.sharing import EqualParts, MustBeEqual, first_difference, required_digests
+from graphtrain.storage.sharing import Digests, MustBeEqual, equal_digests, first_difference, required_digests
 from graphtrain.storage.state_files import StagedState
 
 _SLICE_SECONDS = 0.5
@@ -119,16 +119,16 @@ class RankSave:
         """True if rank 0 has published the outcome, within this time."""
         return self.ranks.read(f"{self.key}/{_OUTCOME}/0", timeout_seconds) is not None
 
-    def _write_files(self, name: str, facts: Manifest) -> tuple[EqualParts, dict[str, Any]]:
+    def _write_files(self, name: str, facts: Manifest) -> tuple[Digests | None, dict[str, Any]]:
         """Write this rank's files, once all ranks know what they have in common, to the folder that rank 0 names."""
-        state, common, is_alone = self.staged, EqualParts(), self.ranks.world_size == 1
-        if not is_alone:
+        state, common = self.staged, None
+        if self.ranks.world_size > 1:
             self._publish(_DIGESTS, {"digests": state.digests, "folder": name})
             of_ranks = [self._read(_DIGESTS, rank) for rank in range(self.ranks.world_size)]
             name, digests = of_ranks[0]["folder"], [each["digests"] for each in of_ranks]
             if difference := first_difference([required_digests(each, self.required) for each in digests]):
                 raise RanksDivergedError(difference, "do not change it on one rank only")
-            common = EqualParts.of(digests)
+            common = equal_digests(digests)
         folder = self.folder / name
         if not folder.is_dir():
             raise CheckpointError(
@@ -137,7 +137,7 @@ class RankSave:
             )
         previous = self.folder / self.previous if self.previous else None
         files = write_files(folder, self.ranks.rank, state, common, previous)
-        digest, own = state.digest(files if is_alone else {}), {name: getattr(facts, name) for name in OWN_FACTS}
+        digest, own = state.digest(files if common is None else {}), {name: getattr(facts, name) for name in OWN_FACTS}
         report = {"files": files, "digest": digest, "own": own}
         if state.pieces:
             report["not_finite"] = state.weight_that_is_not_finite

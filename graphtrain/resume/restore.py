@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -76,8 +75,7 @@ def capture(run: Session) -> tuple[RunState, Manifest]:
         seconds=run.watch.seconds(),
         unknown=compiled.state.unknown,
         not_state=sorted(compiled.state.left_out),
-        hyper_parameters=run.hyper_parameters.set_up,
-        hyper_parameters_in_force=run.hyper_parameters.values,
+        hyper_parameters=run.hyper_parameters.values,
     )
     return state, facts
 
@@ -143,10 +141,15 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
     state = {**state, "reachable": changed, "progress": {**state["progress"], **options.kept}}
     place = renaming.path(manifest.position), manifest.ended, renaming.path(manifest.clock_of)
     run.watch.load(manifest.seconds)  # first: nodes that measure time read the watch when they are set up
-    with _named_failure(checkpoint):
+    try:
         not_restored = run.enter(state, *place, Exemptions(as_set_up, other_kinds(difference)))
         reported = run.environment.changed_data(manifest) if run.environment is not None else []
         other_data, sampled = compared_data(manifest.data_content, compiled.state.snapshot, changed, reported)
+    except MALFORMED as error:
+        if isinstance(error, GraphtrainError):
+            raise
+        reason = one_line(f"{type(error).__name__}: {error}", 200)
+        raise CheckpointError(f"{checkpoint.path}: its state cannot be restored ({reason})") from error
 
     # Before the hyper-parameters are applied: those taken from `setup` are not what was saved.
     left_out = [
@@ -160,7 +163,7 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
     is_as_written = not (fitted or options.kept)
     if not any(parts):
         _expect_digest(checkpoint, run, state, is_as_written=is_as_written)
-    applied = run.hyper_parameters.apply(chosen, manifest.hyper_parameters_in_force) & chosen
+    applied = run.hyper_parameters.apply(chosen, manifest.hyper_parameters) & chosen
     applied -= {each.name for each in differences}
     decided = [f"{each} ({'taken' if each.name in chosen else 'kept as saved'})" for each in differences]
     decided += [f"{name} (taken)" for name in sorted(applied)]
@@ -208,8 +211,7 @@ def _decided(run: Session, checkpoint: Checkpoint, options: ResumeOptions) -> tu
         UsageError: a difference is undecided, or a saved value cannot be used.
     """
     now, manifest = run.hyper_parameters, checkpoint.manifest
-    states = checkpoint.sections["resources"]
-    differences = now.differences(manifest.hyper_parameters, manifest.hyper_parameters_in_force, states)
+    differences = now.differences(manifest.hyper_parameters, checkpoint.sections["resources"])
     texts = options.from_setup
     names = str(texts).split(",") if isinstance(texts, str | bool) else texts  # `True` is refused as a name
     chosen = now.chosen([name.strip() for name in names if name.strip()], differences)
@@ -230,18 +232,6 @@ def _decided(run: Session, checkpoint: Checkpoint, options: ResumeOptions) -> tu
             name = change.chosen_by
             raise UsageError(f"the saved state of `{name}` cannot be used: {change}", f"--from-setup {name}")
     return differences, chosen
-
-
-@contextmanager
-def _named_failure(checkpoint: Checkpoint) -> Iterator[None]:
-    """Report in words a state that does not belong to the objects of this run."""
-    try:
-        yield
-    except GraphtrainError:
-        raise
-    except MALFORMED as error:
-        reason = one_line(f"{type(error).__name__}: {error}", 200)
-        raise CheckpointError(f"{checkpoint.path}: its state cannot be restored ({reason})") from error
 
 
 def _expect_digest(checkpoint: Checkpoint, run: Session, state: RunState, *, is_as_written: bool) -> None:

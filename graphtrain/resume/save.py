@@ -22,7 +22,7 @@ from graphtrain.storage.checkpoint import Checkpoint, new_folder, write_manifest
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.manifest import Manifest, SavedCheckpoint
 from graphtrain.storage.run_files import RunFiles
-from graphtrain.storage.state_files import StagedState, split
+from graphtrain.storage.state_files import StagedState, local_of, split
 from graphtrain.storage.tensor_files import Buffers, layout_of
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class CheckpointWriter(Saves):
         if self._run_files is None:
             return True
         compiled, loop = self._run.compiled, self._run.loop
-        if transient := compiled.liveness.transient(loop.position, loop.ended):
+        if transient := compiled.transient(loop.position, loop.ended):
             return self._refuse(f"{quoted(transient)} cannot be saved (declared transient)")
         if not self._is_alone and (what := self._what_is_open()):
             return self._refuse(f"{what}, and several ranks save between two windows")
@@ -148,7 +148,7 @@ class CheckpointWriter(Saves):
             return ""
         if any(node.fields[field.name] for node, field in counters_of(compiled.program)):
             return "a window of gradients is open"
-        return "a batch is in use" if compiled.liveness.has_batch(loop.position) else ""
+        return "a batch is in use" if compiled.has_batch(loop.position) else ""
 
     def settle(self) -> None:
         """Complete the save under way, if it has been written.
@@ -187,7 +187,10 @@ class CheckpointWriter(Saves):
         try:
             yield
         except KeyboardInterrupt:
-            self._give_up()
+            if self._save is not None:
+                self._save.part.staged.given_up.set()
+            # Its thread may still read the buffers.
+            self._save, self._staging, self._was_written = None, {}, False
             raise
         except BaseException as error:
             self.fails()
@@ -199,13 +202,6 @@ class CheckpointWriter(Saves):
         self.wait()
         self.world.synchronise("stop")
 
-    def _give_up(self) -> None:
-        """Abandon the checkpoint that is being written, without waiting for it."""
-        if self._save is not None:
-            self._save.part.staged.given_up.set()
-        # Its thread may still read the buffers.
-        self._save, self._staging, self._was_written = None, {}, False
-
     def _wait(self) -> None:
         if (save := self._save) is None:
             return
@@ -213,8 +209,13 @@ class CheckpointWriter(Saves):
         error = save.writing.exception()  # if this is interrupted, it is still being written
         self._save = None
         if isinstance(error, CheckpointError):
-            self._fail(error, save.policy)
-            return
+            self._requests.failures += 1
+            message = f"{error.message}; earlier checkpoints are kept"
+            if save.policy.if_failed == "continue":
+                self._notices(f"{message}, and the run continues")
+                return
+            way_out = "remove the cause, then resume; checkpoint.if_failed = 'continue' trains on after a failed save"
+            raise SaveFailedError(message, error.hint or way_out) from error
         written = save.writing.result()
         self._was_written = True
         files, weight = self._run_files, written.manifest.not_finite
@@ -295,22 +296,13 @@ class CheckpointWriter(Saves):
     def _staged_now(self) -> tuple[StagedState, Manifest]:
         """A copy of the state, in the buffers of the copy before, and the facts about it."""
         state, facts = capture(self._run)
-        run_state = self._run.compiled.state
-        return StagedState(*run_state.divided(state), self._staging, run_state.objects.weights()), facts
-
-    def _fail(self, error: CheckpointError, policy: SavePolicy) -> None:
-        self._requests.failures += 1
-        message = f"{error.message}; earlier checkpoints are kept"
-        if policy.if_failed == "continue":
-            self._notices(f"{message}, and the run continues")
-            return
-        way_out = "remove the cause, then resume; checkpoint.if_failed = 'continue' trains on after a failed save"
-        raise SaveFailedError(message, error.hint or way_out) from error
+        essential, weights = self._run.compiled.state.essential(state), self._run.compiled.state.objects.weights()
+        return StagedState(essential, local_of(state, essential), self._staging, weights), facts
 
     def _refuse(self, why: str) -> bool:
         """Note why this is not a save point; reported once if it lasts."""
         compiled, loop = self._run.compiled, self._run.loop
-        alive = ", ".join(sorted(compiled.liveness.names(loop.position, loop.ended)))
+        alive = ", ".join(sorted(compiled.alive_names(loop.position, loop.ended)))
         self.refusal = f"alive: {alive}; {why}"
         self._attempts += 1
         if self._attempts == _PATIENCE:

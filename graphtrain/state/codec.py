@@ -28,15 +28,14 @@ from graphtrain.state.kinds import CONSTANTS, KINDS, Category, category_of, is_c
 from graphtrain.state.memory import MemoryIndex, view_of, viewed
 from graphtrain.state.reachable import REMEDY
 from graphtrain.state.snapshot import StateSnapshot
-from graphtrain.storage.encoding import Decoder, Encoded, Encoder, UnsaveableError, is_saveable, tagged
+from graphtrain.storage.encoding import MOST_DEPTH, Decoder, Encoded, Encoder, UnsaveableError, is_saveable, tagged
 from graphtrain.storage.value_types import DTYPES, type_of
 
 MOST_BYTES = 256 * 2**20
 _IN_MEMORY = ("tensor", "array")
 
 # The categories of objects that are changed in place, and can be found where others hold them too.
-_CONTAINERS = frozenset({"list", "mapping", "deque", "set", "object", "buffer"})
-_MOST_NESTED = 100  # a container may hold itself
+_CONTAINERS = frozenset({"list", "mapping", "set", "object"})
 
 # Errors from data that no `StateWriter` has made.
 MALFORMED = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
@@ -59,7 +58,6 @@ class StateWriter(Encoder):
         self.lost: list[str] = []
         self._snapshot, self._reachable, self._stateful = snapshot, snapshot.reachable, snapshot.stateful
         self._others: Mapping[str, Any] = {}  # tensors and arrays to which nothing can refer
-        self._new: list[tuple[str, Any]] = []  # tensors and arrays, with their paths
         self._bytes = 0
 
     def pack(self, value: Any, path: str, part: str = "") -> Encoded:
@@ -72,14 +70,13 @@ class StateWriter(Encoder):
         Raises:
             UnsaveableError: it, or something in it, cannot be encoded.
         """
-        part, size, lost = part or path, self._bytes, len(self.lost)
-        self._part, self._start = part, len(self._kept)
+        self._part, size, lost = part or path, self._bytes, len(self.lost)
+        self._shared[self._part] = []
         try:
-            return Encoded(part, self.encode(value, path))
+            return Encoded(self._part, self.encode(value, path))
         except UnsaveableError:
-            for each in self._kept[self._start :]:
+            for each in self._shared[self._part]:
                 del self._numbers[id(each)]
-            del self._kept[self._start :]
             self._bytes = size
             del self.lost[lost:]
             raise
@@ -92,8 +89,6 @@ class StateWriter(Encoder):
         """
         self.is_in_transit = self.refuses_graphs = True
         self._others = others
-        for name in ("_placed", "_places", "_memory"):  # there is more now
-            vars(self).pop(name, None)
 
     def count(self, size: int, path: str) -> None:
         """Count saved bytes.
@@ -151,8 +146,10 @@ class StateWriter(Encoder):
         entry = self._reachable.find(value)
         # By its place first: loading may fill another object than the one that training has bound there.
         is_placed = category in _IN_MEMORY or (self.is_in_transit and category in _CONTAINERS)
-        if (is_placed if entry is None else entry.is_covered) and (place := self._places.get(id(value))) is not None:
-            return tagged("at", place)
+        if is_placed if entry is None else entry.is_covered:
+            known = self._places_in_transit if self.is_in_transit else self._places
+            if (place := known.get(id(value))) is not None:
+                return tagged("at", place)
         if entry is not None and not (self.is_in_transit and self._snapshot.is_excluded(entry.path)):
             return tagged("at", entry.path)
         if category in ("function", "class") and is_users(value.__module__):
@@ -183,7 +180,8 @@ class StateWriter(Encoder):
         is_tensor = isinstance(value, torch.Tensor)
         if is_tensor:  # with its graph it could not be saved; code that keeps one computes it again
             self.note_graph(value, path)
-        near = [(other, owner) for other, owner in self._memory.sharing(value) if owner is not value]
+        memory = self._memory_in_transit if self.is_in_transit else self._memory
+        near = [(other, owner) for other, owner in memory.sharing(value) if owner is not value]
         for other, owner in near if not (is_tensor and value.is_leaf and value.requires_grad) else ():
             if other not in self._others and (view := view_of(value, owner)) is not None:
                 reference = self.encode(owner, path, depth + 1)
@@ -191,8 +189,7 @@ class StateWriter(Encoder):
                 return tagged("view", is_tensor, reference, *view)
         self.count(value.numel() * value.element_size() if is_tensor else value.nbytes, path)
         self._note_sharing(path, near)
-        self._new.append((path, value))
-        self._memory.add(path, value)
+        memory.add(path, value)
         return None
 
     @functools.cached_property
@@ -201,20 +198,31 @@ class StateWriter(Encoder):
 
     @functools.cached_property
     def _placed(self) -> list[tuple[str, Any]]:
-        """What loading restores, with its place; attributes of other objects, which may be encoded, only in transit."""
-        categories = ["module", "object"] if self.is_in_transit else ["module"]
-        return [*places(self._stateful, categories), *self._of_optimizers]
+        return [*places(self._stateful, ["module"]), *self._of_optimizers]
 
     @functools.cached_property
     def _places(self) -> dict[int, str]:
         return {id(value): place for place, value in self._placed}
 
     @functools.cached_property
+    def _places_in_transit(self) -> dict[int, str]:
+        """Also of what other objects with a `state_dict` have, which may themselves be encoded before."""
+        return self._places | {id(value): place for place, value in places(self._stateful, ["object"])}
+
+    @functools.cached_property
+    def _memory_in_transit(self) -> MemoryIndex:
+        """Also those that other objects have, or that a `state_dict` alone leads to."""
+        for place, value in (*places(self._stateful, ["object"]), *self._others.items()):
+            if self._reachable.find(value) is None:
+                self._memory.add(place, value)
+        return self._memory
+
+    @functools.cached_property
     def _memory(self) -> MemoryIndex:
         """The tensors and arrays that have a place or a path, and new ones."""
         listed = (each for each in self._reachable.by_path.values() if each.category in _IN_MEMORY)
         named = ((each.path, each.value) for each in listed if not self._snapshot.is_excluded(each.path))
-        pairs = (*self._others.items(), *self._placed, *named, *self._new)
+        pairs = (*self._placed, *named)
         return MemoryIndex({id(value): (path, value) for path, value in pairs}.values())
 
 
@@ -244,10 +252,8 @@ class StateReader(Decoder):
         part = encoded.part
         if part not in self._values:
             before, self._part, self._shared[part] = self._part, part, []
-            try:
-                self._values[part] = self.decode(encoded.data)
-            finally:
-                self._part = before
+            self._values[part] = self.decode(encoded.data)
+            self._part = before
         return self._values[part]
 
     def shared(self, part: str, number: int) -> Any:
@@ -337,9 +343,9 @@ def _by_name(path: str, named: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
 def parts_in(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
     """A value, and the parts of nested containers that can be changed in place, with the path of each."""
     category = category_of(type(value))
-    if category in _CONTAINERS | {"tensor", "array"}:
+    if category in _CONTAINERS or category in _IN_MEMORY:
         yield path, value
-    if category in ("list", "tuple", "deque", "mapping") and depth < _MOST_NESTED:
+    if category in ("list", "tuple", "mapping") and depth < MOST_DEPTH:  # it may hold itself
         keys, parts = KINDS[category].contents(value)
         for key, part in zip(keys or range(len(parts)), parts, strict=True):
             if type(part) not in CONSTANTS and is_constant(key):

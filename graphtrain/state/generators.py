@@ -161,9 +161,9 @@ def seed_the_rest(seed: int) -> None:
             HOST[name].seed(seed)
 
 
-def _of_devices() -> dict[str, AnyGenerator]:
-    """The global generators of the devices in use, by name: ``cuda:0``."""
-    generators: dict[str, AnyGenerator] = {}
+def named_generators() -> dict[str, AnyGenerator]:
+    """The global generators of the processor, and of the devices in use, as ``cuda:0``."""
+    generators = {**HOST}
     for device in DEVICES:
         module: Any = getattr(torch, device)
         if device == "mps":
@@ -173,11 +173,6 @@ def _of_devices() -> dict[str, AnyGenerator]:
         elif module.is_initialized():
             generators |= {f"{device}:{n}": generator_of(each) for n, each in enumerate(module.default_generators)}
     return generators
-
-
-def named_generators() -> dict[str, AnyGenerator]:
-    """The global generators of the processor, and of the devices in use."""
-    return {**HOST, **_of_devices()}
 
 
 def capture_random() -> dict[str, Any]:

@@ -22,6 +22,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from multiprocessing.sharedctypes import SynchronizedBase
 from typing import Any, NamedTuple, TypeVar
 
@@ -63,7 +64,10 @@ WATCHED: Mapping[Any, Callable[[Any], Any]] = {
     SynchronizedBase: lambda shared: shared.get_obj(),
     numpy.random.SeedSequence: repr,  # with the number of its children
     sqlite3.Connection: lambda connection: connection.total_changes,
-    **dict.fromkeys((array.array, mmap.mmap, ctypes.c_int.__mro__[1], ctypes.Array), bytes),
+    **dict.fromkeys(
+        (array.array, bytearray, mmap.mmap, ctypes.c_int.__mro__[1], ctypes.Array),
+        lambda memory: numpy.frombuffer(memory, "u1"),
+    ),
 }
 # What stands for another object, and the attribute that has it: methods of objects in C, and functions with a cache.
 STANDS_FOR: dict[type, str] = {
@@ -80,11 +84,11 @@ _OPAQUE_PACKAGES = frozenset({
 })  # fmt: skip
 # Of these, classes written in C hold nothing that training changes: compiled code, or settings.
 _HARMLESS = frozenset({
-    "_cffi_backend", "cv2", "cython", "google", "jiter", "lxml", "matplotlib", "msgpack", "numpy", "onnxruntime",
-    "orjson", "pybind11_builtins", "pydantic_core", "regex", "_regex", "rpds", "safetensors", "scipy", "sentencepiece",
-    "sklearn", "tiktoken", "_tiktoken", "tokenizers", "torch", "torchaudio", "torchvision", "triton", "xxhash",
+    "_cffi_backend", "builtins", "collections", "cv2", "cython", "google", "jiter", "lxml", "matplotlib", "msgpack",
+    "numpy", "onnxruntime", "orjson", "pybind11_builtins", "pydantic_core", "regex", "_regex", "rpds", "safetensors",
+    "scipy", "sentencepiece", "sklearn", "tiktoken", "_tiktoken", "tokenizers", "torch", "torchaudio", "torchvision",
+    "triton", "types", "xxhash",
 })  # fmt: skip
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that a `class` statement made, or a module of C when it was imported
 # A trainer saves itself; of graphtrain's classes only data, and what adapters give to models, is examined.
 _EXAMINED = ("graphtrain.data.", "graphtrain.adapters.")
 _OPAQUE_MODULES = (
@@ -99,9 +103,6 @@ _DATA_OF_PYTHON = frozenset({
 
 # The attributes that a class lists here are not state of the run: they are made again when needed.
 NOT_STATE = "_graphtrain_not_state"
-# The method of an object that runs another training: returns its contents, by name, and a text that changes once it has
-# trained.
-OF_A_RUN = "_held_and_position"
 
 _INSTALLED = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 # The user's modules, and those of the Python below a virtual environment, are elsewhere.
@@ -116,7 +117,8 @@ def _cached(function: F) -> F:
 # ---- contents of objects, and how they are put back
 
 
-class Namespace(NamedTuple):
+@dataclass(eq=False)
+class Namespace:
     """The globals of a module that functions of the user use."""
 
     values: dict[str, Any]
@@ -215,8 +217,7 @@ class ObjectKind(NamedTuple):
         types: the classes of such objects, with classes derived from them. None: `category_of` has a rule for it.
         contents: returns the present contents. None: they are not looked at.
         put: sets the parts of some keys, and removes other keys; of a sequence or a mapping, sets everything. None: a
-            tensor, an array, a buffer or a generator is saved by its value, and any other kind is reported if it
-            changes.
+            tensor, an array or a generator is saved by its value, and any other kind is reported if it changes.
     """
 
     types: Any = ()
@@ -240,23 +241,21 @@ TABLE: Mapping[Category, ObjectKind] = {
     "optimizer": ObjectKind(torch.optim.Optimizer, _attributes, _put_named),
     "array": ObjectKind(numpy.ndarray),
     "generator": ObjectKind((*_GENERATORS, random.Random)),
-    "list": ObjectKind(list, _items, _put_all),
+    "list": ObjectKind((list, collections.deque), _items, _put_all),
     "mapping": ObjectKind((dict, weakref.WeakKeyDictionary, weakref.WeakValueDictionary), _pairs, _put_all),
-    "deque": ObjectKind(collections.deque, _items, _put_all),
     "set": ObjectKind((set, frozenset, weakref.WeakSet), _items, _put_all),
     "tuple": ObjectKind(tuple, _items, _put_all),
     "function": ObjectKind(types.FunctionType, _settings_of("__defaults__", "__kwdefaults__"), _put_named),
     "method": ObjectKind(types.MethodType, _settings_of("__self__", "__func__"), _put_named),
     "partial": ObjectKind(functools.partial, _settings_of("func", "args", "keywords", "__dict__"), _put_named),
     "cell": ObjectKind(types.CellType, _of_cell, _put_named),
-    "buffer": ObjectKind(bytearray),
     "watched": ObjectKind(tuple(WATCHED)),
     "class": ObjectKind(type, _of_class, _put_named),
     "iterator": ObjectKind((types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)),
     "file": ObjectKind(io.IOBase),
     "object": ObjectKind((), _attributes, _put_named),
     "globals": ObjectKind((), _of_namespace, _put_named),
-    "run": ObjectKind(),
+    "run": ObjectKind(),  # a trainer other than that of the run, as a step function may hold
     "hidden": ObjectKind(),  # written in C, with contents that nothing shows
     "opaque": ObjectKind(),  # without contents that training changes, or of a library that is not examined
 }
@@ -281,7 +280,7 @@ def category_of(kind: type) -> Category:
     step = getattr(kind, "__next__", None)
     if step is not None and (not isinstance(step, types.FunctionType) or kind.__name__.endswith("DataLoaderIter")):
         return "iterator"
-    if kind.__module__.startswith("graphtrain.") and hasattr(kind, OF_A_RUN):
+    if kind.__module__ == "graphtrain.trainer.trainer":
         return "run"
     if kind.__module__.startswith(_OPAQUE_MODULES) and not kind.__module__.startswith(_EXAMINED):
         return "opaque"
@@ -292,9 +291,8 @@ def category_of(kind: type) -> Category:
     if has_attributes:
         return "object"
     # Written in C, with contents that no attribute shows.
-    is_of_python = package in sys.stdlib_module_names and not kind.__flags__ & _HEAP_TYPE
     size_of_nothing = object.__basicsize__ + bool(kind.__weakrefoffset__) * tuple.__itemsize__
-    hides = kind.__basicsize__ > size_of_nothing and not is_of_python and package not in _HARMLESS
+    hides = kind.__basicsize__ > size_of_nothing and package not in _HARMLESS
     return "hidden" if hides else "opaque"
 
 

@@ -158,14 +158,15 @@ class Encoder:
     keeps_order, refuses_graphs = False, True
 
     def __init__(self) -> None:
-        self._part, self._start = "", 0  # the part that is encoded, in which objects are numbered from 0
+        self._part = ""
+        self._shared: dict[str, list[Any]] = {"": []}  # part -> objects, by number
         self._numbers: dict[int, tuple[str, int]] = {}  # identity -> part, and number there
-        self._kept: list[Any] = []  # since an `id` can be reused
 
     def add(self, value: Any) -> None:
         """Number an object: after what it is made of, and before what is put into it, as the decoder counts."""
-        self._numbers[id(value)] = self._part, len(self._kept) - self._start
-        self._kept.append(value)
+        shared = self._shared[self._part]
+        self._numbers[id(value)] = self._part, len(shared)
+        shared.append(value)
 
     def describe(self, value: Any, path: str, depth: int) -> Any:
         """The form of a value that is more than plain data; None for any other."""

@@ -114,9 +114,8 @@ def _resume(
     if files is not None:
         run.cut_back_to(checkpoint)
     is_newest = files is not None and files.is_newest(checkpoint)
-    is_same_graph = manifest.graph_hash == session.compiled.saved_graph[1]
-    is_continued = files is not None and files.owns(checkpoint) and checkpoint.ranks == session.world.world_size
-    if is_newest and is_continued and is_same_graph and not restored.decided:
+    is_same = (manifest.graph_hash, manifest.ranks) == (session.compiled.saved_graph[1], session.world.world_size)
+    if is_newest and is_same and not restored.decided:
         run.writer.resumed_from(checkpoint)
     is_as_it_was = (is_ours or run.is_replay) and not (restored.decided or restored.is_other_graph)
     saved = checkpoint.path.name if manifest.way_back == "" else manifest.way_back
@@ -147,24 +146,17 @@ def _report(
     """Report how the run is resumed; what has changed, in words."""
     session, files, manifest = run.session, run.files, checkpoint.manifest
     state, environment = session.compiled.state, session.environment
+    assert state.snapshot is not None and environment is not None, "the session is set up"
     different: list[str] = []
-    if files is not None and state.snapshot is not None and environment is not None:
+    if files is not None:
         changed = environment.changed_data(manifest)
         different = setup_changes(files.setup_of(checkpoint), session.setup, state.snapshot, changed)
-    changes, facts = tuple(restored.changes), []
-    lost, others = [*manifest.unknown, *restored.lost], [*restored.changes]
-    if environment is not None:
-        by_a_person = environment.changes(manifest)
-        if by_a_person or restored.decided:  # so somebody has changed `setup`
-            others += [f"{path} as set up" for path in different]
-        else:
-            lost += unexplained(different)
-        facts.append(environment.compared(manifest, others, lost))
-        changes += tuple(by_a_person)
-    elif lost:
-        facts.append(f"not exact: {', '.join([*lost, *others])}")
-    elif others:
-        facts.append(f"exact except for what changed: {', '.join(others)}")
+    lost, others, by_a_person = [*manifest.unknown, *restored.lost], restored.changes, environment.changes(manifest)
+    if by_a_person or restored.decided:  # so somebody has changed `setup`
+        others = [*others, *(f"{path} as set up" for path in different)]
+    else:
+        lost += unexplained(different)
+    facts = [environment.compared(manifest, others, lost)]
     if restored.sampled and not lost:
         facts.append(restored.sampled)
     where = checkpoint.path.name if files is None else str(files.path)
@@ -173,7 +165,7 @@ def _report(
     again = repeated(session.trained, status) if status is not None else ""
     place = session.compiled.run_clock.describe() or f"at `{run.position}`"
     run.notices("; ".join([f"resumed {where}: {place}", *filter(None, [again, *facts])]))
-    return changes
+    return *restored.changes, *by_a_person
 
 
 def note_start(run: LiveRun, checkpoint: Checkpoint | None, *, is_as_saved: bool = False) -> None:

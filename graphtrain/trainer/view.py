@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from graphtrain.data.loaders import is_data
 from graphtrain.errors import GuardError, NotFiniteError
 from graphtrain.graph import Graph
 from graphtrain.graph.canonical import structural_hash
@@ -74,11 +73,6 @@ class RunView(Recorded):
         """What was supplied, by name: the same objects."""
         return MappingProxyType(self._session.resources)
 
-    def _held_and_position(self) -> tuple[Mapping[str, Any], str]:
-        """For a run whose step function holds this trainer: the resources without data, and where it is."""
-        held = {name: value for name, value in self._session.resources.items() if not is_data(name, value)}
-        return held, f"{self.position} {[fields.get('runs') for fields in self.progress.values()]}"
-
     @property
     def metrics(self) -> list[dict[str, float]]:
         """The rows recorded so far, oldest first; `frame` makes a table of them, and `plot` draws them.
@@ -141,7 +135,8 @@ class RunView(Recorded):
 
     def save_points(self) -> list[str]:
         """The positions at which everything alive can be saved, as far as the declarations tell."""
-        return self._session.compiled.liveness.save_points()
+        compiled = self._session.compiled
+        return [node.path for node in compiled.program.nodes if not compiled.transient(node.index)]
 
     @property
     def unreached(self) -> tuple[str, ...]:

@@ -364,6 +364,7 @@ class Monitors(Watcher):
 
     def _has_recorded(self, node: ProgramNode) -> bool:
         """False for a node that may record rows, and has not run; no row is needed after one that ends the graph."""
-        may_record = node.body is not None or node.kind.may_record_rows
-        is_idle = node.bypassed or node.plan_node.is_never_due or node.kind.trigger == "after"
-        return not may_record or is_idle or node.fields["runs"] > self._runs_before.get(node.path, 0)
+        may_record = node.body is not None or (
+            node.kind.may_record_rows and not node.plan_node.is_never_due and node.kind.trigger != "after"
+        )
+        return node.bypassed or not may_record or node.fields["runs"] > self._runs_before.get(node.path, 0)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from graphtrain import GraphtrainError
-from graphtrain.data import state as data_state
+from graphtrain.nodes import _reading
 from graphtrain.program.run_state import RunState
 from graphtrain.program.stateful_objects import StatefulObjects
 from graphtrain.program.triggers import Every
@@ -62,7 +62,7 @@ def replaced(owner: Any, name: str, value: Any) -> Mutation:
 
 def random_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StatefulObjects, "restore_after_setup", lambda *of_it: None)
-    monkeypatch.setattr(data_state, "RandomAside", lambda generators: nullcontext())
+    monkeypatch.setattr(_reading, "RandomAside", lambda generators: nullcontext())
 
 
 def generator_not_saved(name: str) -> Mutation:

@@ -11,8 +11,7 @@ import torch
 
 from graphtrain import CheckpointError
 from graphtrain.state import codec
-from graphtrain.state.changes import changes
-from graphtrain.state.restore import restore
+from graphtrain.state.changes import changes, restore
 from graphtrain.state.snapshot import StateSnapshot
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,7 +35,9 @@ def test_every_moment_is_counted_once_under_the_activity_it_was_spent_on() -> No
         clock.time += 2
         return 0
 
-    data = watch.timed(fetch, "data")
+    node: Any = SimpleNamespace(kind=SimpleNamespace(family="data"), bypassed=False)
+    node.scope = SimpleNamespace(activity=None)
+    data = watch.wrap(node, fetch)
     watch.start()
     for _ in range(3):
         data()

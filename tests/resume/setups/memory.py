@@ -117,6 +117,17 @@ class Growing(nn.Module):
         return out
 
 
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, x: torch.Tensor) -> torch.Tensor:
+        context.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * context.saved_tensors[0].new_tensor(2)
+
+
 class Observed(nn.Module):
     """Keeps what it has computed, and the norm of a weight that it never trains by."""
 
@@ -128,7 +139,7 @@ class Observed(nn.Module):
         self.calls = 0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        hidden = self.linear(x)
+        hidden = Doubled.apply(self.linear(x))
         out: torch.Tensor = self.frozen(hidden)
         self.calls += 1
         self.seen = [hidden, out, self.frozen.weight.norm(), self.linear.weight.detach().norm()]

@@ -12,7 +12,7 @@ from graphtrain.program import run_state
 from graphtrain.program.run_state import Exemptions, Handler, Section
 from graphtrain.program.stateful_objects import StatefulObjects
 from graphtrain.resume import restore
-from graphtrain.state import restore as restoring
+from graphtrain.state import changes as restoring
 from tests.rows import Row, outcome
 
 
