@@ -18,20 +18,16 @@ from graphtrain.data.samplers import drawn_from, length_of
 from graphtrain.data.shares import Share
 from graphtrain.data.source import Numbered, Seeds, Source, Stateful, ended_early, keeps_position, source_of
 from graphtrain.data.state import AsOpened, DataState
+from graphtrain.data.together import Together, without_batch
 from graphtrain.errors import DataError
 from graphtrain.kind.batch_limit import BatchLimit
 from graphtrain.kind.declaration import WrittenBatches
-from graphtrain.lazy import lazy_import
+from graphtrain.nodes import _division as divisions
 from graphtrain.state.generators import RandomAside, same_state
 
 if TYPE_CHECKING:
-    from graphtrain.data import together
-    from graphtrain.nodes import _division as divisions
     from graphtrain.nodes.next_batch import NextBatch
     from graphtrain.program.agreement import Agreement
-else:
-    together = lazy_import("graphtrain.data.together")
-    divisions = lazy_import("graphtrain.nodes._division")
 
 
 class DataOfRun(NamedTuple):
@@ -59,7 +55,7 @@ class Reading:
     Attributes:
         loaders: what is read one after the other, by name; data that is read alone has the name "".
         length_in_turn: the batches of all of these; 0 where that is not known.
-        data, source: what is read now.
+        source: what is read now.
         batches: what the source has opened.
         ahead: the batches that are fetched and not given.
         held: of the last batch that was fetched here, what tells its tensors later; `NOTHING` before the first.
@@ -74,7 +70,7 @@ class Reading:
 
     def __init__(self, node: NextBatch) -> None:
         self.node = node
-        self.data = self.held = self._supplied = NOTHING
+        self.held = self._supplied = NOTHING
         self._written: WrittenBatches | None = None
         self._sources: dict[str, Source] = {}  # by name
         self.loaders: dict[str, Any] = {}
@@ -111,22 +107,22 @@ class Reading:
     @property
     def parts(self) -> list[Any]:
         """The data that is read, or the loaders that are read together."""
-        return [*loaders_of(self.data).values()] or [self.data]
+        return [*loaders_of(self.source.data).values()] or [self.source.data]
 
     @property
     def name(self) -> str:
         """What the data is called."""
-        return self.run.state.name(self.data)
+        return self.run.state.name(self.source.data)
 
     @property
     def has_length(self) -> bool:
         """False if the length of an epoch is not known."""
         parts = self.loaders.values() if self.is_in_turn else self.parts
-        return self.data is NOTHING or all(length_of(part) is not None for part in parts)
+        return all(length_of(part) is not None for part in parts)
 
     def _take(self, name: str, data: Any) -> None:
         """Read this loader now."""
-        self.data, self.source = data, self._known(name, data)
+        self.source = self._known(name, data)
         for part in self.parts if self.source.replays else ():
             self.run.state.note_redrawn(part)
 
@@ -146,7 +142,7 @@ class Reading:
                 f"the loader `{keeping[0]}` keeps its own position, which an epoch that ends before it undefines",
                 'set next_batch.resume = "replay", if its `__iter__` starts over; or pass a graphtrain.Loader',
             )
-        source = together.Together(data, sources, self._combine) if loaders else self._source_of(data)
+        source = Together(data, sources, self._combine) if loaders else self._source_of(data)
         if run.ranks is not None:
             divisions.divide(self, data, source, run.ranks)
         return source if loaders else AsOpened(source, run.state)
@@ -216,7 +212,7 @@ class Reading:
         """End what is open, and the epoch unless it reads another loader."""
         node = self.node
         if self.is_in_turn and not self.consumed():
-            raise together.without_batch(node.loader)
+            raise without_batch(node.loader)
         self.end()
         node.source_state = {}
         node.last = node.ended or node.loader == [*self.loaders][-1]
@@ -275,8 +271,8 @@ class Reading:
         node = self.node
         known = {name: self._sources[name].position() for name in self.loaders if name in self._sources}
         position: dict[str, Any] = {"loaders": {name: reported for name, reported in known.items() if reported}}
-        if self._written is not None and not node.pass_over and self.data is not self._written.now():
-            position["epoch_data"] = self.data  # another is written, for the next epoch
+        if self._written is not None and not node.pass_over and self.source.data is not self._written.now():
+            position["epoch_data"] = self.source.data  # another is written, for the next epoch
         if self.held is not NOTHING:
             node.last_batch = self._last_batch()
         if self.ahead and not self.source.redraws:
@@ -321,10 +317,10 @@ class Reading:
             now = [copy.deepcopy(state.changed(part)) for part in self.parts]
             self.batches = batches = source.reopen(self._epoch, number, node.source_state)
             if number < drawn:
-                before = [generator.get_state() for generator in drawn_from(self.data)]
+                before = [generator.get_state() for generator in drawn_from(self.source.data)]
                 is_share = isinstance(batches, Share)
                 redrawn = batches.batch(number, node.length) if is_share else next(batches, NOTHING)
-                after = [generator.get_state() for generator in drawn_from(self.data)]
+                after = [generator.get_state() for generator in drawn_from(self.source.data)]
                 if redrawn is NOTHING and source.replays:
                     raise ended_early(number, drawn)
                 # Random numbers are others than in training, which has drawn between two batches.
@@ -342,6 +338,6 @@ class Reading:
         now = trace(tensors_held(redrawn))
         if now["versions"] == saved["versions"] and now["hash"] != saved["hash"]:
             line = f"{self.name} differs: batch {number + 1} of epoch {self.node.epoch + 1} is not what it was"
-            state, drawn_again = self.run.state, self.run.state.digest(self.data)
+            state, drawn_again = self.run.state, self.run.state.digest(self.source.data)
             # Of data that changes while it is trained on, a batch cannot be drawn again, and need not be.
-            state.comparisons.append(lambda: line if state.digest(self.data) == drawn_again else "")
+            state.comparisons.append(lambda: line if state.digest(self.source.data) == drawn_again else "")

@@ -70,64 +70,37 @@ def insert(
         raise EditError(f"insert: there is already a node `{name}`", "choose another name, or use `replace`")
     if sum(place is not None for place in (after, before, between)) > 1:
         raise EditError("insert: give one of `after`, `before` and `between`")
-    node = _node(self, name, use, parameters, "insert")
-    ways = _chosen_at(self, at, name, before, after) if at is not None else _passing(self, name, after, before, between)
-    return changed(self, nodes={**self.nodes, name: node}, **ways)
+    inserted = changed(self, nodes={**self.nodes, name: _node(self, name, use, parameters, "insert")})
+    if at is None:
+        return _passing(inserted, name, after, before, between)
+    leaving = self.edges.get(_known(self, at, "insert: at"), ())
+    if (before is None) == (after is None):
+        message = f"insert: `at` takes `before` or `after`: which edge of `{at}` is tried next to that to `{name}`"
+        raise EditError(message, f"its edges lead to {', '.join(dict.fromkeys(edge.target for edge in leaving))}")
+    due = f"{name}_due"
+    guards = self.guards if due in self.guards else {**self.guards, due: f"{name}.due"}
+    inserted = changed(inserted, edges={**self.edges, name: (Edge(at),)}, guards=guards)
+    return inserted.connect(at, name, due, before=before, after=after)
 
 
-def _passing(
-    self: Graph, name: str, after: str | None, before: str | None, between: tuple[str, str] | None
-) -> dict[str, Any]:
-    """The edges, and the start, with a new node in sequence with others."""
+def _passing(self: Graph, name: str, after: str | None, before: str | None, between: tuple[str, str] | None) -> Graph:
+    """The graph with a new node in sequence with others."""
     if after is not None:
         leaving = self.edges.get(_known(self, after, "insert: after"), ())
-        return {"edges": {**self.edges, name: leaving, after: (Edge(name),)}}
+        return changed(self, edges={**self.edges, name: leaving, after: (Edge(name),)})
     if before is not None:
         if before != END:
             _known(self, before, "insert: before")
         edges = {source: redirected(leaving, before, name) for source, leaving in self.edges.items()}
         start = name if self.start == before else self.start
-        return {"edges": {**edges, name: (Edge(before),)}, "start": start}
+        return changed(self, edges={**edges, name: (Edge(before),)}, start=start)
     if between is None:
-        return {}
-    if isinstance(between, str) or len(ends := list(between)) != 2:
-        names = [between] if isinstance(between, str) else ends
-        raise EditError(f"insert: `between` takes a source and a target, got {names!r}")
-    target = ends[1]
-    source, leaving = _leading(self, ends[0], target, "insert: between")
-    return {"edges": {**self.edges, source: redirected(leaving, target, name), name: (Edge(target),)}}
-
-
-def _chosen_at(self: Graph, source: str, name: str, before: str | None, after: str | None) -> dict[str, Any]:
-    """The edges, and the guards, with a new node that is one choice of `source`."""
-    _known(self, source, "insert: at")
-    if (before is None) == (after is None):
-        targets = ", ".join(dict.fromkeys(edge.target for edge in self.edges.get(source, ())))
-        raise EditError(
-            f"insert: `at` takes `before` or `after`: which edge of `{source}` is tried next to that to `{name}`",
-            f"its edges lead to {targets}",
-        )
-    due = f"{name}_due"
-    edges = _with_edge(self, source, Edge(name, due), before, after, "insert")
-    guards = self.guards if due in self.guards else {**self.guards, due: f"{name}.due"}
-    return {"edges": {**self.edges, source: edges, name: (Edge(source),)}, "guards": guards}
-
-
-def _with_edge(
-    self: Graph, source: str, edge: Edge, before: str | None, after: str | None, verb: str
-) -> tuple[Edge, ...]:
-    """The edges of a node with one more, before the first or after the last that leads to a target."""
-    neighbour = before if before is not None else after
-    assert neighbour is not None, "one of them is given"
-    leaving = _edges_between(self, source, neighbour, f"{verb}: {'before' if before is not None else 'after'}")
-    positions = [position for position, other in enumerate(leaving) if other.target == neighbour]
-    position = positions[0] if before is not None else positions[-1] + 1
-    if position == len(leaving) and leaving[-1].when is None:
-        raise EditError(
-            f"{verb}: after: the edge from `{source}` to `{after}` has no guard, so none after it is tried",
-            "use `before`",
-        )
-    return (*leaving[:position], edge, *leaving[position:])
+        return self
+    if isinstance(between, str) or len(between) != 2:
+        raise EditError(f"insert: `between` takes a source and a target, got {show_value(between)}")
+    source, leaving = _leading(self, *between, "insert: between")
+    edges = {**self.edges, source: redirected(leaving, between[1], name), name: (Edge(between[1]),)}
+    return changed(self, edges=edges)
 
 
 def replace(self: Graph, name: str, /, use: str | Callable[..., Any], **parameters: Any) -> Graph:
@@ -212,23 +185,27 @@ def connect(
     if target != END:
         _known(self, target, "connect")
     leaving = self.edges.get(source, ())
-    guarded = tuple(edge for edge in leaving if edge.when is not None)
-    unguarded = tuple(edge for edge in leaving if edge.when is None)
-    if when is None:
-        if unguarded:
-            raise EditError(
-                f"connect: `{source}` already has an unguarded edge, to `{unguarded[0].target}`",
-                f'use redirect("{source}", "{unguarded[0].target}", "{target}"), or give the new edge a guard',
-            )
-        edges = (*guarded, Edge(target))
-    elif before is not None or after is not None:
-        if before is not None and after is not None:
-            raise EditError("connect: give one of `before` and `after`")
-        edges = _with_edge(self, source, Edge(target, when), before, after, "connect")
+    guarded = [edge for edge in leaving if edge.when is not None]
+    unguarded = [edge for edge in leaving if edge.when is None]
+    if when is None and unguarded:
+        message = f"connect: `{source}` already has an unguarded edge, to `{unguarded[0].target}`"
+        redirect = f'redirect("{source}", "{unguarded[0].target}", "{target}")'
+        raise EditError(message, f"use {redirect}, or give the new edge a guard")
+    if before is not None and after is not None:
+        raise EditError("connect: give one of `before` and `after`")
+    neighbour = after if before is None else before
+    if neighbour is None or when is None:
+        position = 0 if first and when is not None else len(guarded)
+        edges = [*guarded, *unguarded]
     else:
-        new = (Edge(target, when),)
-        edges = (*new, *guarded, *unguarded) if first else (*guarded, *new, *unguarded)
-    return changed(self, edges={**self.edges, source: edges})
+        edges = [*_edges_between(self, source, neighbour, f"connect: {'after' if before is None else 'before'}")]
+        positions = [position for position, edge in enumerate(edges) if edge.target == neighbour]
+        position = positions[-1] + 1 if before is None else positions[0]
+        if position == len(edges) and unguarded:
+            message = f"connect: after: the edge from `{source}` to `{after}` has no guard, so none after it is tried"
+            raise EditError(message, "use `before`")
+    edges.insert(position, Edge(target, when))
+    return changed(self, edges={**self.edges, source: tuple(edges)})
 
 
 def disconnect(self: Graph, source: str, target: str) -> Graph:

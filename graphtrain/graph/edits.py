@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import EditError, GraphError, UsageError
 from graphtrain.graph.edit import VERBS
-from graphtrain.graph.elements import END, Node, Place, Problem
+from graphtrain.graph.elements import END, Node, Place, Problem, nodes_of
 from graphtrain.kind.parameter import show_value, type_name
 from graphtrain.names import suggestion
 
@@ -68,16 +68,7 @@ class Edit:
         """True if the graph has every node that it needs, and the guard that it widens."""
         if self.verb == "guard" and self.arguments.get("expression") is None and self.subject not in graph.guards:
             return False
-        return all(node_at(graph, name) for name in self.nodes())
-
-
-def node_at(graph: Graph, path: str) -> Node | None:
-    """The node at a path; None if there is none."""
-    name, _, inner = path.partition("/")
-    node = graph.nodes.get(name)
-    if node is None or not inner:
-        return node
-    return node_at(node.body, inner) if node.body is not None else None
+        return nodes_of(graph).keys() >= {*self.nodes()}
 
 
 def with_edits(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from graphtrain.errors import GraphtrainError, UsageError
 from graphtrain.graph import canonical, edit, hooks, read_toml, rename
-from graphtrain.graph.difference import Difference
+from graphtrain.graph.difference import Difference, changes
 from graphtrain.graph.elements import Drawable, Edge, Node, Place, Problems, frozen, kind_text, settings_of
 from graphtrain.graph.layers import Layers, overlays_text
 from graphtrain.graph.registry import find_graph, kind_of_node
@@ -197,7 +197,7 @@ class Graph(Drawable):
         >>> print(fit.diff(fit.set("finish", after="20 epochs")))
         ~ finish.after 10 epochs -> 20 epochs
         """
-        return Difference.between(self, other)
+        return Difference(self, other, tuple(changes(self, other)))
 
     def check(self, *, ranks: bool = False) -> list[Problem]:
         """All problems of this graph, which a prompt shows as lines; an empty list if it has none. Imports the kinds.

@@ -90,21 +90,6 @@ class Parameter:
             raise _mismatch(value, self.annotation)
         return coerce(value, self.annotation)
 
-    def evaluated(self, value: Any) -> Any:
-        """The result of an expression as this parameter's type: like `coerce`, but exact fractions are numbers.
-
-        Raises:
-            ValueError: it is of another type, or not a number.
-
-        >>> Parameter("max_norm", float).evaluated(Fraction(1, 4))
-        0.25
-        >>> Parameter("max_norm", float).evaluated(math.nan)
-        Traceback (most recent call last):
-            ...
-        ValueError: expected a number, got nan
-        """
-        return self.coerce(float(value) if isinstance(value, Fraction) else value)
-
 
 def is_trigger(annotation: Any) -> bool:
     """True for `Trigger` and for `Trigger | None`."""
@@ -201,7 +186,7 @@ def coerce(value: Any, annotation: Any) -> Any:
         if len(value) != len(types_of):
             raise _mismatch(value, annotation)
         return tuple(coerce(item, item_type) for item, item_type in zip(value, types_of, strict=True))
-    if annotation is float and isinstance(value, int) and not isinstance(value, bool):
+    if annotation is float and isinstance(value, int | Fraction) and not isinstance(value, bool):
         try:
             return float(value)
         except OverflowError:

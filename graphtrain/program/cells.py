@@ -235,7 +235,7 @@ def evaluated(target: ExpressionTarget, read: Get) -> Get:
         if parameter is None or (type(value) is number and least < value < most):
             return value
         try:
-            return parameter.evaluated(value)
+            return parameter.coerce(value)
         except (ValueError, OverflowError) as error:
             raise ExpressionError(name, text, str(error)) from None
 

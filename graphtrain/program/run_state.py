@@ -154,7 +154,7 @@ def _load(run: StatefulObjects, name: str, state: Any) -> None:
 
 
 def _capture_modules(run: StatefulObjects, alive: set[int]) -> Section:
-    return {name: capture_module(module) for name, module in run.objects.modules.items()}
+    return {name: capture_module(module, run.objects.forms[name]) for name, module in run.objects.modules.items()}
 
 
 def _restore_modules(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:

@@ -30,13 +30,14 @@ from graphtrain.report.recorder import Recorder
 from graphtrain.state.changes import NO_CHANGES, StateChanges, changes
 from graphtrain.state.codec import StateReader, StateWriter
 from graphtrain.state.kinds import CONSTANTS, is_users
+from graphtrain.state.modules import fit_buffers
 from graphtrain.state.objects import SavedObjects
 from graphtrain.state.reachable import is_within, keeps_state, parts_of
 from graphtrain.state.snapshot import StateSnapshot
 from graphtrain.state.weights import uncompiled
 from graphtrain.storage.encoding import Encoded
 from graphtrain.storage.sharing import MustBeEqual
-from graphtrain.storage.state_files import local_of, state_digest
+from graphtrain.storage.state_files import state_digest
 
 
 def of_rank(node: ProgramNode) -> tuple[str, ...]:
@@ -219,11 +220,6 @@ class StatefulObjects:
         assert self.reader is not None, "values are encoded by references to what a snapshot lists"
         return self.reader.unpack(value)
 
-    def divided(self, state: RunState) -> tuple[dict[str, Section], dict[str, Any]]:
-        """The sections that a continuation depends on, and the rest of the state, for a checkpoint."""
-        essential = self.essential(state)
-        return essential, local_of(state, essential)
-
     def must_be_equal(self) -> MustBeEqual:
         """What must be equal on all ranks: parameters, optimizers, schedulers, and progress, but for that of data."""
         stateful, optimizers, nodes = self.objects.stateful, self.objects.optimizers, self.program.nodes
@@ -281,6 +277,9 @@ class StatefulObjects:
         if self.snapshot is not None and "resources" in sections:
             encoded = {name: state[name] for name in ("reachable", "progress", "slots")}
             self.reader = StateReader(self.snapshot, encoded)
+        for name in self.objects.modules.keys() & state["modules"].keys() if "resources" in sections else ():
+            if name not in exempt.fresh:
+                fit_buffers(self.objects.modules[name], state["modules"][name]["buffers"])
         return [
             line
             for name in sections

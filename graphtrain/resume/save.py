@@ -22,7 +22,7 @@ from graphtrain.storage.checkpoint import Checkpoint, new_folder, write_manifest
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.manifest import Manifest, SavedCheckpoint
 from graphtrain.storage.run_files import RunFiles
-from graphtrain.storage.state_files import StagedState, split
+from graphtrain.storage.state_files import StagedState, local_of, split
 from graphtrain.storage.tensor_files import Buffers, layout_of
 
 if TYPE_CHECKING:
@@ -188,7 +188,10 @@ class CheckpointWriter:
         try:
             yield
         except KeyboardInterrupt:
-            self._give_up()
+            if self._save is not None:
+                self._save.part.staged.given_up.set()
+            # Its thread may still read the buffers.
+            self._save, self._staging, self._was_written = None, {}, False
             raise
         except BaseException as error:
             self.fails()
@@ -200,13 +203,6 @@ class CheckpointWriter:
         self.wait()
         self.world.synchronise("stop")
 
-    def _give_up(self) -> None:
-        """Abandon the checkpoint that is being written, without waiting for it."""
-        if self._save is not None:
-            self._save.part.staged.given_up.set()
-        # Its thread may still read the buffers.
-        self._save, self._staging, self._was_written = None, {}, False
-
     def _wait(self) -> None:
         if (save := self._save) is None:
             return
@@ -214,8 +210,13 @@ class CheckpointWriter:
         error = save.writing.exception()  # if this is interrupted, it is still being written
         self._save = None
         if isinstance(error, CheckpointError):
-            self._fail(error, save.policy)
-            return
+            self._requests.failures += 1
+            message = f"{error.message}; earlier checkpoints are kept"
+            if save.policy.if_failed == "continue":
+                self._notices(f"{message}, and the run continues")
+                return
+            way_out = "remove the cause, then resume; checkpoint.if_failed = 'continue' trains on after a failed save"
+            raise SaveFailedError(message, error.hint or way_out) from error
         written = save.writing.result()
         self._was_written = True
         files, weight = self._run_files, written.manifest.not_finite
@@ -296,17 +297,8 @@ class CheckpointWriter:
     def _staged_now(self) -> tuple[StagedState, Manifest]:
         """A copy of the state, in the buffers of the copy before, and the facts about it."""
         state, facts = capture(self._run)
-        run_state = self._run.compiled.state
-        return StagedState(*run_state.divided(state), self._staging, run_state.objects.weights()), facts
-
-    def _fail(self, error: CheckpointError, policy: SavePolicy) -> None:
-        self._requests.failures += 1
-        message = f"{error.message}; earlier checkpoints are kept"
-        if policy.if_failed == "continue":
-            self._notices(f"{message}, and the run continues")
-            return
-        way_out = "remove the cause, then resume; checkpoint.if_failed = 'continue' trains on after a failed save"
-        raise SaveFailedError(message, error.hint or way_out) from error
+        essential, weights = self._run.compiled.state.essential(state), self._run.compiled.state.objects.weights()
+        return StagedState(essential, local_of(state, essential), self._staging, weights), facts
 
     def _refuse(self, why: str) -> bool:
         """Note why this is not a save point; reported once if it lasts."""

@@ -117,15 +117,16 @@ class _Finder:
         elif entry.stamp is not None and stamp_of(entry) == entry.stamp:
             return None
         if category in _REMEDIES:
-            what = f"it is a {type(value).__module__}.{type(value).__qualname__} that has changed"
-            raise UnsaveableError(path, f"{what}: {_REMEDIES[category]}")
+            what = f"it is a {type(value).__module__}.{type(value).__qualname__} that"
+            has = "has" if entry.stamp is not None else "may have"  # an iterator, or a trainer
+            raise UnsaveableError(path, f"{what} {has} changed: {_REMEDIES[category]}")
         if category == "generator":
             return {"state": generator_of(value).get_state()}
-        if category in ("tensor", "array", "buffer"):
+        if category in ("tensor", "array"):
             return self._changed_value(entry)
         code = value.__code__ if category == "function" else type(value)
         is_lazy = category == "module" and issubclass(entry.code, LazyModuleMixin)  # until its first batch
-        if code is not entry.code and not is_lazy and category != "globals":
+        if code is not entry.code and not is_lazy:
             self.unknown.append(f"{shown_path(path)} was given another class or other code, which is not saved")
         kind = KINDS.get(category)
         if kind is None or category == "tuple" or (entry.is_covered and category != "module"):
@@ -174,7 +175,7 @@ class _Finder:
         return {"items": self.writer.pack(kept, path, f"{path}[:]")}
 
     def _changed_value(self, entry: Entry) -> dict[str, Any] | None:
-        """The change of a tensor, an array or a bytearray."""
+        """The change of a tensor or an array."""
         value, path = entry.value, entry.path
         attributes = value.__dict__ if entry.category == "tensor" else {}
         names = [name for name in attributes if not name.startswith(OF_THE_COMPILER)]
@@ -184,9 +185,6 @@ class _Finder:
             return None
         if not is_saveable(value):
             raise UnsaveableError(path, f"it is a {type(value).__qualname__} that has changed")
-        if entry.category == "buffer":
-            self.writer.count(len(value), path)
-            return {"bytes": bytes(value)}
         if entry.category == "array":
             self.writer.count(value.nbytes, path)
             if (value.shape, value.dtype) != entry.keys:
@@ -261,7 +259,7 @@ def _put_contents(snapshot: StateSnapshot, entry: Entry, states: States) -> None
     Attributes of data that cannot be encoded, such as an iterator over itself, stay where drawing has left them.
     """
     kind = KINDS.get(entry.category)
-    is_constant = isinstance(entry.value, tuple | frozenset) and entry.category != "globals"
+    is_constant = isinstance(entry.value, tuple | frozenset)
     if kind is None or is_constant or not entry.is_entered or (entry.is_covered and entry.category != "module"):
         return
     keys, parts = kind.contents(entry.value)
@@ -298,8 +296,6 @@ def _apply(snapshot: StateSnapshot, entry: Entry, change: Mapping[str, Any], rea
             _put_tensor(value, saved, change)
         case {"array": numpy.ndarray() as saved} if category == "array":
             numpy.copyto(value, saved.reshape(value.shape), casting="no")
-        case {"bytes": bytes(content)} if category == "buffer":
-            value[:] = content
         case {"set": {**encoded}} if kind is not None and kind.is_named:
             removed = change.get("removed", ())
             names = {name for name in (*encoded, *removed) if not snapshot.is_excluded(place_of(entry, name))}

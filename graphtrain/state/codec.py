@@ -35,7 +35,7 @@ MOST_BYTES = 256 * 2**20
 _IN_MEMORY = ("tensor", "array")
 
 # The categories of objects that are changed in place, and can be found where others hold them too.
-_CONTAINERS = frozenset({"list", "mapping", "deque", "set", "object", "buffer"})
+_CONTAINERS = frozenset({"list", "mapping", "set", "object"})
 
 # Errors from data that no `StateWriter` has made.
 MALFORMED = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
@@ -345,7 +345,7 @@ def parts_in(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]]
     category = category_of(type(value))
     if category in _CONTAINERS or category in _IN_MEMORY:
         yield path, value
-    if category in ("list", "tuple", "deque", "mapping") and depth < MOST_DEPTH:  # it may hold itself
+    if category in ("list", "tuple", "mapping") and depth < MOST_DEPTH:  # it may hold itself
         keys, parts = KINDS[category].contents(value)
         for key, part in zip(keys or range(len(parts)), parts, strict=True):
             if type(part) not in CONSTANTS and is_constant(key):

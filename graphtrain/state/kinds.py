@@ -22,6 +22,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from multiprocessing.sharedctypes import SynchronizedBase
 from typing import Any, NamedTuple, TypeVar
 
@@ -63,7 +64,10 @@ WATCHED: Mapping[Any, Callable[[Any], Any]] = {
     SynchronizedBase: lambda shared: shared.get_obj(),
     numpy.random.SeedSequence: repr,  # with the number of its children
     sqlite3.Connection: lambda connection: connection.total_changes,
-    **dict.fromkeys((array.array, mmap.mmap, ctypes.c_int.__mro__[1], ctypes.Array), bytes),
+    **dict.fromkeys(
+        (array.array, bytearray, mmap.mmap, ctypes.c_int.__mro__[1], ctypes.Array),
+        lambda memory: numpy.frombuffer(memory, "u1"),
+    ),
 }
 # What stands for another object, and the attribute that has it: methods of objects in C, and functions with a cache.
 STANDS_FOR: dict[type, str] = {
@@ -113,7 +117,8 @@ def _cached(function: F) -> F:
 # ---- contents of objects, and how they are put back
 
 
-class Namespace(NamedTuple):
+@dataclass(eq=False)
+class Namespace:
     """The globals of a module that functions of the user use."""
 
     values: dict[str, Any]
@@ -212,8 +217,7 @@ class ObjectKind(NamedTuple):
         types: the classes of such objects, with classes derived from them. None: `category_of` has a rule for it.
         contents: returns the present contents. None: they are not looked at.
         put: sets the parts of some keys, and removes other keys; of a sequence or a mapping, sets everything. None: a
-            tensor, an array, a buffer or a generator is saved by its value, and any other kind is reported if it
-            changes.
+            tensor, an array or a generator is saved by its value, and any other kind is reported if it changes.
     """
 
     types: Any = ()
@@ -237,16 +241,14 @@ TABLE: Mapping[Category, ObjectKind] = {
     "optimizer": ObjectKind(torch.optim.Optimizer, _attributes, _put_named),
     "array": ObjectKind(numpy.ndarray),
     "generator": ObjectKind((*_GENERATORS, random.Random)),
-    "list": ObjectKind(list, _items, _put_all),
+    "list": ObjectKind((list, collections.deque), _items, _put_all),
     "mapping": ObjectKind((dict, weakref.WeakKeyDictionary, weakref.WeakValueDictionary), _pairs, _put_all),
-    "deque": ObjectKind(collections.deque, _items, _put_all),
     "set": ObjectKind((set, frozenset, weakref.WeakSet), _items, _put_all),
     "tuple": ObjectKind(tuple, _items, _put_all),
     "function": ObjectKind(types.FunctionType, _settings_of("__defaults__", "__kwdefaults__"), _put_named),
     "method": ObjectKind(types.MethodType, _settings_of("__self__", "__func__"), _put_named),
     "partial": ObjectKind(functools.partial, _settings_of("func", "args", "keywords", "__dict__"), _put_named),
     "cell": ObjectKind(types.CellType, _of_cell, _put_named),
-    "buffer": ObjectKind(bytearray),
     "watched": ObjectKind(tuple(WATCHED)),
     "class": ObjectKind(type, _of_class, _put_named),
     "iterator": ObjectKind((types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)),

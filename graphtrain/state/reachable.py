@@ -52,8 +52,12 @@ _IGNORED = {
     },
     DataLoader: frozenset({"_iterator", "_IterableDataset_len_called", "_DataLoader__multiprocessing_context"}),
 }  # fmt: skip
-_HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
-_HOOKS_OF_OPTIMIZERS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+# The dictionaries of hooks of an object, by category.
+_HOOKS = {
+    "module": ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
+    "tensor": ("_backward_hooks", "_post_accumulate_grad_hooks"),
+    "optimizer": ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"),
+}
 
 # Attributes that the compiler gives to tensors and functions.
 OF_THE_COMPILER = ("_dynamo", "_torchdynamo", "_has_dynamo")
@@ -62,9 +66,8 @@ REMEDY = "give what holds it a `state_dict`"
 _NOT_LOOKED_FOR = f", where changes are not looked for: {REMEDY}"
 
 
-# Of larger tensors, arrays and buffers of data only a sample counts in a stamp; data is hashed whole after a save.
-_MOST_BYTES = {"tensor": 64 * 2**10, "array": 2 * 2**20, "buffer": 2 * 2**20}
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+# Of larger tensors and arrays of data only a sample counts in a stamp; data is hashed whole after a save.
+_MOST_BYTES = {"tensor": 64 * 2**10, "array": 2 * 2**20}
 IN_CONTAINERS = frozenset(category for category, kind in KINDS.items() if not kind.is_named)
 
 Child = tuple[str, Any, bool]
@@ -103,7 +106,7 @@ def stamp_of(entry: Entry) -> Any:
     match category:
         case "module":  # of its tensors `ModuleForm` knows, but for data
             tensors = (*value._parameters, None, *value._buffers) if entry.is_data else ()
-            hooks = [hook for name in HOOKS for hook in getattr(value, name).values() if _is_of_users(hook)]
+            hooks = [hook for name in _HOOKS["module"] for hook in getattr(value, name).values() if _is_of_users(hook)]
             return tuple(map(id, value._modules.values())), tuple(map(id, hooks)), tensors
         case "file":
             try:
@@ -115,9 +118,9 @@ def stamp_of(entry: Entry) -> Any:
                 return "read"
         case "watched":
             return content_hash(value)
-        case "tensor" | "array" | "buffer" if not entry.is_covered:
+        case "tensor" | "array" if not entry.is_covered:
             is_read_only = category == "array" and not value.flags.writeable
-            if is_read_only or not (entry.is_data or category == "buffer" or not is_saveable(value)):
+            if is_read_only or not (entry.is_data or not is_saveable(value)):
                 return None  # it is never saved, or always
             try:
                 return content_hash(value, most_bytes=_MOST_BYTES[category])
@@ -135,7 +138,7 @@ def parts_of(entry: Entry) -> Iterator[Child]:
     """A part of an object with contents, by attribute, number or key."""
     path, is_covered = entry.path, entry.is_covered
     match entry.category:
-        case "list" | "tuple" | "deque":
+        case "list" | "tuple":
             yield from ((f"{path}[{number}]", part, is_covered) for number, part in enumerate(entry.parts))
         case "mapping":
             for number, (key, part) in enumerate(zip(entry.keys, entry.parts, strict=True)):
@@ -212,8 +215,9 @@ class Reachable:
             if (bound := self._bound_of(entry)) and not is_within(path, own):
                 self.bounds[path] = f"{bound}{_NOT_LOOKED_FOR}"
         for module, namespace in sorted(self._globals.items()):
-            keys, parts = KINDS["globals"].contents(namespace)
-            self.by_path[f"{module}:"] = Entry(f"{module}:", namespace, "globals", keys=keys, parts=parts)
+            entry = Entry(f"{module}:", namespace, "globals", code=Namespace)
+            entry.keys, entry.parts = contents_of(entry)
+            self.by_path[entry.path] = entry
 
     def find(self, value: Any) -> Entry | None:
         """The entry of this very object."""
@@ -280,11 +284,9 @@ class Reachable:
                     entry.ignored = frozenset(vars(value))
                 parts = {**value._modules, **value._parameters, **value._buffers}
                 yield from ((f"{path}.{name}", part, True) for name, part in parts.items())
-                yield from _in_hooks(value, path, HOOKS)
             case "optimizer":
                 self.made_states |= {id(part) for state in value.state.values() for part in state.values()}
                 yield f"{path}.step", vars(value).get("step"), False  # if it was replaced
-                yield from _in_hooks(value, path, _HOOKS_OF_OPTIMIZERS)
                 for number, group in enumerate(value.param_groups):  # the parameters of no module: others are known
                     for index, parameter in enumerate(group["params"]):
                         yield f"{path}.param_groups[{number}]['params'][{index}]", parameter, entry.is_covered
@@ -296,7 +298,6 @@ class Reachable:
                 if not torch.nn.parameter.is_lazy(value) and value.is_leaf:
                     yield f"{path}.grad", value.grad, entry.is_covered
                 yield from [(f"{path}.__dict__", value.__dict__, False)] if value.__dict__ else ()
-                yield from _in_hooks(value, path, _HOOKS_OF_TENSORS)
             case "generator":
                 yield f"{path}.__dict__", getattr(value, "__dict__", None), False
                 yield f"{path}.seed_seq", getattr(getattr(value, "bit_generator", value), "seed_seq", None), False
@@ -306,6 +307,8 @@ class Reachable:
                 entry.keys = value.shape, value.dtype
                 if not value.flags.writeable and isinstance(value.base, numpy.ndarray):
                     yield f"{path}.base", value.base, entry.is_covered
+        if category in _HOOKS:
+            yield from _in_hooks(value, path, _HOOKS[category])
         if entry.is_entered:
             yield from parts_of(entry)
         if category == "class":

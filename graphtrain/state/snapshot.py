@@ -128,7 +128,7 @@ def data_contents(
         digest = ""
         with contextlib.suppress(RuntimeError):  # training changes a dictionary meanwhile: no resume finds the same
             for entry in snapshot.entries(name):
-                is_large = entry.category in ("tensor", "array", "buffer") or not entry.is_entered
+                is_large = entry.category in ("tensor", "array") or not entry.is_entered
                 if is_large and entry.is_data and not entry.is_covered and entry.path not in saved:
                     content.add(entry.value, entry.path)
             digest = content.hexdigest()

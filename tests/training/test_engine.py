@@ -35,7 +35,7 @@ def test_every_moment_is_counted_once_under_the_activity_it_was_spent_on() -> No
         clock.time += 2
         return 0
 
-    node: Any = SimpleNamespace(kind=SimpleNamespace(activity="data"), bypassed=False)
+    node: Any = SimpleNamespace(kind=SimpleNamespace(family="data"), bypassed=False)
     node.scope = SimpleNamespace(activity=None)
     data = watch.wrap(node, fetch)
     watch.start()

@@ -414,7 +414,7 @@ rows(
     ),
 )
 rows(
-    "train_data.order cannot be saved: it is a builtins.list_iterator that has changed",
+    "train_data.order cannot be saved: it is a builtins.list_iterator that may have changed",
     bound="a new process draws the epoch from a new iterator",
     data_that_iterates_over_itself_once=lambda: seeded(perceptron, train_data=Once()),
 )

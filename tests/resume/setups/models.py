@@ -228,7 +228,7 @@ class Remembering(nn.Module):
         self.cell = nn.LSTM(3, 3, batch_first=True)
         self.hidden: tuple[torch.Tensor, torch.Tensor] | None = None
         self.register_buffer("mean", torch.zeros(3))
-        self.register_buffer("first", None, persistent=False)
+        self.register_buffer("first", None)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out, (hidden, cell) = self.cell(x[:, None], self.hidden)

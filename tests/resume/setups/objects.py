@@ -256,7 +256,7 @@ def two_trainers_over_one_model() -> dict[str, Any]:
     return seeded(perceptron, training_step=step)
 
 
-@row("training_step<further> cannot be saved: it is a graphtrain.trainer.trainer.Trainer that has changed")
+@row("training_step<further> cannot be saved: it is a graphtrain.trainer.trainer.Trainer that may have changed")
 def trainer_that_is_kept_over_one_model() -> dict[str, Any]:
     resources = seeded(perceptron)
     further = further_trainer(resources["model"])
