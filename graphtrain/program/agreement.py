@@ -131,7 +131,7 @@ class Agreement:
             "stop": "stop" in to_any,
             "save": "save" in to_any,
             "seconds": self.running_seconds(),
-            "saves_over": self._requests.saves.over(),
+            "saves_over": self._requests.saves.over() if self._requests.saves is not None else 0,
             "asked": asked,
             **known,
         }

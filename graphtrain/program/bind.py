@@ -346,12 +346,18 @@ class Program:
         Raises:
             UsageError: an amount is a share of the whole run, whose steps cannot be counted ahead.
         """
-        terms = self.plan.terms(node.scope.names, trigger)
-        return [
-            (self.by_path[owner.path], field_name, self._of_whole(node, owner, field_name, term))
-            for owner, field_name, term in terms
-            if owner.path in self.by_path
-        ]
+        terms = []
+        for owner, field_name, term in self.plan.terms(node.scope.names, trigger):
+            if owner.path not in self.by_path:
+                continue
+            if term.unit == RUN:
+                try:
+                    term = replace(term, whole=self.whole_run.total(owner, field_name))
+                except UsageError as error:
+                    due = f'`{node.path}` is due by "{term}": '  # which the message has if its length depends on it
+                    raise UsageError(due + error.message.removeprefix(due), error.hint) from None
+            terms.append((self.by_path[owner.path], field_name, term))
+        return terms
 
     def limits(self, limit: Trigger) -> list[Limit]:
         """The amounts at which a run stops, with their counters: one for each graph that may be meant.
@@ -368,28 +374,18 @@ class Program:
                     limits[scope.prefix, term] = Limit(scope, owner, field_name, term)
         return list(limits.values())
 
-    def _of_whole(self, node: ProgramNode, owner: PlanNode, field_name: str, term: Term) -> Term:
-        """An amount; for a share of the run, with the number of steps of the whole run."""
-        if term.unit != RUN:
-            return term
-        try:
-            return replace(term, whole=self.whole_run.total(owner, field_name))
-        except UsageError as error:
-            due = f'`{node.path}` is due by "{term}": '  # which the message has if its own length depends on it
-            raise UsageError(due + error.message.removeprefix(due), error.hint) from None
-
     def targets(self, node: ProgramNode) -> list[ProgramNode | None]:
         """The targets of the edges of a node, in order; None is the end of its graph."""
         return [None if way.target is None else self.by_path[way.target.path] for way in node.plan_node.exits]
 
     # ---- reports
 
-    def problems(self, supplied: Mapping[str, Any], given: Collection[str]) -> list[Problem]:
+    def problems(self, supplied: Mapping[str, Any], new: Collection[str]) -> list[Problem]:
         """A problem for each resource that is missing, not read, or unusable; which are read is known once compiled.
 
         Arguments:
             supplied: the resources of the user.
-            given: the names in it that are new. If nothing reads one of the others, or an object with saved state, that
+            new: the names in it that are new. If nothing reads one of the others, or an object with saved state, that
                 is only reported.
         """
         problems = []
@@ -404,7 +400,7 @@ class Program:
             message = f"`{name}` is read by {quoted(readers)}, and nothing supplies it"
             problems.append(Problem("G301", "error", where, message, hint))
         for name in unread:
-            if name in given and (name in FOREIGN or not may_be_unread(self.resources[name])):
+            if name in new and (name in FOREIGN or not may_be_unread(self.resources[name])):
                 hint = suggestion(name, self._readable())
                 if name not in FOREIGN and "did you mean" not in hint:
                     hint = "leave it out, or insert a node that reads it"

@@ -145,7 +145,8 @@ class Cells:
             calls.insert(0, node.trigger.due)
         if not calls:
             return never
-        return node.trigger.not_before(any_of(calls)) if isinstance(node.trigger, Every) else any_of(calls)
+        due, may_be_due = any_of(calls), node.trigger.may_be_due if isinstance(node.trigger, Every) else None
+        return due if may_be_due is None else lambda: may_be_due() and due()
 
     # ---- guards and expressions
 

@@ -45,7 +45,7 @@ class CompiledGraph:
         prepared: the same after preparation, with those provided by the engine.
         requests: notified when an edge leads to the end.
         former, renaming: the graph that this one replaces, and its renamed nodes.
-        given: the names of the resources that are new. Default: all.
+        new: the names of the resources that are new. Default: all.
         made: the resources made by nodes, each with the name of its source. Default: none.
 
     Raises:
@@ -68,7 +68,7 @@ class CompiledGraph:
         watch: Stopwatch,
         former: CompiledGraph | None = None,
         renaming: Renaming | None = None,
-        given: Collection[str] | None = None,
+        new: Collection[str] | None = None,
         made: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.graph = graph
@@ -84,7 +84,7 @@ class CompiledGraph:
         triggers, visits = Triggers(self.program), Visits(self.program, Cells(self.program))
         self.compiler = Compiler(visits, triggers, lambda: requests.post("ended"), watch)
         # From here on all reads are known, also those of users' step functions.
-        if problems := self.program.problems(resources, resources if given is None else given):
+        if problems := self.program.problems(resources, resources if new is None else new):
             raise GraphError(problems, f"graph `{graph.name}`")
         _refuse_schedulers_of_epochs(self.program)
         self.run_clock = RunClock(self.program)

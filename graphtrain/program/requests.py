@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, final
+from typing import Any, Literal, final
 
 from graphtrain.storage.retention import Retention
 
@@ -29,24 +29,6 @@ class SavePolicy:
     if_failed: Literal["stop", "continue"] = "stop"
 
 
-class Saves:
-    """The state of the checkpoints of a run; this class is for a run that makes none.
-
-    Attributes:
-        returns: how often the run has returned to one.
-    """
-
-    returns = 0
-
-    def can_go_back(self) -> bool:
-        """True if a node has requested one to which the run can return."""
-        return False
-
-    def over(self) -> int:
-        """How many saves of several ranks are over, written or failed, as far as this rank knows."""
-        return 0
-
-
 @final
 class Requests:
     """The mailbox of one run, which the loop checks once after each transition.
@@ -66,7 +48,7 @@ class Requests:
         retentions: which checkpoints stay, by the paths of the nodes that say so. Default: the newest two.
         values: of the metrics that rank the requested checkpoint; None where it has none.
         failures: the number of failed saves.
-        saves: the state of checkpoints. Default: none are made.
+        saves: the writer of checkpoints; None before there is one.
 
     >>> requests = Requests(); requests.post("stop"); requests.post("stop")
     >>> "stop" in requests, requests.take("stop"), requests.take("stop")
@@ -81,7 +63,7 @@ class Requests:
         self.retentions: Mapping[str, Retention] = {}
         self.values: dict[str, float | None] = {}
         self.failures = 0
-        self.saves = Saves()
+        self.saves: Any = None
         self._returning = ""
 
     @property
@@ -105,9 +87,9 @@ class Requests:
         else:
             self.pending.add(request)
 
-    def take_asked(self) -> Counter[Request]:
-        """Take the requests to this rank since the last call, with their counts."""
-        return Counter(self._asked.popleft() for _ in range(len(self._asked)))
+    def take_asked(self) -> set[Request]:
+        """Take the requests to this rank since the last call."""
+        return {self._asked.popleft() for _ in range(len(self._asked))}
 
     def save(self, policy: SavePolicy | None = None, values: Mapping[str, float | None] | None = None) -> None:
         """Save a checkpoint at the next save point.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import final
@@ -136,7 +135,7 @@ class Stopwatch:
 
 @final
 class NodeTimes:
-    """Estimates the seconds of the visits of each node from those that were timed.
+    """Times some of the visits of each node.
 
     Timed are the visits from one batch to the next, for the second batch and one in 128 after it; other nodes are timed
     until one visit was. The first visits of a process, which include set-up, do not count. A device may still compute
@@ -149,43 +148,17 @@ class NodeTimes:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._timed: dict[str, list[float]] = {}  # seconds, and how many visits
-        self._counters: list[tuple[str, list[int]]] = []
-        self._counts: list[int] = []
-        self._earlier: Counter[str] = Counter()  # visits in graphs that were replaced
         self._batches = 0
 
-    def seconds(self) -> dict[str, float]:
-        """Path of a node -> seconds of its visits in this process, the longest first; without those of nodes in it."""
-        visits = self._visits()
-        timed = {path: pair for path, pair in self._timed.items() if self._is_timed(path)}
-        estimates = {path: seconds / count * visits[path] for path, (seconds, count) in timed.items()}
-        return dict(sorted(estimates.items(), key=lambda item: -item[1]))
+    def means(self) -> dict[str, float]:
+        """Path of a node -> mean seconds of its timed visits, without those of nodes in it."""
+        return {path: seconds / count for path, (seconds, count) in self._timed.items() if count > 0}
 
-    def _visits(self) -> Counter[str]:
-        visits = self._earlier.copy()
-        for path, counters in self._counters:
-            visits[path] += sum(map(self._counts.__getitem__, counters))
-        return visits
-
-    def over(
-        self,
-        nodes: Sequence[ProgramNode],
-        transitions: Sequence[Visit],
-        counters: Sequence[list[int]],
-        counts: list[int],
-    ) -> list[Visit]:
+    def over(self, nodes: Sequence[ProgramNode], transitions: Sequence[Visit]) -> list[Visit]:
         """The transitions of nodes, which are sometimes timed; 0.1 us a batch where they are not.
 
         A list that changes while it runs: a batch is timed by putting timed transitions into it, and the others back.
-
-        Arguments:
-            counters: the counters of the edges of each node.
-            counts: what these count, from the start of this graph on.
         """
-        if counts is not self._counts:
-            self._earlier = self._visits()
-            self._counters = [(node.path, own) for node, own in zip(nodes, counters, strict=True)]
-            self._counts = counts
         timed = [self._timing(node.path, visit) for node, visit in zip(nodes, transitions, strict=True)]
         table = timed.copy()
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, final
 
@@ -104,12 +104,9 @@ class _Totals:
         self.time, self.rows, self.are_counted = 0.0, 0, False
         self._runs: dict[str, int] = {}
         self._taken: dict[str, int] = {}
-        self._milliseconds: dict[str, int] = {}
-        # What the lines after the last header add up to, by numbers, and what these stand for.
-        self._counts: Counter[int] = Counter()
-        self._times: list[int] = []
-        self._nodes: Mapping[str, list[int]] = {}
-        self._edges: Mapping[str, list[int]] = {}
+        self._milliseconds: dict[str, float] = defaultdict(float)
+        self._nodes: list[str] = []
+        self._counted: dict[int, list[tuple[dict[str, int], str]]] = {}  # the totals to which each counter adds
 
     def add(self, line: dict[str, Any]) -> dict[str, Any]:
         """Add a line; returns it.
@@ -119,34 +116,28 @@ class _Totals:
         """
         self.time, self.rows = float(line["time"]), int(line["rows"])
         if "event" in line:
-            self._runs, self._taken, self._milliseconds = self._sums()
-            self._nodes, self._edges = line["nodes"], line["edges"]
-            self._counts, self._times = Counter(), [0] * len(self._nodes)
+            self._nodes, self._counted = [*line["nodes"]], {}
+            for totals, table in ((self._runs, line["nodes"]), (self._taken, line["edges"])):
+                for name, counters in table.items():
+                    totals.setdefault(name, 0)
+                    for counter in counters:
+                        self._counted.setdefault(counter, []).append((totals, name))
             return line
         self.are_counted = True
-        for own, numbers in ((self._counts, line["counts"]), (self._times, line.get("milliseconds", ()))):
-            for number, more in zip(numbers[::2], numbers[1::2], strict=True):
-                own[number] += int(more)
+        counts, times = line["counts"], line.get("milliseconds", ())
+        for counter, more in zip(counts[::2], counts[1::2], strict=True):
+            for totals, name in self._counted[counter]:
+                totals[name] += int(more)
+        for number, took in zip(times[::2], times[1::2], strict=True):
+            self._milliseconds[self._nodes[number]] += float(took)
         return line
-
-    def _sums(self) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
-        """Runs, edges taken and milliseconds, by name."""
-        runs, taken, milliseconds = self._runs.copy(), self._taken.copy(), self._milliseconds.copy()
-        for totals, table in ((runs, self._nodes), (taken, self._edges)):
-            for name, own in table.items():
-                totals[name] = totals.get(name, 0) + sum(self._counts[counter] for counter in own)
-        for name, took in zip(self._nodes, self._times, strict=True):
-            if took:
-                milliseconds[name] = milliseconds.get(name, 0) + took
-        return runs, taken, milliseconds
 
     def plain(self) -> dict[str, Any]:
         """As plain data, which does not change."""
-        runs, taken, milliseconds = self._sums()
         return {
             "time": self.time,
             "rows": self.rows,
-            "runs": runs,
-            "taken": taken,
-            "seconds": {name: took / 1000 for name, took in milliseconds.items()},
+            "runs": self._runs.copy(),
+            "taken": self._taken.copy(),
+            "seconds": {name: took / 1000 for name, took in self._milliseconds.items()},
         }

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, final
 from graphtrain.errors import CheckpointError, SaveFailedError
 from graphtrain.names import quoted
 from graphtrain.program.gradient_windows import counters_of
-from graphtrain.program.requests import SavePolicy, Saves
+from graphtrain.program.requests import SavePolicy
 from graphtrain.resume.rank_saves import RankSave
 from graphtrain.resume.restore import capture
 from graphtrain.state.optimizers import NO_RESUME
@@ -50,7 +50,7 @@ class _Save(NamedTuple):
 
 
 @final
-class CheckpointWriter(Saves):
+class CheckpointWriter:
     """Saves where everything alive can be saved; elsewhere it refuses, so that the next position is tried.
 
     Several ranks save between two windows only, so that any number of ranks can resume.
@@ -85,6 +85,7 @@ class CheckpointWriter(Saves):
         self._attempts = 0
         self.refusal = self.way_out = ""
         self.saved: str | None = None
+        self.returns = 0
 
     def check(self) -> None:
         """Raise now for what could not be saved later.

@@ -18,7 +18,7 @@ from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.copies import with_copies
 from graphtrain.program.loop import Loop
 from graphtrain.program.requests import Requests, SavePolicy
-from graphtrain.program.resources import SHARDED, prepare, prepare_further, resolve_device
+from graphtrain.program.resources import SHARDED, STEP_FUNCTIONS, prepare, resolve_device
 from graphtrain.program.rounds import refuse_own_backward
 from graphtrain.program.run_state import AFTER_SETUP, EVERYTHING, OF_NODES, SECTIONS, Exemptions, RunState
 from graphtrain.program.stopwatch import Stopwatch
@@ -262,11 +262,12 @@ class Session:
         state = former.state.capture(former.written(), OF_NODES if moves else ("random",))
         position = loop.position
         try:
-            prepared = prepare_further(self._prepared, all_resources, resources, self.device)
+            prepared = {name: value for name, value in self._prepared.items() if name not in STEP_FUNCTIONS}
+            prepared |= prepare(all_resources, self.device)
             if environment is not None:  # before the data is opened: inspecting it may draw from its generator
                 environment = environment.with_resources(self.resources, all_resources)
             older = former if moves else None
-            compiled = self._compile(graph, all_resources, prepared, older, renaming, given=resources, made=made)
+            compiled = self._compile(graph, all_resources, prepared, older, renaming, new=resources, made=made)
             compiled.program.window_ranks = former.program.window_ranks
             if not compiled.retentions:  # that of a removed node no longer applies
                 self.requests.policy = SavePolicy()

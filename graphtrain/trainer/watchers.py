@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 import operator
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, final
 
 from graphtrain.errors import CheckpointError, UnknownMetricError
 from graphtrain.graph.elements import nodes_of
-from graphtrain.lazy import imported
 from graphtrain.names import suggestion
 from graphtrain.plain import brief
 from graphtrain.printable import Notices
 from graphtrain.program.bind import ProgramNode
 from graphtrain.program.stopwatch import Stopwatch
-from graphtrain.report.logger import Beginning, Logger, RunLogger
+from graphtrain.report.logger import Beginning
 from graphtrain.report.snapshot import Display, Snapshot
 from graphtrain.report.values import not_finite_since
 from graphtrain.resume.session import Session
@@ -106,16 +106,6 @@ class Watchers:
             watcher.end(state, error)
 
 
-def display_for(notify: Callable[[str], Any]) -> Display | None:
-    """The display for a terminal, a notebook, or plain lines elsewhere.
-
-    Arguments:
-        notify: takes a plain line.
-    """
-    display: Display | None = imported("graphtrain.report.display.choose").display_for(notify)
-    return display
-
-
 @final
 class OnDisplay(Watcher):
     """Shows the run on a display. A display that fails, or a terminal that is gone, does not end the run.
@@ -153,28 +143,6 @@ class OnDisplay(Watcher):
 
 
 @final
-class ToLoggers(Watcher):
-    """Passes everything but rows to each `RunLogger`; the recorder passes rows to all loggers."""
-
-    def __init__(self, loggers: Iterable[Logger]) -> None:
-        self._loggers = [logger for logger in loggers if isinstance(logger, RunLogger)]
-
-    def announce(self, beginning: Beginning) -> None:
-        for logger in self._loggers:
-            logger.begin(beginning)
-
-    def flush(self) -> None:
-        """A checkpoint is made; it may still be written."""
-        for logger in self._loggers:
-            logger.flush()
-
-    def end(self, state: str, error: BaseException | None) -> None:
-        for logger in self._loggers:
-            logger.ended(state, error)
-            logger.close()
-
-
-@final
 class StatusFile(Watcher):
     """Writes the status of a run for other processes."""
 
@@ -198,7 +166,7 @@ class StatusFile(Watcher):
         snapshot = run.snapshot()
         status = {
             **replace(snapshot, state=state or snapshot.state).as_plain(),
-            "arguments": {name: brief(value) for name, value in run.given.items()},
+            "arguments": {name: brief(value) for name, value in run.arguments.items()},
             "parameters": {
                 f"{path}.{name}": value
                 for path, node in nodes_of(session.graph).items()
@@ -231,7 +199,7 @@ class NodesFile(Watcher):
 
     def __init__(self, run: LiveRun, files: RunFiles) -> None:
         self._run, self._files = run, files
-        self._milliseconds: Mapping[str, int] = {}  # what is written
+        self._visits: Counter[str] = Counter()  # whose time is not written yet
         self._noted: list[tuple[float, int, list[int]]] = []  # of lines that are not written yet: time, rows, counts
         self._written_at = -math.inf
         self._event = ""  # for the next header
@@ -245,9 +213,8 @@ class NodesFile(Watcher):
         Arguments:
             event: what the next header says about it: ``"begun"`` or ``"resumed"``.
         """
-        self._noted, self._milliseconds = [], {}
+        self._noted = []
         self._count(event)
-        self._take_times()
 
     def announce(self, beginning: Beginning) -> None:
         if self._compiler is not self._run.session.compiled.compiler:
@@ -268,7 +235,7 @@ class NodesFile(Watcher):
     def write(self) -> None:
         """Write what has changed since the line before, if something has run."""
         self._note()
-        lines: list[dict[str, Any]] = []
+        before, lines = self._counts, list[dict[str, Any]]()
         for at, rows, counts in self._noted:
             pairs = enumerate(map(operator.sub, counts, self._counts))
             if changes := [number for counter, more in pairs if more for number in (counter, more)]:
@@ -277,7 +244,13 @@ class NodesFile(Watcher):
         self._noted, self._written_at = [], time.monotonic()
         if not lines:
             return
-        lines[-1] |= self._take_times()
+        means, took = self._run.node_times.means(), list[float]()
+        for number, (path, counters) in enumerate(self._layout["nodes"].items()):
+            self._visits[path] += sum(self._counts[counter] - before[counter] for counter in counters)
+            if path in means and (visits := self._visits.pop(path)):
+                took += [number, round(1000 * means[path] * visits, 3)]
+        if took:
+            lines[-1]["milliseconds"] = took
         if self._event:
             place = {"time": lines[0]["time"], "rows": lines[0]["rows"]}
             lines.insert(0, {"event": self._event, **place, **self._layout})
@@ -293,17 +266,6 @@ class NodesFile(Watcher):
     def _note(self) -> None:
         """Note what is counted now, for a line."""
         self._noted.append((time.time(), len(self._run.session.recorder.rows), self._compiler.counts.copy()))
-
-    def _take_times(self) -> dict[str, Any]:
-        """What nodes took since this was last called; 0.1 ms."""
-        times = {path: round(1000 * took) for path, took in self._run.node_times.seconds().items()}
-        before, took = self._milliseconds, []
-        for number, path in enumerate(self._layout["nodes"]):
-            if (spent := times.get(path, 0) - before.get(path, 0)) > 0:
-                took += [number, spent]
-        # An estimate may fall; what is written does not.
-        self._milliseconds = {path: max(spent, before.get(path, 0)) for path, spent in times.items()}
-        return {"milliseconds": took} if took else {}
 
 
 @final
