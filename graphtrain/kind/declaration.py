@@ -13,7 +13,7 @@ import enum
 import functools
 import inspect
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypedDict, get_args
@@ -193,30 +193,31 @@ class Kind:
         actions = {action.effect for action in self.actions}
         drawn = next((family for effect, family in _FAMILY_OF_EFFECT.items() if effect in actions), None)
         self._set("family", self.family or drawn or ("bookkeeping" if actions or self.observer else "other"))
-        for slot in (*self.writes, *self.optional):
-            if not (isinstance(slot, str) and slot.isidentifier()) or self.writes.count(slot) > 1:
-                raise TypeError(f"the names of slots are identifiers, each once; got {slot!r}")
-        for slot in self.transient:
-            if slot not in self.writes:
-                raise TypeError(f"transient slot {slot!r} is not among what it writes")
         read = {read.name for read in (*self.reads, *(self.setup_reads or ()))}
-        for name, copied in self.makes.items():
-            if not isinstance(copied, CopyOf) or not {name, copied.source} <= read:
-                raise TypeError(f"it makes `{name}` as {copied!r}; write copy_of(SLOT), and read both")
-        for name in self.extra_due_fields:
-            if self.trigger is None or name not in self.fields or self.fields[name].type not in (bool, Any):
-                raise TypeError(f"also due by {name!r}, which is not a bool field of a kind with a trigger")
-        for name in (*self.varying, *self.extra_due_fields.values()):
-            if name not in self.parameters:
-                known = ", ".join(self.parameters) or "none"
-                raise TypeError(f"{name!r} varies, or makes it due, and is not a parameter; known: {known}")
-        for name in {*self.varying} & fixed:
-            raise TypeError(f"{name!r} cannot be varying: it is read before the node runs")
-        for name, of in self.step_inputs.items():
-            if of not in self.fields:
-                raise TypeError(f"step input {name!r} is {of!r}, which is not a field")
-        if self.family not in FAMILIES:
-            raise TypeError(f"unknown family {self.family!r}; known: {', '.join(FAMILIES)}")
+        known = ", ".join(self.parameters) or "none"
+        due = (name for name in self.extra_due_fields if self.trigger is not None and name in self.fields)
+        due_fields = {name for name in due if self.fields[name].type in (bool, Any)}
+        copies = {name for name, copy in self.makes.items() if isinstance(copy, CopyOf) and {name, copy.source} <= read}
+        slots = {slot for slot in (*self.writes, *self.optional) if str(slot).isidentifier()}
+        slots -= {slot for slot in self.writes if self.writes.count(slot) > 1}
+        rules: tuple[tuple[Iterable[Any], Container[Any], str], ...] = (
+            ((*self.writes, *self.optional), slots, "the names of slots are identifiers, each once; got {!r}"),
+            (self.transient, self.writes, "transient slot {!r} is not among what it writes"),
+            (self.makes, copies, "it makes {!r}: write copy_of(SLOT), and read both"),
+            (self.extra_due_fields, due_fields, "also due by {!r}, not a bool field of a kind with a trigger"),
+            (
+                self.extra_due_fields.values(),
+                self.parameters,
+                f"due by {{!r}}, which is no parameter; known: {known}",
+            ),
+            (self.varying, self.parameters, f"varying {{!r}}, which is no parameter; known: {known}"),
+            (self.varying, self.parameters.keys() - fixed, "{!r} cannot be varying: it is read before the node runs"),
+            (self.step_inputs.values(), self.fields, "a step input is {!r}, which is not a field"),
+            ((self.family,), FAMILIES, f"unknown family {{!r}}; known: {', '.join(FAMILIES)}"),
+        )
+        for names, right, message in rules:
+            if wrong := [name for name in names if name not in right]:
+                raise TypeError(message.format(wrong[0]))
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)

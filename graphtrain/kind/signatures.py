@@ -7,7 +7,6 @@ import re
 import sys
 import textwrap
 import typing
-from types import SimpleNamespace
 from typing import Any
 
 
@@ -32,8 +31,7 @@ def _hint(owner: Any, name: str, annotation: Any) -> Any:
         functions = [value for value in vars(owner).values() if getattr(value, "__qualname__", "").startswith(own)]
     spaces = (getattr(function, "__globals__", None) for function in functions)
     space = next(filter(None, spaces), None) or vars(sys.modules.get(owner.__module__, typing))
-    annotations = {"__annotations__": {name: annotation}}
-    alone = type("_", (), annotations) if inspect.isclass(owner) else SimpleNamespace(**annotations)  # for ClassVar
+    alone = type("_", (), {"__annotations__": {name: annotation}})  # a class may have a ClassVar
     try:
         return typing.get_type_hints(alone, globalns=space, include_extras=True)[name]
     except (NameError, AttributeError, TypeError):
