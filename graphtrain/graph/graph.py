@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime
 import math
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from graphtrain.errors import GraphtrainError, UsageError
+from graphtrain.errors import UsageError
 from graphtrain.graph import canonical, edit, hooks, read_toml, rename
 from graphtrain.graph.difference import Difference, changes
 from graphtrain.graph.elements import Drawable, Edge, Node, Place, Problems, frozen, kind_text, settings_of
@@ -154,6 +155,7 @@ class Graph(Drawable):
 
         Raises:
             UsageError: the file exists or cannot be written, or its name is that of a picture.
+            EditError: a parameter of a node that was made by hand cannot be written.
         """
         if Path(path).suffix.lower() in PICTURE_SUFFIXES:
             raise UsageError(
@@ -369,27 +371,21 @@ def _toml(graph: Graph, whole: dict[str, Any], prefix: str) -> str:
 
 
 def _is_shipped(node: Node, make: type[Graph]) -> bool:
-    if node.reference is None or find_graph(node.reference) is None:
-        return False  # paths are relative to the saved file, which may be in another folder
-    try:
-        return read_toml.read_graph(make, node.reference).graph == node.body
-    except GraphtrainError:
-        return False
+    """True if a body is a graph with a name; a path is relative to the saved file, which may be in another folder."""
+    is_named = node.reference is not None and find_graph(node.reference) is not None
+    return is_named and read_toml.read_graph(make, str(node.reference)).graph == node.body
 
 
 def _key(key: str) -> str:
-    plain = key and all(character.isascii() and (character.isalnum() or character in "_-") for character in key)
-    return key if plain else _text(key)
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _text(key)
 
 
 def _text(value: Any) -> str:
     """A value as TOML."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int):
+    if isinstance(value, int | float):
         return repr(value)
-    if isinstance(value, float):
-        return repr(value) if math.isfinite(value) else str(value)
     if isinstance(value, list):
         return "[" + ", ".join(_text(item) for item in value) + "]"
     if isinstance(value, dict):

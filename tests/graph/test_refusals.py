@@ -552,7 +552,7 @@ def test_what_cannot_be_saved_leaves_no_file(tmp_path: Path) -> None:
         (replace(FIT, nodes={**FIT.nodes, "clip": odd}), "x.toml", "clip.max_norm: None cannot be written"),
         *((FIT, name, f'graph.render("{tmp_path}/{name}")') for name in ("x.svg", "x.PNG", "x.pdf", "x.dot", "x.mmd")),
     ):
-        with pytest.raises(UsageError) as caught:
+        with pytest.raises(GraphtrainError) as caught:
             graph.save(tmp_path / name)
         assert message in f"{caught.value.message} {caught.value.hint}"
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("mine.toml", "mine")]
