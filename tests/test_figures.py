@@ -15,7 +15,7 @@ ROOMS = {
     "language": 463,
     "kind": 1_605,
     "graph": 3_248,
-    "plan": 5_349,
+    "plan": 5_327,
     "storage": 2_910,
     "state": 2_979,
     "data": 1_751,
