@@ -25,7 +25,6 @@ from graphtrain import Graph, Trainer
 from graphtrain.storage.checkpoint import new_folder, write_manifest
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.rank_files import manifest_of, write_files
-from graphtrain.storage.sharing import EqualParts
 from graphtrain.storage.state_files import StagedState
 
 PARAMETERS = 50_000
@@ -110,11 +109,10 @@ class Listed:
         path = self._folder / "000001-step-1"
         shutil.rmtree(path, ignore_errors=True)
         staged = StagedState({"resources": {"memory": {"list": self._tensors}}}, {}, self._buffers)
-        common = EqualParts()
         with new_folder(path, staged.given_up) as folder:
-            files = write_files(folder, 0, staged, common)
+            files = write_files(folder, 0, staged)
             report = {"files": files, "digest": staged.digest(files)}
-            write_manifest(folder, manifest_of(Manifest(), staged, common, [report]))
+            write_manifest(folder, manifest_of(Manifest(), staged, None, [report]))
 
 
 def main() -> None:

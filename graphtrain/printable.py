@@ -46,6 +46,16 @@ def shorten(text: str, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
+def shown_path(path: str, most: int = 120) -> str:
+    """The path of an object: what is in a variable is called like the variable, and the middle of a long one left out.
+
+    >>> shown_path("step<calls>.cell_contents.total")
+    'step<calls>.total'
+    """
+    path = path.replace(".cell_contents", "")
+    return path if len(path) <= most else f"{path[: most // 2]}...{path[-most // 2 :]}"
+
+
 def shown(value: Any, most: int = 200) -> str:
     """An untrusted value, on one line."""
     return shorten(one_line(str(value)), most)

@@ -14,16 +14,12 @@ from graphtrain.data.loaders import loaders_of
 from graphtrain.data.samplers import parts_of
 from graphtrain.data.shares import Share, round_size
 from graphtrain.data.source import Numbered, Source
-from graphtrain.data.wrapped import Common
 from graphtrain.errors import DataError, RanksDivergedError
-from graphtrain.ranks import Record
 from graphtrain.state.content import content_hash
 
 if TYPE_CHECKING:
     from graphtrain.nodes._reading import Reading
     from graphtrain.program.agreement import Agreement
-
-Count = Callable[[Any], int]
 
 
 class Round(NamedTuple):
@@ -33,105 +29,69 @@ class Round(NamedTuple):
     counts: Sequence[int]  # the samples of every micro-batch, in the order of ranks; empty where the data has ended
     number: int  # which of the batches of the source this rank was given, from 0
     is_last: bool | None  # the epoch has no further round; None where nobody has looked
-    stand_in: Any = NOTHING  # the first batch, for a rank without one that takes part in the passes of a sharded model
+    stand_in: Any  # the first batch, for a rank without one that takes part in the passes of a sharded model
 
 
-def divided(reading: Reading, data: Any, source: Source, ranks: Agreement) -> Source:
-    """The source of data as a rank opens it; data that ranks cannot divide is refused."""
+def divide(reading: Reading, data: Any, source: Source, ranks: Agreement) -> None:
+    """Let a source be opened by ranks, and say what that costs; data that ranks cannot divide is refused."""
     run = reading.run
     loaders = loaders_of(data)
-    parts = [part for loader in loaders.values() or [data] for part in parts_of(loader)]
+    parts = parts_of(*loaders.values() or [data])
     if any(isinstance(part, DistributedSampler) and part.num_replicas > 1 for part in parts):
         raise DataError(
             f"{run.state.name(data)} has a DistributedSampler, which gives every rank another part; and ranks take "
             "turns in the batches of one order already",
             "leave the sampler out",
         )
-    if run.windows.are_expected:
-        run.notify(
-            "no node counts the micro-batches of a step, as `accumulate` does: a step has one of every rank, so it "
-            "depends on their number"
-        )
     if isinstance(source, Numbered):
         source.world_size = ranks.world_size
-        return source
+        return
     what = "several loaders that are read together" if loaders else f"a {type(data).__name__}"
     run.notify(
         f"train or validation data is {what}: each of {ranks.world_size} ranks draws all of its batches and keeps its "
         f"own, which is {ranks.world_size} times the loading; of a graphtrain.Loader, every batch is loaded once"
     )
-    return Common(source, data, run.seed, is_shared=True)
 
 
-def agrees_in_every_round(reading: Reading) -> bool:
-    """True if ranks tell each other in every round how many samples they have; otherwise, where an epoch opens."""
-    return reading.run.counts_by_hand and isinstance(reading.batches, Share)
+def draw(reading: Reading, ranks: Agreement, count: Callable[[Any], int], *, opens: bool) -> Round:
+    """The next round; it `opens` an epoch where it is the first, and `count` counts the samples in a batch.
 
-
-def draw(reading: Reading, ranks: Agreement, count: Count, *, opens: bool) -> Round:
-    """The next round; it `opens` an epoch where it is the first, and `count` counts the samples in a batch."""
-    if isinstance(reading.batches, Share):
-        return _by_number(reading, reading.batches, ranks, count, opens)
-    return _drawn_by_all(reading, ranks, count, opens)
-
-
-def _by_number(reading: Reading, share: Share, ranks: Agreement, count: Count, opens: bool) -> Round:
-    """Of a `Loader` every rank loads its own batches, and knows of the others by their numbers."""
-    first, end, rank = reading.consumed(), reading.node.length or 0, ranks.rank
-    size = _size(reading, ranks, first, end) if first < end else 0
+    Of a `Loader` every rank loads its own batches, and knows of the others by their numbers. Of data that gives one
+    batch after the other, every rank draws those of all ranks, and keeps its own.
+    """
+    share, first, end, rank = reading.batches, reading.consumed(), reading.node.length, ranks.rank
+    left = [each() for each in reading.run.windows]
+    if not isinstance(share, Share):
+        is_within = end is not None and first < end  # it may have more
+        most = end if is_within else reading.node.source_state.get("limit")
+        size = round_size(first, most, ranks.world_size, left)
+        drawn = [*itertools.takewhile(lambda batch: batch is not NOTHING, (reading.next() for _ in range(size)))]
+        if opens:
+            _agree(reading, ranks, (end, [trace(tensors_held(batch)) for batch in drawn]))
+        stand_in = drawn[0] if rank >= len(drawn) > 0 and ranks.sharded else NOTHING
+        batch = drawn[rank] if rank < len(drawn) else NOTHING
+        return Round(batch, [*map(count, drawn)], first + rank, None, stand_in)
+    end = end or 0
+    size = round_size(first, end, ranks.world_size, left) if first < end else 0
     numbers = range(first, first + size)
     batch = share.batch(first + rank, end) if rank < size else NOTHING
     stand_in = share.batch(first, end) if rank >= size > 0 and ranks.sharded else NOTHING
     counts = [share.epoch.samples(number) for number in numbers]
     if opens or reading.run.counts_by_hand:
-        content = [share.epoch.indices(number) for number in numbers] if opens else ()
-        records = _agree(reading, ranks, content, len(share.epoch), count(batch) if rank < size else 0)
-        counts = [record.samples for record in records[:size]] if reading.run.counts_by_hand else counts
-    return Round(batch, counts, first + rank, first + size >= end, stand_in=stand_in)
+        content = (len(share.epoch), [share.epoch.indices(number) for number in numbers]) if opens else ()
+        records = _agree(reading, ranks, content, count(batch) if rank < size else 0)
+        counts = [record["samples"] for record in records[:size]] if reading.run.counts_by_hand else counts
+    return Round(batch, counts, first + rank, first + size >= end, stand_in)
 
 
-def _drawn_by_all(reading: Reading, ranks: Agreement, count: Count, opens: bool) -> Round:
-    """Of data that gives one batch after the other, every rank draws those of all ranks, and keeps its own."""
-    first, end, rank = reading.consumed(), reading.node.length, ranks.rank
-    # It may have more than its length.
-    size = _size(reading, ranks, first, end if end is not None and first < end else None)
-    batches = [*itertools.takewhile(lambda batch: batch is not NOTHING, (reading.next() for _ in range(size)))]
-    if opens:
-        _agree(reading, ranks, [trace(tensors_held(batch)) for batch in batches], end, 0)
-    batch = batches[rank] if rank < len(batches) else NOTHING
-    stand_in = batches[0] if rank >= len(batches) > 0 and ranks.sharded else NOTHING
-    return Round(batch, [*map(count, batches)], first + rank, None, stand_in=stand_in)
-
-
-def _size(reading: Reading, ranks: Agreement, first: int, end: int | None) -> int:
-    """The micro-batches of a round in which ranks take turns in one order: rank r takes the r-th."""
-    run = reading.run
-    for path, left in run.windows.left.items():
-        if left() <= 0:
-            run.notify(
-                f"the window of `{path}` is full and not stepped: how many batches a step has depends on the number of "
-                "ranks; let a guard step where `accumulate.full`"
-            )
-    return round_size(first, end, ranks.world_size, run.windows())
-
-
-def _agree(
-    reading: Reading, ranks: Agreement, content: Sequence[Any], length: int | None, samples: int
-) -> list[Record]:
+def _agree(reading: Reading, ranks: Agreement, content: Sequence[Any], samples: int = 0) -> list[dict[str, Any]]:
     """Compare what the ranks have drawn, which is the same data on all of them, and tell its samples."""
-    digest, name = bytes.fromhex(content_hash(content)[:16]), reading.name
-    records = ranks.before_batch(Record(digest=digest, length=-1 if length is None else length, samples=samples))
+    records = ranks.before_batch(digest=bytes.fromhex(content_hash(content)[:16]), samples=samples)
     for rank, record in enumerate(records):
-        if record.length != records[0].length:
-            both = (records[0].length, record.length)
-            first, other = ("no length" if length < 0 else f"{length} batches" for length in both)
+        if record["digest"] != records[0]["digest"]:
             raise RanksDivergedError(
-                f"{name} has {first} on rank 0, and {other} on rank {rank}",
-                "give every rank the same data",
-            )
-        if record.digest != records[0].digest:
-            raise RanksDivergedError(
-                f"{name} gives other batches on rank {rank} than on rank 0",
-                "seed the generator that it draws from, or use a graphtrain.Loader, whose order follows from the seed",
+                f"{reading.name} gives other batches on rank {rank} than on rank 0",
+                "give every rank the same data; seed the generator that it draws from, or use a graphtrain.Loader, "
+                "whose order follows from the seed",
             )
     return records

@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
 from torch.utils.data import DataLoader, SequentialSampler
 
 from graphtrain.data import NOTHING
-from graphtrain.data.batch import batch_mover, tensors_held, trace
-from graphtrain.data.loader import Loader
+from graphtrain.data.batch import move, tensors_held, trace
 from graphtrain.data.loaders import loaders_of
 from graphtrain.data.samplers import drawn_from, length_of
-from graphtrain.data.shares import Share, Windows
-from graphtrain.data.source import Numbered, Source, Stateful, ended_early, keeps_position, source_of
-from graphtrain.data.state import DataState
-from graphtrain.data.wrapped import AsOpened, Common
+from graphtrain.data.shares import Share
+from graphtrain.data.source import Numbered, Seeds, Source, Stateful, ended_early, keeps_position, source_of
+from graphtrain.data.state import AsOpened, DataState
+from graphtrain.data.together import Together, without_batch
 from graphtrain.errors import DataError
-from graphtrain.kind.batch_limit import BatchLimit
+from graphtrain.kind.batch_limit import most_batches
 from graphtrain.kind.declaration import WrittenBatches
-from graphtrain.lazy import lazy_import
-from graphtrain.state.generators import same_state
+from graphtrain.nodes import _division as divisions
+from graphtrain.state.generators import RandomAside, same_state
 
 if TYPE_CHECKING:
-    from graphtrain.data import together
-    from graphtrain.nodes import _division as divisions
     from graphtrain.nodes.next_batch import NextBatch
     from graphtrain.program.agreement import Agreement
-else:
-    together = lazy_import("graphtrain.data.together")
-    divisions = lazy_import("graphtrain.nodes._division")
 
 
 class DataOfRun(NamedTuple):
@@ -43,7 +39,7 @@ class DataOfRun(NamedTuple):
     notify: Callable[[str], None]
     ranks: Agreement | None
     state: DataState
-    windows: Windows
+    windows: Sequence[Callable[[], int]]  # that are filled: how many micro-batches each takes
     graph_trains: bool
     counts_by_hand: bool
 
@@ -60,7 +56,7 @@ class Reading:
     Attributes:
         loaders: what is read one after the other, by name; data that is read alone has the name "".
         length_in_turn: the batches of all of these; 0 where that is not known.
-        data, source: what is read now.
+        source: what is read now.
         batches: what the source has opened.
         ahead: the batches that are fetched and not given.
         held: of the last batch that was fetched here, what tells its tensors later; `NOTHING` before the first.
@@ -68,18 +64,18 @@ class Reading:
     """
 
     run: DataOfRun
-    limit: BatchLimit
+    limit: float | None
     move: Callable[[Any], Any] | None
     held_number: int
     length_in_turn = 0
 
     def __init__(self, node: NextBatch) -> None:
         self.node = node
-        self.data = self.held = self._supplied = NOTHING
+        self.held = self._supplied = NOTHING
         self._written: WrittenBatches | None = None
-        self._sources: dict[str, tuple[Any, Source]] = {}  # by name: the data and its source
+        self._sources: dict[str, Source] = {}  # by name
         self.loaders: dict[str, Any] = {}
-        self.source: Source = Numbered((), 0)  # until its data is written
+        self.source: Source = Numbered((), Seeds())  # until its data is written
         self.batches: Any = iter(())
         self.ahead: list[Any] = []
 
@@ -90,15 +86,16 @@ class Reading:
     ) -> None:
         """Take what the node was given."""
         node, self.run = self.node, run
-        self.move = batch_mover(device) if transfer is None else lambda batch: transfer(batch, device)
-        limit = BatchLimit(min((most for most in (node.limit, node.overfit) if most is not None), default=None))
+        is_there = transfer is None and device.type == "cpu"  # where `to` does nothing for 0.4 us a tensor
+        self.move = None if is_there else lambda batch: (transfer or move)(batch, device)
+        limit = min((most for most in (node.limit, node.overfit) if most not in (None, math.inf)), default=None)
         self._combine: Any = node.combine or ("cycle" if run.graph_trains else "in_turn")
-        if data is not self._supplied or limit.amount != self.limit.amount:
+        if data is not self._supplied or limit != self.limit:
             self._supplied, self._sources, self.limit = data, {}, limit
             self._written = data if isinstance(data, WrittenBatches) else None
             loaders = loaders_of(data) if self._combine == "in_turn" else {}
             lengths = [length_of(loader) for loader in loaders.values()]
-            known = [min(length, limit.of(length) or length) for length in lengths if length is not None]
+            known = [min(length, most_batches(limit, length) or length) for length in lengths if length is not None]
             self.loaders, self.length_in_turn = loaders or {"": data}, sum(known) * (len(known) == len(lengths))
         if self._written is None and node.pass_over:
             self._take(*next(iter(self.loaders.items())))
@@ -111,47 +108,45 @@ class Reading:
     @property
     def parts(self) -> list[Any]:
         """The data that is read, or the loaders that are read together."""
-        return [*loaders_of(self.data).values()] or [self.data]
+        return [*loaders_of(self.source.data).values()] or [self.source.data]
 
     @property
     def name(self) -> str:
         """What the data is called."""
-        return self.run.state.name(self.data)
+        return self.run.state.name(self.source.data)
 
     @property
     def has_length(self) -> bool:
         """False if the length of an epoch is not known."""
         parts = self.loaders.values() if self.is_in_turn else self.parts
-        return self.data is NOTHING or all(length_of(part) is not None for part in parts)
+        return all(length_of(part) is not None for part in parts)
 
     def _take(self, name: str, data: Any) -> None:
         """Read this loader now."""
-        self.data, self.source = data, self._known(name, data)
+        self.source = self._known(name, data)
         for part in self.parts if self.source.replays else ():
             self.run.state.note_redrawn(part)
 
     def _known(self, name: str, data: Any) -> Source:
         """The source of a loader, the same whenever it is asked for."""
-        if name not in self._sources or self._sources[name][0] is not data:
-            self._sources[name] = data, self._source(data)
-        return self._sources[name][1]
+        if name not in self._sources or self._sources[name].data is not data:
+            self._sources[name] = self._source(data)
+        return self._sources[name]
 
     def _source(self, data: Any) -> Source:
         """The source of a loader, or of several together, as this rank opens it."""
         run, loaders = self.run, loaders_of(data)
-        sources = {name: AsOpened(self._source_of(loader), loader, run.state) for name, loader in loaders.items()}
+        sources = {name: AsOpened(self._source_of(loader), run.state) for name, loader in loaders.items()}
         keeping = [name for name, each in sources.items() if isinstance(each.source, Stateful)]
         if keeping and run.saving:
             raise DataError(
                 f"the loader `{keeping[0]}` keeps its own position, which an epoch that ends before it undefines",
                 'set next_batch.resume = "replay", if its `__iter__` starts over; or pass a graphtrain.Loader',
             )
-        source = together.Together(sources, self._combine) if loaders else self._source_of(data)
+        source = Together(data, sources, self._combine) if loaders else self._source_of(data)
         if run.ranks is not None:
-            source = divisions.divided(self, data, source, run.ranks)
-        elif not isinstance(source, Numbered):
-            source = Common(source, data, run.seed, is_shared=False)
-        return source if loaders else AsOpened(source, data, run.state)
+            divisions.divide(self, data, source, run.ranks)
+        return source if loaders else AsOpened(source, run.state)
 
     def _source_of(self, data: Any) -> Source:
         node, run = self.node, self.run
@@ -161,12 +156,9 @@ class Reading:
                 f"{type(data.sampler).__name__}, which gives other batches in every epoch",
                 "leave shuffle=True out; or use graphtrain.Loader, which gives those of its first epoch again",
             )
-
-        def doubt(line: str) -> None:
-            run.state.comparisons.append(functools.partial(str, f"{run.state.name(data)} {line}"))
-
-        settings: Any = {"resume": node.resume, "limit": self.limit.amount}
-        return source_of(data, seed=run.seed, saving=run.saving, notify=run.notify, doubt=doubt, **settings)
+        settings: Any = {"resume": node.resume, "limit": self.limit}
+        seeds = Seeds(run.seed, run.ranks is not None)
+        return source_of(data, seeds=seeds, saving=run.saving, notify=run.notify, **settings)
 
     # ---- opening and closing
 
@@ -181,21 +173,23 @@ class Reading:
         node.pass_first = node.epoch_batches
         node.loader = names[0 if begins or node.loader not in names else (names.index(node.loader) + 1) % len(names)]
         data = self.loaders[node.loader] if self._written is None else self._written.now()
-        if data is None:
-            raise DataError(
-                "an epoch is opened before anything has written its data",
-                "connect the node that writes it before `next_batch`",
-            )
         self._take(node.loader, data)
         try:
-            if indices is not None and self.is_in_turn:
-                raise together.not_of_several(names)
+            if indices is not None and (self.is_in_turn or not self.source.takes_indices):
+                given = "several loaders" if self.is_in_turn or loaders_of(data) else f"a {type(data).__name__}"
+                raise DataError(
+                    "`indices` selects samples of a graphtrain.Loader without a sampler, or batches of a list; the "
+                    f"data is {given}",
+                    "pass a Loader, which takes the keywords of DataLoader; or leave `indices` unwritten",
+                )
             batches, length, state = self.source.open(self._epoch, indices)
-            if (most := self.limit.of(length)) is not None:  # one that is changed is in force from the next epoch on
+            if (
+                most := most_batches(self.limit, length)
+            ) is not None:  # one that is changed is in force from the next epoch on
                 length, state["limit"] = None if length is None else min(length, most), most
         except DataError as error:
             raise error if indices is None else DataError(f"`{self.name}`: {error.message}", error.hint) from None
-        self.batches, node.length, node.source_state = _first(batches, most), length, state
+        self.batches, node.length, node.source_state = batches, length, state
         if self.run.ranks is not None:
             self.held, node.last_batch = NOTHING, {}
         node.opened, node.pass_over = True, False
@@ -221,7 +215,7 @@ class Reading:
         """End what is open, and the epoch unless it reads another loader."""
         node = self.node
         if self.is_in_turn and not self.consumed():
-            raise together.without_batch(node.loader)
+            raise without_batch(node.loader)
         self.end()
         node.source_state = {}
         node.last = node.ended or node.loader == [*self.loaders][-1]
@@ -267,6 +261,8 @@ class Reading:
         node = self.node
         if self.ahead or (node.length is not None and self.consumed() < node.length):
             return True
+        if self.consumed() == node.source_state.get("limit"):
+            return False
         self.ahead += itertools.islice(self.batches, 1)
         node.fetched_ahead = len(self.ahead)
         return bool(self.ahead)
@@ -275,14 +271,11 @@ class Reading:
 
     def position(self) -> dict[str, Any]:
         """Where the data is, as far as it says so itself; and the batches ahead, if a resume cannot draw them again."""
-        node, state = self.node, self.run.state
-        for part in self.parts:
-            if isinstance(part, Loader):
-                state.unsaved |= {f"{state.name(part)}{line}": None for line in part.unsaved()}
-        known = {name: self._sources[name][1].position() for name in self.loaders if name in self._sources}
+        node = self.node
+        known = {name: self._sources[name].position() for name in self.loaders if name in self._sources}
         position: dict[str, Any] = {"loaders": {name: reported for name, reported in known.items() if reported}}
-        if self._written is not None and not node.pass_over and self.data is not self._written.now():
-            position["epoch_data"] = self.data  # another is written, for the next epoch
+        if self._written is not None and not node.pass_over and self.source.data is not self._written.now():
+            position["epoch_data"] = self.source.data  # another is written, for the next epoch
         if self.held is not NOTHING:
             node.last_batch = self._last_batch()
         if self.ahead and not self.source.redraws:
@@ -302,8 +295,9 @@ class Reading:
         if self._written is not None:
             loaders = {"": position.get("epoch_data", self._written.now())}
         for name, saved in position.get("loaders", {}).items():
-            if loaders.get(name) is not None:
-                self._known(name, loaders[name]).load_position(saved)
+            if loaders.get(name) is not None and (line := self._known(name, loaders[name]).load_position(saved)):
+                named = f"{self.run.state.name(loaders[name])} {line}"
+                self.run.state.comparisons.append(functools.partial(str, named))
         if node.pass_over:
             return
         if node.loader not in loaders:
@@ -322,14 +316,14 @@ class Reading:
         number: int = last.get("number", drawn)
         if not (is_known and (source.redraws or source.replays) and number >= node.source_state.get("redrawn", 0)):
             number = drawn
-        with state.aside(self.parts):
-            most = node.source_state["limit"] - number if "limit" in node.source_state else None
-            self.batches = batches = _first(source.reopen(self._epoch, number, node.source_state), most)
+        with RandomAside([generator for part in self.parts for generator in drawn_from(part)]):
+            now = [copy.deepcopy(state.changed(part)) for part in self.parts]
+            self.batches = batches = source.reopen(self._epoch, number, node.source_state)
             if number < drawn:
-                before = [generator.get_state() for generator in drawn_from(self.data)]
+                before = [generator.get_state() for generator in drawn_from(self.source.data)]
                 is_share = isinstance(batches, Share)
                 redrawn = batches.batch(number, node.length) if is_share else next(batches, NOTHING)
-                after = [generator.get_state() for generator in drawn_from(self.data)]
+                after = [generator.get_state() for generator in drawn_from(self.source.data)]
                 if redrawn is NOTHING and source.replays:
                     raise ended_early(number, drawn)
                 # Random numbers are others than in training, which has drawn between two batches.
@@ -339,17 +333,14 @@ class Reading:
                 for _ in range(number + 1, drawn):  # of other ranks, and those that were saved ahead
                     next(batches, NOTHING)
                 self.ahead += itertools.islice(batches, node.fetched_ahead - len(self.ahead))
+            for part, captured in zip(self.parts, now, strict=True):
+                state.restore(part, captured)
 
     def _compare(self, saved: Mapping[str, Any], redrawn: Any, number: int) -> None:
         """Compare what was drawn again with what the run was saved with, unless training has changed that since."""
         now = trace(tensors_held(redrawn))
         if now["versions"] == saved["versions"] and now["hash"] != saved["hash"]:
             line = f"{self.name} differs: batch {number + 1} of epoch {self.node.epoch + 1} is not what it was"
-            state, drawn_again = self.run.state, self.run.state.digest(self.data)
+            state, drawn_again = self.run.state, self.run.state.digest(self.source.data)
             # Of data that changes while it is trained on, a batch cannot be drawn again, and need not be.
-            state.comparisons.append(lambda: line if state.digest(self.data) == drawn_again else "")
-
-
-def _first(batches: Any, most: int | None) -> Any:
-    """So many batches; those of a `Share` are asked for by their numbers."""
-    return batches if most is None or isinstance(batches, Share) else itertools.islice(batches, most)
+            state.comparisons.append(lambda: line if state.digest(self.source.data) == drawn_again else "")

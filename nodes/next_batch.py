@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from graphtrain.data import NOTHING
 from graphtrain.data.batch import NESTS, count_samples, tensors_held
-from graphtrain.errors import DataError, UsageError
-from graphtrain.kind import Batches, Loaders, WrittenBatches, derived_clock, node, progress
-from graphtrain.kind.batch_limit import BatchLimit
+from graphtrain.errors import DataError
+from graphtrain.kind import Slot, derived_clock, node, progress
+from graphtrain.kind.batch_limit import refuse_batch_limit
 from graphtrain.kind.parameter import Above
 from graphtrain.lazy import lazy_import
 
 if TYPE_CHECKING:
     from graphtrain.data import shares
     from graphtrain.data import state as states
-    from graphtrain.data.shares import Windows
     from graphtrain.data.state import DataState
     from graphtrain.nodes import _division as divisions
     from graphtrain.nodes import _reading as readings
@@ -54,40 +52,31 @@ _NEVER = 2**62
 class NextBatch:
     """Fetch the next batch of `train_data`; after the last one of an epoch, the next visit begins a new epoch.
 
-    Data with a length is not read ahead; data without a length is read ahead by one batch, to know which batch is the
-    last. A resume draws this batch again, or it is stored in every checkpoint. Data that yields fewer batches than its
-    `len()` ends its epoch early (`exhausted`); data that yields more is read to its end.
+    Data without a length is read ahead by one batch, to know which batch is the last. Data that yields fewer batches
+    than its `len()` ends its epoch early (`exhausted`); data that yields more is read to its end.
 
-    The slot `indices`, which a node of the graph may write, selects the contents of an epoch: indices of samples in the
-    dataset of a `graphtrain.Loader`, or of batches in a list. They are used in this order, or shuffled if the loader
-    shuffles. The slot is read when an epoch begins, and so is `train_data` if a node writes it. If `indices` is None or
-    not written yet, an epoch has all of the data.
+    The slot `indices`, which a node may write, selects what the next epoch has: samples of a `graphtrain.Loader`, by
+    their numbers in the dataset, or batches of a list. The loader may shuffle them. None: all of the data.
 
     With several ranks, a visit fetches one batch for each rank, or as many as the epoch and the open window still need,
-    and counts them all. The other ranks get None, and nodes that read the batch are not called there. From a
-    `graphtrain.Loader`, each rank loads only its own batches; other data is read in full by every rank.
+    and counts them all; a rank without one gets None. From a `graphtrain.Loader`, each rank loads only its own batches.
 
     Arguments:
         limit: maximum number of batches per epoch, or a fraction below 1 of the batches of the data, such as 0.25.
             Default: all.
-        overfit: use the same batches in every epoch, this many, to check that a model can memorize them. A
-            `graphtrain.Loader` gives those of its first epoch, with the same random numbers; a DataLoader that shuffles
-            is refused, and other data must give the same batches by itself. Default: none, all of the data.
+        overfit: use the same batches in every epoch, this many, to check that a model can memorize them: of a
+            `graphtrain.Loader`, those of its first epoch. Default: none, all of the data.
         combine: how a mapping of loaders is read. With "cycle", a batch is a mapping with a batch of each, and shorter
-            loaders start over; with "shortest", the epoch ends with the first loader that ends. With "in_turn", an
-            epoch has the batches of one loader after the other, and `limit` applies to each. Default: "cycle" in a
-            graph that steps an optimizer, "in_turn" in others.
+            loaders start over; with "shortest", the first that ends ends the epoch. With "in_turn", one is read after
+            the other, and `limit` applies to each. Default: "cycle" if the graph steps an optimizer, else "in_turn".
         resume: how to restore the position in data that has a `state_dict`: "state" loads it, "replay" draws the
             batches of the epoch again. Default: "auto", which uses the state unless it is known to be incomplete.
-        repeat: True, in a nested graph, starts from the first epoch of the data each time the graph begins; a
-            `graphtrain.Loader` gives the same order and random numbers. Default: False, the data continues with its
-            next epoch, as a DataLoader does.
+        repeat: True, in a nested graph, starts from the first epoch of the data each time the graph begins. Default:
+            False, the data continues with its next epoch.
 
     Writes:
-        batch: the batch, moved to the device of the run, by ``transfer(batch, device)`` if there is such a resource.
-            None if the data ended without a batch.
-        samples: number of samples in the batch: the first dimension of its first tensor, or the result of
-            ``batch_size(batch)`` if there is such a resource.
+        batch: the batch on the device, by ``transfer(batch, device)`` if there is one; None if the data has ended.
+        samples: in the batch: the first dimension of its first tensor, or ``batch_size(batch)`` if there is one.
 
     Guard fields:
         epoch: index of the current epoch, from 0.             epoch_batches: batches fetched in it, by all ranks.
@@ -97,12 +86,12 @@ class NextBatch:
         batch_index: index of the last batch in its epoch, from 0; own_batch_index: that of the batch of this process.
         ended: a step function has requested the end of the epoch, which is not closed yet.
         epochs: epochs fetched, as an exact fraction if the length is known.
-        passes: passes begun through the data, over all runs of a nested graph unless `repeat` is set.
+        passes: begun through the data, over all runs of a nested graph unless `repeat` is set.
         loader: name of the current loader, if several are read in turn; loader_index: its index.
-        seconds: seconds spent training, summed over all sessions of the run, without the time while it was stopped.
+        seconds: spent training, over all sessions of the run, without the time while it was stopped.
 
     Raises:
-        UsageError: `batch_size` did not return an integer.
+        TypeError: `batch_size` did not return an integer.
         DataError: a batch is None, `indices` are not valid indices, or an epoch begins before its data is written.
         RanksDivergedError: the data differs between ranks.
         UnsaveableError: a checkpoint is due, and the batch read ahead can neither be saved nor drawn again.
@@ -151,7 +140,7 @@ class NextBatch:
     @staticmethod
     def refuse_settings(node: PlanNode, *, ranks: bool) -> None:
         """Raise for settings with which a run could not start: the checks call it."""
-        BatchLimit(node.parameters["limit"])
+        refuse_batch_limit(node.parameters["limit"])
 
     def __init__(self) -> None:
         self._ranks = self._reading = None
@@ -161,7 +150,7 @@ class NextBatch:
 
     def setup(
         self,
-        train_data: Batches | Loaders | WrittenBatches,
+        train_data: Annotated[Any, Slot("batches", "loaders", "written batches")],
         seed: int,
         device: Any,
         saving: bool,
@@ -171,17 +160,17 @@ class NextBatch:
         running_seconds: Callable[[], float] | None = None,
         data_state: DataState | None = None,
         ranks: Agreement | None = None,
-        windows: Windows | None = None,
+        windows: Sequence[Callable[[], int]] = (),
         graph_trains: bool = True,
     ) -> None:
         self._ranks = ranks
         if self.repeat and not self.opened:
             self.passes = 0
         self._reading = reading = self._reading or readings.Reading(self)
-        state, filled = data_state or states.DataState(), windows or shares.Windows()
-        run = readings.DataOfRun(seed, saving, notify, ranks, state, filled, graph_trains, batch_size is not None)
+        state, by_hand = data_state or states.DataState(), batch_size is not None
+        run = readings.DataOfRun(seed, saving, notify, ranks, state, windows, graph_trains, by_hand)
         reading.set_up(train_data, run, device, transfer)
-        self._count = count_samples if batch_size is None else functools.partial(_whole, batch_size)
+        self._count = count_samples if batch_size is None else lambda batch: operator.index(batch_size(batch))
         self._clock = running_seconds or time.monotonic
         self._mark = self._clock()
         position, self._position = self._position, {}
@@ -190,7 +179,7 @@ class NextBatch:
             reading.end()
         reading.note_certain()
 
-    def follow_windows(self, windows: Windows) -> None:
+    def follow_windows(self, windows: Sequence[Callable[[], int]]) -> None:
         """Fill these from now on: the graph around the node has changed, and the node has not."""
         if self._reading is not None:
             self._reading.run = self._reading.run._replace(windows=windows)
@@ -230,9 +219,9 @@ class NextBatch:
         while True:
             if opens := self.pass_over:
                 reading.open(indices)
-            elif not divisions.agrees_in_every_round(reading):
+            elif not (reading.run.counts_by_hand and isinstance(reading.batches, shares.Share)):
                 ranks.before_batch()
-            drawn = divisions.Round(NOTHING, (), 0, True)
+            drawn = divisions.Round(NOTHING, (), 0, True, NOTHING)
             if not self.ended:
                 drawn = divisions.draw(reading, ranks, self._count, opens=opens)
             now = self._clock()
@@ -329,14 +318,3 @@ class NextBatch:
 
     def _has_length(self) -> bool:
         return self._reading is not None and self._reading.has_length
-
-
-def _whole(batch_size: Callable[[Any], Any], batch: Any) -> int:
-    """What a user's `batch_size` returns."""
-    size = batch_size(batch)
-    try:
-        return operator.index(size)
-    except TypeError:
-        raise UsageError(
-            f"`batch_size` returned a {type(size).__name__}: {size!r}", "it returns how many samples a batch holds"
-        ) from None

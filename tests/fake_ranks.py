@@ -14,11 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgpack
 import pytest
 import torch
 
-from graphtrain.program.agreement import _PURPOSES
-from graphtrain.ranks import LostRankError, Ranks, Record, buckets, using_ranks
+from graphtrain.program.agreement import _RECORD_BYTES
+from graphtrain.ranks import LostRankError, Ranks, buckets, using_ranks
 from graphtrain.state.generators import RandomAside, capture_random, restore_random
 from tests.world import World as Training
 from tests.world import rows_of, said_at_resume, says_exact
@@ -180,29 +181,33 @@ class World:
         """Every call but a synchronisation follows a synchronisation in which all records say the same, or another
         call that did: an exchange in several buckets, whose ranks have gathered first who has which gradient.
         """
-        if _is_record(kind, value):
+        if _spot(kind, value):
             return
         if not self.calls[rank]:
             raise BrokenProtocolError(f"rank {rank} makes {kind} of {size} bytes before any synchronisation")
         number = len(self.calls[rank]) - 1
-        before = self.calls[rank][number]
-        if _is_record(before[0], self._passed[number][rank]):
-            passed = (self._passed[number][other] for other in range(self.world_size))
-            records = [Record.of(each[: Record.size]) for each in passed]
-            places = {(record.call, record.purpose, record.position, record.choices) for record in records}
-            if len(places) > 1:
-                raise BrokenProtocolError(f"rank {rank} makes {kind} after records that differ: {places}")
-            purpose = _PURPOSES[records[0].purpose]
-            if purpose not in ("exchange", "gather") or (kind == "exchange" and purpose == "gather"):
-                raise BrokenProtocolError(f"rank {rank} makes {kind} after a synchronisation for {purpose}")
+        before, passed = self.calls[rank][number], self._passed[number]
+        if spot := _spot(before[0], passed[rank]):
+            differ = any(_spot("gather", passed[other]) != spot for other in range(self.world_size))
+            is_longer = any(int.from_bytes(each[:8], "little") > _RECORD_BYTES - 8 for each in passed.values())
+            if differ if kind == "exchange" else not (differ or is_longer):
+                raise BrokenProtocolError(f"rank {rank} makes {kind} after {passed}")
+            if spot[1] not in ("exchange", "gather") and not differ:
+                raise BrokenProtocolError(f"rank {rank} makes {kind} after a synchronisation for {spot[1]}")
         elif kind != "exchange":
             raise BrokenProtocolError(f"rank {rank} makes {kind} of {size} bytes after {before}")
 
 
-def _is_record(kind: str, value: Any) -> bool:
-    """True for a record, with the gradients that it may carry: other data does not begin with the number of a call."""
-    size = len(value) if kind == "gather" else 0
-    return size == Record.size or (size > Record.size and 0 < Record.of(value[: Record.size]).call < 1_000_000)
+def _spot(kind: str, value: Any) -> list[Any] | None:
+    """Where a rank is, the first entry of a record; None for other data."""
+    unpacker = msgpack.Unpacker()
+    try:
+        unpacker.feed(value[8:] if kind == "gather" and len(value) == _RECORD_BYTES else b"\0")
+        unpacker.read_map_header()
+        unpacker.unpack()
+        return list(unpacker.unpack())
+    except ValueError:
+        return None
 
 
 class FakeRank(Ranks):

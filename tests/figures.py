@@ -18,7 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import graphtrain
-from graphtrain import node, progress
+from graphtrain import progress
+from graphtrain.kind.declaration import Declared
 from tests.test_layers import LATE, MODULES, imports, late_against_the_order, lines_of, rooms, walked, within
 
 TESTS = Path(__file__).parent
@@ -65,12 +66,9 @@ def large_classes() -> Iterator[tuple[str, int]]:
 
 def declarations() -> list[str]:
     """What a kind can declare: arguments of `@node` and `progress`, and names that the engine looks for in it."""
-    named = [
-        f"{function.__name__}({name})"
-        for function in (node, progress)
-        for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.kind is parameter.KEYWORD_ONLY
-    ]
+    progress_arguments = inspect.signature(progress).parameters.values()
+    named = [f"node({name})" for name in Declared.__annotations__]
+    named += [f"progress({each.name})" for each in progress_arguments if each.kind is each.KEYWORD_ONLY]
     looked_for = {
         ast.literal_eval(call.args[1])
         for tree in MODULES.values()

@@ -253,6 +253,14 @@ def test_a_procedure_and_an_adapter_import_what_users_can_import() -> None:
         assert outside <= {"graphtrain", *(f"graphtrain.{name}" for name in dir(graphtrain))}, module
 
 
+def test_the_engine_knows_no_name_of_a_kind() -> None:
+    """Some words mean something else as well: effects, inputs, events, a method, a key."""
+    names = {*KINDS} - {"exchange", "zero_grad", "step", "finish", "end_epoch", "checkpoint"}
+    engine = [tree for module, tree in MODULES.items() if package_of(module) in ("program", "trainer")]
+    constants = (part for tree in engine for part in ast.walk(tree) if isinstance(part, ast.Constant))
+    assert names.isdisjoint(part.value for part in constants)
+
+
 @pytest.mark.full
 def test_late_imports_are_listed_with_their_reason() -> None:
     found = late_against_the_order(MODULES)

@@ -12,7 +12,6 @@ from urllib.parse import quote
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import END, Edge, Node
 from graphtrain.graph.layers import Layers, overlays_text
-from graphtrain.graph.layers import node as node_key
 from graphtrain.graph.registry import family_of_node, kind_of_node
 from graphtrain.kind.fields import ON_GRADIENTS
 from graphtrain.viz.theme import HEAT_LEVELS, SIGNS
@@ -286,7 +285,7 @@ def _level(graph: Graph, inside: str) -> Picture:
         for position, edge in enumerate(edges):
             guard = None if edge.when is None else one_line(edge.when, TITLE_LENGTH)
             expression = graph.guards.get(edge.when) if edge.when is not None else None
-            if expression is not None and (overlays := graph.layers.overlays_of_guard(str(edge.when))):
+            if expression is not None and (overlays := graph.layers.of("guard", str(edge.when))):
                 expression = f"{expression} ({overlays_text(overlays)})"
             key = prefix + key_of([source])
             returns_by = f"{key}{RETURN_MARK}{position + 1}" if (source, position) in returning else ""
@@ -325,10 +324,10 @@ def _used(graph: Graph) -> dict[str, Node]:
 
 def _box(node: Node, key: str, inside: str, layers: Layers, declared: bool, main: bool) -> Box:
     lines = (kind_line(node), *parameter_lines(node)) if declared else ("not declared",)
-    overlay = layers.overlay_of(node_key(node.name))
+    overlay = layers.of("node", node.name)[:1]
     if declared and overlay:
-        lines = (*lines, one_line(overlays_text([overlay]), TITLE_LENGTH))
-    others = [other for other in layers.overlays_of_node(node.name) if other != overlay]
+        lines = (*lines, one_line(overlays_text(overlay), TITLE_LENGTH))
+    others = [other for other in layers.of("settings", node.name) if other not in overlay]
     changed = f"; changed by {overlays_text(others)}" if others else ""
     return Box(
         key=key,

@@ -221,7 +221,7 @@ def _recorded_twice(flow: Flow) -> Iterator[Problem]:
     """Nodes that record metrics under the same name as an evaluation of other resources."""
     recorded: dict[object, list[PlanNode]] = {}
     for plan_node in flow.plan.nodes:
-        parameter = plan_node.kind.roles.records if plan_node.kind is not None else ""
+        parameter = plan_node.kind.records if plan_node.kind is not None else ""
         if not parameter:
             continue
         name = plan_node.parameters[parameter]

@@ -24,7 +24,6 @@ from graphtrain.checks.gradient_rules import (
     Fault,
     State,
 )
-from graphtrain.graph import layers
 from graphtrain.graph.elements import END, Problem
 from graphtrain.language.syntax import Constant, Expression, FieldOf
 from graphtrain.names import quoted
@@ -283,7 +282,7 @@ def _is_of_overlay(point: FlowPoint) -> bool:
         scope = scope.outer
     names = point.path.split("/")
     paths = ("/".join(names[: count + 1]) for count in range(len(names)))
-    return any(scope.graph.layers.overlay_of(layers.node(path)) for path in paths)
+    return any(scope.graph.layers.of("node", path) for path in paths)
 
 
 class _Automaton:

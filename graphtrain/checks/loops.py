@@ -266,7 +266,7 @@ class _Search:
         for name in sorted(bypassed):
             kind = self._scope.kinds[name]
             # Bypassed, `on_metrics` is not called, so what it would set stays False.
-            fields = kind.fields.items() if kind is not None and kind.has_on_metrics else ()
+            fields = kind.fields.items() if kind is not None and kind.has("on_metrics") else ()
             for field_name in ("due", *(key for key, declared in fields if declared.default is False)):
                 self._hold(FieldOf(name, field_name), False)
 

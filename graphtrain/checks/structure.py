@@ -138,7 +138,7 @@ def _node(scope: Scope, node: Node) -> Iterator[Problem]:
 
 def _mode(scope: Scope, node: Node, kind: Kind) -> Iterator[Problem]:
     """A metric for which it is not given whether small or large values are good."""
-    monitors, mode = kind.roles.monitor, kind.roles.mode
+    monitors, mode = kind.monitor, kind.mode
     if not mode or node.parameters.get(mode) is not None:
         return
     metric = node.parameters.get(monitors, kind.parameters[monitors].default)
@@ -189,10 +189,10 @@ def _slots(scope: Scope, node: Node) -> Iterator[Problem]:
                     hint = "it calls its step function several times a visit: what that returns cannot go to a slot"
                 message = f"`{node.name}` {verb} no slot `{slot}`"
                 yield scope.problem("G115", f"nodes.{node.name}.{verb}", message, hint)
-    kept = node.parameters.get(kind.roles.keeps, ()) if kind.roles.keeps else ()
+    kept = node.parameters.get(kind.keeps, ()) if kind.keeps else ()
     for name in kept if isinstance(kept, list | tuple) else ():
         if name not in (returned := scope.returned_by(node)):
-            keeps = f"{node.name}.{kind.roles.keeps}"
+            keeps = f"{node.name}.{kind.keeps}"
             message = f"`{keeps}` names `{name}`, which the node does not write for its step function"
             hint = suggestion(str(name), returned) or f'write it: writes = {{ {name} = "{name}" }}'
             yield scope.problem("G115", f"nodes.{keeps}", message, hint)
@@ -333,7 +333,7 @@ def check_start(plan: Plan, *, ranks: bool, supplied: Collection[str] | None) ->
     alone: dict[object, PlanNode] = {}
     for plan_node in plan.nodes:
         try:
-            if plan_node.kind is not None and plan_node.kind.refuses_settings:
+            if plan_node.kind is not None and plan_node.kind.has("refuse_settings"):
                 plan_node.kind.implementation.refuse_settings(plan_node, ranks=ranks)  # type: ignore[attr-defined]
         except UsageError as error:
             yield _refused(plan_node, error.message, error.hint)

@@ -23,6 +23,7 @@ from graphtrain.command.run import ScriptOrClass
 from graphtrain.command.script import load_graph
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
+from graphtrain.lazy import imported
 from graphtrain.outcome import Outcome
 from graphtrain.plain import json_value
 from graphtrain.ranks import current_ranks, on_all_ranks
@@ -33,7 +34,6 @@ from graphtrain.storage.manifest import SavedCheckpoint, read_manifest
 from graphtrain.storage.named import NEWEST, checkpoint_folder, graph_of
 from graphtrain.storage.run_directory import BEST, CHECKPOINTS_FOLDER
 from graphtrain.trainer.trainer import Trainer
-from graphtrain.trainer.watchers import display_for
 
 TESTS_FILE = "test.jsonl"
 PREDICTIONS_FOLDER = "predict"
@@ -80,7 +80,8 @@ class Weights:
         """A trainer of another graph, in which `model` has these weights."""
         report, is_first = notify_once(quiet=self.quiet), trainers.changes is None
         checkpoint = SavedCheckpoint.sound(path)
-        options |= {"display": None if self.quiet else display_for(report), "notify": report}
+        shown = None if self.quiet else imported("graphtrain.report.display.choose").display_for(report)
+        options |= {"display": shown, "notify": report}
         options |= {"device": self.device} if self.device is not None else {}
         trainer = trainers.trainer(checkpoint, from_the_beginning=False, **options)
         if is_first and trainers.changes:

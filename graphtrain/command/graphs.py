@@ -19,7 +19,6 @@ from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import kind_text, settings_of
 from graphtrain.graph.hooks import hooks_of
-from graphtrain.graph.layers import node as node_key
 from graphtrain.graph.read_toml import Draft, read_graph
 from graphtrain.graph.registry import (
     find_graph,
@@ -188,7 +187,7 @@ def show(
         click.echo(f"wrote {imported('graphtrain.viz.render').render(shown, output)}")
         return
     if hooks:
-        places = [[name, path[:-1], place.when] for name, path, place in hooks_of(shown)]
+        places = [[name, path, place.when] for name, path, place in hooks_of(shown)]
         console().print(table(["hook", "in", "when"], places) if places else f"{shown.name}: no places for hooks")
         return
     _show(shown, shown.name, console())
@@ -207,10 +206,10 @@ def _show(graph: Graph, title: str, printed: Console) -> None:
         if len(edges) > 1:
             edges = [f"{number}. {edge}" for number, edge in enumerate(edges, start=1)]
         row = [name, kind_text(node), "\n".join(settings_of(node)), "\n".join(edges)]
-        origins = [*filter(None, [layers.overlay_of(node_key(name))]), *layers.overlays_of_node(name)]
+        origins = [*layers.of("node", name)[:1], *layers.of("settings", name)]
         rows.append([*row, ", ".join(dict.fromkeys(origins))] if overlay else row)
     printed.print(table([*columns, *overlay], rows))
-    guards = [[name, text, ", ".join(layers.overlays_of_guard(name))] for name, text in graph.guards.items()]
+    guards = [[name, text, ", ".join(layers.of("guard", name))] for name, text in graph.guards.items()]
     for heading, rows in (("guards", guards), ("clock", [[*unit, ""] for unit in graph.units.items()])):
         if rows:
             width = 3 if overlay and heading == "guards" else 2
@@ -300,7 +299,7 @@ def _describe(kind: Kind) -> None:
         "effects": [*kind.effects],
         "bypassed without": [*kind.optional, *kind.idle_without],
         "step inputs": [*kind.step_inputs],
-        "records under": [kind.roles.records or ""],
+        "records under": [kind.records],
         "of several ranks": ["they synchronise in it"] if kind.synchronises else [],
         "also due by": [f"{field} (with {parameter})" for field, parameter in kind.extra_due_fields.items()],
         "drawn as": [kind.family],

@@ -40,7 +40,6 @@ from graphtrain.storage.run_files import Lead
 from graphtrain.trainer.breakpoints import parse_amount
 from graphtrain.trainer.debugging import error_line
 from graphtrain.trainer.trainer import Trainer
-from graphtrain.trainer.watchers import display_for
 
 # Runs a trainer in another way than `Trainer.run`.
 Drive = Callable[[Trainer, RunOptions], Outcome]
@@ -123,7 +122,7 @@ class _Training:
             Trainer,
             device=options.device,
             deterministic=options.deterministic,
-            display=None if options.quiet else display_for(report),
+            display=None if options.quiet else imported("graphtrain.report.display.choose").display_for(report),
             notify=report,
             not_state=made.not_state,
             **made.resources,

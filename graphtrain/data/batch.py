@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from graphtrain.errors import UsageError
 from graphtrain.lazy import lazy_import
 
 if TYPE_CHECKING:
@@ -37,18 +36,10 @@ def count_samples(batch: Any) -> int:
     return tensor.size(0) if tensor.dim() else 1  # a nested tensor has no shape, but a size
 
 
-def batch_mover(device: torch.device) -> Callable[[Any], Any] | None:
-    """A function that moves a batch to the device; None on the CPU, where `to` does nothing for 0.4 us a tensor."""
-    return None if device.type == "cpu" else lambda batch: move(batch, device)
-
-
 def move(batch: Any, device: torch.device) -> Any:
     """A nest of mappings, tuples, lists and dataclasses with every tensor on the device.
 
     What else has a method `to`, such as a `PackedSequence`, moves itself; but for mappings.
-
-    Raises:
-        UsageError: a type of mapping does not take a dict.
 
     >>> [tensor.device.type for tensor in move([torch.zeros(2), {"mask": torch.ones(2)}], torch.device("meta"))[:1]]
     ['meta']
@@ -57,13 +48,7 @@ def move(batch: Any, device: torch.device) -> Any:
         return batch.to(device, non_blocking=True)
     if isinstance(batch, Mapping):
         parts = {key: move(part, device) for key, part in batch.items()}
-        try:
-            return parts if type(batch) is dict else type(batch)(parts)  # type: ignore[call-arg]
-        except TypeError:
-            raise UsageError(
-                f"a batch of type {type(batch).__name__} cannot be made again: the type takes no dict",
-                "return plain dicts, tuples, lists and tensors from the loader",
-            ) from None
+        return parts if type(batch) is dict else type(batch)(parts)  # type: ignore[call-arg]
     if callable(getattr(batch, "to", None)):
         return batch.to(device)
     if isinstance(batch, tuple | list):

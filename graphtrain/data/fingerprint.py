@@ -8,7 +8,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from graphtrain.data.loader import Loader
-from graphtrain.data.samplers import samples_per_batch
+from graphtrain.data.samplers import length_of, samples_per_batch
 
 
 def fingerprint(data: Any) -> dict[str, Any]:
@@ -17,11 +17,11 @@ def fingerprint(data: Any) -> dict[str, Any]:
     >>> fingerprint([1, 2])
     {'length': 2}
     """
-    facts: dict[str, Any] = {"length": _length(data)}
+    facts: dict[str, Any] = {"length": length_of(data)}
     if isinstance(data, Loader | DataLoader):
         size = samples_per_batch(data)
         order = data.batch_sampler if size is None else data.sampler
-        facts |= {"samples": _length(data.dataset), "loader": type(data).__name__, "batch size": size}
+        facts |= {"samples": length_of(data.dataset), "loader": type(data).__name__, "batch size": size}
         facts |= {"drop_last": data.drop_last, "sampler": None if order is None else type(order).__name__}
         # Workers of a `Loader` change no batch.
         facts |= {"shuffle": data.shuffle} if isinstance(data, Loader) else {"workers": data.num_workers}
@@ -40,10 +40,3 @@ def data_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         words = [f"{key} {before[key]} -> {after[key]}" for key in after if before.get(key, after[key]) != after[key]]
         changes += [f"{name} ({', '.join(words)})"] if words else []
     return changes
-
-
-def _length(data: Any) -> int | None:
-    try:
-        return len(data)
-    except Exception:  # code of the user: if it is an error, the run will raise it
-        return None

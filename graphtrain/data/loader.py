@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import operator
-import types
 from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from typing import Any, final
@@ -19,16 +18,14 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from graphtrain.data import NOTHING
-from graphtrain.data.samplers import announce_epoch, generators_of, length_of, parts_within
+from graphtrain.data.samplers import announce_epoch, generators_of, length_of, parts_of
 from graphtrain.data.workers import iterate
 from graphtrain.errors import DataError
-from graphtrain.state.code_names import names_in
 from graphtrain.state.generators import HOST, AnyGenerator, RandomAside, generator_of, seed_all
-from graphtrain.state.kinds import is_users
+from graphtrain.state.kinds import category_of
 from graphtrain.state.reachable import Reachable
 
 _MOST_WATCHED = 16  # objects in which a generator may appear while data is fetched: those nearest to the data set
-_MOST_WITHOUT_LENGTH = 1_000_000  # samples, or ten times the dataset, are surely enough for an epoch
 
 Job = tuple[int, int, int, Any]  # what to load: the seed, epoch and number of a batch, and the indices of its samples
 
@@ -52,8 +49,7 @@ class Loader:
         collate_fn: makes a batch of a list of samples. Default: torch's `default_collate`.
         drop_last: True drops the last batch if it is incomplete. Default: False.
         seed: of order and batches. Default: the run's.
-        pin_memory, timeout, worker_init_fn, multiprocessing_context, prefetch_factor, persistent_workers, in_order: as
-            in `DataLoader`.
+        options: further keywords of `DataLoader`, such as pin_memory, persistent_workers and prefetch_factor.
 
     >>> loader = Loader(range(10), batch_size=4, shuffle=True, seed=1)
     >>> all_batches = list(loader.batches(epoch=2)); rest = list(loader.batches(epoch=2, start=1))
@@ -76,13 +72,7 @@ class Loader:
         drop_last: bool = False,
         *,
         seed: int | None = None,
-        pin_memory: bool = False,
-        timeout: float = 0,
-        worker_init_fn: Callable[[int], None] | None = None,
-        multiprocessing_context: Any = None,
-        prefetch_factor: int | None = None,
-        persistent_workers: bool = False,
-        in_order: bool = True,
+        **options: Any,
     ) -> None:
         if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__getitem__") and isinstance(dataset, Sized)):
             raise DataError(
@@ -90,11 +80,11 @@ class Loader:
                 "pass the iterable itself, or a DataLoader over it, as train_data",
             )
         is_listed, excluded = batch_sampler is not None, batch_size != 1 or shuffle or sampler is not None or drop_last
+        in_order = options.pop("in_order", True)
         is_size = batch_size is None or (isinstance(batch_size, int) and batch_size > 0)
         refusals = {
             "`sampler` and `shuffle` are mutually exclusive": sampler is not None and shuffle,
             "`batch_sampler` excludes batch_size, shuffle, sampler and drop_last": is_listed and excluded,
-            "drop_last has no effect without a batch_size": batch_size is None and drop_last,
             f"batch_size must be a whole number > 0, or None; got {batch_size!r}": not is_size,
             "in_order=False gives batches in the order workers finish, which is not reproducible": not in_order,
         }
@@ -105,15 +95,7 @@ class Loader:
         self._collate = collate_fn or (default_collate if batch_size is not None or batch_sampler is not None else None)
         self._numbered = _NumberedBatches()
         self._inner: DataLoader[Any] | None = None
-        self._options: dict[str, Any] = {
-            "num_workers": num_workers,
-            "pin_memory": pin_memory,
-            "timeout": timeout,
-            "worker_init_fn": worker_init_fn,
-            "multiprocessing_context": multiprocessing_context,
-            "prefetch_factor": prefetch_factor,
-            "persistent_workers": persistent_workers,
-        }
+        self._options = {**options, "num_workers": num_workers}
         self._epochs = 0  # begun by `iter`
 
     def __len__(self) -> int:
@@ -150,8 +132,7 @@ class Loader:
             seed_all(derived_seed(seed, epoch), generators)
             announce_epoch(self, epoch)
             order, is_in_batches = self._order(indices)
-        size = None if is_in_batches else self.batch_size
-        return NumberedEpoch(order, size, self.drop_last, seed, epoch, is_in_batches)
+        return NumberedEpoch(order, None if is_in_batches else self.batch_size, self.drop_last, seed, epoch)
 
     def load(self, epoch: NumberedEpoch, numbers: Iterator[int]) -> Iterator[Any]:
         """The batches of an epoch with these numbers, which are asked for as workers are free."""
@@ -171,19 +152,6 @@ class Loader:
         self._numbered.jobs = iter(())  # a loader that holds a generator could be neither copied nor pickled
         return iterator
 
-    def unsaved(self) -> list[str]:
-        """What the code of the data set changes in worker processes, whose memory is not saved, by its source text.
-
-        An attribute or a global that is None in this process is made there when it is first needed, such as an open
-        file, and is no memory.
-        """
-        if not self.num_workers:
-            return []
-        parts = [(f".dataset{path}", part) for path, part in parts_within(self.dataset)]
-        parts.append((".collate_fn", self._collate))
-        said = "changes in worker processes, whose memory is not saved: use num_workers=0, or derive it from the index"
-        return list(dict.fromkeys(f"{name} {said}" for path, part in parts for name in _changed_by(path, part)))
-
     def _order(self, indices: torch.Tensor | None) -> tuple[Any, bool]:
         """What an epoch has, in its order, and whether that is batches.
 
@@ -191,7 +159,12 @@ class Loader:
         """
         for sampler, is_in_batches in ((self.batch_sampler, True), (self.sampler, False)):
             if sampler is not None:
-                return _drawn(sampler, len(self.dataset)), is_in_batches
+                if length_of(sampler) is None:  # it may have no end
+                    raise DataError(
+                        f"Loader: the {type(sampler).__name__} has no length, and an epoch is drawn when it begins",
+                        "give it a `__len__`; or pass a DataLoader, which draws batch by batch",
+                    )
+                return list(sampler), is_in_batches
         if self.shuffle:
             order = torch.randperm(len(self.dataset if indices is None else indices))
             return order if indices is None else indices[order], False
@@ -207,12 +180,11 @@ class NumberedEpoch:
     ends what is in a cycle, after the queues by which workers are told to end, and waits ten seconds for each of them.
     """
 
-    order: Any  # the indices of samples; of all batches where it `is_in_batches`
-    size: int | None  # the samples in a batch; None for single ones
+    order: Any  # the indices of samples, or of all batches
+    size: int | None  # how many of them are a batch; None for one
     drop_last: bool
     seed: int
     epoch: int
-    is_in_batches: bool
 
     def job(self, number: int) -> Job:
         """What has to be loaded for a batch, by its number."""
@@ -234,9 +206,8 @@ class NumberedEpoch:
 
     def samples(self, number: int) -> int:
         """How many samples a batch has."""
-        if self.is_in_batches:
-            return len(self.order[number])
-        return min(self.size or 1, len(self.order) - number * (self.size or 1))
+        indices = self.indices(number)
+        return len(indices) if isinstance(indices, list | tuple) else 1
 
 
 class _NumberedBatches:
@@ -259,6 +230,7 @@ class _SeededFetch(Dataset[Any]):
         seed, epoch, number, indices = job
         if epoch != self._epoch:  # to look for generators anywhere takes long
             self._epoch, self._generators = epoch, _Generators(self._dataset, self._collate)
+            self._is_told = any(hasattr(part, "set_epoch") for part in parts_of(self._dataset))
         batch_seed = derived_seed(seed, epoch, number)
         with RandomAside(() if self._in_workers else [*HOST.values(), *self._generators.all()]):
             batch, count = NOTHING, -1
@@ -267,7 +239,8 @@ class _SeededFetch(Dataset[Any]):
         return batch
 
     def _fetch(self, seed: int, generators: list[AnyGenerator], indices: Any) -> Any:
-        announce_epoch(self._dataset, self._epoch)  # a persistent worker has its own copy
+        if self._is_told:
+            announce_epoch(self._dataset, self._epoch)  # a persistent worker has its own copy
         seed_all(seed, generators)
         if self._collate is None:
             return self._dataset[indices]
@@ -292,46 +265,12 @@ class _Generators:
         if len(held) != len(self._held) or not all(map(operator.is_, held, self._held)):
             self._held = held
             distinct = {id(value): value for value in (*self._reached, *held)}.values()
-            self._all = [generator for value in distinct if (generator := generator_of(value)) is not None]
+            self._all = [generator_of(value) for value in distinct if category_of(type(value)) == "generator"]
         return self._all
-
-
-def functions_of(kind: type, method: str) -> Iterator[types.FunctionType]:
-    """A method of a class of the user's own, and the methods that it calls."""
-    waiting, seen = [method], set[str]()
-    while waiting:
-        function = getattr(kind, name := waiting.pop(), None)
-        if name not in seen and isinstance(function, types.FunctionType) and is_users(function.__module__):
-            yield function
-            waiting += names_in(function.__code__).attributes
-        seen.add(name)
-
-
-def _changed_by(path: str, part: Any) -> Iterator[str]:
-    """The attributes and globals that a part of a data set sets when it is used, and that were set before."""
-    methods = (function for name in ("__getitem__", "__call__") for function in functions_of(type(part), name))
-    for function in [part] if isinstance(part, types.FunctionType) else methods:
-        names, variables = names_in(function.__code__), function.__globals__
-        yield from (f"{path}.{name}" for name in sorted(names.assigned) if getattr(part, name, None) is not None)
-        found = (name for name in sorted(names.assigned_variables) if variables.get(name) is not None)
-        yield from (f": the global `{function.__module__}:{name}`" for name in found)
 
 
 def _unchanged(batch: Any) -> Any:
     return batch
-
-
-def _drawn(sampler: Iterable[Any], samples: int) -> list[Any]:
-    """All that a sampler gives; without a length it may have no end."""
-    most = max(10 * samples, _MOST_WITHOUT_LENGTH)
-    order = list(sampler if length_of(sampler) is not None else itertools.islice(sampler, most + 1))
-    if len(order) > most and length_of(sampler) is None:
-        raise DataError(
-            f"Loader: the {type(sampler).__name__} has no length, and has given more than {most:,} items for a dataset "
-            f"of {samples:,} samples; a Loader draws the order of a whole epoch when it begins",
-            "let it end, as after one epoch; or pass a DataLoader, which draws batch by batch",
-        )
-    return order
 
 
 def derived_seed(*numbers: int) -> int:

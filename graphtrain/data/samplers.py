@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -18,57 +18,49 @@ from torch.utils.data import (
 
 from graphtrain.data.loaders import loaders_of
 from graphtrain.errors import DataError
-from graphtrain.state.generators import AnyGenerator, any_generator, generator_of, global_generators
+from graphtrain.state.generators import AnyGenerator, generator_of, named_generators
+from graphtrain.state.kinds import category_of
 
 # Attributes under which data holds its parts; a Subset or a wrapper holds another dataset.
 _PARTS = ("batch_sampler", "sampler", "dataset", "transform", "target_transform", "collate_fn")
+_AT_ONCE = (DistributedSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
-def parts_of(data: Any) -> list[Any]:
-    """A loader, its samplers and its dataset, each of them that exists once."""
-    parts = [data, *(getattr(data, name, None) for name in ("batch_sampler", "sampler", "dataset"))]
-    parts.append(getattr(parts[1], "sampler", None))
-    return [*{id(part): part for part in parts if part is not None}.values()]
+def parts_of(*loaders: Any) -> list[Any]:
+    """Loaders with their samplers, transforms and data sets, at any depth: each once."""
+    found, parts = [*loaders], dict[int, Any]()
+    for part in found:  # which grows
+        if part is not None and id(part) not in parts:
+            parts[id(part)], attributes = part, getattr(part, "__dict__", {})
+            found += [attributes[name] for name in _PARTS if name in attributes]
+    return [*parts.values()]
+
+
+def held_generators(data: Any) -> list[Any]:
+    """The generators that are attributes of loaders, their samplers, data sets at any depth, transforms, `collate_fn`.
+
+    >>> len(held_generators(DataLoader(range(4), sampler=RandomSampler(range(4), generator=torch.Generator()))))
+    1
+    """
+    parts = parts_of(*loaders_of(data).values() or [data])
+    held = (value for part in parts for value in (part, *getattr(part, "__dict__", {}).values()))
+    return [*{id(value): value for value in held if category_of(type(value)) == "generator"}.values()]
 
 
 def generators_of(data: Any) -> list[AnyGenerator]:
-    """The generators that are attributes of loaders, their samplers, data sets at any depth, transforms, `collate_fn`.
-
-    >>> len(generators_of(DataLoader(range(4), sampler=RandomSampler(range(4), generator=torch.Generator()))))
-    1
-    """
-    loaders = [*loaders_of(data).values()] or [data]
-    values = {id(value): value for loader in loaders for value in held_generators(loader)}.values()
-    return list(map(any_generator, values))
+    """The same, behind one interface."""
+    return list(map(generator_of, held_generators(data)))
 
 
 def drawn_from(data: Any) -> list[AnyGenerator]:
     """All generators that data may draw from: its own, and the global ones."""
-    return [*generators_of(data), *global_generators()]
+    return [*generators_of(data), *named_generators().values()]
 
 
 def set_states(generators: Iterable[AnyGenerator], states: Iterable[Any]) -> None:
     """Put generators in these states, as far as there are both."""
     for generator, saved in zip(generators, states, strict=False):
         generator.set_state(saved)
-
-
-def held_generators(data: Any) -> list[Any]:
-    """The same, as the objects that they are."""
-    held = (value for _, part in parts_within(data) for value in (part, *getattr(part, "__dict__", {}).values()))
-    return [*{id(value): value for value in held if generator_of(value) is not None}.values()]
-
-
-def parts_within(data: Any) -> Iterator[tuple[str, Any]]:
-    """Data with its samplers, transforms and data sets, at any depth: each once, with the path that leads to it."""
-    found, seen = [("", data)], set()
-    for path, part in found:  # which grows
-        if part is None or id(part) in seen:
-            continue
-        seen.add(id(part))
-        yield path, part
-        attributes = getattr(part, "__dict__", {})
-        found += [(f"{path}.{name}", attributes[name]) for name in _PARTS if name in attributes]
 
 
 def announce_epoch(data: Any, epoch: int) -> None:
@@ -81,18 +73,13 @@ def announce_epoch(data: Any, epoch: int) -> None:
 def draws_at_once(loader: DataLoader[Any]) -> bool:
     """True if an epoch's order is known to be drawn when it begins, or from a generator that nothing else uses.
 
-    >>> sampler = RandomSampler(range(4), replacement=True, generator=torch.Generator())
-    >>> draws_at_once(DataLoader(range(4), 2, shuffle=True)), draws_at_once(DataLoader(range(4), 2, sampler=sampler))
+    >>> draws_at_once(DataLoader(range(4), 2, shuffle=True)), draws_at_once(DataLoader(range(4), 2, sampler=[3, 1]))
     (True, False)
     """
     batch_sampler: Any = loader.batch_sampler
     if batch_sampler is not None and type(batch_sampler) is not BatchSampler:
         return False
-    sampler: Any = loader.sampler if batch_sampler is None else batch_sampler.sampler
-    if type(sampler) is RandomSampler:
-        is_one_draw = not sampler.replacement and sampler.num_samples <= len(sampler.data_source)
-        return sampler.generator is None or is_one_draw
-    return type(sampler) in (SequentialSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler)
+    return type(loader.sampler if batch_sampler is None else batch_sampler.sampler) in _AT_ONCE
 
 
 def samples_per_batch(loader: Any) -> int | None:
@@ -153,27 +140,23 @@ def length_of(data: Any) -> int | None:
         return None
 
 
-def selection_of(indices: Any, length: int, what: str) -> torch.Tensor:
+def selection_of(indices: Any, length: int) -> torch.Tensor:
     """The numbers in a list, a tuple, a range, or a tensor or an array with one dimension, as a tensor of their own.
 
     Raises:
-        DataError: they are no numbers of `what`, of which there are `length`, or there are none.
+        DataError: they are no numbers below `length`, or there are none.
 
-    >>> selection_of(range(2, 8, 3), 8, "samples")
+    >>> selection_of(range(2, 8, 3), 8)
     tensor([2, 5])
     """
-    received = f"a {type(indices).__name__}"
     try:
         numbers = torch.as_tensor(indices).detach()
-        received += f" of {numbers.dtype} with the shape {tuple(numbers.shape)}"
     except (TypeError, ValueError, RuntimeError):
         numbers = torch.empty(())
     is_whole = not (numbers.is_floating_point() or numbers.is_complex() or numbers.dtype == torch.bool)
-    low, high = (int(numbers.min()), int(numbers.max())) if is_whole and numbers.numel() else (0, -1)
-    if numbers.dim() != 1 or not 0 <= low <= high < length:
-        received += f", from {low} to {high}" if low <= high else ""
+    if not is_whole or numbers.dim() != 1 or not len(numbers) or numbers.min() < 0 or numbers.max() >= length:
         raise DataError(
-            f"`indices` must be whole numbers of {what} from 0 to {length - 1}, at least one; got {received}",
+            f"`indices` must be whole numbers from 0 to {length - 1}, at least one; got {indices!r:.80}",
             "as in [0, 4, 7], or a tensor of integers with one dimension; of a mask, mask.nonzero().flatten()",
         )
     return numbers.to("cpu", torch.int64, copy=True)

@@ -5,27 +5,10 @@ A round is smaller where the epoch or an open window takes fewer batches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, NamedTuple, final
+from collections.abc import Iterator, Sequence
+from typing import Any, final
 
 from graphtrain.data.loader import Loader, NumberedEpoch
-
-
-class Windows(NamedTuple):
-    """The windows of backward passes that the batches of a node fill.
-
-    Attributes:
-        left: by the path of the node that counts one, returns how many micro-batches it still takes, or the one that
-            opens next; none if it is full, and was not stepped.
-        are_expected: True if nothing counts, and gradients of these batches are accumulated all the same.
-    """
-
-    left: Mapping[str, Callable[[], int]] = MappingProxyType({})
-    are_expected: bool = False
-
-    def __call__(self) -> list[int]:
-        return [left() for left in self.left.values()]
 
 
 def round_size(first: int, end: int | None, world_size: int, left: Sequence[int]) -> int:

@@ -14,13 +14,14 @@ import functools
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, final
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from graphtrain.data import NOTHING
-from graphtrain.data.loader import Loader, functions_of
+from graphtrain.data.loader import Loader, derived_seed
 from graphtrain.data.samplers import (
     announce_epoch,
     drawn_from,
@@ -31,12 +32,11 @@ from graphtrain.data.samplers import (
     set_states,
 )
 from graphtrain.data.shares import Share
-from graphtrain.data.stream import Stream
 from graphtrain.data.workers import iterate
 from graphtrain.errors import DataError
-from graphtrain.state.code_names import names_in
 from graphtrain.state.content import content_hash
-from graphtrain.state.generators import HOST, RandomAside
+from graphtrain.state.generators import AnyGenerator, RandomAside, seed_all
+from graphtrain.state.kinds import is_users
 
 Resume = Literal["auto", "replay", "state"]
 _hash_of = functools.partial(content_hash, most_bytes=64 * 2**10)
@@ -54,18 +54,52 @@ class Opened(NamedTuple):
     state: dict[str, Any]
 
 
+class Seeds(NamedTuple):
+    """The seeds of what data draws between training, which a resume draws without it: by the epoch and the batch.
+
+    Attributes:
+        seed: the run's.
+        are_common: True among several ranks, whose generators differ: all that data draws is the same on each of them.
+    """
+
+    seed: int = 0
+    are_common: bool = False
+
+    @contextmanager
+    def common(self, generators: Iterable[AnyGenerator], *numbers: int) -> Iterator[None]:
+        """A span in which ranks draw the same, from these generators too: an epoch is begun, or a batch is fetched."""
+        if not self.are_common:
+            yield
+            return
+        with RandomAside():
+            seed_all(derived_seed(self.seed, *numbers), generators)
+            yield
+
+    def following(self, batches: Iterator[Any], epoch: int) -> Iterator[Any]:
+        """The same batches of an epoch; each after the first is drawn under a seed of its own: 20 us."""
+        aside = RandomAside()
+        yield from itertools.islice(batches, 1)
+        for number in itertools.count(1):
+            with aside:
+                seed_all(derived_seed(self.seed, epoch, number))
+                batch = next(batches, NOTHING)
+            if batch is NOTHING:
+                return
+            yield batch
+
+
 class Source(ABC):
     """Data with a position.
 
     Attributes:
-        data: what is read; of several loaders, and around another source, there is none.
+        data: what is read.
         redraws: True if `reopen` draws exactly the same batches again, bit for bit.
         replays: True if `reopen` draws all batches of the epoch again.
+        takes_indices: True if `open` does; others are opened without.
     """
 
     data: Any
-    redraws = False
-    replays = False
+    redraws = replays = takes_indices = False
 
     @abstractmethod
     def open(self, epoch: int, indices: Any = None) -> Opened:
@@ -85,44 +119,38 @@ class Source(ABC):
         """The position that the data itself reports; empty if it has none."""
         return {}
 
-    def load_position(self, position: dict[str, Any]) -> None:  # noqa: B027 - most data has none
-        """Take what `position` returned, for `open` or `reopen`, one of which follows."""
+    def load_position(self, position: dict[str, Any]) -> str:
+        """Take what `position` returned, for `open` or `reopen`, one of which follows; returns why they may differ."""
+        return ""
 
 
 def source_of(
     data: Any,
     *,
-    seed: int | None,
+    seeds: Seeds,
     saving: bool,
     notify: Callable[[str], None],
-    doubt: Callable[[str], None] = lambda line: None,
     resume: Resume = "auto",
     limit: float | None = None,
 ) -> Source:
     """The source for this kind of data.
 
     Arguments:
-        seed: the run's seed, for a `Loader` that has none of its own.
+        seeds: by the run's seed, also for a `Loader` that has none of its own.
         saving: True if positions will be saved; data that cannot be reopened is then refused.
         notify: called with a line about what a resume of this data will cost.
-        doubt: called with what shows, while an epoch is reopened, that its batches are not those that they were.
         resume: for data with a `state_dict`: "state" uses it, "replay" does not. Default: the state where it is exact.
         limit: the most batches in an epoch. Default: all.
     """
     kind = type(data).__name__
     if isinstance(data, Loader | list | tuple):
-        return Numbered(data, seed or 0)
+        return Numbered(data, seeds)
     if not isinstance(data, Iterable) and not hasattr(type(data), "__getitem__"):
         raise DataError(
             f"the data is a {kind}, which cannot be iterated over",
             "pass a graphtrain.Loader, a DataLoader, a list of batches, or any iterable of batches",
         )
     has_state = _has_state(data)
-    if resume == "state" and not has_state:
-        raise DataError(
-            f'next_batch.resume = "state": the data is a {kind}, which has no state_dict and load_state_dict',
-            'leave it at "auto"',
-        )
     if has_state and (resume == "state" or (resume == "auto" and _is_complete(data))):
         if limit is not None and saving:
             raise DataError(
@@ -130,9 +158,9 @@ def source_of(
                 "after an epoch cut short by the limit",
                 'end the epochs in the data; or next_batch.resume = "replay", if its `__iter__` starts a new epoch',
             )
-        return Stateful(data, doubt)
+        return Stateful(data, seeds)
     # `iter()` is called on iterators only: other data may count its epochs, or open a file, in it.
-    once = isinstance(data, Iterator) and not _starts_over(type(data)) and iter(data) is data
+    once = isinstance(data, Iterator) and not is_users(type(data).__module__) and iter(data) is data
     if once and saving:
         raise DataError(
             f"the data is a {kind} that can be iterated over only once, so no resume could be exact",
@@ -149,17 +177,12 @@ def source_of(
             f"train or validation data is a {kind}: a resume inside an epoch draws that epoch's earlier batches again; "
             "a graphtrain.Loader resumes at once, and takes the same keywords, if the data set has samples by number"
         )
-    return Replayed(data, once, notify)
+    return Replayed(data, once, seeds)
 
 
 def keeps_position(data: Any) -> bool:
     """True for data whose `state_dict` holds its position, as far as that is known."""
     return _has_state(data) and _is_complete(data)
-
-
-def _starts_over(kind: type) -> bool:
-    """True for a class of the user's own whose `__iter__`, or a method that it calls, sets attributes."""
-    return any(names_in(function.__code__).assigned for function in functions_of(kind, "__iter__"))
 
 
 def _is_map_style(data: Any) -> bool:
@@ -197,8 +220,9 @@ class Numbered(Source):
 
     redraws = True
 
-    def __init__(self, data: Loader | Sequence[Any], seed: int) -> None:
-        self.data, self._seed, self.world_size = data, seed, 1
+    def __init__(self, data: Loader | Sequence[Any], seeds: Seeds) -> None:
+        self.takes_indices = getattr(data, "sampler", None) is getattr(data, "batch_sampler", None)  # as both are None
+        self.data, self._seed, self.world_size = data, seeds.seed, 1
         self._number = -1  # of the epoch that this process has begun: a sampler is asked for its order once
         self._epoch: Any = ()
 
@@ -208,17 +232,8 @@ class Numbered(Source):
 
     def _begin(self, epoch: int, indices: Any) -> dict[str, Any]:
         """Draw the order of an epoch; returns its state."""
-        loader, is_loader = self.data, isinstance(self.data, Loader)
-        by = [name for name in ("sampler", "batch_sampler") if getattr(loader, name, None) is not None]
-        if indices is not None and by:
-            raise DataError(
-                f"`indices` selects the samples of an epoch, and so does the {by[0]} of the Loader",
-                f"leave the {by[0]} out, or leave `indices` unwritten",
-            )
-        numbers, what = None, "samples" if is_loader else "batches"
-        if indices is not None:
-            numbers = selection_of(indices, len(getattr(loader, "dataset", loader)), what)
-        self._number = epoch
+        self._number, loader = epoch, self.data
+        numbers = None if indices is None else selection_of(indices, len(getattr(loader, "dataset", loader)))
         if isinstance(loader, Loader):
             self._epoch = loader.epoch(epoch, self._seed, indices=numbers)
         else:
@@ -246,14 +261,13 @@ class Stateful(Source):
     second batch of what is opened: that batch is a sample, which shows a resume whether the state is complete.
     """
 
-    def __init__(self, data: Any, doubt: Callable[[str], None]) -> None:
-        self.data, self._doubt = data, doubt
+    def __init__(self, data: Any, seeds: Seeds) -> None:
+        self.data, self._seeds = data, seeds
         self._begun = False
         self._loaded: dict[str, Any] = {}  # the position to report until the data has moved on from it
         self._sample: dict[str, Any] = {}
 
     def open(self, epoch: int, indices: Any = None) -> Opened:
-        _refuse_indices(self.data, indices)
         announce_epoch(self.data, epoch)
         loaded, self._loaded, self._begun = self._loaded, {}, True
         if loaded:  # between two epochs: what is loaded is the rest of the last, which is empty, or the next one
@@ -263,18 +277,20 @@ class Stateful(Source):
             if is_next:
                 self._load(loaded["data"])
         length = length_of(self.data)
-        return Opened(self._following(iterate(self.data), epoch, 0), length, {})
+        with self._seeds.common(generators_of(self.data), epoch):
+            return Opened(self._following(iterate(self.data), epoch, 0), length, {})
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
         if not self._loaded:
-            raise _position_unknown(self.data)
+            raise position_unknown(self.data)
         return self._following(self._after(epoch, self._loaded["data"]), epoch, drawn)
 
     def _after(self, epoch: int, position: Any) -> Iterator[Any]:
         """The batches behind a position in an epoch."""
         announce_epoch(self.data, epoch)
         self._load(position)
-        return iterate(self.data)
+        with self._seeds.common((), epoch):
+            return iterate(self.data)
 
     def _load(self, position: Any) -> None:
         self.data.load_state_dict(copy.deepcopy(position))  # what `position` reports must not change
@@ -283,10 +299,11 @@ class Stateful(Source):
         """The same batches. After the first the data reports its position; the second of an epoch is the sample."""
         for number in itertools.count(drawn):
             before: dict[str, Any] = {}
-            if number == 1:
-                random = [each.get_state() for each in drawn_from(self.data)]
-                before = {"epoch": epoch, "random": random, "data": copy.deepcopy(self.position()["data"])}
-            batch = next(batches, NOTHING)
+            with self._seeds.common((), epoch, number):
+                if number == 1:
+                    random = [each.get_state() for each in drawn_from(self.data)]
+                    before = {"epoch": epoch, "random": random, "data": copy.deepcopy(self.position()["data"])}
+                batch = next(batches, NOTHING)
             self._loaded = {}
             if batch is NOTHING:
                 return
@@ -312,20 +329,20 @@ class Stateful(Source):
             return dict(self._loaded)
         return {"data": self.data.state_dict(), "sample": self._sample}
 
-    def load_position(self, position: dict[str, Any]) -> None:
-        if "data" in position:
-            self._loaded, self._sample, self._begun = dict(position), position["sample"], True
-            if line := self._doubt_from_sample():
-                self._doubt(line)
+    def load_position(self, position: dict[str, Any]) -> str:
+        if "data" not in position:
+            return ""
+        self._loaded, self._sample, self._begun = dict(position), position["sample"], True
+        return self._doubt_from_sample()
 
 
 @final
 class Replayed(Source):
     """Anything that can be iterated over repeatedly: the same random state at `iter()` gives the same batches.
 
-    That holds for numbers drawn when an epoch begins. Numbers drawn later, interleaved with those of training, come
-    from a `Stream`: around the sampler of a DataLoader, or around the whole iterator. torch's samplers that draw at
-    once need none, nor does an iterable dataset in workers, which are processes with their own random numbers.
+    That holds for what is drawn up to the first batch. What may draw later on, between training, as a shuffle buffer
+    does, draws each further batch under a seed: the sampler of a DataLoader, or the whole iterator. torch's samplers
+    that draw at once need none, nor does an iterable dataset in workers, which have random numbers of their own.
 
     Arguments:
         once: True for data that can be iterated over only once: it can be opened, but not reopened after that.
@@ -333,54 +350,44 @@ class Replayed(Source):
 
     replays = True
 
-    def __init__(self, data: Any, once: bool, notify: Callable[[str], None]) -> None:
-        self.data, self._once, self._notify = data, once, notify
+    def __init__(self, data: Any, once: bool, seeds: Seeds) -> None:
+        self.data, self._once, self._seeds = data, once, seeds
         # Augmentation in this process differs in a replay, which drops those batches.
         self.redraws = not _is_map_style(data) or data.num_workers > 0
 
     def open(self, epoch: int, indices: Any = None) -> Opened:
-        _refuse_indices(self.data, indices)
         announce_epoch(self.data, epoch)
-        length, state = length_of(self.data), {"opened": self._random_states()}
-        return Opened(self._noted(self._begin(state), state), length, state)
+        state: dict[str, Any] = {}
+        return Opened(self._batches(epoch, state), length_of(self.data), state)
 
-    def _random_states(self) -> list[Any]:
-        return [generator.get_state() for generator in drawn_from(self.data)]
+    def _batches(self, epoch: int, state: dict[str, Any]) -> Iterator[Any]:
+        """The batches of an epoch, the first of which draws by the random numbers in its state, or now."""
+        with self._seeds.common(generators_of(self.data), epoch):
+            if "random" in state:
+                set_states(drawn_from(self.data), state["random"])
+            state.setdefault("random", [generator.get_state() for generator in drawn_from(self.data)])
+            batches = self._iterator(epoch)
+            first = next(batches, NOTHING)
+        if first is not NOTHING:
+            yield first
+            yield from batches
 
-    def _noted(self, batches: Iterator[Any], state: dict[str, Any]) -> Iterator[Any]:
-        """The same batches; others may draw random numbers between `iter()` and the first."""
-        if "first" in state:  # which is drawn again
-            set_states(drawn_from(self.data), state["first"])
-        else:
-            state["first"] = self._random_states()
-        yield from batches
-
-    def _begin(self, state: dict[str, Any]) -> Iterator[Any]:
+    def _iterator(self, epoch: int) -> Iterator[Any]:
         iterator: Any = iterate(self.data)
         batches: Iterator[Any] = iterator
-        if isinstance(self.data, DataLoader):
-            is_stream = isinstance(self.data.dataset, IterableDataset)
-            if self.data.num_workers > 0 if is_stream else draws_at_once(self.data):
+        if isinstance(self.data, DataLoader) and not self._seeds.are_common:
+            if draws_at_once(self.data) if _is_map_style(self.data) else self.data.num_workers > 0:
                 return batches
             if not self.redraws and hasattr(iterator, "_sampler_iter"):  # augmentation uses the shared generators
-                iterator._sampler_iter = self._stream(iterator._sampler_iter, state)
+                iterator._sampler_iter = self._seeds.following(iterator._sampler_iter, epoch)
                 return batches
-        return self._stream(batches, state)
-
-    def _stream(self, iterator: Iterator[Any], state: dict[str, Any]) -> Stream:
-        generators = {**HOST, **{f"{number}": each for number, each in enumerate(generators_of(self.data))}}
-        line = (
-            f"the data, a {type(self.data).__name__}, draws random numbers between those of training, so it has a "
-            "generator of its own from here on; a loop by hand would draw others (docs/bit-identical.md)"
-        )
-        return Stream(iterator, generators, state.setdefault("streams", {}), functools.partial(self._notify, line))
+        return self._seeds.following(batches, epoch)
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
-        if "opened" not in state or self._once:
-            raise _position_unknown(self.data)
+        if "random" not in state or self._once:
+            raise position_unknown(self.data)
         announce_epoch(self.data, epoch)
-        set_states(drawn_from(self.data), state["opened"])
-        iterator = self._noted(self._begin(state), state)
+        iterator = self._batches(epoch, state)
         for number in range(drawn):
             if next(iterator, NOTHING) is NOTHING:
                 raise ended_early(number, drawn)
@@ -395,17 +402,10 @@ def ended_early(number: int, drawn: int) -> DataError:
     )
 
 
-def _refuse_indices(data: Any, indices: Any) -> None:
-    if indices is not None:
-        raise DataError(
-            f"`indices` selects samples by their numbers, which a {type(data).__name__} does not draw by",
-            "pass a graphtrain.Loader, which takes the keywords of DataLoader, or a list of batches",
-        )
-
-
-def _position_unknown(data: Any) -> DataError:
+def position_unknown(data: Any) -> DataError:
+    """The error where what is open cannot be opened again."""
     return DataError(
-        "the run is inside an epoch that was begun with another kind of data, or another `next_batch.resume`, or with "
+        "the run is inside an epoch that was begun with other data or loaders, or another `next_batch.resume`, or with "
         f"data that can be iterated over only once: its position is not defined in a {type(data).__name__}",
         "change them, or the node that fetches batches, at the end of an epoch; or pass a list or a graphtrain.Loader",
     )

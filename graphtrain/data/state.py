@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
-from graphtrain.data.samplers import drawn_from
-from graphtrain.state.changes import changes
-from graphtrain.state.generators import RandomAside
-from graphtrain.state.restore import reader_of, restore
+from graphtrain.data.samplers import samples_per_batch
+from graphtrain.data.source import Opened, Source
+from graphtrain.errors import DataError
+from graphtrain.state.changes import changes, restore
+from graphtrain.state.codec import StateReader
 from graphtrain.state.snapshot import StateSnapshot
 from graphtrain.storage.state_files import state_digest
 
@@ -22,14 +22,12 @@ class DataState:
     Attributes:
         snapshot: what was reachable when the run began; None before, and where nothing of it is known.
         saved: what a checkpoint has of all that is reachable, while nodes are set up from it.
-        unsaved: a line for everything about data that a save cannot hold, as far as it is known.
         comparisons: called once everything is restored; each returns what is not as it was, empty for nothing.
     """
 
     def __init__(self) -> None:
         self.snapshot: StateSnapshot | None = None
         self.saved: Mapping[str, Any] = {}
-        self.unsaved: dict[str, None] = {}
         self.comparisons: list[Callable[[], str]] = []
 
     def name(self, data: Any) -> str:
@@ -39,8 +37,8 @@ class DataState:
 
     def _followed(self, data: Any) -> tuple[StateSnapshot, str] | None:
         """What was reachable, and the name under which data is followed in it; None where its state is not followed."""
-        name = self.snapshot.name_of_data(data) if self.snapshot is not None else None
-        return None if self.snapshot is None or name is None else (self.snapshot, name)
+        name = self.name(data)
+        return (self.snapshot, name) if self.snapshot is not None and name in self.snapshot.of_data else None
 
     def is_known(self, data: Any) -> bool:
         """True for data whose state is followed: not for what came later, nor for what keeps its position itself."""
@@ -49,7 +47,8 @@ class DataState:
     def note_redrawn(self, data: Any) -> None:
         """Note that a resume draws all batches of an epoch again, with what data makes for it, such as iterators."""
         if (followed := self._followed(data)) is not None:
-            followed[0].note_redrawn(followed[1])
+            snapshot, name = followed
+            snapshot.redrawn |= {id(entry.value) for entry in snapshot.of_data[name]}
 
     def changed(self, data: Any) -> Mapping[str, Any]:
         """What has changed of data since the run began; empty for nothing."""
@@ -66,23 +65,58 @@ class DataState:
         snapshot, name = followed
         reader = None
         if section is None:
-            section = {one.path: self.saved[one.path] for one in snapshot.entries(name) if one.path in self.saved}
-            reader = reader_of(snapshot, self.saved)
+            reader, paths = StateReader(snapshot, self.saved), [entry.path for entry in snapshot.entries(name)]
+            section = {path: self.saved[path] for path in paths if path in self.saved}
         restore(snapshot, copy.deepcopy(section), name, reader)  # to which it may be restored again
-
-    @contextmanager
-    def aside(self, parts: Iterable[Any]) -> Iterator[None]:
-        """A span after which these data, and the random generators, are in the state that they are in now."""
-        parts = list(parts)
-        with RandomAside([generator for part in parts for generator in drawn_from(part)]):
-            now = [copy.deepcopy(self.changed(part)) for part in parts]
-            try:
-                yield
-            finally:
-                for part, captured in zip(parts, now, strict=True):
-                    self.restore(part, captured)
 
     def not_as_before(self) -> list[str]:
         """What the comparisons have found; each is made once."""
         comparisons, self.comparisons, self.saved = self.comparisons, [], {}
         return [line for compare in comparisons if (line := compare())]
+
+
+@final
+class AsOpened(Source):
+    """A source whose data is reopened as it was, beside its position, when the epoch was opened."""
+
+    def __init__(self, source: Source, state: DataState) -> None:
+        self.source, self.data, self._state = source, source.data, state
+        self.replays, self.redraws, self.takes_indices = source.replays, source.redraws, source.takes_indices
+        self._changed: Mapping[str, Any] = {}  # when the epoch was opened
+        self._digest = ""
+        self._opened: dict[str, Any] = {}  # the state of the epoch
+
+    def open(self, epoch: int, indices: Any = None) -> Opened:
+        self._note()  # before the data is told the epoch
+        opened = self.source.open(epoch, indices)
+        opened.state["batch_size"] = samples_per_batch(self.data)
+        self._opened = opened.state
+        return opened
+
+    def _note(self) -> None:
+        self._changed = copy.deepcopy(self._state.changed(self.data))
+        self._digest = state_digest({"data": self._changed}) if self._changed else ""
+
+    def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Any:
+        before, now = state.get("batch_size"), samples_per_batch(self.data)
+        if before and now and before != now:
+            raise DataError(
+                f"{self._state.name(self.data)} has a batch size of {now}, and the run is inside an epoch that was "
+                f"begun with {before}",
+                f"end this epoch with batches of {before}; or resume from a checkpoint between two epochs",
+            )
+        if state is self._opened:
+            self._state.restore(self.data, self._changed)
+        else:
+            self._state.restore(self.data, state.get("data", {}))
+            self._note()
+        self._opened = state
+        return self.source.reopen(epoch, drawn, state)
+
+    def position(self) -> dict[str, Any]:
+        if self._changed:  # what has not changed since, such as a cache that is full, is saved once
+            self._opened["data"] = None if self._state.digest(self.data) == self._digest else self._changed
+        return self.source.position()
+
+    def load_position(self, position: dict[str, Any]) -> str:
+        return self.source.load_position(position)

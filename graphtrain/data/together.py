@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, final
 
 from graphtrain.data import NOTHING
-from graphtrain.data.source import Opened, Source
+from graphtrain.data.source import Opened, Source, position_unknown
 from graphtrain.errors import DataError
 from graphtrain.kind.batch_limit import combined_length
 
@@ -21,44 +21,35 @@ class Together(Source):
     an epoch, as "cycle" does, is told of another epoch then, so that it shuffles in another order.
 
     Arguments:
-        sources: by the name of the loader.
+        data, sources: the loaders and their sources, by name.
         combine: what happens where a loader ends before another: it is read again, or the epoch ends.
     """
 
-    def __init__(self, sources: Mapping[str, Source], combine: Combine) -> None:
-        self.data, self._sources, self._combine = None, sources, combine
+    def __init__(self, data: Any, sources: Mapping[str, Source], combine: Combine) -> None:
+        self.data, self._sources, self._combine = data, sources, combine
         self.replays = any(source.replays for source in sources.values())
         self._passes = dict.fromkeys(sources, 0)  # how often each was opened before
-        self._lengths: dict[str, int | None] = {}  # of each, in its pass
 
     def open(self, epoch: int, indices: Any = None) -> Opened:
-        if indices is not None:
-            raise not_of_several(self._sources)
         if not epoch:
             self._passes = dict.fromkeys(self._sources, 0)
         state: dict[str, Any] = {"loaders": {}}
-        iterators = {name: self._open(name, 0, state) for name in self._sources}
-        length = combined_length([*self._lengths.values()], self._combine)
-        return Opened(self._batches(state, iterators, 0), length, state)
+        opened = {name: self._open(name, 0, state) for name in self._sources}
+        length = combined_length([each.length for each in opened.values()], self._combine)
+        return Opened(self._batches(state, {name: each.batches for name, each in opened.items()}, 0), length, state)
 
-    def _open(self, name: str, first: int, state: dict[str, Any]) -> Iterator[Any]:
+    def _open(self, name: str, first: int, state: dict[str, Any]) -> Opened:
         """Begin a pass through a loader before the batch of the epoch with this number."""
         opened = self._sources[name].open(self._passes[name])
         state["loaders"][name] = {"first": first, "pass": self._passes[name], "state": opened.state}
         state["redrawn"] = first  # what came before is not drawn again by a resume
-        self._lengths[name] = opened.length
         self._passes[name] += 1
-        batches: Iterator[Any] = opened.batches
-        return batches
+        return opened
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
         passes: dict[str, Any] = state.get("loaders", {})
         if passes.keys() != self._sources.keys():
-            raise DataError(
-                f"the run is inside an epoch of {', '.join(passes) or 'other data'}, and now there are the loaders "
-                f"{', '.join(self._sources)}",
-                "change the loaders at the end of an epoch",
-            )
+            raise position_unknown(self.data)
         iterators = {}
         for name, begun in passes.items():
             self._passes[name] = begun["pass"] + 1
@@ -78,13 +69,10 @@ class Together(Source):
             if ended and (self._combine == "shortest" or is_over):
                 return
             for name in ended:
-                iterators[name] = self._open(name, number, state)
+                iterators[name] = self._open(name, number, state).batches
                 batch[name] = next(iterators[name], NOTHING)
                 if batch[name] is NOTHING:
-                    raise DataError(
-                        f"the loader `{name}` has ended, and does not start over",
-                        'give it an `__iter__` that starts over; or set next_batch.combine = "shortest"',
-                    )
+                    raise without_batch(name)
             number += 1
             yield batch
 
@@ -93,21 +81,14 @@ class Together(Source):
             source.position()  # which may note what it needs in the state of the epoch
         return {"passes": dict(self._passes)}
 
-    def load_position(self, position: dict[str, Any]) -> None:
+    def load_position(self, position: dict[str, Any]) -> str:
         self._passes |= {name: count for name, count in position.get("passes", {}).items() if name in self._passes}
+        return ""
 
 
 def without_batch(name: str) -> DataError:
     """The error where one of several loaders has no batch at all."""
     return DataError(
         f"the loader `{name}` gave no batch: it is empty, or was iterated over before and does not start over",
-        "leave it out of the mapping, or give it data",
-    )
-
-
-def not_of_several(loaders: Iterable[str]) -> DataError:
-    """The error where indices are given for several loaders."""
-    return DataError(
-        f"`indices` selects samples of one data set, and there are the loaders {', '.join(loaders)}",
-        "select the samples of each in its loader, as by a Subset",
+        "leave it out of the mapping, or give it data and an `__iter__` that starts over",
     )

@@ -5,15 +5,13 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import multiprocessing
-import os
 import signal
 import weakref
 from collections.abc import Callable, Iterator
-from types import FrameType
 from typing import Any
 
-_FOR_THE_RUN = [getattr(signal, name) for name in ("SIGINT", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
+_NAMES = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
+_FOR_THE_RUN = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
 
 # Workers that ignore SIGTERM must be killed at exit, or Python would wait for them.
 _STARTED: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -34,23 +32,15 @@ def iterate(data: Any) -> Iterator[Any]:
 
 
 def start_worker(worker_init_fn: Callable[[int], Any] | None, worker_id: int) -> None:
-    """Ignore signals as long as the run lives, then call the user's function.
+    """Ignore signals, then call the user's function; torch ends a worker whose run has died.
 
     A terminal sends Ctrl-C to every process of the group, and a job queue its warning, or SIGTERM; workers killed by it
     would end the run before it reaches a save point.
     """
     for number in _FOR_THE_RUN:
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _ignore_while_parent_lives)
     if worker_init_fn is not None:
         worker_init_fn(worker_id)
-
-
-def _ignore_while_parent_lives(signal_number: int, frame: FrameType | None) -> None:
-    parent = multiprocessing.parent_process()
-    if parent is None or not parent.is_alive():
-        signal.signal(signal_number, signal.SIG_DFL)
-        os.kill(os.getpid(), signal_number)
 
 
 @atexit.register

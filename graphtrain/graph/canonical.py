@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-from datetime import date, time
 from typing import TYPE_CHECKING, Any
 
-from graphtrain.errors import GraphtrainError, UsageError
-from graphtrain.graph.layers import plain_layers
+from graphtrain.errors import EditError
 from graphtrain.kind.parameter import NOT_PLAIN, plain_value
 
 if TYPE_CHECKING:
@@ -26,7 +23,7 @@ def plain(graph: Graph, *, layers: bool = False) -> dict[str, Any]:
         layers: True adds the layers of overlays, in each graph that has any. Default: False.
 
     Raises:
-        UsageError: a parameter is not a plain value.
+        EditError: a parameter is not a plain value.
 
     >>> from graphtrain.graph import Graph
     >>> list(plain(Graph.load("fit"))), plain(Graph.load("evaluate"))["edges"]["eval_batch"]
@@ -43,7 +40,7 @@ def plain(graph: Graph, *, layers: bool = False) -> dict[str, Any]:
         "guards": dict(graph.guards),
         "edges": {source: list(map(str, leaving)) for source, leaving in graph.edges.items()},
         "clock": dict(graph.units),
-        "layers": plain_layers(graph.layers) if layers else {},
+        "layers": graph.layers.plain() if layers else {},
     }
     return {key: value for key, value in whole.items() if value or key in ("name", "start", "nodes", "edges")}
 
@@ -58,20 +55,16 @@ def _plain_node(node: Node, layers: bool) -> dict[str, Any]:
     }
 
 
-def plain_parameter(node: str, name: str, value: Any, error_type: type[GraphtrainError] = UsageError) -> Any:
-    """A parameter of a node as the text of a graph holds it.
-
-    Raises:
-        GraphtrainError: it cannot be written as text.
-    """
+def plain_parameter(node: str, name: str, value: Any) -> Any:
+    """A parameter of a node as the text of a graph holds it; raises an EditError if it cannot be written as text."""
     try:
         return plain_value(value)
     except ValueError as error:
-        raise error_type(f"{node}.{name}: {error}", NOT_PLAIN[value is None]) from None
+        raise EditError(f"{node}.{name}: {error}", NOT_PLAIN[value is None]) from None
 
 
 def to_json(graph: Graph) -> str:
-    """The graph as canonical JSON: keys sorted, no spaces; infinities and NaN as ``{"float": "inf"}``."""
+    """The graph as canonical JSON: keys sorted, no spaces."""
     return _json({"format": FORMAT, **plain(graph)}, is_sorted=True)
 
 
@@ -112,26 +105,5 @@ def value_text(value: Any) -> str:
 
 
 def _json(value: Any, *, is_sorted: bool = False) -> str:
-    return json.dumps(_encoded(value), sort_keys=is_sorted, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-
-
-def _encoded(value: Any) -> Any:
-    """A plain value as JSON can hold it; a table that looks like such a number is wrapped in another one."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"float": repr(value)}
-    if isinstance(value, dict):
-        encoded = {key: _encoded(item) for key, item in value.items()}
-        return {"table": encoded} if value.keys() in ({"float"}, {"table"}) else encoded
-    if isinstance(value, list):
-        return [_encoded(item) for item in value]
-    return value.isoformat() if isinstance(value, date | time) else value
-
-
-def decoded(value: Any) -> Any:
-    """The plain value that was written as this JSON."""
-    if isinstance(value, dict):
-        if value.keys() == {"float"}:
-            return float(value["float"])
-        inside = value["table"] if value.keys() == {"table"} else value
-        return {key: decoded(item) for key, item in inside.items()}
-    return [decoded(item) for item in value] if isinstance(value, list) else value
+    """The value as JSON with ``Infinity`` and ``NaN``; a date or time is its text."""
+    return json.dumps(value, sort_keys=is_sorted, separators=(",", ":"), ensure_ascii=False, default=str)

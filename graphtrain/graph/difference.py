@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import TYPE_CHECKING, Any, final
 
 from graphtrain.graph.canonical import spaced, value_text
 from graphtrain.graph.elements import Drawable, Edge, Node, is_computed, kind_text
@@ -16,15 +16,10 @@ from graphtrain.printable import one_line
 if TYPE_CHECKING:
     from graphtrain.graph.graph import Graph
 
-What = Literal[
-    "node", "kind", "parameter", "reads", "writes", "edge", "order", "guard", "unit",
-    "start", "outputs", "optional", "allow", "optimizer", "name",
-]  # fmt: skip
-How = Literal["added", "removed", "changed"]
-
 _SIGNS: Mapping[str, str] = {"added": "+", "removed": "-", "changed": "~"}
-_OF_A_NODE: tuple[What, ...] = ("kind", "parameter", "reads", "writes")
-_OF_A_GRAPH: tuple[What, ...] = ("start", "outputs", "optional", "allow", "optimizer", "name")
+_OF_A_NODE: tuple[str, ...] = ("kind", "parameter", "reads", "writes")
+_OF_A_GRAPH: tuple[str, ...] = ("start", "outputs", "optional", "allow", "optimizer", "name")
+_ABSENT: Mapping[str, str] = {"parameter": "default", **dict.fromkeys(("reads", "writes", "optimizer"), "as named")}
 _LONGEST = 160  # shown characters of a value
 
 
@@ -39,20 +34,26 @@ class Change:
         name: of the node, the guard or the unit; ``"node.parameter"``; the source of an edge.
         before: its value in the first graph, in words; None if it has none.
         after: its value in the second.
-        matters: False if the graph does the same: a name, `allow`, the spacing of a guard.
         independent: False for an edge that was added or removed with its node.
     """
 
-    what: What
+    what: str
     inside: str
     name: str
     before: str | None
     after: str | None
-    matters: bool = True
     independent: bool = True
 
     @property
-    def how(self) -> How:
+    def matters(self) -> bool:
+        """False if the graph does the same: a name, `allow`, the spacing of a guard."""
+        is_spacing = self.what == "guard" and self.how == "changed"
+        return self.what not in ("allow", "name") and not (
+            is_spacing and spaced(self.before or "") == spaced(self.after or "")
+        )
+
+    @property
+    def how(self) -> str:
         """ "added", "removed" or "changed"; a parameter that was at its default is changed."""
         if self.what in (*_OF_A_NODE, *_OF_A_GRAPH):
             return "changed"
@@ -77,19 +78,17 @@ class Change:
     @property
     def values(self) -> tuple[str, str]:
         """Before and after, each on one line; ``"default"`` for a parameter that is not given."""
-        absent = {"parameter": "default", "reads": "as named", "writes": "as named", "optimizer": "as named"}
-        values = (absent.get(self.what, "") if value is None else value for value in (self.before, self.after))
+        values = (_ABSENT.get(self.what, "") if value is None else value for value in (self.before, self.after))
         before, after = (one_line(" ".join(value.split()), _LONGEST) for value in values)
         return before, after
 
     def __str__(self) -> str:
         before, after = self.values
-        if self.what == "guard" and not self.matters and self.how == "changed":
+        if self.how != "changed":
+            return f"{one_line(self.subject)} {self.how}"
+        if self.what == "guard" and not self.matters:
             return one_line(f"spacing of {self.subject}")
-        if self.how == "changed":
-            arrow = f"now -> {after}" if self.what == "edge" else f"{before} -> {after}"
-            return f"{one_line(self.subject)} {arrow}"
-        return f"{one_line(self.subject)} {self.how}"
+        return f"{one_line(self.subject)} {'now' if self.what == 'edge' else before} -> {after}"
 
 
 @final
@@ -110,36 +109,16 @@ class Difference(Drawable):
     + node pause (choice)
     ~ edge step -> zero_grad now -> pause
     + edge pause -> zero_grad
-    >>> [change.path for change in difference.added], bool(difference), bool(fit.diff(fit))
-    (['pause', 'pause'], True, False)
+    >>> [change.path for change in difference.changes if change.how == "added"], bool(fit.diff(fit))
+    (['pause', 'pause'], False)
     """
 
     before: Graph
     after: Graph
     changes: tuple[Change, ...]
 
-    @classmethod
-    def between(cls, before: Graph, after: Graph) -> Difference:
-        """The difference of two graphs; see `Graph.diff`."""
-        return cls(before, after, tuple(_changes(before, after, "")))
-
     def __bool__(self) -> bool:
         return bool(self.changes)
-
-    @property
-    def added(self) -> tuple[Change, ...]:
-        """The changes that add something."""
-        return tuple(change for change in self.changes if change.how == "added")
-
-    @property
-    def removed(self) -> tuple[Change, ...]:
-        """The changes that remove something."""
-        return tuple(change for change in self.changes if change.how == "removed")
-
-    @property
-    def changed(self) -> tuple[Change, ...]:
-        """The changes of something that both have."""
-        return tuple(change for change in self.changes if change.how == "changed")
 
     @property
     def matters(self) -> bool:
@@ -158,8 +137,9 @@ class Difference(Drawable):
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        counts = [f"{len(getattr(self, how))} {how}" for how in _SIGNS]
-        return f"<Difference {self.before.name} -> {self.after.name}: {', '.join(counts)}>"
+        counts = Counter(change.how for change in self.changes)
+        words = ", ".join(f"{counts[how]} {how}" for how in _SIGNS)
+        return f"<Difference {self.before.name} -> {self.after.name}: {words}>"
 
     def render(self, path: str | Path) -> Path:
         """Draw both graphs into a file, in one picture; with the formats and errors of `Graph.render`."""
@@ -168,76 +148,69 @@ class Difference(Drawable):
 
 # ---- comparing
 
+# (what, name) -> its value as it is compared, and in words.
+_Parts = dict[tuple[str, str], tuple[str, str]]
 
-def _changes(before: Graph, after: Graph, inside: str) -> Iterator[Change]:
-    bodies = []
+
+def changes(before: Graph, after: Graph, inside: str = "") -> Iterator[Change]:
+    """The changes between two graphs; `inside` is their path."""
+    both = {name: (node, after.nodes[name]) for name, node in before.nodes.items() if name in after.nodes}
     for name in dict.fromkeys([*after.nodes, *before.nodes]):
-        old, new = before.nodes.get(name), after.nodes.get(name)
-        if old is None or new is None:
-            yield Change("node", inside, name, _described(old), _described(new))
-            continue
-        yield from _node_changes(old, new, inside)
-        if old.body is not None and new.body is not None:
-            bodies.append((name, old.body, new.body))
+        old, new = (_described(graph.nodes[name]) if name in graph.nodes else None for graph in (before, after))
+        if name in both:
+            nodes = both[name]
+            computed = {slot for node in nodes for slot, target in node.reads.items() if is_computed(target)}
+            yield from _differing(_of_a_node(nodes[0], computed), _of_a_node(nodes[1], computed), inside)
+        else:
+            yield Change("node", inside, name, old, new)
     for source in dict.fromkeys([*after.edges, *before.edges]):
         independent = (source in before.nodes) == (source in after.nodes)
         edges = before.edges.get(source, ()), after.edges.get(source, ())
         for pair in paired_edges(*edges):
             former, latter = (None if edge is None else str(edge) for edge in pair)
-            yield Change("edge", inside, source, former, latter, independent=independent)
+            yield Change("edge", inside, source, former, latter, independent)
         kept = Counter(map(str, edges[0])) & Counter(map(str, edges[1]))
         order, new_order = (", ".join(map(str, _split(each, kept)[0])) for each in edges)
         if order != new_order:
             yield Change("order", inside, source, order, new_order)
-    for name, former, text in _differing(before.guards, after.guards):
-        matters = None in (former, text) or spaced(former or "") != spaced(text or "")
-        yield Change("guard", inside, name, former, text, matters=matters)
-    for unit, former, counted in _differing(before.units, after.units):
-        yield Change("unit", inside, unit, former, counted)
-    for what in _OF_A_GRAPH:
-        former, latter = getattr(before, what), getattr(after, what)
-        if former != latter:
-            words = (_names(former) or None, _names(latter) or None)
-            yield Change(what, inside, what, *words, matters=what not in ("allow", "name"))
-    for name, old_body, body in bodies:
-        yield from _changes(old_body, body, f"{inside}/{name}" if inside else name)
+    for parts, others in zip(_of_a_graph(before), _of_a_graph(after), strict=True):
+        yield from _differing(parts, others, inside)
+    for name, (node, other) in both.items():
+        if node.body is not None and other.body is not None:
+            yield from changes(node.body, other.body, f"{inside}/{name}" if inside else name)
 
 
-def _node_changes(old: Node, new: Node, inside: str) -> Iterator[Change]:
-    if old.use != new.use or (old.body is None) != (new.body is None):
-        yield Change("kind", inside, f"{new.name}.use", old.use, new.use)
-    computed = {name for node in (new, old) for name, target in node.reads.items() if is_computed(target)}
-    for key in dict.fromkeys([*new.parameters, *old.parameters, *sorted(computed)]):
-        # An expression read under the name of a parameter is its value too.
-        given = (
-            {**node.parameters, **{name: target for name, target in node.reads.items() if name in computed}}
-            for node in (old, new)
-        )
-        (before, shown_before), (after, shown_after) = (_stated(parameters, key) for parameters in given)
-        if before != after:
-            yield Change("parameter", inside, f"{new.name}.{key}", shown_before, shown_after)
-    for slot, former, latter in _differing(old.reads, new.reads):
-        if slot not in computed:
-            yield Change(
-                "reads", inside, f"{new.name}.reads.{slot}", former and _names(former), latter and _names(latter)
-            )
-    for slot, former, latter in _differing(old.writes, new.writes):
-        yield Change("writes", inside, f"{new.name}.writes.{slot}", former, latter)
+def _differing(before: _Parts, after: _Parts, inside: str) -> Iterator[Change]:
+    """The parts with different values; None stands for one that is not there."""
+    for part in dict.fromkeys([*after, *before]):
+        old, new = before.get(part), after.get(part)
+        if old != new:
+            yield Change(part[0], inside, part[1], old and old[1], new and new[1])
 
 
-def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """The names with different values in two mappings, and both values; None where there is none."""
-    for name in dict.fromkeys([*after, *before]):
-        if before.get(name) != after.get(name):
-            yield name, before.get(name), after.get(name)
+def _of_a_graph(graph: Graph) -> Iterator[_Parts]:
+    """The guards, the units, and what else a graph has beside nodes and edges."""
+    yield {("guard", name): (text, text) for name, text in graph.guards.items()}
+    yield {("unit", unit): (counted, counted) for unit, counted in graph.units.items()}
+    rest = {what: _names(getattr(graph, what)) for what in _OF_A_GRAPH}
+    yield {(what, what): (text, text) for what, text in rest.items() if text}
 
 
-def _stated(parameters: Mapping[str, Any], key: str) -> tuple[str | None, str | None]:
-    """A parameter as it is compared, and as it is shown; an empty value is not the default."""
-    if key not in parameters:
-        return None, None
-    value = parameters[key]
-    return value_text(value), value if isinstance(value, str) else show_value(value)
+def _of_a_node(node: Node, computed: Collection[str]) -> _Parts:
+    """The settings of a node; what is `computed` in one of two graphs is compared as a parameter."""
+    parts: _Parts = {("kind", f"{node.name}.use"): (node.use, node.use)}
+    for name, value in node.parameters.items():
+        parts["parameter", f"{node.name}.{name}"] = (value_text(value), _words(value))
+    for name, target in node.reads.items():
+        if name in computed:
+            parts["parameter", f"{node.name}.{name}"] = (value_text(target), _names(target))
+        else:
+            parts["reads", f"{node.name}.reads.{name}"] = (_names(target), _names(target))
+    return parts | {("writes", f"{node.name}.writes.{slot}"): (to, to) for slot, to in node.writes.items()}
+
+
+def _words(value: Any) -> str:
+    return value if isinstance(value, str) else show_value(value)
 
 
 def _names(target: str | tuple[str, ...]) -> str:
@@ -275,10 +248,7 @@ def _split(edges: tuple[Edge, ...], kept: Counter[str]) -> tuple[list[Edge], lis
     return both, others
 
 
-def _described(node: Node | None) -> str | None:
-    if node is None:
-        return None
-    kind = kind_text(node) or node.use
-    parameters = [f"{key} = {_stated(node.parameters, key)[1]}" for key in node.parameters]
+def _described(node: Node) -> str:
+    parameters = [f"{key} = {_words(value)}" for key, value in node.parameters.items()]
     renamed = [f"{slot} = {_names(target)}" for slot, target in (*node.reads.items(), *node.writes.items())]
-    return ", ".join([kind, *parameters, *renamed])
+    return ", ".join([kind_text(node) or node.use, *parameters, *renamed])

@@ -4,37 +4,21 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from graphtrain.errors import EditError
-from graphtrain.graph.edit import Editable
-from graphtrain.graph.elements import END, Node, Place
-from graphtrain.kind.parameter import show_value, type_name
+from graphtrain.errors import EditError, GraphError, UsageError
+from graphtrain.graph.edit import VERBS
+from graphtrain.graph.elements import END, Node, Place, Problem, nodes_of
+from graphtrain.kind.parameter import coerce_item, show_value
+from graphtrain.kind.signatures import hints_of
 from graphtrain.names import suggestion
 
 if TYPE_CHECKING:
     from graphtrain.graph.graph import Graph
 
 IF_THERE = "if_there"
-
-
-# Verb -> its arguments that name nodes which must exist.
-VERBS: Mapping[str, tuple[str, ...]] = {
-    "insert": ("after", "before", "at", "between"),
-    "replace": ("name",),
-    "remove": ("name", "to"),
-    "connect": ("source", "target", "before", "after"),
-    "disconnect": ("source",),
-    "redirect": ("source", "new"),
-    "set": ("name",),
-    "guard": (),
-    "nest": (),
-    "hook": (),
-    "rename": ("old",),
-    "clock": ("field",),
-}
 
 
 @dataclass(frozen=True)
@@ -64,7 +48,7 @@ class Edit:
         Raises:
             EditError, UsageError, GraphError: it cannot be made.
         """
-        return placed(getattr(graph, self.verb)(self.subject, **self.arguments), graph, self.place)
+        return placed(VERBS[self.verb][0](graph, self.subject, **self.arguments), graph, self.place)
 
     def with_graph(self, graph: Graph) -> Edit:
         """The same edit with the graph that its `graph` names."""
@@ -74,32 +58,33 @@ class Edit:
         """The nodes that it needs, by their paths."""
         given = {[*_signature(self.verb).parameters][1]: self.subject, **self.arguments}
         names: list[str] = []
-        for key in VERBS[self.verb]:
+        for key in VERBS[self.verb][1]:
             if key == "field":
                 names.append(str(given[key]).partition(".")[0])
             elif key in given:
                 names += given[key] if key == "between" else [given[key]]
         return [name for name in dict.fromkeys(names) if name != END]
 
-    @property
-    def is_behind(self) -> bool:
-        """True if it adds something after a node."""
-        return not {"after", "between"}.isdisjoint(self.arguments)
-
     def has_nodes(self, graph: Graph) -> bool:
         """True if the graph has every node that it needs, and the guard that it widens."""
         if self.verb == "guard" and self.arguments.get("expression") is None and self.subject not in graph.guards:
             return False
-        return all(node_at(graph, name) for name in self.nodes())
+        return nodes_of(graph).keys() >= {*self.nodes()}
 
 
-def node_at(graph: Graph, path: str) -> Node | None:
-    """The node at a path; None if there is none."""
-    name, _, inner = path.partition("/")
-    node = graph.nodes.get(name)
-    if node is None or not inner:
-        return node
-    return node_at(node.body, inner) if node.body is not None else None
+def with_edits(
+    graph: Graph, edits: Iterable[Edit], problems: list[Problem], apply: Callable[[Graph, Edit], Graph]
+) -> Graph:
+    """The graph with edits in order; one that cannot be made adds to the problems, one that may be skipped does not."""
+    for edit in edits:
+        if edit.if_there and not edit.has_nodes(graph):
+            continue
+        try:
+            graph = apply(graph, edit)
+        except (EditError, UsageError, GraphError) as error:
+            message = f"overlay `{edit.overlay}`: {error.message}" if edit.overlay else error.message
+            problems.append(Problem("G005", "error", str(edit.place), message, error.hint))
+    return graph
 
 
 # ---- from a table of a file
@@ -124,29 +109,26 @@ def edit_of(table: Mapping[str, Any], place: Place, overlay: str = "") -> Edit:
     # `or` and `and` are keywords of Python.
     rest = {f"{name}_" if name in ("or", "and") else name: value for name, value in table.items() if name != verb}
     if_there = rest.pop(IF_THERE, False)
-    if wrong := _wrong_argument(verb, table[verb], {**rest, IF_THERE: if_there}):
-        raise EditError(f"edit: {verb}: {wrong}", f"it takes {', '.join([*_signature(verb).parameters][1:])}")
+    try:
+        arguments = _signature(verb).bind(None, table[verb], **rest).arguments
+        coerce_item(IF_THERE, if_there, bool)
+        for name, annotation in _types(verb).items():
+            if name in arguments and name != "parameters":
+                coerce_item(name.rstrip("_"), arguments[name], annotation)
+    except (TypeError, ValueError) as error:
+        names = [*_signature(verb).parameters][1:]
+        raise EditError(f"edit: {verb}: {error}", f"it takes {', '.join(names)}") from None
     return Edit(verb, table[verb], rest, place, if_there, overlay)
 
 
 @functools.cache
 def _signature(verb: str) -> inspect.Signature:
-    return inspect.signature(getattr(Editable, verb))
+    return inspect.signature(VERBS[verb][0])
 
 
-def _wrong_argument(verb: str, first: Any, others: Mapping[str, Any]) -> str:
-    """The problem with the arguments of a verb, before it is called; empty if there is none."""
-    rest = {name: value for name, value in others.items() if name != IF_THERE}
-    try:
-        _signature(verb).bind(None, first, **rest)
-    except TypeError as error:
-        return str(error)
-    texts = _signature(verb).parameters.keys() - {"between", "graph", "parameters"}
-    for name, value in {verb: first, **others}.items():
-        expected = bool if name in ("first", IF_THERE) else str
-        if (name in texts or name in (verb, IF_THERE)) and type(value) is not expected:
-            return f"{name.rstrip('_')}: expected {type_name(expected)}, got {show_value(value)}"
-    return ""
+@functools.cache
+def _types(verb: str) -> dict[str, Any]:
+    return hints_of(VERBS[verb][0])
 
 
 # ---- places in files after an edit
@@ -156,25 +138,21 @@ def placed(edited: Graph, before: Graph, place: Place) -> Graph:
     """The graph in which everything that an edit changed has the place of the edit."""
     nodes = {name: _placed_node(node, before.nodes.get(name), place) for name, node in edited.nodes.items()}
     edges = {
-        source: leaving
-        if leaving is before.edges.get(source)
-        else tuple(
-            edge if edge.place is not None and edge in before.edges.get(source, ()) else replace(edge, place=place)
-            for edge in leaving
-        )
+        source: tuple(edge if edge in before.edges.get(source, ()) else replace(edge, place=place) for edge in leaving)
         for source, leaving in edited.edges.items()
     }
-    changed = [
-        f"{section}.{name}"
-        for section, now, former in (
-            ("guards", edited.guards, before.guards),
-            ("clock", edited.units, before.units),
-            ("edges", edges, before.edges),
-        )
+    sections = (
+        ("guards", edited.guards, before.guards),
+        ("clock", edited.units, before.units),
+        ("edges", edges, before.edges),
+    )
+    changed = {
+        f"{section}.{name}": place
+        for section, now, former in sections
         for name, value in now.items()
         if former.get(name) != value
-    ]
-    return replace(edited, nodes=nodes, edges=edges, places={**edited.places, **dict.fromkeys(changed, place)})
+    }
+    return replace(edited, nodes=nodes, edges=edges, places={**edited.places, **changed})
 
 
 def _placed_node(node: Node, before: Node | None, place: Place) -> Node:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime
 import math
-import os
-import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -13,12 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from graphtrain.errors import GraphtrainError, UsageError
-from graphtrain.graph import canonical, read_toml
-from graphtrain.graph.difference import Difference
-from graphtrain.graph.edit import Editable
+from graphtrain.graph import canonical, edit, hooks, read_toml, rename
+from graphtrain.graph.difference import Difference, changes
 from graphtrain.graph.elements import Drawable, Edge, Node, Place, Problems, frozen, kind_text, settings_of
 from graphtrain.graph.layers import Layers, overlays_text
-from graphtrain.graph.layers import node as node_key
 from graphtrain.graph.registry import find_graph, kind_of_node
 from graphtrain.graph.sources import write_new
 from graphtrain.kind.declaration import FROM
@@ -33,7 +29,7 @@ PICTURE_SUFFIXES = (".svg", ".png", ".pdf", ".dot", ".mmd")  # the formats of `G
 
 @final
 @dataclass(frozen=True)
-class Graph(Editable, Drawable):
+class Graph(Drawable):
     """An immutable training procedure; every edit returns a new graph. ``print(graph)`` shows it, `render` draws it.
 
     Arguments:
@@ -88,6 +84,20 @@ class Graph(Editable, Drawable):
     def __reduce__(self) -> tuple[Any, ...]:
         return Graph.from_json, (self.to_json(),)
 
+    # The verbs of edits, in Python and as [[edit]] in TOML alike.
+    insert = edit.insert
+    replace = edit.replace
+    remove = edit.remove
+    nest = edit.nest
+    connect = edit.connect
+    disconnect = edit.disconnect
+    redirect = edit.redirect
+    set = edit.set
+    guard = edit.guard
+    hook = hooks.hook
+    rename = rename.rename
+    clock = edit.clock
+
     # Rooms above this one (checks, checkpoints, pictures) are imported where they are called.
 
     @classmethod
@@ -105,8 +115,7 @@ class Graph(Editable, Drawable):
         >>> Graph.load("fit").start
         'decide'
         """
-        may_be_saved = os.path.isdir(source) or re.search(r"(^|[/\\])(best(:.+)?|newest)$", str(source))
-        if may_be_saved and find_graph(str(source)) is None:
+        if isinstance(source, str | Path) and Path(source).suffix != ".toml" and find_graph(str(source)) is None:
             from graphtrain.storage.named import holds_a_graph, saved_graph
 
             if holds_a_graph(Path(source)):
@@ -126,8 +135,8 @@ class Graph(Editable, Drawable):
     def overlay(self, *overlays: str | Path) -> Graph:
         """Add overlays, lists of edits for any graph: the names of shipped or installed ones, or paths of TOML files.
 
-        The order matters only where several add something at the same place. Their parameters are set as any others. An
-        overlay applies to the outermost graph that has the nodes it names: for `kfold`, to the nested `fit`.
+        They are applied in the order given. Their parameters are set as any others. An overlay applies to the outermost
+        graph that has the nodes it names: for `kfold`, to the nested `fit`.
 
         Raises:
             UsageError: there is no such overlay.
@@ -185,7 +194,7 @@ class Graph(Editable, Drawable):
         >>> print(fit.diff(fit.set("finish", after="20 epochs")))
         ~ finish.after 10 epochs -> 20 epochs
         """
-        return Difference.between(self, other)
+        return Difference(self, other, tuple(changes(self, other)))
 
     def check(self, *, ranks: bool = False) -> list[Problem]:
         """All problems of this graph, which a prompt shows as lines; an empty list if it has none. Imports the kinds.
@@ -265,7 +274,7 @@ def _dry(node: Node, every: str, after: str) -> Node:
     parameters = {name: value for name, value in node.parameters.items() if name != FROM}
     if any(read.name == "history" for read in kind.setup_reads or ()):  # there are no checkpoints to return to
         parameters |= dict.fromkeys(kind.idle_without, math.inf)
-    if kind.activity == "data" and "limit" in kind.parameters:
+    if kind.family == "data" and "limit" in kind.parameters:
         parameters["limit"] = 1
     is_periodic = kind.trigger == "every" and (node.body is None or "every" in parameters)
     is_left = "scheduler" in kind.optional and "every" not in parameters  # due after a step; a run may refuse it
@@ -283,21 +292,7 @@ _CLOCK_WIDTH = 100  # characters
 
 
 def _readable(graph: Graph, indent: str) -> Iterator[str]:
-    """The nodes with their settings, their edges in order, the guards and the clock.
-
-    The body of a node is below it, indented.
-
-    >>> print(Graph.load("evaluate"))
-    graph evaluate: start begin_evaluation; outputs metrics; optional val_data
-      begin_evaluation  split = "val"  -> next_batch
-      next_batch        repeat = true, reads indices from val_indices, reads train_data from val_data
-                                       -> end_evaluation if data_exhausted, eval_batch
-      eval_batch                       -> end_evaluation if last_batch, next_batch
-      end_evaluation                   -> end
-      guards  data_exhausted  next_batch.exhausted
-              last_batch      next_batch.last
-      clock   batches = next_batch.batches, samples = next_batch.samples
-    """
+    """The nodes with their settings, their edges in order, the guards and the clock; bodies are indented."""
     lists = {key: getattr(graph, key) for key in ("outputs", "optional", "allow")}
     lists["overlays"] = graph.layers.names
     lists["optimizer"] = (graph.optimizer,) if graph.optimizer else ()
@@ -322,7 +317,7 @@ def _readable(graph: Graph, indent: str) -> Iterator[str]:
     width = _width(graph.guards)
     guards = []
     for name, expression in graph.guards.items():
-        overlays = overlays_text(graph.layers.overlays_of_guard(name))
+        overlays = overlays_text(graph.layers.of("guard", name))
         text = " ".join(expression.split()) + (f"  ({overlays})" if overlays else "")
         guards.append(f"{one_line(name):<{width}}  {one_line(text)}")
     units = one_line(", ".join(f"{unit} = {field}" for unit, field in graph.units.items()))
@@ -336,8 +331,8 @@ def _settings(graph: Graph, name: str) -> str:
         return "not declared"
     node = graph.nodes[name]
     kind = kind_text(node) if node.body is None else ""  # the name of a body is above its nodes
-    overlay = graph.layers.overlay_of(node_key(name))
-    return one_line(", ".join(filter(None, (kind, *settings_of(node), overlay and overlays_text([overlay])))))
+    overlay = overlays_text(graph.layers.of("node", name)[:1])
+    return one_line(", ".join(filter(None, (kind, *settings_of(node), overlay))))
 
 
 def _width(texts: Iterable[str]) -> int:

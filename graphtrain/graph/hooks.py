@@ -5,19 +5,18 @@ They are data, and have the names that Lightning gives its hooks (docs/coming-fr
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from graphtrain.errors import EditError
 from graphtrain.graph.elements import END, Edge
-from graphtrain.kind import node
+from graphtrain.kind import kind_of
 from graphtrain.names import suggestion
 
 if TYPE_CHECKING:
-    from graphtrain.graph.edit import Editable
-
-HookedGraph = TypeVar("HookedGraph", bound="Editable")
+    from graphtrain.graph.graph import Graph
 
 # What leads to a hub where there is no batch, so that a hook of a batch is passed.
 _NO_BATCH = "data_exhausted"
@@ -79,85 +78,88 @@ HOOKS: Mapping[str, HookPlace] = {
 }
 
 
-def hooks_of(graph: Editable) -> Iterator[tuple[str, str, HookPlace]]:
-    """The places that a graph has: the name, the path of the graph that has it (``"validate/"``), and the place."""
+def hooks_of(graph: Graph) -> Iterator[tuple[str, str, HookPlace]]:
+    """The places that a graph has: the name, the node whose body has it (empty: the graph itself), and the place."""
     for name, place in HOOKS.items():
-        path = _path_of(graph, place)
-        if path is not None:
-            yield name, path, place
+        if _is_in(graph, place):
+            yield name, "", place
+        elif place.split:
+            bodies = (path for path, each in graph.nodes.items() if each.body is not None and _is_in(each.body, place))
+            yield from ((name, path, place) for path in itertools.islice(bodies, 1))
 
 
-def _path_of(graph: Editable, place: HookPlace) -> str | None:
-    """The path of the graph that has a place: empty, or a node with a body and a slash; None if there is none."""
+def _is_in(graph: Graph, place: HookPlace) -> bool:
+    if _anchor(graph, place) is None:
+        return False
     if not place.split:
-        trains = "train_batch" in graph.nodes or "step" in graph.nodes
-        return "" if trains and _anchor(graph, place) is not None else None
-    if _evaluates(graph, place):
-        return ""
-    bodies = (name for name, each in graph.nodes.items() if each.body is not None and _evaluates(each.body, place))
-    return next((f"{name}/" for name in bodies), None)
-
-
-def _evaluates(graph: Editable, place: HookPlace) -> bool:
+        return "train_batch" in graph.nodes or "step" in graph.nodes
     begin = graph.nodes.get("begin_evaluation")
-    split = begin.parameters.get("split", "val") if begin is not None else ""
-    return split == place.split and _anchor(graph, place) is not None
+    return begin is not None and begin.parameters.get("split", "val") == place.split
 
 
-def _anchor(graph: Editable, place: HookPlace) -> str | None:
+def _anchor(graph: Graph, place: HookPlace) -> str | None:
     return next((name for name in place.nodes if name in graph.nodes or name == END), None)
 
 
-def hooked(
-    graph: HookedGraph,
-    place: str,
-    use: str | Callable[..., Any],
-    name: str | None,
-    parameters: Mapping[str, Any],
-) -> HookedGraph:
-    """As `Graph.hook`."""
-    if callable(use) and getattr(use, "__kind__", None) is None:
-        use = node(use)
-    name = name or (use if isinstance(use, str) else use.__kind__.name)  # type: ignore[attr-defined]
+def hook(
+    self: Graph, place: str, /, use: str | Callable[..., Any], *, name: str | None = None, **parameters: Any
+) -> Graph:
+    """Add a node at a place of the procedure that has a name, such as ``"on_train_batch_end"``.
+
+    ``graphtrain show GRAPH --hooks`` lists the places of a graph; the nodes of one run in the order of the calls.
+    What the node reads, it reads as any other does: slots, resources, and with `reads` fields of nodes.
+
+    Arguments:
+        use: the kind: a name, a function or a class; one that is not marked `node` yet is marked here.
+        name: of the node. Default: that of the kind.
+        parameters: of the node.
+
+    Raises:
+        EditError: there is no such place, the graph has no node for it, or the name is taken.
+
+    >>> from graphtrain import Graph
+    >>> def report(loss=None): ...
+    >>> graph = Graph.load("fit").hook("on_train_batch_end", report)
+    >>> [str(edge) for edge in graph.edges["zero_grad"]], graph.check()
+    (['decide if data_exhausted', 'report'], [])
+    """
+    name = name or (use if isinstance(use, str) else kind_of(use).name)
     if place not in HOOKS:
         raise EditError(f"hook: there is no place `{place}`", suggestion(place, HOOKS))
-    path = _path_of(graph, HOOKS[place])
-    if path is None:
-        known = ", ".join(known for known, _, _ in hooks_of(graph)) or "none"
-        raise EditError(f"hook: the graph has no place `{place}`", f"it has {known}")
-    if path:
-        outer = graph.nodes[path[:-1]]
-        assert outer.body is not None, "the path leads to a body"
-        return graph.set(outer.name, graph=hooked(outer.body, place, use, name, parameters))
-    return _inserted(graph, HOOKS[place], name, use, parameters)
+    places = {known: path for known, path, _ in hooks_of(self)}
+    if place not in places:
+        raise EditError(f"hook: the graph has no place `{place}`", f"it has {', '.join(places) or 'none'}")
+    if path := places[place]:
+        body = self.nodes[path].body
+        assert body is not None, "found before"
+        return self.set(path, graph=body.hook(place, use, name=name, **parameters))
+    return _inserted(self, HOOKS[place], name, use, parameters)
 
 
 def _inserted(
-    graph: HookedGraph, place: HookPlace, name: str, use: str | Callable[..., Any], parameters: Mapping[str, Any]
-) -> HookedGraph:
+    graph: Graph, place: HookPlace, name: str, use: str | Callable[..., Any], parameters: Mapping[str, Any]
+) -> Graph:
     anchor = _anchor(graph, place)
     assert anchor is not None, "the graph has the place"
-    match place.where:
-        case "before":
-            return graph.insert(name, use, before=anchor, **parameters)
-        case "after":
-            return graph.insert(name, use, after=_last_before(graph, anchor, place.until), **parameters)
-        case "start":
-            if graph.start != anchor:
-                return graph.insert(name, use, after=_last_before(graph, graph.start, anchor), **parameters)
-            with_node = graph.insert(name, use, **parameters)
-            return with_node._with(start=name, edges={**with_node.edges, name: (Edge(anchor),)})
-    with_node = graph.insert(name, use, **parameters)
+    if place.where == "before":
+        return graph.insert(name, use, before=anchor, **parameters)
+    if place.where == "after":
+        return graph.insert(name, use, after=_last_before(graph, anchor, place.until), **parameters)
+    if place.where == "start" and graph.start != anchor:
+        return graph.insert(name, use, after=_last_before(graph, graph.start, anchor), **parameters)
+    inserted = graph.insert(name, use, **parameters)
+    if place.where == "start":
+        return replace(inserted, start=name, edges={**graph.edges, name: (Edge(anchor),)})
     elsewhere = {*_way(graph, graph.start, anchor), *(edge.target for edge in graph.edges[anchor])}
     ways = {
         source: tuple(way for edge in leaving for way in _through(graph, edge, anchor, name))
         for source, leaving in graph.edges.items()
         if source not in elsewhere
     }
-    return with_node._with(edges={**with_node.edges, **ways, name: (Edge(anchor),)})
+    return replace(inserted, edges={**graph.edges, **ways, name: (Edge(anchor),)})
 
 
-def _through(graph: Editable, edge: Edge, hub: str, name: str) -> tuple[Edge, ...]:
+def _through(graph: Graph, edge: Edge, hub: str, name: str) -> tuple[Edge, ...]:
     """The edges in place of one: to a hub it leads through the node `name`, except where there was no batch."""
     if edge.target != hub or edge.when == _NO_BATCH:
         return (edge,)
@@ -165,7 +167,7 @@ def _through(graph: Editable, edge: Edge, hub: str, name: str) -> tuple[Edge, ..
     return (*past, replace(edge, target=name))
 
 
-def _last_before(graph: Editable, source: str, until: str) -> str:
+def _last_before(graph: Graph, source: str, until: str) -> str:
     """The last node on the only way from a node to another, or to a choice; that node where there is no such way."""
     way = _way(graph, source, until)
     if not until or any(edge.target == until for edge in graph.edges.get(way[-1], ())):
@@ -173,7 +175,7 @@ def _last_before(graph: Editable, source: str, until: str) -> str:
     return source
 
 
-def _way(graph: Editable, source: str, until: str) -> list[str]:
+def _way(graph: Graph, source: str, until: str) -> list[str]:
     """The nodes from one on, as long as each has one edge, and that leads to none before and not to `until`."""
     way = [source]
     while len(leaving := graph.edges.get(way[-1], ())) == 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from graphtrain.graph.edits import Edit
@@ -18,59 +18,37 @@ class Layers:
 
     Arguments:
         names: in the order in which they were named.
-        made: ``"node ema"``, ``"settings validate"`` or ``"guard ending"`` -> the overlays that added or changed it.
+        origins: ``"node ema"``, ``"settings validate"`` or ``"guard ending"`` -> the overlays that added or changed it.
         waiting: edits skipped so far, because their nodes do not exist.
         done: the edits that were made.
     """
 
     names: tuple[str, ...] = ()
-    made: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    origins: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     waiting: tuple[Edit, ...] = ()
     done: tuple[Edit, ...] = ()
 
-    def overlay_of(self, what: str) -> str:
-        """The overlay that first added or changed something, by its key in `made`; empty if there is none."""
-        return next(iter(self.made.get(what, ())), "")
-
-    def overlays_of_guard(self, name: str) -> list[str]:
-        """The overlays that define or widen a guard."""
-        return [*self.made.get(f"guard {name}", ())]
-
-    def overlays_of_node(self, name: str) -> list[str]:
-        """The overlays that change a node which another one, or the graph, has."""
-        return [*self.made.get(f"settings {name}", ())]
+    def of(self, what: Literal["node", "settings", "guard"], name: str) -> tuple[str, ...]:
+        """The overlays that added a node, changed the settings of one, or defined or widened a guard."""
+        return self.origins.get(f"{what} {name}", ())
 
     def renamed(self, old: str, new: str) -> Layers:
         """The same with a node of the graph renamed."""
-        return replace(self, made={(node(new) if what == node(old) else what): by for what, by in self.made.items()})
+        new_keys = {f"node {old}": f"node {new}"}
+        return replace(self, origins={new_keys.get(key, key): by for key, by in self.origins.items()})
 
     def noted(self, before: Graph, after: Graph, edit: Edit) -> Layers:
         """The same with what an edit of an overlay has changed."""
-        changed = [node(name) for name in after.nodes if name not in before.nodes]
+        changed = [f"node {name}" for name in after.nodes if name not in before.nodes]
         changed += [f"settings {name}" for name, each in after.nodes.items() if before.nodes.get(name, each) != each]
         changed += [f"guard {name}" for name, text in after.guards.items() if before.guards.get(name) != text]
-        by = {what: tuple(dict.fromkeys((*self.made.get(what, ()), edit.overlay))) for what in changed}
-        return replace(self, made={**self.made, **by}, done=(*self.done, edit))
+        by = {what: tuple(dict.fromkeys((*self.origins.get(what, ()), edit.overlay))) for what in changed}
+        return replace(self, origins={**self.origins, **by}, done=(*self.done, edit))
 
-
-def node(name: str) -> str:
-    """The key of a node in `made`."""
-    return f"node {name}"
-
-
-def plain_layers(layers: Layers) -> dict[str, Any]:
-    """The layers as a checkpoint stores them, for pictures; empty if there are none."""
-    made = {what: list(by) for what, by in layers.made.items()}
-    return {"names": list(layers.names), "made": made} if layers.names else {}
-
-
-def layers_of(plain: Any) -> Layers:
-    """The layers from `plain_layers`; none if they cannot be read, since a graph is the same without them."""
-    try:
-        made = {str(what): tuple(map(str, by)) for what, by in plain["made"].items()}
-        return Layers(tuple(map(str, plain["names"])), made)
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return Layers()
+    def plain(self) -> dict[str, Any]:
+        """The layers as a checkpoint stores them, for pictures; empty if there are none."""
+        origins = {what: list(by) for what, by in self.origins.items()}
+        return {"names": list(self.names), "origins": origins} if self.names else {}
 
 
 def overlays_text(names: Iterable[str]) -> str:

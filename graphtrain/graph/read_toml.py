@@ -6,19 +6,19 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import EditError, GraphError, GraphtrainError, UsageError
-from graphtrain.graph.canonical import FORMAT, decoded
-from graphtrain.graph.edits import Edit, edit_of
-from graphtrain.graph.elements import NESTED, Edge, Node, Place, Problem, slots_of
-from graphtrain.graph.layers import Layers, layers_of
+from graphtrain.graph.canonical import FORMAT
+from graphtrain.graph.edits import Edit, edit_of, with_edits
+from graphtrain.graph.elements import NESTED, Edge, Node, Place, Problem, Reads, Writes
+from graphtrain.graph.layers import Layers
 from graphtrain.graph.overlay import Overlay, with_overlays
 from graphtrain.graph.registry import GRAPHS, OVERLAYS, find_graph
-from graphtrain.graph.sources import GraphReading, TextSource
-from graphtrain.kind.parameter import show_value
+from graphtrain.graph.sources import TextSource
+from graphtrain.kind.parameter import coerce, show_value
 from graphtrain.names import suggestion
 from graphtrain.printable import one_line, shorten
 
@@ -36,7 +36,6 @@ _EDGE = re.compile(r"(\S+)(?:\s+if\s+(.+))?", re.DOTALL)
 _HEADER = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?$")
 _PART = r"(?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')"
 _KEY = re.compile(rf"\s*({_PART}(?:\s*\.\s*{_PART})*)\s*=")
-_TOKEN = re.compile(r"\"((?:[^\"\\]|\\.)*)\"|'([^']*)'|#.*|[\[\]{}]")
 
 
 class Lines:
@@ -52,52 +51,47 @@ class Lines:
     """
 
     def __init__(self, text: str) -> None:
+        self._text = text.split("\n")  # not splitlines(), which splits at characters that do not end a line in TOML
         self._lines: dict[tuple[str, ...], int] = {}
         section: tuple[str, ...] = ()
-        key: tuple[str, ...] = ()
         edits = -1
         quotes = ""  # of the multi-line string that is open
-        depth = 0  # of the multi-line list that is open
-        tables = 0  # in that list
-        # Not splitlines(), which splits at characters that do not end a line in TOML.
-        for number, line in enumerate(text.split("\n"), start=1):
+        for number, line in enumerate(self._text, start=1):
             if quotes:
-                if quotes in line:
-                    quotes = ""
+                quotes = "" if quotes in line else quotes
                 continue
-            if depth == 0 and (header := _HEADER.match(line)):
+            key = section
+            if header := _HEADER.match(line):
                 section = tuple(part.strip().strip("\"'") for part in header.group(1).split("."))
                 if line.lstrip().startswith("[["):
                     edits += 1
                     section = (*section, str(edits))
                 self._lines.setdefault(section, number)
-                key = section
-                continue
-            if depth == 0 and (match := _KEY.match(line)):
-                key, tables = section, 0
+            elif match := _KEY.match(line):
                 for part in re.findall(_PART, match.group(1)):
                     key = (*key, part.strip("\"'"))
                     self._lines.setdefault(key, number)
             quotes = next((mark for mark in ('"""', "'''") if line.count(mark) == 1), "")
-            if quotes:
-                continue
-            for token in _TOKEN.finditer(line):
-                if depth == 1 and token.group() == "{":
-                    self._lines.setdefault((*key, str(tables)), number)
-                    tables += 1
-                depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token.group(), 0)
-                string = token.group(1) if token.group(1) is not None else token.group(2)
-                if string is not None:
-                    self._lines.setdefault((*key, " ".join(string.split())), number)
-            depth = max(depth, 0)
 
     def of(self, *key: str) -> int | None:
         """The line of a key, or of the nearest enclosing key or section that has one."""
-        while key:
-            if key in self._lines:
-                return self._lines[key]
-            key = key[:-1]
+        for length in range(len(key), 0, -1):
+            if (line := self._lines.get(key[:length])) is not None:
+                return line if length == len(key) else self._line_in_list(line, key[length])
         return None
+
+    def _line_in_list(self, first: int, item: str) -> int:
+        """The line of a string, or of a table by its number, in a list that begins on a line."""
+        tables = 0
+        for number, line in enumerate(self._text[first - 1 :], start=first):
+            if number > first and (_HEADER.match(line) or _KEY.match(line)):
+                break
+            if item in re.findall(r"[\"'](.*?)[\"']", " ".join(line.split())):
+                return number
+            tables += len(re.findall(r"(?:^|[\[,])\s*\{", line))  # not those that are values
+            if item.isdecimal() and int(item) < tables:
+                return number
+        return first
 
 
 @dataclass(frozen=True)
@@ -120,11 +114,19 @@ class Draft:
 
 @dataclass(frozen=True)
 class Reader:
-    """A text being read: its source, and the table that is being read."""
+    """A text being read.
 
-    source: TextSource
-    reading: GraphReading
-    lines: Lines
+    Attributes:
+        make: the class of the graphs.
+        source: its file; none for JSON, and for what the user names.
+        problems: of this text and all others that it names.
+        section: the table that is being read.
+    """
+
+    make: type[Graph]
+    source: TextSource = field(default_factory=TextSource)
+    problems: list[Problem] = field(default_factory=list)
+    lines: Lines = field(default_factory=lambda: Lines(""))
     section: tuple[str, ...] = ()
 
     def place(self, *key: str) -> Place | None:
@@ -132,40 +134,19 @@ class Reader:
         return Place(file, self.lines.of(*self.section, *key)) if file else None
 
     def problem(self, code: str, key: tuple[str, ...], message: str, hint: str = "") -> None:
-        self.reading.problems.append(Problem(code, "error", str(self.place(*key) or ""), message, hint))
+        self.problems.append(Problem(code, "error", str(self.place(*key) or ""), message, hint))
 
-    def text(self, data: Mapping[str, Any], key: str, default: str = "") -> str:
-        value = data.get(key, default)
-        if isinstance(value, str):
-            return value
-        self.problem("G003", (key,), f"{key}: expected a string, got {show_value(value)}")
-        return default
-
-    def texts(self, data: Mapping[str, Any], key: str) -> tuple[str, ...]:
-        value = data.get(key, [])
-        if _are_texts(value):
-            return tuple(value)
-        self.problem("G003", (key,), f"{key}: expected a list of strings, got {show_value(value)}")
-        return ()
-
-    def table(self, data: Mapping[str, Any], key: str) -> dict[str, Any]:
-        value = data.get(key, {})
-        if isinstance(value, dict):
-            return value
-        self.problem("G003", (key,), f"{key}: expected a table, got {show_value(value)}", f"write it as [{key}]")
-        return {}
+    def value(self, data: Mapping[str, Any], key: str, annotation: Any, default: Any, *around: str) -> Any:
+        """The value of a key, of the type of an annotation; the default if it is left out, or reported."""
+        try:
+            return coerce(data.get(key, default), annotation)
+        except ValueError as error:
+            self.problem("G003", (*around, key), f"{'.'.join((*around, key))}: {error}")
+            return default
 
     def table_of_texts(self, table: Mapping[str, Any], key: str) -> dict[str, str]:
-        for name, value in table.items():
-            if not isinstance(value, str):
-                self.problem("G003", (key, name), f"{key}.{name}: expected a string, got {show_value(value)}")
-        return {name: value for name, value in table.items() if isinstance(value, str)}
-
-    def slots(self, value: Any, key: tuple[str, ...], *, lists: bool = False) -> dict[str, Any]:
-        slots, wrong = slots_of(".".join(key), value, lists=lists)
-        for message in wrong:
-            self.problem("G003", key, message)
-        return slots
+        texts = {name: self.value(table, name, str, None, key) for name in table}
+        return {name: text for name, text in texts.items() if text is not None}
 
 
 def read_graph(make: type[Graph], source: str | Path) -> Draft:
@@ -179,10 +160,10 @@ def read_graph(make: type[Graph], source: str | Path) -> Draft:
             f"expected a Graph, the name of one, or a path; got a {type(source).__name__}",
             'everything else is passed by name, as in Trainer("fit", model=model)',
         )
-    reading = GraphReading(make)
-    graph = _read_source(source, TextSource(), reading)
+    reader = Reader(make)
+    graph = _read_source(source, reader)
     is_named = isinstance(source, str) and find_graph(source) is not None
-    return Draft(graph if is_named else replace(graph, source=str(source)), reading.problems)
+    return Draft(graph if is_named else replace(graph, source=str(source)), reader.problems)
 
 
 def read_overlays(graph: Graph, sources: Sequence[str | Path]) -> Draft:
@@ -191,15 +172,16 @@ def read_overlays(graph: Graph, sources: Sequence[str | Path]) -> Draft:
     Raises:
         UsageError: there is no such overlay, or it is a graph.
     """
-    reading = GraphReading(type(graph))
-    return Draft(_with_overlays(graph, sources, TextSource(), reading), reading.problems)
+    reader = Reader(type(graph))
+    overlays = [_read_overlay(source, reader) for source in sources]
+    graph, problems = with_overlays(graph, overlays, graph.title)
+    return Draft(graph, [*reader.problems, *problems])
 
 
 def read_text(make: type[Graph], text: str, name: str) -> Draft:
     """Read a graph from text; `name` stands for the file in messages."""
-    reading = GraphReading(make)
-    graph = _read_text(text.removeprefix("\ufeff"), TextSource(name, Path(), (name,)), reading)
-    return Draft(graph, reading.problems)
+    reader = Reader(make, TextSource(name, Path(), (name,)))
+    return Draft(_read_text(text.removeprefix("\ufeff"), reader), reader.problems)
 
 
 def from_json(make: type[Graph], text: str) -> Graph:
@@ -208,10 +190,10 @@ def from_json(make: type[Graph], text: str) -> Graph:
     Raises:
         ValueError: the text is not a graph.
     """
-    reading = GraphReading(make)
+    reader = Reader(make)
     try:
-        graph = _read_table(decoded(json.loads(text)), Reader(TextSource(), reading, Lines("")), "")
-        wrong = "; ".join(problem.message for problem in reading.problems)
+        graph = _read_table(json.loads(text), reader, "")
+        wrong = "; ".join(problem.message for problem in reader.problems)
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         wrong = repr(error)
     if wrong:
@@ -219,65 +201,64 @@ def from_json(make: type[Graph], text: str) -> Graph:
     return graph
 
 
-def _read_source(source: str | Path, named_in: TextSource, reading: GraphReading) -> Graph:
-    found, text = named_in.opened(source, GRAPHS)
-    return _read_text(text, found, reading)
+def _read_source(source: str | Path, named_in: Reader) -> Graph:
+    found, text = named_in.source.opened(source, GRAPHS)
+    return _read_text(text, Reader(named_in.make, found, named_in.problems))
 
 
-def _read_text(text: str, source: TextSource, reading: GraphReading) -> Graph:
-    data = _tables(text, source, reading)
-    name = Path(source.file).stem
+def _read_text(text: str, reader: Reader) -> Graph:
+    data, name = _tables(text, reader), Path(reader.source.file).stem
     if data is None:
-        return reading.make(name, "", {}, {})
-    return _read_table(data, Reader(source, reading, Lines(text)), name)
+        return reader.make(name, "", {}, {})
+    return _read_table(data, replace(reader, lines=Lines(text)), name)
 
 
-def _tables(text: str, source: TextSource, reading: GraphReading) -> dict[str, Any] | None:
+def _tables(text: str, reader: Reader) -> dict[str, Any] | None:
     """The data of a TOML text; None, with a problem, if it is not TOML."""
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError: TOMLDecodeError, or an integer of 5,000 digits
         message = str(error).split("; use sys.")[0] if isinstance(error, ValueError) else "nested too deeply"
     position = re.search(r"\(at line (\d+), column \d+\)", message)
-    place = Place(source.file, int(position.group(1)) if position else None)
-    reading.problems.append(Problem("G001", "error", str(place), f"TOML: {message.split(' (at')[0]}"))
+    place = Place(reader.source.file, int(position.group(1)) if position else None)
+    reader.problems.append(Problem("G001", "error", str(place), f"TOML: {message.split(' (at')[0]}"))
     return None
 
 
 def _read_table(data: Mapping[str, Any], reader: Reader, default_name: str) -> Graph:
-    make = reader.reading.make
+    make = reader.make
     if "edit" in data and "extends" not in data and "nodes" not in data:
         message = "this is an overlay, a list of edits: it has no base"
         hint = 'name it after a graph, as in --overlay FILE or extends = ["fit", "FILE"]; or add `extends = "fit"`'
         reader.problem("G003", ("edit",), message, hint)
         return make(default_name, "", {}, {})
     is_json = not reader.source.file
-    layers = layers_of(data.get("layers")) if is_json else Layers()
-    data = {key: value for key, value in data.items() if not (is_json and key == "layers")}
+    layers = Layers()
+    if is_json and "layers" in data:
+        data = {**data}
+        saved = data.pop("layers")
+        layers = Layers(tuple(saved["names"]), {what: tuple(by) for what, by in saved["origins"].items()})
     _check_keys(data, _EXTENDING_KEYS if "extends" in data and not is_json else _PLAIN_KEYS, reader)
-    name = reader.text(data, "name", default_name)
+    name = reader.value(data, "name", str, default_name)
     if "extends" in data:
         return _extended(data, name, reader) if not is_json else make(name, "", {}, {})
     for key in ("start", "nodes", "edges"):
         if key not in data:
             hint = '`start = "NODE"` names the node that runs first' if key == "start" else f"write it as [{key}]"
             reader.problem("G003", (), f"`{key}` is missing", hint)
-    nodes, edges, guards, clock = (reader.table(data, key) for key in _TABLES)
+    nodes, edges, guards, clock = (reader.value(data, key, dict, {}) for key in _TABLES)
     named = {"edges": edges, "guards": guards, "clock": clock}
     places = [("start",), *((section, name) for section, table in named.items() for name in table)]
     return make(
         name=name,
-        start=reader.text(data, "start"),
         nodes={key: _read_node(key, value, reader) for key, value in nodes.items()},
         edges={key: _read_edges(key, value, reader) for key, value in edges.items()},
         guards=reader.table_of_texts(guards, "guards"),
         units=reader.table_of_texts(clock, "clock"),
-        outputs=reader.texts(data, "outputs"),
-        optional=reader.texts(data, "optional"),
-        optimizer=_optimizer(data, reader),
-        allow=reader.texts(data, "allow"),
+        allow=reader.value(data, "allow", tuple[str, ...], ()),
         places={".".join(key): place for key in places if (place := reader.place(*key)) is not None},
         layers=layers,
+        **{"start": "", **_head(data, reader)},
     )
 
 
@@ -302,12 +283,11 @@ def _read_node(name: str, value: Any, reader: Reader) -> Node:
         reader.problem("G003", key, f"nodes.{name}: expected a table of parameters, got {show_value(value)}", hint)
         return Node(name, name, place=place)
     rest = dict(value)
-    reads = reader.slots(rest.pop("reads", {}), (*key, "reads"), lists=True)
-    writes = reader.slots(rest.pop("writes", {}), (*key, "writes"))
-    use = rest.pop("use", None)
-    if use is not None and not isinstance(use, str):
-        reader.problem("G003", key, f"nodes.{name}.use: expected the name of a kind, got {show_value(use)}")
-        use = name
+    reads = reader.value(rest, "reads", Reads, {}, *key)
+    writes = reader.value(rest, "writes", Writes, {}, *key)
+    use = reader.value(rest, "use", str | None, None, *key)
+    for name_of in ("reads", "writes", "use"):
+        rest.pop(name_of, None)
     body, reference = None, None
     if "graph" in rest:
         body, reference = _read_body(name, rest.pop("graph"), reader)
@@ -325,7 +305,7 @@ def _read_body(name: str, value: Any, reader: Reader) -> tuple[Graph | None, str
         reader.problem("G003", key, f"nodes.{name}.graph: expected a name, a path or a table, got {show_value(value)}")
         return None, None
     try:
-        return _read_source(value, reader.source, reader.reading), value
+        return _read_source(value, reader), value
     except GraphtrainError as error:
         reader.problem("G004", key, f"nodes.{name}.graph: {error.message}", error.hint)
         return None, None
@@ -333,13 +313,8 @@ def _read_body(name: str, value: Any, reader: Reader) -> tuple[Graph | None, str
 
 def _read_edges(source: str, value: Any, reader: Reader) -> tuple[Edge, ...]:
     key = ("edges", source)
-    items = [value] if isinstance(value, str) else value
-    if not _are_texts(items):
-        expected = 'a list such as ["target if guard", "target"]'
-        reader.problem("G003", key, f"edges.{source}: expected {expected}, got {show_value(value)}")
-        return ()
     edges = []
-    for item in items:
+    for item in [value] if isinstance(value, str) else reader.value({source: value}, source, list[str], [], "edges"):
         text = " ".join(item.split())
         place = reader.place(*key, text)
         match = _EDGE.fullmatch(text)
@@ -355,52 +330,45 @@ def _read_edges(source: str, value: Any, reader: Reader) -> tuple[Edge, ...]:
 
 def _extended(data: Mapping[str, Any], name: str, reader: Reader) -> Graph:
     """A graph file with `extends`: another graph, overlays, and its edits."""
-    allow = reader.texts(data, "allow")
+    allow = reader.value(data, "allow", tuple[str, ...], ())
     sources = [data["extends"]] if isinstance(data["extends"], str) else data["extends"]
-    graph = reader.reading.make(name, "", {}, {})
-    if not _are_texts(sources) or not sources:
+    graph = reader.make(name, "", {}, {})
+    if not isinstance(sources, list) or not sources or not all(isinstance(source, str) for source in sources):
         message = f"extends: expected a graph, then overlays, by name or path; got {show_value(sources)}"
         reader.problem("G003", ("extends",), message, 'as in extends = ["fit", "ema"]')
         return graph
     try:
-        graph = _read_source(sources[0], reader.source, reader.reading)
+        graph = _read_source(sources[0], reader)
     except UsageError as error:
         reader.problem("G004", ("extends", sources[0]), f"extends: {error.message}", error.hint)
         return graph
-    graph = _with_overlays(graph, sources[1:], reader.source, reader.reading, reader.place("extends"))
+    overlays = []
+    for source in sources[1:]:
+        try:
+            overlays.append(_read_overlay(source, reader))
+        except UsageError as error:
+            reader.problem("G004", ("extends",), f"extends: {error.message}", error.hint)
+    graph, conflicts = with_overlays(graph, overlays, str(reader.place("extends")))
+    reader.problems.extend(conflicts)
     head = _head(data, reader)
     places = {**graph.places, **{key: place for key in head if (place := reader.place(key)) is not None}}
     graph = replace(graph, name=name, allow=tuple(dict.fromkeys((*graph.allow, *allow))), **head, places=places)
-    for key, edit in _read_edits(data, reader):
-        if edit.if_there and not edit.has_nodes(graph):
-            continue
-        try:
-            graph = edit.applied(graph)
-        except (EditError, UsageError, GraphError) as error:
-            reader.problem("G005", key, error.message, error.hint)
-    return graph
-
-
-def _optimizer(data: Mapping[str, Any], reader: Reader) -> str:
-    name = reader.text(data, "optimizer")
-    if not name.isidentifier() and isinstance(data.get("optimizer"), str):
-        message = f'`optimizer` names a resource or a slot; got "{name}"'
-        hint = 'as in optimizer = "d_optimizer"; several are named at a node: reads = { optimizer = ["a", "b"] }'
-        reader.problem("G003", ("optimizer",), message, hint)
-        return ""
-    return name
+    edits = _read_edits(data, reader)
+    return with_edits(graph, edits, reader.problems, lambda graph, edit: edit.applied(graph))
 
 
 def _head(data: Mapping[str, Any], reader: Reader) -> dict[str, Any]:
     """The values at the top of a file with edits, which replace those of its base."""
-    head: dict[str, Any] = {"start": reader.text(data, "start")} if "start" in data else {}
-    if "optimizer" in data:
-        head["optimizer"] = _optimizer(data, reader)
-    return head | {key: reader.texts(data, key) for key in ("outputs", "optional") if key in data}
+    head = {key: reader.value(data, key, str, "") for key in ("start", "optimizer") if key in data}
+    if not head.get("optimizer", "optimizer").isidentifier():
+        message = f"`optimizer` names a resource or a slot; got {show_value(data['optimizer'])}"
+        hint = 'several are named at a node, as in reads = { optimizer = ["a", "b"] }'
+        reader.problem("G003", ("optimizer",), message, hint)
+    return head | {key: reader.value(data, key, tuple[str, ...], ()) for key in ("outputs", "optional") if key in data}
 
 
-def _read_edits(data: Mapping[str, Any], reader: Reader, overlay: str = "") -> Iterator[tuple[tuple[str, ...], Edit]]:
-    """The edits of a file in order, each with its key; problems are reported to the reader.
+def _read_edits(data: Mapping[str, Any], reader: Reader, overlay: str = "") -> Iterator[Edit]:
+    """The edits of a file in order; problems are reported to the reader.
 
     Arguments:
         overlay: the name of their overlay. Default: they are from a graph file.
@@ -423,52 +391,30 @@ def _read_edits(data: Mapping[str, Any], reader: Reader, overlay: str = "") -> I
                 inside = replace(reader, section=(*reader.section, *key, "graph"))
                 edit = edit.with_graph(_read_table(inner, inside, edit.subject))
             elif isinstance(inner, str) and find_graph(inner) is None:
-                edit = edit.with_graph(_read_source(inner, reader.source, reader.reading))
+                edit = edit.with_graph(_read_source(inner, reader))
         except (EditError, UsageError, GraphError) as error:
             reader.problem("G005", key, error.message, error.hint)
             continue
-        yield key, edit
+        yield edit
 
 
-def _with_overlays(
-    graph: Graph, sources: Sequence[str | Path], named_in: TextSource, reading: GraphReading, place: Place | None = None
-) -> Graph:
-    """A graph with overlays; `place` is that of the list that names them, None if the user named them."""
-    overlays: list[Overlay] = []
-    where = str(place) if place is not None else graph.title
-    for source in sources:
-        try:
-            overlays.append(_read_overlay(source, named_in, reading))
-        except UsageError as error:
-            if place is None:
-                raise
-            reading.problems.append(Problem("G004", "error", where, f"extends: {error.message}", error.hint))
-    graph, conflicts = with_overlays(graph, overlays, where)
-    reading.problems += conflicts
-    return graph
-
-
-def _read_overlay(source: str | Path, named_in: TextSource, reading: GraphReading) -> Overlay:
+def _read_overlay(source: str | Path, named_in: Reader) -> Overlay:
     """An overlay.
 
     Raises:
         UsageError: there is none with that name, or it is a graph.
     """
-    found, text = named_in.opened(source, OVERLAYS)
+    found, text = named_in.source.opened(source, OVERLAYS)
+    reader = Reader(named_in.make, found, named_in.problems, Lines(text))
     stem, place = Path(found.file).stem, Place(found.file)
-    data = _tables(text, found, reading)
+    data = _tables(text, reader)
     if data is None:
         return Overlay(stem, (), place)
     if "extends" in data or "nodes" in data:
         reason = "it has `extends`" if "extends" in data else "it has [nodes]"
         hint = "it is named with --graph, or first in `extends`; an overlay is a file of [[edit]] without `extends`"
         raise UsageError(f"`{source}` is a graph, not an overlay: {reason}", hint)
-    reader = Reader(found, reading, Lines(text))
     _check_keys(data, _OVERLAY_KEYS, reader)
-    name = reader.text(data, "name", stem)
-    edits = tuple(edit for _, edit in _read_edits(data, reader, name))
-    return Overlay(name, edits, place, _head(data, reader), reader.texts(data, "allow"))
-
-
-def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+    name = reader.value(data, "name", str, stem)
+    edits = tuple(_read_edits(data, reader, name))
+    return Overlay(name, edits, place, _head(data, reader), reader.value(data, "allow", tuple[str, ...], ()))

@@ -23,6 +23,7 @@ from collections import ChainMap
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from importlib.resources.abc import Traversable
+from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING
 
@@ -57,53 +58,27 @@ class Nested:
         raise AssertionError("the compiler replaces a nested node by its body")
 
 
-def _package() -> Traversable:
-    return importlib.resources.files("graphtrain")
-
-
-@functools.cache
-def _shipped(folder: str, suffix: str) -> dict[str, Traversable]:
-    """The files of a folder by their names, without helpers, whose names begin with an underscore."""
-    files = (_package() / folder).iterdir()
-    return {
-        file.name.removesuffix(suffix): file
-        for file in files
-        if file.name.endswith(suffix) and not file.name.startswith("_")
-    }
-
-
-@functools.cache
-def _procedures() -> tuple[str, ...]:
-    """The names of the folders of the gallery."""
-    gallery = _package() / "graphs" / "gallery"
-    folders = gallery.iterdir() if gallery.is_dir() else ()
-    return tuple(sorted(folder.name for folder in folders if folder.is_dir() and not folder.name.startswith("_")))
+_PACKAGE = Path(__file__).parents[1]
 
 
 @functools.cache
 def _kinds() -> dict[str, str]:
-    """The module of every shipped kind."""
-    kinds = {name: f"graphtrain.nodes.{name}" for name in _shipped("nodes", ".py")}
-    for procedure in _procedures():
-        files = _shipped(f"graphs/gallery/{procedure}", ".py")
-        files.pop(f"{procedure}_example", None)
-        kinds |= {name: f"graphtrain.graphs.gallery.{procedure}.{name}" for name in files}
+    """The module of every shipped kind; helpers have names that begin with an underscore."""
+    kinds = {file.stem: f"graphtrain.nodes.{file.stem}" for file in (_PACKAGE / "nodes").glob("[!_]*.py")}
+    for file in (_PACKAGE / "graphs" / "gallery").glob("[!_]*/[!_]*.py"):
+        if not file.stem.endswith("_example"):
+            kinds[file.stem] = f"graphtrain.graphs.gallery.{file.parent.name}.{file.stem}"
     return kinds
 
 
 @functools.cache
 def _texts(folder: str) -> dict[str, Traversable]:
     """The files of the shipped graphs, or of the overlays: those of the folder, and those of the gallery."""
-    files = {name: _package() / "graphs" / "gallery" / name / f"{name}.toml" for name in _procedures()}
-    is_overlay = folder != "graphs"
-    return {
-        **_shipped(folder, ".toml"),
-        **{name: file for name, file in files.items() if (_EXTENDS_OR_NODES.search(_read(file)) is None) == is_overlay},
-    }
-
-
-def _read(file: Traversable) -> str:
-    return file.read_text(encoding="utf-8")
+    files = [*(_PACKAGE / folder).glob("*.toml")]
+    for file in (_PACKAGE / "graphs" / "gallery").glob("[!_]*/*.toml"):
+        is_overlay = _EXTENDS_OR_NODES.search(file.read_text(encoding="utf-8")) is None
+        files += [file] if is_overlay == (folder != "graphs") else []
+    return {file.stem: file for file in files}
 
 
 @functools.cache
@@ -189,7 +164,7 @@ find_overlay, known_overlays = OVERLAYS.find, OVERLAYS.known
 
 def summary(file: Traversable | None) -> str:
     """The description of the graph or overlay in a file: the comment in its first line; empty if it has none."""
-    line = _read(file).partition("\n")[0] if file is not None and file.is_file() else ""
+    line = file.read_text(encoding="utf-8").partition("\n")[0] if file is not None and file.is_file() else ""
     return line.removeprefix("#").strip() if line.startswith("#") else ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import EditError
 from graphtrain.graph.elements import END, redirected
@@ -13,70 +13,65 @@ from graphtrain.language.syntax import SLASH, STRING, field_of, is_expression, w
 from graphtrain.names import suggestion
 
 if TYPE_CHECKING:
-    from graphtrain.graph.edit import Editable
-
-EditedGraph = TypeVar("EditedGraph", bound="Editable")
+    from graphtrain.graph.graph import Graph
 
 
-def renamed(graph: EditedGraph, old: str, new: str, prefix: str = "") -> EditedGraph:
-    """As `Graph.rename`.
+def rename(self: Graph, old: str, new: str) -> Graph:
+    """Rename a node everywhere: edges, guards, reads, clock.
 
     Arguments:
-        prefix: the path of this graph, for messages. Default: it is the outermost.
+        old: its name; of a node in a body its path, ``"validate/next_batch"``.
+        new: the new name, without a path.
+
+    Raises:
+        EditError: `old` does not exist, or `new` does.
+
+    >>> from graphtrain import Graph
+    >>> graph = Graph.load("fit").rename("validate/next_batch", "fetch")
+    >>> "fetch" in graph.nodes["validate"].body.nodes
+    True
     """
-    if not isinstance(old, str):
-        graph._known(old, "rename")
-    outer, slash, rest = old.partition("/")
-    if outer not in graph.nodes:
-        known = [f"{prefix}{name}" for name in graph.nodes]
-        raise EditError(f"rename: there is no node `{prefix}{outer}`", suggestion(f"{prefix}{outer}", known))
-    body, path = graph.nodes[outer].body, f"{old.rpartition('/')[0]}{slash}{new}"
-    nodes, edges, start, layers = graph.nodes, graph.edges, graph.start, graph.layers
+    outer, slash, rest = str(old).partition("/")
+    if outer not in self.nodes:
+        raise EditError(f"rename: there is no node `{outer}`", suggestion(outer, self.nodes))
+    nodes, edges, start, layers = dict(self.nodes), self.edges, self.start, self.layers
+    body = nodes[outer].body
     if not slash:
         if new in nodes or new == END:
-            raise EditError(f"rename: there is already a node `{prefix}{new}`")
-        nodes = {
-            new if name == old else name: replace(node, name=new) if name == old else node
-            for name, node in nodes.items()
-        }
+            raise EditError(f"rename: there is already a node `{new}`")
+        nodes = {new if name == old else name: node for name, node in nodes.items()}
+        nodes[new] = replace(nodes[new], name=new)
         edges = {new if source == old else source: redirected(leaving, old, new) for source, leaving in edges.items()}
         start, layers = new if start == old else start, layers.renamed(old, new)
     elif body is None:
-        raise EditError(f"rename: there is no node `{prefix}{old}`: `{prefix}{outer}` has no body")
+        raise EditError(f"rename: there is no node `{old}`: `{outer}` has no body")
     else:
-        inside = renamed(body, rest, new, f"{prefix}{outer}/")
-        nodes = {
-            name: replace(node, body=inside, reference=None) if name == outer else node for name, node in nodes.items()
-        }
-    bodies = {name for name, node in graph.nodes.items() if node.body is not None}
+        nodes[outer] = replace(nodes[outer], body=body.rename(rest, new), reference=None)
+    path = f"{old.rpartition('/')[0]}{slash}{new}"
+    bodies = {name for name, node in self.nodes.items() if node.body is not None}
 
     def in_reads(target: Any) -> Any:
         return tuple(map(in_reads, target)) if isinstance(target, tuple) else _renamed_text(target, old, path, bodies)
 
-    return graph._with(
+    return replace(
+        self,
         nodes={
             name: replace(node, reads={key: in_reads(target) for key, target in node.reads.items()})
             for name, node in nodes.items()
         },
         edges=edges,
-        guards={key: rename_in_expression(text, old, path, bodies) for key, text in graph.guards.items()},
-        units={unit: in_reads(text) for unit, text in graph.units.items()},
+        guards={key: _renamed_expression(text, old, path, bodies) for key, text in self.guards.items()},
+        units={unit: in_reads(text) for unit, text in self.units.items()},
         start=start,
         layers=layers,
     )
 
 
-def rename_in_expression(text: str, old: str, new: str, bodies: Collection[str] = ()) -> str:
-    """A guard expression that reads fields of `old` from `new`; the checks report text that cannot be parsed.
+def _renamed_expression(text: str, old: str, new: str, bodies: Collection[str] = ()) -> str:
+    """A guard expression that reads fields of `old` from `new`; `bodies` are the nodes with whose names paths begin.
 
-    Arguments:
-        old, new: the names, or paths that differ in the last name.
-        bodies: the nodes that have a body, with whose names paths begin. Default: none.
-
-    >>> rename_in_expression("step.steps > 3 and 'step.steps' == mode", "step", "d_step")
-    "d_step.steps > 3 and 'step.steps' == mode"
-    >>> rename_in_expression("step.runs / 2 > fit/step.steps", "step", "d_step", ["fit"])
-    'd_step.runs / 2 > fit/step.steps'
+    >>> _renamed_expression("step.runs / 2 > fit/step.steps and 'step.steps' == mode", "step", "d_step", ["fit"])
+    "d_step.runs / 2 > fit/step.steps and 'step.steps' == mode"
     """
     text, old = with_paths(text, bodies), with_paths(old, bodies)
     owner = rf"(?<![\w.]){re.escape(old)}(?=\s*\.|{SLASH})"
@@ -87,6 +82,6 @@ def _renamed_text(text: str, old: str, new: str, bodies: Collection[str]) -> str
     """A text that a node reads or a unit counts, with a node renamed in it."""
     owned = field_of(text)
     if owned is None:
-        return rename_in_expression(text, old, new, bodies) if is_expression(text) else text
+        return _renamed_expression(text, old, new, bodies) if is_expression(text) else text
     path, name = owned
     return f"{new}{path.removeprefix(old)}.{name}" if f"{path}/".startswith(f"{old}/") else text

@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from graphtrain.errors import UsageError
 from graphtrain.graph.canonical import FORMAT
-from graphtrain.graph.elements import Problem
 from graphtrain.graph.registry import GRAPHS, OVERLAYS, Texts
 from graphtrain.printable import shorten
 
-if TYPE_CHECKING:
-    from graphtrain.graph.graph import Graph
-
 _FORMAT_LINE = re.compile(r"^\ufeff?[ \t]*format[ \t]*=", re.MULTILINE)
-
-
-@dataclass
-class GraphReading:
-    """The reading of one graph, with all its files.
-
-    Attributes:
-        make: the class of the graphs.
-        problems: of all texts so far.
-    """
-
-    make: type[Graph]
-    problems: list[Problem] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -55,46 +37,42 @@ class TextSource:
         """
         shipped = sort.find(source) if isinstance(source, str) else None
         if shipped is not None:
-            identity = f"<{sort.word} {source}>" if sort is OVERLAYS else f"<{source}>"
-            found = TextSource(f"{source}.toml", Path(), (*self.chain, identity))
+            path, file, folder, identity = shipped, f"{source}.toml", Path(), f"<{sort.word} {source}>"
         else:
-            path, identity = self._found(source, sort)
-            found = TextSource(str(path), path.parent, (*self.chain, identity))
+            path = self._found(source, sort)
+            file, folder, identity = str(path), path.parent, str(path.resolve())
         if identity in self.chain:
             cycle = " -> ".join((*self.chain[self.chain.index(identity) :], identity))
             raise UsageError(
                 f"graphs that extend or contain each other in a cycle: {cycle}",
                 "let one of them extend or contain something else, such as a shipped graph",
             )
-        text = _file_text(shipped if shipped is not None else path)
+        text = _file_text(path)
         if (self.chain or sort is OVERLAYS) and not _FORMAT_LINE.search(text.partition("\n[")[0]):
             # Its text is not quoted: a graph of a stranger may name any file of this machine.
-            expected = "an overlay" if sort is OVERLAYS else "a graph"
-            raise UsageError(f"`{source}` is not {expected}: there is no line `format = {FORMAT}` at its top")
-        return found, text.removeprefix("\ufeff")  # the byte order mark of some editors
+            raise UsageError(f"`{source}` is no {sort.word}: there is no line `format = {FORMAT}` at its top")
+        # Without the byte order mark of some editors.
+        return TextSource(file, folder, (*self.chain, identity)), text.removeprefix("\ufeff")
 
-    def _found(self, source: str | Path, sort: Texts) -> tuple[Path, str]:
-        """The path of a file, and its target if it is a link."""
+    def _found(self, source: str | Path, sort: Texts) -> Path:
+        """The path of a file."""
         path = Path(source)
         if self.folder is not None and path.is_absolute():
             raise UsageError(f"`{source}`: a graph must name others by shipped name or relative path")
         path = (self.folder or Path()) / path
         try:
-            target, exists = path.resolve(), path.exists()
+            exists = path.resolve() is not None and path.exists()
         except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, circular links, no permission
             reason = getattr(error, "strerror", None) or str(error)
             raise UsageError(f"there is no {sort.word} {shorten(repr(str(source)))}: {reason}", sort.hint("")) from None
         if isinstance(source, str) and path.suffix != ".toml" and (not exists or not source):
             hint = sort.hint(source)
             if sort is GRAPHS and OVERLAYS.find(source) is not None:
-                hint = (
-                    f"`{source}` is an overlay: name it after a graph, as in --overlay {source} or "
-                    'extends = ["fit", ...]'
-                )
+                hint = f"`{source}` is an overlay: name it after a graph, as in --overlay {source}"
             elif sort is OVERLAYS and GRAPHS.find(source) is not None:
                 hint = f"`{source}` is a graph, which comes before the overlays"
             raise UsageError(f"there is no {sort.word} `{source}`", hint)
-        return path, str(target)
+        return path
 
 
 def write_new(path: Path, content: bytes) -> None:

@@ -1,11 +1,10 @@
 """What a node can be: kinds, their parameters and their triggers."""
 
-from graphtrain.kind.declaration import Batches as Batches
 from graphtrain.kind.declaration import FunctionRecord as FunctionRecord
 from graphtrain.kind.declaration import Kind as Kind
-from graphtrain.kind.declaration import Loaders as Loaders
 from graphtrain.kind.declaration import Read as Read
 from graphtrain.kind.declaration import Repeated as Repeated
+from graphtrain.kind.declaration import Slot as Slot
 from graphtrain.kind.declaration import StepFunction as StepFunction
 from graphtrain.kind.declaration import WrittenBatches as WrittenBatches
 from graphtrain.kind.declaration import copy_of as copy_of

@@ -8,13 +8,15 @@ the slots it reads, keyword-only ones (or the annotated attributes of a class) a
 from __future__ import annotations
 
 import copy
+import dataclasses
 import enum
 import functools
 import inspect
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, TypedDict, get_args
 
 from graphtrain.kind.fields import ON_GRADIENTS, Action, EpochFields, Field, action_of
 from graphtrain.kind.parameter import REQUIRED, Mode, Parameter, is_trigger
@@ -33,20 +35,40 @@ RANKS = "ranks"
 # The values of a parameter that is left out: None, and a bound without effect.
 _LEFT_OUT = (None, math.inf)
 
+# The family in which a kind with an effect is drawn; of several, the first.
+_FAMILY_OF_EFFECT: Mapping[str, Family] = {
+    "step": "update",
+    "backward": "compute",
+    "exchange": "ranks",
+    **dict.fromkeys(("clip", "divide", "read", "scale", "use", "zero_grad"), "gradient"),
+}
 
-class Batches:
-    """Annotation of a slot that holds data whose iteration gives batches; iteration of a mapping gives its keys.
+# `varying` of a kind that does not declare it.
+_BY_DEFAULT = ("",)
 
-    The Trainer refuses such a mapping when it is made.
+# The methods that are called at the end of the run, and of the body that a node is in.
+ENDINGS = ("at_end", "at_body_end")
+
+
+Holds = Literal["a step function", "a repeated step function", "batches", "loaders", "written batches"]
+
+
+class Slot:
+    """What a slot holds, in its annotation: ``Annotated[Any, Slot("batches")]``.
+
+    Arguments:
+        holds: "a step function", called with a model and a batch; "batches", data whose iteration gives them, so not a
+            mapping, unless "loaders" is given too; "written batches": data that nodes write may come as a
+            `WrittenBatches`.
     """
 
-    def __iter__(self) -> Iterator[Any]:
-        raise NotImplementedError
+    def __init__(self, *holds: Holds) -> None:
+        self.holds = frozenset(holds)
 
 
 @dataclass(frozen=True)
 class WrittenBatches:
-    """Data written by nodes of the graph, passed to a `setup` with a slot of ``Batches | WrittenBatches``.
+    """Data written by nodes of the graph, passed to a `setup` whose slot takes "written batches".
 
     Attributes:
         now: returns what the slot holds; None before it is written.
@@ -55,27 +77,19 @@ class WrittenBatches:
     now: Callable[[], Any]
 
 
-class Loaders:
-    """Annotation of a slot that may also hold a mapping of loaders: ``Batches | Loaders``."""
+StepFunction = Annotated[Callable[..., Any], Slot("a step function")]
+"""Annotation of a slot that holds a user's function of ``(model, batch)``.
 
+Such a function may take, by parameter name, further slots, `step`, and the `step_inputs` of the kind that counts
+batches (`epoch`, `batch_index`); the compiler binds those, so the kind calls it with the model and the batch alone.
+`step` and `epoch` are those of the training, in an evaluation too.
+"""
 
-class StepFunction:
-    """Annotation of a slot that holds a user's function of ``(model, batch)``.
+Repeated = Annotated[Callable[..., Any], Slot("a repeated step function")]
+"""Annotation of a slot with a step function that a visit may call several times: ``StepFunction | Repeated``.
 
-    Such a function may take, by parameter name, further slots, for `step`, and for the `step_inputs` of the kind that
-    counts batches (`epoch`, `batch_index`); the compiler binds those, so the kind calls it with the model and the batch
-    alone. `step` and `epoch` are those of the training, in an evaluation too.
-    """
-
-    def __call__(self, model: Any, batch: Any) -> Any:
-        raise NotImplementedError
-
-
-class Repeated:
-    """Annotation of a slot with a step function that a visit may call several times: ``StepFunction | Repeated``.
-
-    Its results cannot go to slots: each call would read those of the call before.
-    """
+Its results cannot go to slots: each call would read those of the call before.
+"""
 
 
 @dataclass(frozen=True)
@@ -110,31 +124,28 @@ class Read:
 
     name: str
     default: Any = REQUIRED
-    is_step_function: bool = False
-    is_batches: bool = False
-    takes_written: bool = False
-    takes_loaders: bool = False
-    is_repeated: bool = False
+    holds: frozenset[Holds] = frozenset()
 
     @property
     def required(self) -> bool:
         return self.default is REQUIRED
 
 
-@dataclass(frozen=True)
-class Roles:
-    """The parameters of a kind that the engine knows, by their names or their types; empty for none.
+class Declared(TypedDict, total=False):
+    """The arguments of `@node`, which describes them."""
 
-    Attributes:
-        records: the prefix of metrics: a parameter with the name of a slot that the kind writes.
-        keeps: `keep` of a kind with a step function: slots it returns that an epoch does not clear.
-        monitor, mode: the name of a recorded metric, and whether small or large values are good.
-    """
-
-    records: str = ""
-    keeps: str = ""
-    monitor: str = ""
-    mode: str = ""
+    writes: str | tuple[str, ...]
+    effects: str | tuple[str, ...]
+    optional: str | tuple[str, ...]
+    varying: str | tuple[str, ...]
+    transient: str | tuple[str, ...]
+    makes: Mapping[str, CopyOf]
+    step_inputs: Mapping[str, str]
+    synchronises: bool
+    extra_due_fields: Mapping[str, str]
+    observer: bool
+    family: Family
+    name: str
 
 
 @dataclass(frozen=True)
@@ -142,39 +153,93 @@ class Kind:
     """The declaration of a kind, read off its signature; `implementation` is what does the work.
 
     The arguments of `@node` have the same names here; `idle_without` has the parameters among `optional`.
+
+    Raises:
+        TypeError: an argument does not fit the signature, or the others.
     """
 
     name: str
     implementation: Callable[..., Any]
     reads: tuple[Read, ...]
     setup_reads: tuple[Read, ...] | None
-    writes: tuple[str, ...]
     parameters: Mapping[str, Parameter]
     fields: Mapping[str, Field]
-    effects: tuple[str, ...]
-    optional: tuple[str, ...]
-    idle_without: tuple[str, ...]
-    varying: tuple[str, ...]
-    transient: tuple[str, ...]
-    makes: Mapping[str, CopyOf]
-    step_inputs: Mapping[str, str]
-    synchronises: bool
-    extra_due_fields: Mapping[str, str]
-    observer: bool
-    family: str
-    description: str
-    keeps_state: bool
-    acts_at_end: bool
-    acts_at_body_end: bool
-    reads_at_end: bool
-    releases: bool
-    refuses_settings: bool
-    has_on_metrics: bool
+    writes: tuple[str, ...] = ()
+    effects: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    idle_without: tuple[str, ...] = dataclasses.field(default=(), init=False)
+    varying: tuple[str, ...] = _BY_DEFAULT
+    transient: tuple[str, ...] = ()
+    makes: Mapping[str, CopyOf] = dataclasses.field(default_factory=dict)
+    step_inputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    synchronises: bool = False
+    extra_due_fields: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    observer: bool = False
+    family: str = ""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).copy().items():
+            if isinstance(value, Mapping):
+                self._set(name, MappingProxyType(dict(value)))
+        for name in ("writes", "effects", "optional", "varying", "transient"):
+            names = getattr(self, name)
+            self._set(name, (names,) if isinstance(names, str) else tuple(names))
+        self._set("idle_without", tuple(each for each in self.optional if each in self.parameters))
+        self._set("optional", tuple(each for each in self.optional if each not in self.parameters))
+        fixed = {self.trigger, FROM, *self.writes, *self.extra_due_fields.values()}  # read before the node runs
+        if self.varying == _BY_DEFAULT:
+            is_class = inspect.isclass(self.implementation)
+            self._set("varying", () if is_class else tuple(name for name in self.parameters if name not in fixed))
+        actions = {action.effect for action in self.actions}
+        drawn = next((family for effect, family in _FAMILY_OF_EFFECT.items() if effect in actions), None)
+        self._set("family", self.family or drawn or ("bookkeeping" if actions or self.observer else "other"))
+        for slot in (*self.writes, *self.optional):
+            if not (isinstance(slot, str) and slot.isidentifier()) or self.writes.count(slot) > 1:
+                raise TypeError(f"the names of slots are identifiers, each once; got {slot!r}")
+        for slot in self.transient:
+            if slot not in self.writes:
+                raise TypeError(f"transient slot {slot!r} is not among what it writes")
+        read = {read.name for read in (*self.reads, *(self.setup_reads or ()))}
+        for name, copied in self.makes.items():
+            if not isinstance(copied, CopyOf) or not {name, copied.source} <= read:
+                raise TypeError(f"it makes `{name}` as {copied!r}; write copy_of(SLOT), and read both")
+        for name in self.extra_due_fields:
+            if self.trigger is None or name not in self.fields or self.fields[name].type not in (bool, Any):
+                raise TypeError(f"also due by {name!r}, which is not a bool field of a kind with a trigger")
+        for name in (*self.varying, *self.extra_due_fields.values()):
+            if name not in self.parameters:
+                known = ", ".join(self.parameters) or "none"
+                raise TypeError(f"{name!r} varies, or makes it due, and is not a parameter; known: {known}")
+        for name in {*self.varying} & fixed:
+            raise TypeError(f"{name!r} cannot be varying: it is read before the node runs")
+        for name, of in self.step_inputs.items():
+            if of not in self.fields:
+                raise TypeError(f"step input {name!r} is {of!r}, which is not a field")
+        if self.family not in FAMILIES:
+            raise TypeError(f"unknown family {self.family!r}; known: {', '.join(FAMILIES)}")
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def has(self, method: str) -> bool:
+        """True if the class defines a method that a kind may have, such as `at_end` or `on_metrics`."""
+        return inspect.isclass(self.implementation) and callable(getattr(self.implementation, method, None))
 
     @property
-    def activity(self) -> str:
-        """The category of its host time; empty for training."""
-        return "data" if self.family == "data" else ""
+    def description(self) -> str:
+        """Its docstring."""
+        return inspect.cleandoc(self.implementation.__doc__ or "")
+
+    @functools.cached_property
+    def keeps_state(self) -> bool:
+        """True if its objects have a state of their own beside progress."""
+        return self.has("state_dict") and self.has("load_state_dict")
+
+    @functools.cached_property
+    def reads_at_end(self) -> bool:
+        """True if a method that is called at an end reads slots, which are those of a visit."""
+        methods = [getattr(self.implementation, ending) for ending in ENDINGS if self.has(ending)]
+        return any(len(inspect.signature(method).parameters) > 1 for method in methods)
 
     @functools.cached_property
     def epoch_fields(self) -> EpochFields | None:
@@ -191,29 +256,32 @@ class Kind:
                 return name
         return None
 
-    @functools.cached_property
-    def roles(self) -> Roles:
-        """Which of its parameters the engine knows."""
-        monitor = next((name for name, each in self.parameters.items() if each.metric is not None), "")
-        modes = [
-            name for name, each in self.parameters.items() if Mode in (each.annotation, *get_args(each.annotation))
-        ]
-        return Roles(
-            records=next((name for name in self.writes if name in self.parameters), ""),
-            keeps="keep" if self.may_return_slots and "keep" in self.parameters else "",
-            monitor=monitor,
-            mode=modes[0] if monitor and modes else "",
-        )
+    @property
+    def records(self) -> str:
+        """The parameter with the prefix of its metrics, which has the name of a slot that it writes; empty for none."""
+        return next((name for name in self.writes if name in self.parameters), "")
+
+    @property
+    def keeps(self) -> str:
+        """The parameter with the slots, of those that its step function returns, that an epoch does not clear."""
+        return "keep" if self.may_return_slots and "keep" in self.parameters else ""
+
+    @property
+    def monitor(self) -> str:
+        """The parameter that names a recorded metric; empty for none."""
+        return next((name for name, each in self.parameters.items() if each.metric is not None), "")
+
+    @property
+    def mode(self) -> str:
+        """The parameter that says whether small or large values of `monitor` are good; empty for none."""
+        types = {name: (each.annotation, *get_args(each.annotation)) for name, each in self.parameters.items()}
+        return next((name for name, members in types.items() if Mode in members), "") if self.monitor else ""
 
     @property
     def descriptions(self) -> dict[str, str]:
         """The description of each parameter that its docstring describes."""
         everywhere = {FROM: _FROM_DESCRIPTION} if FROM in self.parameters else {}
         return {**everywhere, **descriptions_of(self.implementation)}
-
-    def passed(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """The parameters that a function is called with: all but `from`, which is for its trigger alone."""
-        return {name: value for name, value in parameters.items() if name != FROM}
 
     @functools.cached_property
     def actions(self) -> tuple[Action, ...]:
@@ -227,18 +295,18 @@ class Kind:
     @property
     def may_return_slots(self) -> bool:
         """True if it is given a user's step function that may return values for further slots."""
-        return any(read.is_step_function for read in self.reads) and not self.repeats_step
+        return any("a step function" in read.holds for read in self.reads) and not self.repeats_step
 
     @property
     def repeats_step(self) -> bool:
         """True if a visit may call its step function several times."""
-        return any(read.is_repeated for read in self.reads)
+        return any("a repeated step function" in read.holds for read in self.reads)
 
     @property
     def may_record_rows(self) -> bool:
         """True if it reads the recorder of metrics; a kind with `on_metrics` records no rows itself."""
         reads = (*self.reads, *(self.setup_reads or ()))
-        return not self.has_on_metrics and any(read.name == "recorder" for read in reads)
+        return not self.has("on_metrics") and any(read.name == "recorder" for read in reads)
 
     @functools.cached_property
     def slots(self) -> tuple[str, ...]:
@@ -256,12 +324,8 @@ class Kind:
         Arguments:
             varying: the parameters whose values are not known before the visit. Default: none.
         """
-        return bool(self.left_out(parameters, varying))
-
-    def left_out(self, parameters: Mapping[str, Any], varying: Collection[str] = ()) -> list[str]:
-        """The parameters without which there is nothing to do, if all are left out; arguments as of `is_idle`."""
         left_out = [name for name in self.idle_without if name not in varying and parameters[name] in _LEFT_OUT]
-        return left_out if len(left_out) == len(self.idle_without) else []
+        return bool(left_out) and len(left_out) == len(self.idle_without)
 
     def due_fields(self, parameters: Mapping[str, Any]) -> tuple[str, ...]:
         """The fields that make it due in addition to its trigger, with these parameters."""
@@ -293,27 +357,6 @@ class FunctionRecord:
     """The progress of a function kind: its runs, and the last firing of its trigger."""
 
     runs: int
-
-
-def drawn_family(effects: str | Collection[str] = (), observer: bool = False, family: str | None = None) -> str:
-    """The family in which a kind is drawn, from the arguments of `@node`: by effects unless `family` is given.
-
-    >>> drawn_family("backward"), drawn_family(("zero_grad", "backward", "step")), drawn_family()
-    ('compute', 'update', 'other')
-    """
-    texts = [effects] if isinstance(effects, str) else effects
-    names = {text.partition(" ")[0].removesuffix("?") for text in texts}  # whether they exist is checked elsewhere
-    if family is not None:
-        return family
-    if "step" in names:
-        return "update"
-    if "backward" in names:
-        return "compute"
-    if "exchange" in names:
-        return "ranks"
-    if names & {"clip", "divide", "read", "scale", "unscale", "use", "zero_grad"}:
-        return "gradient"
-    return "bookkeeping" if names or observer else "other"
 
 
 class Ask(enum.Enum):

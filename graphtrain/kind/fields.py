@@ -38,18 +38,16 @@ def action_of(text: str) -> Action:
     """The effect that a text declares.
 
     Raises:
-        ValueError: it declares none.
+        TypeError: it declares none.
 
     >>> action_of("use inner_optimizer")
     Action(effect='use', slot='inner_optimizer')
     """
     effect, _, slot = text.strip().partition(" ")
     if effect not in EFFECTS:
-        raise ValueError(f"unknown effect {text!r}; known: {', '.join(EFFECTS)}")
+        raise TypeError(f"unknown effect {text!r}; known: {', '.join(EFFECTS)}")
     if slot and (effect not in ON_GRADIENTS or not slot.strip().isidentifier()):
-        raise ValueError(
-            f"{text!r}: an effect on gradients is followed by the slot of its optimizer, as in 'use optimizer'"
-        )
+        raise TypeError(f"{text!r}: an effect on gradients is followed by the slot of its optimizer: 'use optimizer'")
     return Action("scale" if effect == "unscale" else effect, slot.strip() or "optimizer")
 
 

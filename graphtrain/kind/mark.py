@@ -5,79 +5,31 @@ from __future__ import annotations
 import inspect
 import re
 import typing
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Any, TypeVar, get_args, overload
+from collections.abc import Callable
+from typing import Any, TypeVar, Unpack, get_args, overload
 
-from graphtrain.kind.declaration import (
-    FAMILIES,
-    FROM,
-    Batches,
-    CopyOf,
-    Family,
-    Kind,
-    Loaders,
-    Read,
-    Repeated,
-    StepFunction,
-    WrittenBatches,
-    drawn_family,
-)
-from graphtrain.kind.fields import EFFECTS, Field, action_of
+from graphtrain.kind.declaration import ENDINGS, FROM, Declared, Kind, Read, Slot
+from graphtrain.kind.fields import EFFECTS, Field
 from graphtrain.kind.parameter import REQUIRED, Parameter, is_trigger
 from graphtrain.kind.signatures import hints_of
 from graphtrain.kind.trigger import Trigger
 
 Implementation = TypeVar("Implementation", bound=Callable[..., Any])
-Signature = tuple[tuple[Read, ...], tuple[Read, ...] | None, dict[str, Parameter], dict[str, Field]]
+Signature = tuple[tuple[Read, ...], dict[str, Parameter]]
 
 # Kinds declared outside graphtrain: scripts and notebook cells. A later definition of a name replaces the earlier one.
 DECLARED: dict[str, Kind] = {}
 # Kinds of adapters whose library was imported: a graph that is read from a checkpoint names them.
 OF_ADAPTERS: dict[str, Kind] = {}
 
-_ENDINGS = ("at_end", "at_body_end")
 _RESERVED = frozenset({"use", "graph", "reads", "writes", "runs", "due", "fired"})
-
-# What annotations of slots say, in the order of the attributes of `Read`.
-_MARKS = (StepFunction, Batches, WrittenBatches, Loaders, Repeated)
 
 
 @overload
 def node(implementation: Implementation, /) -> Implementation: ...
 @overload
-def node(
-    *,
-    writes: str | tuple[str, ...] = (),
-    effects: str | tuple[str, ...] = (),
-    optional: str | tuple[str, ...] = (),
-    varying: str | tuple[str, ...] | None = None,
-    transient: str | tuple[str, ...] = (),
-    makes: Mapping[str, CopyOf] = MappingProxyType({}),
-    step_inputs: Mapping[str, str] = MappingProxyType({}),
-    synchronises: bool = False,
-    extra_due_fields: Mapping[str, str] = MappingProxyType({}),
-    observer: bool = False,
-    family: Family | None = None,
-    name: str | None = None,
-) -> Callable[[Implementation], Implementation]: ...
-def node(
-    implementation: Callable[..., Any] | None = None,
-    /,
-    *,
-    writes: str | tuple[str, ...] = (),
-    effects: str | tuple[str, ...] = (),
-    optional: str | tuple[str, ...] = (),
-    varying: str | tuple[str, ...] | None = None,
-    transient: str | tuple[str, ...] = (),
-    makes: Mapping[str, CopyOf] = MappingProxyType({}),
-    step_inputs: Mapping[str, str] = MappingProxyType({}),
-    synchronises: bool = False,
-    extra_due_fields: Mapping[str, str] = MappingProxyType({}),
-    observer: bool = False,
-    family: str | None = None,
-    name: str | None = None,
-) -> Any:
+def node(**declared: Unpack[Declared]) -> Callable[[Implementation], Implementation]: ...
+def node(implementation: Callable[..., Any] | None = None, /, **declared: Unpack[Declared]) -> Any:
     """Mark a function or a class as a kind of node.
 
     Arguments:
@@ -116,236 +68,113 @@ def node(
     >>> kind_of(noise_level).parameters["scale"].default
     1.0
     """
-    declared = {
-        "writes": _names(writes),
-        "effects": _names(effects),
-        "transient": _names(transient),
-        "makes": MappingProxyType(dict(makes)),
-        "step_inputs": MappingProxyType(dict(step_inputs)),
-        "synchronises": synchronises,
-        "extra_due_fields": MappingProxyType(dict(extra_due_fields)),
-        "observer": observer,
-        "family": drawn_family(effects, observer, family),
-    }
 
     def mark(target: Implementation) -> Implementation:
-        if not _is_function_or_class(target):
+        can_be_kind: bool = inspect.isclass(target) or inspect.isroutine(target)
+        if not can_be_kind:
             raise TypeError(f"@node marks a function or a class; got {target!r}")
-        used_name = name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", target.__name__).lower()
-        kind = _declare(target, used_name, declared, varying, _names(optional))
+        name = declared.get("name") or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", target.__name__).lower()
+        if not name.isidentifier():
+            hint = ": give `node(name=...)` to a lambda" if name == "<lambda>" else ""
+            raise TypeError(f"the name of a kind must be an identifier; got {name!r}{hint}")
         try:
+            kind = _declared(target, {**declared, "name": name})
             target.__kind__ = kind  # type: ignore[attr-defined]
-        except (AttributeError, TypeError):
-            raise TypeError(f"{kind.name}: {target!r} cannot be marked; write a function that calls it") from None
+        except AttributeError:
+            raise TypeError(f"{name}: {target!r} cannot be marked; write a function that calls it") from None
+        except TypeError as error:
+            raise TypeError(f"{name}: {error}") from None
         # The shipped kinds are found by their folder, so importing one cannot replace a user's kind of that name.
         # Code made by `exec` may have no module.
         module = target.__module__ or ""
         if module.startswith("graphtrain.adapters."):
-            OF_ADAPTERS[kind.name] = kind
+            OF_ADAPTERS[name] = kind
         elif not module.startswith("graphtrain."):
-            DECLARED[kind.name] = kind
+            DECLARED[name] = kind
         return target
 
     return mark if implementation is None else mark(implementation)
 
 
 def kind_of(target: Callable[..., Any]) -> Kind:
-    """The kind that a marked function or class declares; an unmarked one as by `@node` without arguments.
-
-    >>> kind_of(lambda model: None).reads
-    Traceback (most recent call last):
-        ...
-    TypeError: a kind needs a name: give `node(name=...)` to a lambda
-    """
-    declared = vars(target).get("__kind__") if hasattr(target, "__dict__") else None
-    if isinstance(declared, Kind):
-        return declared
-    if not _is_function_or_class(target):
-        raise TypeError(f"a kind is a function or a class; got {target!r}")
-    if target.__name__ == "<lambda>":
-        raise TypeError("a kind needs a name: give `node(name=...)` to a lambda")
-    kind: Kind = vars(node(target))["__kind__"]
+    """The kind that a marked function or class declares; an unmarked one as by `@node` without arguments."""
+    declared = vars(target).get("__kind__") if hasattr(target, "__dict__") else None  # not that of a base class
+    kind: Kind = declared if isinstance(declared, Kind) else vars(node(target))["__kind__"]
     return kind
-
-
-def _is_function_or_class(target: Any) -> bool:
-    return inspect.isclass(target) or inspect.isroutine(target)
-
-
-def _declare(
-    target: Callable[..., Any],
-    name: str,
-    declared: Mapping[str, Any],
-    varying: str | tuple[str, ...] | None,
-    optional: tuple[str, ...],
-) -> Kind:
-    if not name.isidentifier():
-        hint = ": give `node(name=...)` to a lambda" if name == "<lambda>" else ""
-        raise TypeError(f"the name of a kind must be an identifier; got {name!r}{hint}")
-    reads, setup_reads, parameters, fields = _signature_of(target, name)
-    if varying is None:
-        fixed = {*parameters} if inspect.isclass(target) else _fixed(parameters, declared)
-        varying = tuple(each for each in parameters if each not in fixed)
-
-    def has(method: str) -> bool:
-        return callable(getattr(target, method, None))
-
-    endings = [getattr(target, ending) for ending in _ENDINGS if has(ending)]
-    kind = Kind(
-        name=name,
-        implementation=target,
-        reads=reads,
-        setup_reads=setup_reads,
-        parameters=MappingProxyType(parameters),
-        fields=MappingProxyType(fields),
-        optional=tuple(each for each in optional if each not in parameters),
-        idle_without=tuple(each for each in optional if each in parameters),
-        varying=_names(varying),
-        description=inspect.cleandoc(target.__doc__ or ""),
-        keeps_state=has("state_dict") and has("load_state_dict"),
-        acts_at_end=has("at_end"),
-        acts_at_body_end=has("at_body_end"),
-        reads_at_end=any(len(inspect.signature(method).parameters) > 1 for method in endings),
-        releases=has("release"),
-        refuses_settings=has("refuse_settings"),
-        has_on_metrics=inspect.isclass(target) and has("on_metrics"),
-        **declared,
-    )
-    _check(kind)
-    return kind
-
-
-def _fixed(parameters: Mapping[str, Parameter], declared: Mapping[str, Any]) -> set[str]:
-    """The parameters that are read before the node runs: its trigger, and what it records or is due by."""
-    triggers = {name for name, parameter in parameters.items() if is_trigger(parameter.annotation)}
-    by_name = {name for name in declared["writes"] if name in parameters}  # under which metrics are recorded
-    return {*triggers, *by_name, *declared["extra_due_fields"].values()}
-
-
-def _check(kind: Kind) -> None:
-    """Raise if an argument of `@node` does not fit the signature or the others."""
-    for slot in (*kind.writes, *kind.optional):
-        if not (isinstance(slot, str) and slot.isidentifier()) or kind.writes.count(slot) > 1:
-            raise TypeError(f"{kind.name}: the names of slots are identifiers, each once; got {slot!r}")
-    for effect in kind.effects:
-        try:
-            action_of(effect)
-        except ValueError as error:
-            raise TypeError(f"{kind.name}: {error}") from None
-    for slot in kind.transient:
-        if slot not in kind.writes:
-            raise TypeError(f"{kind.name}: transient slot {slot!r} is not among what it writes")
-    read = {read.name for read in (*kind.reads, *(kind.setup_reads or ()))}
-    for name, copied in kind.makes.items():
-        if not isinstance(copied, CopyOf) or not {name, copied.source} <= read:
-            raise TypeError(f"{kind.name}: it makes `{name}` as {copied!r}; write copy_of(SLOT), and read both")
-    for parameter in kind.varying:
-        _expect_parameter(kind, f"varying {parameter!r}", parameter)
-        if parameter in _fixed(kind.parameters, vars(kind)):
-            raise TypeError(f"{kind.name}: {parameter!r} cannot be varying: it is read before the node runs")
-    for name, field in kind.step_inputs.items():
-        if field not in kind.fields:
-            raise TypeError(f"{kind.name}: step input {name!r} is {field!r}, which is not a field")
-    for field, parameter in kind.extra_due_fields.items():
-        if kind.trigger is None or field not in kind.fields or kind.fields[field].type not in (bool, Any):
-            raise TypeError(f"{kind.name}: also due by {field!r}, which is not a bool field of a kind with a trigger")
-        _expect_parameter(kind, f"never due by {field!r} without {parameter!r}", parameter)
-    if kind.family not in FAMILIES:
-        raise TypeError(f"{kind.name}: unknown family {kind.family!r}; known: {', '.join(FAMILIES)}")
-
-
-def _expect_parameter(kind: Kind, what: str, parameter: str) -> None:
-    if parameter not in kind.parameters:
-        known = ", ".join(kind.parameters) or "none"
-        raise TypeError(f"{kind.name}: {what}, which is not a parameter; known: {known}")
-
-
-def _names(value: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(value)
 
 
 # ---- reading a declaration off a function or a class: slots, parameters and fields
 
 
-def _signature_of(target: Callable[..., Any], name: str) -> Signature:
-    """The slots a kind reads when called and when set up, its parameters, and its fields.
+def _declared(target: Callable[..., Any], arguments: dict[str, Any]) -> Kind:
+    """The kind that a function or a class declares.
 
     Raises:
-        TypeError: the signature is not a valid declaration.
+        TypeError: the signature is not a valid declaration, or does not fit the arguments of the mark.
     """
-    call = target.__call__ if inspect.isclass(target) else target
-    if inspect.isclass(target):
-        reads, setup_reads, parameters, fields = _of_class(target, name)
+    call, setup_reads, fields = target, None, dict[str, Field]()
+    if isinstance(target, type):
+        call, parameters, fields = target.__call__, *_attributes(target)
+        reads, setup_reads = _of_class(target)
     else:
-        reads, parameters = _read(target, name, method=False)
-        setup_reads, fields = None, {}
+        reads, parameters = _read(target)
     if inspect.iscoroutinefunction(call) or inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
-        raise TypeError(f"{name}: a kind is called and returns; it cannot be `async` or a generator")
+        raise TypeError("a kind is called and returns; it cannot be `async` or a generator")
     for parameter in parameters.values():
         if parameter.default is not REQUIRED and parameter.default is not None:
             try:
                 parameter.coerce(parameter.default)
             except ValueError as error:
-                message = f"{name}.{parameter.name}: the default does not have the declared type: {error}"
-                raise TypeError(message) from None
+                raise TypeError(f"{parameter.name}: the default does not have the declared type: {error}") from None
     if taken := sorted(_RESERVED & {*parameters, *fields}):
-        raise TypeError(f"{name}: `{taken[0]}` is reserved in every node; choose another name")
-    fields |= _fields_of_every_node(parameters, name)
-    if "fired" in fields:
-        parameters[FROM] = Parameter(FROM, Trigger | None, None)
-    return reads, setup_reads, parameters, fields
-
-
-def _of_class(target: type, name: str) -> Signature:
-    if not callable(getattr(target, "__call__", None)) or "__call__" not in dir(target):  # noqa: B004
-        raise TypeError(f"{name}: a class kind needs a method __call__")
-    try:
-        inspect.signature(target).bind()
-    except TypeError as error:
-        raise TypeError(
-            f"{name}: a class kind is made without arguments ({error}); parameters are annotated attributes"
-        ) from None
-    except ValueError:  # a class written in C has no signature
-        pass
-    parameters, fields = _attributes(target, name)
-    reads, keyword_only = _read(target.__call__, name, method=True)
-    if keyword_only:
-        raise TypeError(
-            f"{name}.__call__: a class takes parameters as annotated attributes, not `{next(iter(keyword_only))}`"
-        )
-    setup = getattr(target, "setup", None)
-    setup_reads, keyword_only = _read(setup, name, method=True) if setup is not None else (None, {})
-    if keyword_only:
-        raise TypeError(f"{name}.setup: it reads slots by position, not by keyword as `{next(iter(keyword_only))}`")
-    for ending in _ENDINGS:
-        method = getattr(target, ending, None)
-        if method is not None and _read(method, name, method=True) not in ((reads, {}), ((), {})):
-            names = ", ".join(read.name for read in reads) or "nothing"
-            raise TypeError(
-                f"{name}.{ending}: it reads what __call__ reads, with the same defaults: {names}; or nothing"
-            )
-    if (release := getattr(target, "release", None)) is not None and _read(release, name, method=True) != ((), {}):
-        raise TypeError(
-            f"{name}.release: it takes no arguments, and ends what the node can start again, such as processes"
-        )
-    return reads, setup_reads, parameters, fields
-
-
-def _fields_of_every_node(parameters: Mapping[str, Parameter], name: str) -> dict[str, Field]:
-    fields = {"runs": Field("runs", int, stored=True, default=0)}
+        raise TypeError(f"`{taken[0]}` is reserved in every node; choose another name")
     triggers = [parameter.name for parameter in parameters.values() if is_trigger(parameter.annotation)]
-    if len(triggers) > 1 or any(trigger not in ("every", "after") for trigger in triggers):
-        raise TypeError(f"{name}: a kind has at most one Trigger, named `every` or `after`; got {', '.join(triggers)}")
+    if len(triggers) > 1 or not {"every", "after"}.issuperset(triggers):
+        raise TypeError(f"a kind has at most one Trigger, named `every` or `after`; got {', '.join(triggers)}")
+    fields["runs"] = Field("runs", int, stored=True, default=0)
     if triggers:
         fields["due"] = Field("due", bool, stored=False)
     if triggers == ["after"]:
         fields["stopped"] = Field("stopped", str, stored=True, default="", in_digest=False)
     if triggers == ["every"]:
         fields["fired"] = Field("fired", dict, stored=True, default={})
-    return fields
+        parameters[FROM] = Parameter(FROM, Trigger | None, None)
+    return Kind(
+        implementation=target, reads=reads, setup_reads=setup_reads, parameters=parameters, fields=fields, **arguments
+    )
 
 
-def _attributes(target: type, name: str) -> tuple[dict[str, Parameter], dict[str, Field]]:
+def _of_class(target: type) -> tuple[tuple[Read, ...], tuple[Read, ...] | None]:
+    """The slots that a class reads when it is called, and when it is set up."""
+    if "__call__" not in dir(target):
+        raise TypeError("a class kind needs a method __call__")
+    try:
+        inspect.signature(target).bind()
+    except TypeError as error:
+        message = f"a class kind is made without arguments ({error}); parameters are annotated attributes"
+        raise TypeError(message) from None
+    except ValueError:  # a class written in C has no signature
+        pass
+    read = {
+        method: _read(getattr(target, method), first=1)
+        for method in ("__call__", "setup", *ENDINGS, "release")
+        if callable(getattr(target, method, None))
+    }
+    for method, (_, parameters) in read.items():
+        if parameters:
+            keyword = next(iter(parameters))
+            raise TypeError(f"{method}: parameters are annotated attributes, slots are positional; not `{keyword}`")
+    reads = read["__call__"][0]
+    for method in ENDINGS:
+        if method in read and read[method][0] not in (reads, ()):
+            names = ", ".join(each.name for each in reads) or "nothing"
+            raise TypeError(f"{method}: it reads what __call__ reads, with the same defaults: {names}; or nothing")
+    if "release" in read and read["release"][0]:
+        raise TypeError("release: it takes no arguments, and ends what the node can start again, such as processes")
+    return reads, read["setup"][0] if "setup" in read else None
+
+
+def _attributes(target: type) -> tuple[dict[str, Parameter], dict[str, Field]]:
     parameters: dict[str, Parameter] = {}
     fields: dict[str, Field] = {}
     hints = hints_of(target)
@@ -363,29 +192,30 @@ def _attributes(target: type, name: str) -> tuple[dict[str, Parameter], dict[str
             returned = hints_of(value.fget).get("return", Any)
             fields[attribute] = Field(attribute, returned, stored=False)
         elif isinstance(value, Field) and attribute not in fields:
-            raise TypeError(f"{name}.{attribute}: progress needs a type, as in `{attribute}: int = progress(0)`")
+            raise TypeError(f"{attribute}: progress needs a type, as in `{attribute}: int = progress(0)`")
     known = {*parameters, *fields}
     for field in fields.values():
         if field.counts is not None and field.counts not in EFFECTS:
-            raise TypeError(f"{name}.{field.name}: unknown effect {field.counts!r} to count")
+            raise TypeError(f"{field.name}: unknown effect {field.counts!r} to count")
         if unknown := {field.restarts, field.target, field.window} - known - {None}:
-            raise TypeError(f"{name}.{field.name}: `{unknown.pop()}` is neither a parameter nor a field")
+            raise TypeError(f"{field.name}: `{unknown.pop()}` is neither a parameter nor a field")
     return parameters, fields
 
 
-def _read(function: Callable[..., Any], name: str, *, method: bool) -> tuple[tuple[Read, ...], dict[str, Parameter]]:
+def _read(function: Callable[..., Any], first: int = 0) -> Signature:
+    """The slots and the parameters that a function takes; `first` is 1 for a method."""
     hints = hints_of(function)
     reads: list[Read] = []
     parameters: dict[str, Parameter] = {}
-    arguments = list(inspect.signature(function).parameters.values())
-    for argument in arguments[1:] if method else arguments:
+    for argument in list(inspect.signature(function).parameters.values())[first:]:
         annotation = hints.get(argument.name, Any)
         default = REQUIRED if argument.default is argument.empty else argument.default
         if argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD):
-            raise TypeError(f"{name}: `{argument}` hides which slots are read; name each of them")
+            raise TypeError(f"`{argument}` hides which slots are read; name each of them")
         if argument.kind is argument.KEYWORD_ONLY:
             parameters[argument.name] = Parameter(argument.name, annotation, default)
         else:
-            annotations = (annotation, *get_args(annotation))
-            reads.append(Read(argument.name, default, *(mark in annotations for mark in _MARKS)))
+            marks = [each for member in (annotation, *get_args(annotation)) for each in get_args(member)]
+            holds = [mark.holds for mark in marks if isinstance(mark, Slot)]
+            reads.append(Read(argument.name, default, frozenset().union(*holds)))
     return tuple(reads), parameters

@@ -90,21 +90,6 @@ class Parameter:
             raise _mismatch(value, self.annotation)
         return coerce(value, self.annotation)
 
-    def evaluated(self, value: Any) -> Any:
-        """The result of an expression as this parameter's type: like `coerce`, but exact fractions are numbers.
-
-        Raises:
-            ValueError: it is of another type, or not a number.
-
-        >>> Parameter("max_norm", float).evaluated(Fraction(1, 4))
-        0.25
-        >>> Parameter("max_norm", float).evaluated(math.nan)
-        Traceback (most recent call last):
-            ...
-        ValueError: expected a number, got nan
-        """
-        return self.coerce(float(value) if isinstance(value, Fraction) else value)
-
 
 def is_trigger(annotation: Any) -> bool:
     """True for `Trigger` and for `Trigger | None`."""
@@ -192,6 +177,8 @@ def coerce(value: Any, annotation: Any) -> Any:
         if any(value == choice and type(value) is type(choice) for choice in arguments):
             return value
         raise _mismatch(value, annotation)
+    if origin is dict and isinstance(value, Mapping):
+        return {key: coerce_item(key, item, arguments[1]) for key, item in value.items()}
     if origin is list and isinstance(value, list | tuple):
         return [coerce(item, arguments[0]) for item in value]
     if (origin or annotation) is tuple and isinstance(value, list | tuple):
@@ -201,7 +188,7 @@ def coerce(value: Any, annotation: Any) -> Any:
         if len(value) != len(types_of):
             raise _mismatch(value, annotation)
         return tuple(coerce(item, item_type) for item, item_type in zip(value, types_of, strict=True))
-    if annotation is float and isinstance(value, int) and not isinstance(value, bool):
+    if annotation is float and isinstance(value, int | Fraction) and not isinstance(value, bool):
         try:
             return float(value)
         except OverflowError:
@@ -212,6 +199,14 @@ def coerce(value: Any, annotation: Any) -> Any:
     if not isinstance(plain, type) or (isinstance(value, plain) and isinstance(value, bool) == (plain is bool)):
         return value
     raise _mismatch(value, annotation)
+
+
+def coerce_item(key: str, item: Any, annotation: Any) -> Any:
+    """As `coerce`, for an item of a table, whose key the message names."""
+    try:
+        return coerce(item, annotation)
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from None
 
 
 def plain_value(value: Any) -> Any:

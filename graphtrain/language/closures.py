@@ -8,12 +8,11 @@ which would cost twice as much.
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from graphtrain.language.syntax import Constant, Expression, FieldOf, Name, Operation, walk
+from graphtrain.language.syntax import FUNCTIONS, Constant, Expression, FieldOf, Name, Operation, walk
 
 OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,
@@ -30,18 +29,6 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     ">=": operator.ge,
 }
 COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
-
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "abs": abs,
-    "ceil": math.ceil,
-    "cos": math.cos,
-    "exp": math.exp,
-    "floor": math.floor,
-    "log": math.log,
-    "max": max,
-    "min": min,
-    "sqrt": math.sqrt,
-}
 
 Read = Callable[[], Any]
 Compute = Callable[..., Any]

@@ -13,14 +13,15 @@ import re
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 Literal = bool | int | float | str
 
 
-# The functions of an expression, and how many operands each takes: at least, and at most (None: any number).
-FUNCTIONS: dict[str, tuple[int, int | None]] = {
-    **dict.fromkeys(("abs", "ceil", "cos", "exp", "floor", "log", "sqrt"), (1, 1)),
-    **dict.fromkeys(("max", "min"), (2, None)),
+# The functions of an expression: of one number, or of two and more.
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **{function.__name__: function for function in (math.ceil, math.cos, math.exp, math.floor, math.log, math.sqrt)},
+    **{function.__name__: function for function in (abs, max, min)},
 }
 # The names that are numbers in every expression.
 NUMBERS = {"pi": math.pi, "inf": math.inf}
@@ -187,9 +188,9 @@ def _convert(tree: ast.expr, text: str) -> Expression:
         case ast.IfExp(test=test, body=body, orelse=orelse):
             return Operation("if", (inside(test), inside(body), inside(orelse)))
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in FUNCTIONS:
-            least, most = FUNCTIONS[name]
-            if len(arguments) < least or (most is not None and len(arguments) > most):
-                takes = "1 number" if most == 1 else f"at least {least} numbers"
+            takes_several = name in ("max", "min")
+            if len(arguments) < 2 if takes_several else len(arguments) != 1:
+                takes = "at least 2 numbers" if takes_several else "1 number"
                 raise GuardSyntaxError(f"`{name}` takes {takes}, got {len(arguments)}: {_shown(text)}")
             return Operation(name, tuple(map(inside, arguments)))
         case ast.Call(func=ast.Name(id=name)) if name not in FUNCTIONS:

@@ -21,7 +21,7 @@ def epoch_fields_of(plan_node: PlanNode) -> EpochFields | None:
 
 def data_read_by(plan_node: PlanNode) -> list[str]:
     """The resources with the batches that a node fetches."""
-    return [*resources_of(target for read, target in plan_node.setup_reads if read.is_batches)]
+    return [*resources_of(target for read, target in plan_node.setup_reads if "batches" in read.holds)]
 
 
 @final

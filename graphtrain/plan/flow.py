@@ -301,7 +301,7 @@ def _changers_of(plan: Plan, scope: Scope, target: FieldTarget) -> set[str]:
         effects = {"backward"} if target.field == counter.window else {"backward", "zero_grad"}
         return _nodes_that(scope, lambda kind: any(map(kind.has_effect, effects)))
     if target.field != "due":  # nodes with `on_metrics` depend on the rows of metrics
-        return own | (_nodes_that(scope, lambda kind: kind.may_record_rows) if kind.has_on_metrics else set())
+        return own | (_nodes_that(scope, lambda kind: kind.may_record_rows) if kind.has("on_metrics") else set())
     reads = plan.due_by(plan_node)
     names = own if kind.trigger == "every" else set()
     return names.union(*(_changers_of(plan, scope, read) for read in reads))

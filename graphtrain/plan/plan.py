@@ -275,20 +275,8 @@ class Plan:
     @functools.cached_property
     def fields_read(self) -> frozenset[tuple[str, str]]:
         """Every (path, field) that a guard, a clock or a read names; nothing depends on a `runs` that is not named."""
-        return frozenset().union(*self._fields_read_in.values())
-
-    def fields_read_of(self, path: str) -> frozenset[tuple[str, str]]:
-        """Those of a node, and of the nodes in its body, that are named outside that body."""
-        inside = f"{path}/"
-        named = [fields for scope, fields in self._fields_read_in.items() if not scope.startswith(inside)]
-        fields = frozenset[tuple[str, str]]().union(*named)
-        return frozenset((owner, field) for owner, field in fields if owner == path or owner.startswith(inside))
-
-    @functools.cached_property
-    def _fields_read_in(self) -> dict[str, frozenset[tuple[str, str]]]:
-        """As `fields_read`, by the path of the graph that names them."""
-        read = {}
-        for path, scope in self.scopes.items():
+        read: set[tuple[str, str]] = set()
+        for scope in self.scopes.values():
             targets = [target for guard in scope.guards.values() for target in scope.read_in(guard)]
             targets += [
                 scope.resolve(text) for unit, text in scope.graph.units.items() if self._is_counted(scope, unit)
@@ -298,13 +286,13 @@ class Plan:
                 targets += [scope.parameter(node, name) for name in parameters]
                 targets += [scope.resolve(text) for name, text in node.reads.items() if name not in parameters]
             named = [leaf for target in targets for leaf in leaves(target)]
-            read[path] = frozenset((leaf.node, leaf.field) for leaf in named if isinstance(leaf, FieldTarget))
-        return read
+            read |= {(leaf.node, leaf.field) for leaf in named if isinstance(leaf, FieldTarget)}
+        return frozenset(read)
 
 
 def _is_written_data(pair: tuple[Read, Target]) -> bool:
     read, target = pair
-    return read.takes_written and isinstance(target, SlotTarget)
+    return "written batches" in read.holds and isinstance(target, SlotTarget)
 
 
 def _planned(scope: Scope, node: Node, body: Scope | None) -> PlanNode:

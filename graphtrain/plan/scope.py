@@ -277,7 +277,7 @@ class Scope:
         slots: set[str] = set()
         for node in self.graph.nodes.values():
             kind, returned = self.kinds[node.name], self.returned_by(node)
-            kept = node.parameters.get(kind.roles.keeps, ()) if kind is not None and kind.roles.keeps else ()
+            kept = node.parameters.get(kind.keeps, ()) if kind is not None and kind.keeps else ()
             slots.update(slot for name, slot in returned.items() if name not in kept)
         return frozenset(f"{self.path}{slot}" for slot in slots)
 

@@ -101,7 +101,7 @@ class Slots:
     def _uses(self, point: FlowPoint) -> Uses:
         plan_node = point.plan_node
         if point is self.flow.end:
-            acting = [node for node in self.flow.plan.nodes_in(point.scope) if node.kind and node.kind.acts_at_end]
+            acting = [node for node in self.flow.plan.nodes_in(point.scope) if node.kind and node.kind.has("at_end")]
             return Uses(*self._bits_at_end(acting))
         if point.opens is not None:
             inside = point.opens
@@ -116,7 +116,7 @@ class Slots:
             outputs = self.bits(f"{prefix}{name}" for name in outputs_of(graph))
             needs = self.bits(f"{prefix}{name}" for name in outputs_of(graph, optional=False))
             acting = [
-                node for node in self.flow.plan.nodes_in(plan_node.body) if node.kind and node.kind.acts_at_body_end
+                node for node in self.flow.plan.nodes_in(plan_node.body) if node.kind and node.kind.has("at_body_end")
             ]
             acting_needs, acting_reads = self._bits_at_end(acting)
             return Uses(needs | acting_needs, outputs | acting_reads, writes, maybe=self.bits(plan_node.maybe))

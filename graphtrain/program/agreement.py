@@ -10,9 +10,7 @@ error that names both.
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
-import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
 
@@ -22,48 +20,22 @@ import torch
 from graphtrain import errors
 from graphtrain.errors import GraphtrainError, RankFailedError, RanksDivergedError
 from graphtrain.program.requests import Requests
-from graphtrain.ranks import LostRankError, Ranks, Record
+from graphtrain.ranks import LostRankError, Ranks
 from graphtrain.ranks.current import failure_of, leave
-from graphtrain.state.generators import RandomAside, global_generators, seed_everything
+from graphtrain.state.generators import RandomAside, named_generators, seed_everything
 from graphtrain.storage.encoding import Tensors, UnsaveableError, pack, unpack
 
 if TYPE_CHECKING:
     from graphtrain.ranks.buckets import GradientSums
 
-Purpose = Literal["start", "batch", "exchange", "gather", "payload", "save", "stop", "forward"]
-_PURPOSES: tuple[Purpose, ...] = ("start", "batch", "exchange", "gather", "payload", "save", "stop", "forward")
-_ASKED = 65535  # the most requests of one kind in a record
+Record = dict[str, Any]
+"""What a rank sends to the others when they synchronise: plain data, where it is and what may differ between ranks."""
 
+# The first call of a synchronisation has this many bytes of every rank; a second has the rest of a longer record.
+_RECORD_BYTES = 512
 # The report of a failed rank reaches the others within this time after their call fails.
 _GRACE_SECONDS = 5.0
 _GRACE_ATTEMPTS = 10
-_MASK = 2**64 - 1
-
-
-class RunOfRank:
-    """The run of a rank, as reported to the others; this class is for a run that is not set up."""
-
-    @property
-    def position(self) -> int:
-        """The number of the node that is running, or is next."""
-        return 0
-
-    @property
-    def place(self) -> str:
-        """The same for messages: ``"in `step` at step 10"``."""
-        return "before the run"
-
-    def seconds(self) -> float:
-        """How long it has trained, by its own clock."""
-        return 0.0
-
-    def path_of(self, position: int) -> str:
-        """The path of a node by its number."""
-        return "the start"
-
-    def buffers(self) -> Mapping[str, torch.Tensor]:
-        """The buffers of all modules, by their paths."""
-        return {}
 
 
 @final
@@ -75,9 +47,13 @@ class Agreement:
 
     Attributes:
         ranks: the processes; this one's `rank` among them, and their number, the `world_size`.
-        run: this rank's run; before it is set up, one at the start.
+        position: returns the number of the node of this rank that is running, or is next; before the run, 0.
+        path_of: returns the path of a node by its number.
+        place: returns where this rank is, for messages: ``"in `step` at step 10"``.
+        running_seconds: returns how long this rank has trained, by its own clock.
+        buffers: returns the buffers of all modules, by their paths.
         synchronised: False if a batch was fetched since ranks last synchronised.
-        asked: requests by step functions of this rank since then, as bits with the same meaning on all ranks.
+        asked: requests by step functions of this rank since then.
         learn: called on all ranks with the requests by step functions of any rank.
         grant: called on all ranks before they fetch a batch.
         calls: how many times they have synchronised since they last joined.
@@ -92,26 +68,27 @@ class Agreement:
     def __init__(self, ranks: Ranks, requests: Requests) -> None:
         self.ranks, self.rank, self.world_size = ranks, ranks.rank, ranks.world_size
         self._requests = requests
-        self.run = RunOfRank()
+        self.position: Callable[[], int] = lambda: 0
+        self.path_of: Callable[[int], str] = lambda position: "the start"
+        self.place: Callable[[], str] = lambda: "before the run"
+        self.running_seconds: Callable[[], float] = lambda: 0.0
+        self.buffers: Callable[[], Mapping[str, torch.Tensor]] = dict
         self.calls = 0
         self._times_left = ranks.times_left
         self.synchronised = False
-        self.asked = 0
-        self.learn: Callable[[int], None] = lambda asked: None
+        self.asked: list[tuple[str, str]] = []
+        self.learn: Callable[[list[tuple[str, str]]], None] = lambda asked: None
         self.grant: Callable[[], None] = lambda: None
         self._seconds = 0.0
         self.saves_known = 0
         self._choices: list[tuple[int, int]] = []
         self._early: GradientSums | None = None
-        self._summed: Sequence[torch.Tensor] = ()  # the parameters of the last exchange that `begin` has prepared
-        # The bytes of gradients, and of buffers, that any record carries: ranks that diverge still meet.
-        self._room = (0, 0)
-        self._carried: list[bytes] = []
-        self._records: list[Record] = []
+        self._summed: Sequence[torch.Tensor] = ()  # the parameters of the last exchange
+        self._last_position: int | None = None
 
     def seconds(self) -> float:
         """How long rank 0 had trained when ranks last synchronised; of one process, how long it has."""
-        return self._seconds if self.world_size > 1 else self.run.seconds()
+        return self._seconds if self.world_size > 1 else self.running_seconds()
 
     def watch_choices(self, position: int, leave: Callable[[], int]) -> Callable[[], int]:
         """The choice of an exit edge of a node with several, which is recorded until ranks synchronise."""
@@ -126,15 +103,15 @@ class Agreement:
 
     # ---- synchronising
 
-    def synchronise(self, purpose: Purpose, partial: Record | None = None, carried: bytes = b"") -> list[Record]:
+    def synchronise(
+        self, purpose: Literal["start", "batch", "exchange", "gather", "save", "stop", "forward"], **known: Any
+    ) -> list[Record]:
         """Gather the records of all ranks; requests to any of them become requests to this one.
 
         For one process, nothing is gathered.
 
         Arguments:
-            partial: a record with the fields known to the caller: `digest`, `payload_bytes`, `length` and
-                `samples`. The others are filled in here. Default: none is known.
-            carried: at most as many bytes as there is room for.
+            known: further entries of this rank's record: plain data.
 
         Raises:
             RanksDivergedError: the ranks are not at the same place, or took different edges to it.
@@ -144,44 +121,45 @@ class Agreement:
             return []
         if self._times_left != self.ranks.times_left:  # one has failed, and is behind the others
             self._times_left, self.calls = self.ranks.times_left, 0
-            self._early, self._summed, self._room = None, (), (0, 0)
+            self._early, self._summed = None, ()
         self.calls += 1
-        asked = self._requests.take_asked()
-        record = partial or Record()
-        record.call, record.purpose, record.position = self.calls, _PURPOSES.index(purpose), self.run.position
-        record.choices = hash(tuple(self._choices)) & _MASK  # of integers, whose hash is the same in every process
-        record.stops, record.saves = min(asked["stop"], _ASKED), min(asked["save"], _ASKED)
-        record.seconds = self.run.seconds()
-        record.saves_done = self._requests.saves.over()
-        record.asked, self.asked = self.asked, 0
-        sent = record.packed() + carried.ljust(sum(self._room), b"\0")
-        gathered = self._together(lambda: self.ranks.gather(sent))
-        records = [Record.of(data[: Record.size]) for data in gathered]
-        if any(_spot(each) != _spot(record) for each in records):
+        asked, self.asked = self.asked, []
+        to_any = self._requests.take_asked()
+        edges = hash(tuple(self._choices)) % 2**63  # of integers, whose hash is the same in every process
+        record = {
+            "spot": [self.calls, purpose, self.position(), edges],
+            "stop": "stop" in to_any,
+            "save": "save" in to_any,
+            "seconds": self.running_seconds(),
+            "saves_over": self._requests.saves.over() if self._requests.saves is not None else 0,
+            "asked": asked,
+            **known,
+        }
+        records: list[Record] = [msgpack.unpackb(data) for data in self._gather(msgpack.packb(record))]
+        if any(each["spot"] != records[0]["spot"] for each in records):
             self._diverged(records)
         self._choices.clear()
-        self._records, self._carried = records, [data[Record.size :] for data in gathered]
+        self._last_position = self.position()
         # Where a run was saved or resumed makes no difference to where ranks synchronise next.
         self.synchronised = purpose not in ("start", "save", "stop")
-        self._seconds = records[0].seconds
-        if any(each.stops for each in records):
-            self._requests.post("stop")
-        if any(each.saves for each in records):
-            self._requests.post("save")
-        if records[0].saves_done > self.saves_known:
-            self.saves_known = records[0].saves_done
+        self._seconds = records[0]["seconds"]
+        for request in ("stop", "save"):
+            if any(each[request] for each in records):
+                self._requests.post(request)
+        if records[0]["saves_over"] > self.saves_known:
+            self.saves_known = records[0]["saves_over"]
             self._requests.post("written")
-        if any(each.asked for each in records):
-            self.learn(functools.reduce(operator.or_, (each.asked for each in records)))
+        if any(each["asked"] for each in records):
+            self.learn(sorted({(path, ask) for each in records for path, ask in each["asked"]}))
         return records
 
-    def before_batch(self, partial: Record | None = None) -> list[Record]:
+    def before_batch(self, **known: Any) -> list[Record]:
         """Synchronise, unless ranks did since a batch was last fetched, and nothing is known about the next one.
 
         Arguments:
-            partial: about a batch that was just fetched, as for `synchronise`. Default: none is known.
+            known: about a batch that was just fetched, as for `synchronise`.
         """
-        records = [] if self.synchronised and partial is None else self.synchronise("batch", partial)
+        records = [] if self.synchronised and not known else self.synchronise("batch", **known)
         self.synchronised = False
         self.grant()
         return records
@@ -190,15 +168,14 @@ class Agreement:
         """The values of all ranks, in the order of ranks: plain data of any size."""
         if self.world_size == 1:
             return [value]
-        payload = pack(value, "gathered", Tensors("gathered"))
-        records = self.synchronise("gather", Record(payload_bytes=len(payload)))
-        return [unpack(each) for each in self._gather_payloads(payload, records)]
+        records = self.synchronise("gather", value=pack(value, "gathered", Tensors("gathered")))
+        return [unpack(record["value"]) for record in records]
 
     @contextlib.contextmanager
     def drawing_alike(self) -> Iterator[None]:
         """A span in which all ranks draw the same random numbers, by a seed that rank 0 draws."""
         seed = self.gather(int(torch.randint(2**62, ())))[0]
-        with RandomAside(global_generators()):
+        with RandomAside(named_generators().values()):
             seed_everything(int(seed))
             yield
 
@@ -210,7 +187,7 @@ class Agreement:
         """
         from graphtrain.ranks.buckets import GradientSums  # which one process never needs
 
-        self._early = GradientSums(self.ranks, parameters, self._summed, carried=self._room[0] > 0)
+        self._early = GradientSums(self.ranks, parameters, self._summed)
 
     def backward(self, loss: torch.Tensor) -> None:
         """Run backward, at most once in a visit; the sums of gradients begin in it if they are expected to."""
@@ -237,7 +214,7 @@ class Agreement:
         """
         from graphtrain.ranks import buckets as sums  # which one process never needs
 
-        buffers = self.run.buffers() if buffers is None else buffers
+        buffers = self.buffers() if buffers is None else buffers
         if self.sharded:
             from graphtrain.ranks.sharded import is_sharded
 
@@ -247,40 +224,16 @@ class Agreement:
         begun = early.count
         present = bytes(parameter.grad is not None for parameter in parameters)
         forms = {f"{path} {buffer.dtype} {tuple(buffer.shape)}": buffer for path, buffer in buffers.items()}
-        shared = [*sums.joined(forms.values())]
-        own = [each for each in parameters if each.grad is not None and not sums.is_large(each)]
-        small = sums.buckets_of(own) if self._room[0] else []
-        carried = [sums.packed(small, self._room[0]), sums.packed(shared, self._room[1])]
-        payload: bytes = msgpack.packb([begun, present, [*forms]])
-        digest = hashlib.blake2b(payload, digest_size=8).digest()
-        record = Record(digest=digest, payload_bytes=len(payload))
-        records = self.synchronise("exchange", record, b"".join(carried))
-        if all(each.digest == digest for each in records):
-            size = len(carried[0])
-            sums.put_carried(small if size else (), [data[:size] for data in self._carried])
-            sums.put_carried(shared if carried[1] else (), [self._carried[0][size:]])
-        else:
-            carried = [b"", b""]
-            counts, flags, names = zip(*map(msgpack.unpackb, self._gather_payloads(payload, records)), strict=True)
+        payload = [begun, present, [*forms]]
+        digest = hashlib.blake2b(msgpack.packb(payload), digest_size=8).digest()
+        if any(record["digest"] != digest for record in self.synchronise("exchange", digest=digest)):
+            counts, flags, names = zip(*self.gather(payload), strict=True)
             begun, present, common = max(counts), bytes(map(max, *flags)), set(names[0]).intersection(*names)
             forms = {form: buffer for form, buffer in forms.items() if form in common}
-            shared = [*sums.joined(forms.values())]
         summed = [parameter for parameter, has_gradient in zip(parameters, present, strict=True) if has_gradient]
-
-        rest = () if carried[1] else shared
-        self._together(lambda: early.finish(begun, summed, rest, own if carried[0] else ()))
-        room = self._room[0]
-        if parameters:  # the sum of two has the same bits in either order, as in an exchange
-            self._summed, is_carried = summed, self.world_size == 2
-            room = sums.carried_size(each for each in summed if not sums.is_large(each)) if is_carried else 0
-        self._room = (room, sums.carried_size(forms.values()))
-
-    def exchange_with(self, number: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Sum a number over ranks in the call that sums the gradients of these parameters; its sum, in their type."""
-        carrier = torch.zeros((), dtype=parameters[0].dtype, device=parameters[0].device)
-        carrier.grad = number.to(carrier)
-        self.exchange([*parameters, carrier])
-        return carrier.grad
+        self._together(lambda: early.finish(begun, summed, [*sums.joined(forms.values())]))
+        if parameters:
+            self._summed = summed
 
     def forward(self, act: Callable[[], Any]) -> None:
         """Run a sharded model: all ranks do, or none.
@@ -328,13 +281,17 @@ class Agreement:
 
     def fail(self, error: BaseException) -> None:
         """Report to the other ranks why this one is missing, and leave them, so that they fail at once."""
-        leave(self.ranks, self.run.place, error)
+        leave(self.ranks, self.place(), error)
 
-    def _gather_payloads(self, payload: bytes, records: Sequence[Record]) -> list[bytes]:
-        """The values of all ranks, of the sizes in their records."""
-        longest = max(record.payload_bytes for record in records)
-        gathered: list[bytes] = self._together(lambda: self.ranks.gather(payload.ljust(longest, b"\0")))
-        return [data[: record.payload_bytes] for data, record in zip(gathered, records, strict=True)]
+    def _gather(self, data: bytes) -> list[bytes]:
+        """What all ranks pass, of any length, in one call if it is short on all of them."""
+        sent = len(data).to_bytes(8, "little") + data
+        parts: list[bytes] = self._together(lambda: self.ranks.gather(sent[:_RECORD_BYTES].ljust(_RECORD_BYTES, b"\0")))
+        sizes = [8 + int.from_bytes(part[:8], "little") for part in parts]
+        if (more := max(sizes) - _RECORD_BYTES) > 0:
+            rest: list[bytes] = self._together(lambda: self.ranks.gather(sent[_RECORD_BYTES:].ljust(more, b"\0")))
+            parts = [first + last for first, last in zip(parts, rest, strict=True)]
+        return [part[8:size] for part, size in zip(parts, sizes, strict=True)]
 
     def _together(self, call: Callable[[], Any]) -> Any:
         """The result of a collective call."""
@@ -354,9 +311,10 @@ class Agreement:
                 break
         what = "has ended without a message"
         if not missing and (missing := self._missing()):
-            what = f"did not come to call {self.calls}, where others wait {self.run.place}"
+            what = f"did not come to call {self.calls}, where others wait {self.place()}"
         who = f"rank {', '.join(map(str, missing))} {what}" if missing else f"a rank is gone: {why.splitlines()[0]}"
-        last = f"; ranks last synchronised at `{self.run.path_of(self._records[0].position)}`" if self._records else ""
+        position = self._last_position
+        last = f"; ranks last synchronised at `{self.path_of(position)}`" if position is not None else ""
         raise RankFailedError(
             who + last,
             "see what it printed last: a process that ends without a message was killed, often because memory ran out; "
@@ -373,14 +331,10 @@ class Agreement:
 
     def _diverged(self, records: Sequence[Record]) -> NoReturn:
         """Raise an error with the first edge at which ranks diverged, and their positions."""
-        choices = [f"from `{self.run.path_of(each)}` to `{self.run.path_of(target)}`" for each, target in self._choices]
-        mine = records[self.rank]
-        place = f"is at `{self.run.path_of(mine.position)}` (call {mine.call}, {_PURPOSES[mine.purpose]})"
-        self.ranks.publish(f"choices/{self.calls}/{self.rank}", "\n".join([*choices, place]).encode())
-        of_ranks = [
-            (self.ranks.read(f"choices/{self.calls}/{rank}", _GRACE_SECONDS) or b"is gone").decode().splitlines()
-            for rank in range(self.world_size)
-        ]
+        choices = [f"from `{self.path_of(each)}` to `{self.path_of(target)}`" for each, target in self._choices]
+        call, purpose, position, _ = records[self.rank]["spot"]
+        place = f"is at `{self.path_of(position)}` (call {call}, {purpose})"
+        of_ranks = [msgpack.unpackb(data) for data in self._gather(msgpack.packb([*choices, place]))]
         lines = next(lines for lines in zip(*of_ranks, strict=False) if len(set(lines)) > 1)
         other = next(rank for rank, line in enumerate(lines) if line != lines[0])
         raise RanksDivergedError(
@@ -388,10 +342,6 @@ class Agreement:
             "a guard read a value that differs between ranks: let a kind gather it and make one value first; or a node "
             "communicates on some ranks only: every rank must take part, or none",
         )
-
-
-def _spot(record: Record) -> tuple[int, int, int, int]:
-    return record.call, record.purpose, record.position, record.choices
 
 
 # Those that every rank can make of the same arguments: a message and a hint, but for the first.

@@ -78,11 +78,11 @@ class ProgramNode:
 
     @property
     def metric_prefix(self) -> str:
-        """``"generate/"`` if several nodes of its graph use one: each but `train_batch` has its own name."""
+        """``"generate/"`` if several nodes of its graph use one: its name, but for one that has that of its kind."""
         acting = (node for node in self.scope.nodes.values() if not node.bypassed)
         asking = [node for node in acting if node.is_set_up_with("metric_prefix")]
         name = self.path.removeprefix(self.scope.prefix)
-        return f"{name}/" if len(asking) > 1 and name != "train_batch" else ""
+        return f"{name}/" if len(asking) > 1 and name != self.kind.name else ""
 
     def is_set_up_with(self, name: str) -> bool:
         """True for a node that reads a slot of this name when it is set up."""
@@ -194,7 +194,8 @@ def _stage_of(node: ProgramNode) -> str:
     """What a node calls step functions for: "train", "validate", "test" or "predict"."""
     if node.kind.has_effect("backward"):
         return "train"
-    called = {name for read, target in node.plan_node.reads if read.is_step_function for name in resources_of([target])}
+    functions = [target for read, target in node.plan_node.reads if "a step function" in read.holds]
+    called = {*resources_of(functions)}
     return next((stage for name, stage in _STAGES.items() if name in called), "validate")
 
 
@@ -231,7 +232,6 @@ class Program:
         self.by_path: dict[str, ProgramNode] = {}
         self.missing: dict[str, set[str]] = {}
         self.absent: list[str] = []
-        self._lacking: dict[str, str] = {}  # the resource without which a node is bypassed
         self.window_ranks = getattr(self.resources.get("ranks"), "world_size", 1)
         self.read_resources: set[str] = set()
         self._takes_no_step = False
@@ -265,18 +265,8 @@ class Program:
             return True
         optional = resources_of(node.plan_node.optional)
         lacking = next((name for name in optional if self.resources.get(name) is None), None)
-        if lacking is not None and lacking not in PROVIDED:
-            never = sorted(
-                f"{path}.{name}"
-                for path, name in self.plan.fields_read_of(node.path)
-                if name != "due"  # which is false, as expected
-                and (kind := self.plan.by_path[path].kind) is not None
-                and name in kind.fields
-            )
-            self._lacking[node.path] = lacking
-            if node.plan_node.body is not None or never:  # that nothing schedules the learning rate is not worth a line
-                further = f", and {quoted(never)} never changes" if never else ""
-                self.absent.append(f"no `{lacking}`, so `{node.path}` does not run{further}")
+        if lacking is not None and lacking not in PROVIDED and node.plan_node.body is not None:
+            self.absent.append(f"no `{lacking}`, so `{node.path}` does not run")
         return lacking is not None
 
     # ---- names
@@ -288,7 +278,7 @@ class Program:
         for plan_node in self.plan.nodes:
             if plan_node.kind is not None and plan_node.kind.epoch_fields is not None:
                 keeps = plan_node.parameters.get("resume") != "replay"
-                for name in resources_of(target for read, target in plan_node.setup_reads if read.is_batches):
+                for name in resources_of(target for read, target in plan_node.setup_reads if "batches" in read.holds):
                     drawn[name] = keeps or drawn.get(name, False)
         return drawn
 
@@ -356,12 +346,18 @@ class Program:
         Raises:
             UsageError: an amount is a share of the whole run, whose steps cannot be counted ahead.
         """
-        terms = self.plan.terms(node.scope.names, trigger)
-        return [
-            (self.by_path[owner.path], field_name, self._of_whole(node, owner, field_name, term))
-            for owner, field_name, term in terms
-            if owner.path in self.by_path
-        ]
+        terms = []
+        for owner, field_name, term in self.plan.terms(node.scope.names, trigger):
+            if owner.path not in self.by_path:
+                continue
+            if term.unit == RUN:
+                try:
+                    term = replace(term, whole=self.whole_run.total(owner, field_name))
+                except UsageError as error:
+                    due = f'`{node.path}` is due by "{term}": '  # which the message has if its length depends on it
+                    raise UsageError(due + error.message.removeprefix(due), error.hint) from None
+            terms.append((self.by_path[owner.path], field_name, term))
+        return terms
 
     def limits(self, limit: Trigger) -> list[Limit]:
         """The amounts at which a run stops, with their counters: one for each graph that may be meant.
@@ -378,45 +374,18 @@ class Program:
                     limits[scope.prefix, term] = Limit(scope, owner, field_name, term)
         return list(limits.values())
 
-    def _of_whole(self, node: ProgramNode, owner: PlanNode, field_name: str, term: Term) -> Term:
-        """An amount; for a share of the run, with the number of steps of the whole run."""
-        if term.unit != RUN:
-            return term
-        try:
-            return replace(term, whole=self.whole_run.total(owner, field_name))
-        except UsageError as error:
-            due = f'`{node.path}` is due by "{term}": '  # which the message has if its own length depends on it
-            raise UsageError(due + error.message.removeprefix(due), error.hint) from None
-
-    def begun_with(self, ranks: int) -> Iterator[str]:
-        """Note the number of ranks with which the run began; a line for each share of the run counted with another."""
-        counted, self.window_ranks = self.window_ranks, ranks
-        parts = {
-            f'`{node.path}` is due by "{term}"'
-            for node in self.nodes
-            if counted != ranks and not node.bypassed
-            for trigger in node.plan_node.triggers
-            for term in trigger.terms
-            if term.unit == RUN
-        }
-        for part in sorted(parts):
-            yield (
-                f"{part}, which is counted as if the run had begun with {counted} rank{'s' * (counted > 1)}; "
-                f"it began with {ranks}, and its windows are of that size: count steps instead"
-            )
-
     def targets(self, node: ProgramNode) -> list[ProgramNode | None]:
         """The targets of the edges of a node, in order; None is the end of its graph."""
         return [None if way.target is None else self.by_path[way.target.path] for way in node.plan_node.exits]
 
     # ---- reports
 
-    def problems(self, supplied: Mapping[str, Any], given: Collection[str]) -> list[Problem]:
+    def problems(self, supplied: Mapping[str, Any], new: Collection[str]) -> list[Problem]:
         """A problem for each resource that is missing, not read, or unusable; which are read is known once compiled.
 
         Arguments:
             supplied: the resources of the user.
-            given: the names in it that are new. If nothing reads one of the others, or an object with saved state, that
+            new: the names in it that are new. If nothing reads one of the others, or an object with saved state, that
                 is only reported.
         """
         problems = []
@@ -431,41 +400,21 @@ class Program:
             message = f"`{name}` is read by {quoted(readers)}, and nothing supplies it"
             problems.append(Problem("G301", "error", where, message, hint))
         for name in unread:
-            if name in given and (name in FOREIGN or not may_be_unread(self.resources[name])):
+            if name in new and (name in FOREIGN or not may_be_unread(self.resources[name])):
                 hint = suggestion(name, self._readable())
                 if name not in FOREIGN and "did you mean" not in hint:
                     hint = "leave it out, or insert a node that reads it"
                 problems.append(Problem("G302", "error", self.graph.name, f"nothing reads a resource `{name}`", hint))
-        problems += self._never_written()
         return problems + [problem for problem in self._without_batches() if problem.code not in self.graph.allow]
-
-    def _never_written(self) -> Iterator[Problem]:
-        """A problem for each slot that a node needs, and that only bypassed nodes write."""
-        written = {
-            path for program_node in self.nodes if not program_node.bypassed for path in program_node.plan_node.writes
-        }
-        lacking = {path: node for node in self._lacking for path in self.by_path[node].plan_node.writes}
-        for program_node in self.nodes:
-            for read, target in program_node.plan_node.reads if not program_node.bypassed else ():
-                if read.required and isinstance(target, SlotTarget) and target.path in lacking.keys() - written:
-                    writer = lacking[target.path]
-                    yield Problem(
-                        "G301",
-                        "error",
-                        f"{self.graph.name}: nodes.{program_node.path}",
-                        f"`{program_node.path}` reads `{target.path}`, which only `{writer}` writes, and that is "
-                        f"bypassed: there is no `{self._lacking[writer]}`",
-                        f"supply it: Trainer(..., {self._lacking[writer]}=...), or let `setup` return it",
-                    )
 
     def _without_batches(self) -> Iterator[Problem]:
         for node in self.nodes:
             reads = (*node.plan_node.reads, *node.plan_node.setup_reads)
-            batches = [(read, name) for read, target in reads if read.is_batches for name in resources_of([target])]
-            for read, name in batches:
+            batches = [(read, target) for read, target in reads if "batches" in read.holds]
+            for read, name in [(read, name) for read, target in batches for name in resources_of([target])]:
                 data: Any = self.resources.get(name)
                 where, parts = f"{self.graph.name}: nodes.{node.path}", {name: data}
-                if read.takes_loaders and are_loaders(data):
+                if "loaders" in read.holds and are_loaders(data):
                     parts = {f"{name}[{key!r}]": part for key, part in data.items()}
                 elif isinstance(data, Mapping):
                     keys = quoted(map(str, data), 4) or "no keys"

@@ -31,7 +31,6 @@ class Cells:
         self._program = program
         self._slots = program.slots
         self._returned = {path for node in program.nodes for path in node.plan_node.returned.values()}
-        self._window_slots: dict[tuple[str, str], int] = {}
         self.extra_inputs: dict[str, list[tuple[Read, Target]]] = {}
 
     def of(self, node: ProgramNode, read: Read, target: Target) -> Cell:
@@ -51,10 +50,6 @@ class Cells:
             case ExpressionTarget():
                 return Cell(self.expression(target))
             case FieldTarget(path, name):
-                owner = self._program.by_path.get(path)
-                counter = owner.kind.counter(name) if owner is not None and not owner.bypassed else None
-                if owner is not None and counter is not None and counter.window == name:
-                    return stored(self._slots, self.window_slot(owner, name))
                 return self.at(path, name)
             case ResourceTarget(name):
                 return constant(self._resource(node, read, name))
@@ -66,22 +61,14 @@ class Cells:
             return len(self._slots) - 1
         return cell.key if cell.values is self._slots else None
 
-    def window_slot(self, counter: ProgramNode, window: str) -> int:
-        """The slot in which nodes read the size of a window; it changes when one opens, and costs others nothing."""
-        key = (counter.path, window)
-        if key not in self._window_slots:
-            self._slots.append(0)
-            self._window_slots[key] = len(self._slots) - 1
-        return self._window_slots[key]
-
     # ---- resources, and step functions with their inputs
 
     def _resource(self, node: ProgramNode, read: Read, name: str) -> Any:
         value = self._program.resource(name, read, node.path)
-        if read.is_step_function and value is not None and not isinstance(value, StepCall):
+        if "a step function" in read.holds and value is not None and not isinstance(value, StepCall):
             value = step_call(value, name)  # of another name than a model's own
         if isinstance(value, StepCall):
-            return self._step_function(node, name, value) if read.is_step_function else value.function
+            return self._step_function(node, name, value) if "a step function" in read.holds else value.function
         return value
 
     def _step_function(self, node: ProgramNode, name: str, step: StepCall) -> Any:
@@ -158,7 +145,8 @@ class Cells:
             calls.insert(0, node.trigger.due)
         if not calls:
             return never
-        return node.trigger.not_before(any_of(calls)) if isinstance(node.trigger, Every) else any_of(calls)
+        due, may_be_due = any_of(calls), node.trigger.may_be_due if isinstance(node.trigger, Every) else None
+        return due if may_be_due is None else lambda: may_be_due() and due()
 
     # ---- guards and expressions
 
@@ -234,38 +222,24 @@ def evaluated(target: ExpressionTarget, read: Get) -> Get:
         ExpressionError: when called.
     """
     name, text, parameter = target.name, target.text, target.parameter
+    number, least, most = _bounded(parameter.annotation if parameter is not None else None)
 
-    def raised(error: Exception) -> ExpressionError:
-        if isinstance(error, ExpressionError):  # of an expression that this one reads
-            return error
-        hint = "let what writes it write a number, as a tensor's `.item()`" if isinstance(error, TypeError) else ""
-        return ExpressionError(name, text, f"raised {type(error).__name__}: {error}", hint)
-
-    def read_or_raise() -> Any:
+    def get() -> Any:
         try:
-            return read()
+            value: Any = read()
+        except ExpressionError:  # of an expression that this one reads
+            raise
         except Exception as error:
-            raise raised(error) from None
-
-    if parameter is None:
-        return read_or_raise
-
-    def converted(value: Any) -> Any:
+            hint = "let what writes it write a number, as a tensor's `.item()`" if isinstance(error, TypeError) else ""
+            raise ExpressionError(name, text, f"raised {type(error).__name__}: {error}", hint) from None
+        if parameter is None or (type(value) is number and least < value < most):
+            return value
         try:
-            return parameter.evaluated(value)
+            return parameter.coerce(value)
         except (ValueError, OverflowError) as error:
             raise ExpressionError(name, text, str(error)) from None
 
-    number, least, most = _bounded(parameter.annotation)
-
-    def typed() -> Any:
-        try:
-            value: Any = read()
-        except Exception as error:
-            raise raised(error) from None
-        return value if type(value) is number and least < value < most else converted(value)
-
-    return typed
+    return get
 
 
 def _bounded(annotation: Any) -> tuple[Any, float, float]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from fractions import Fraction
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
-from graphtrain.kind.fields import EpochFields, Field
+from graphtrain.kind.fields import EpochFields
 from graphtrain.kind.trigger import Term, Trigger, decimal, exactly
 from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 from graphtrain.program.rounds import is_fetching
@@ -14,20 +13,6 @@ from graphtrain.report.values import ROW_POSITION
 
 # Units that start again at 0, or that duplicate another one: no rate is shown for them, nor for the runs of a node.
 _NO_RATE = frozenset({"epochs", "epoch_batches", "steps", "seconds"})
-
-
-class Evaluation(NamedTuple):
-    """The evaluation that a run is inside.
-
-    Attributes:
-        name: that of its metrics: ``"val"``.
-        batch: batches fetched in it.
-        batches: its number of batches, if the length of its data is known.
-    """
-
-    name: str
-    batch: int
-    batches: int | None
 
 
 @final
@@ -125,18 +110,26 @@ class RunClock:
 
     def window(self) -> tuple[int, int] | None:
         """Backward passes in the open window and how many it will have (0: not known); None if none is open."""
-        return next(((passes, length) for _, _, passes, length in _windows(self._scope) if passes), None)
+        for node in self._scope.nodes.values():
+            for field in node.kind.fields.values():
+                if field.counts is not None and (passes := getattr(node.instance, field.name)):
+                    opened = getattr(node.instance, field.window) if field.window is not None else 0
+                    return passes, opened or _target(node, field.name)
+        return None
 
-    def evaluation(self, position: int) -> Evaluation | None:
-        """The evaluation that contains the node at a position; None outside one."""
+    def evaluation(self, position: int) -> tuple[str, int, int | None] | None:
+        """The name of the metrics of the evaluation at a position, the batches fetched in it, and how many it has.
+
+        None outside one; the last is None if the length of its data is not known.
+        """
         for scope in reversed([*self._program.nodes[position].scope.around()]):
             nodes = [node for node in scope.nodes.values() if not node.bypassed]
-            names = [str(node.parameters[node.kind.roles.records]) for node in nodes if node.kind.roles.records]
+            names = [str(node.parameters[node.kind.records]) for node in nodes if node.kind.records]
             fetching = next(filter(is_fetching, nodes), None)
             if fetching is not None and names and not scope.names.steps:
                 fields = fetching.kind.epoch_fields or EpochFields()
                 batch, batches = (getattr(fetching.instance, name) for name in (fields.epoch_batches, fields.length))
-                return Evaluation(names[0], batch, batches or None)
+                return names[0], batch, batches or None
         return None
 
     def done(self, trigger: Trigger) -> dict[Term, float]:
@@ -186,15 +179,6 @@ def _ends(scope: ProgramGraph) -> tuple[Term, ...]:
     )
 
 
-def _windows(scope: ProgramGraph) -> Iterator[tuple[ProgramNode, Field, int, int]]:
-    """The nodes that count the backward passes of a window: the field, its value, and its final value."""
-    for node in scope.nodes.values():
-        for field in node.kind.fields.values():
-            if field.counts is not None:
-                opened = getattr(node.instance, field.window) if field.window is not None else 0
-                yield node, field, getattr(node.instance, field.name), opened or _target(node, field.name)
-
-
 def _outer_clocks(scope: ProgramGraph) -> dict[str, tuple[ProgramNode, str]]:
     """The counters of enclosing graphs, the outermost first: name -> node and field.
 
@@ -203,20 +187,14 @@ def _outer_clocks(scope: ProgramGraph) -> dict[str, tuple[ProgramNode, str]]:
     """
     *outer, innermost = scope.around()
     known = {innermost.counter(unit) for unit in innermost.graph.units}
-    clocks: list[tuple[ProgramGraph, dict[str, tuple[ProgramNode, str]]]] = []
-    for graph in reversed(outer):
-        counted: dict[str, tuple[ProgramNode, str]] = {}
+    columns: dict[str, tuple[ProgramNode, str]] = {}
+    for graph in outer:
         for unit in graph.graph.units:
             owner, field = graph.counter(unit)
             if owner is not None and owner.kind.fields[field].in_digest and (owner, field) not in known:
-                counted[unit] = owner, field
                 known.add((owner, field))
-        clocks.insert(0, (graph, counted))
-    columns: dict[str, tuple[ProgramNode, str]] = {}
-    for graph, counted in clocks:
-        for unit, counter in counted.items():
-            is_taken = unit in columns or unit in ROW_POSITION
-            columns[f"{graph.prefix or f'{graph.graph.name}/'}{unit}" if is_taken else unit] = counter
+                is_taken = unit in columns or unit in ROW_POSITION
+                columns[f"{graph.prefix or f'{graph.graph.name}/'}{unit}" if is_taken else unit] = owner, field
     return columns
 
 

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, final
+
+from torch.optim.lr_scheduler import ExponentialLR, MultiStepLR, StepLR
 
 from graphtrain.data.samplers import epoch_length
 from graphtrain.errors import GraphError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.canonical import saved_json, structural_hash
 from graphtrain.graph.renaming import Renaming
-from graphtrain.kind import Read
 from graphtrain.kind.fields import EpochFields
 from graphtrain.kind.trigger import Trigger
 from graphtrain.plan.flow import Flow
 from graphtrain.plan.plan import Plan
-from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, Target, leaves
+from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, leaves, resources_of
 from graphtrain.plan.slots import SavePoints, Slots
-from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
+from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.cells import Cells
 from graphtrain.program.clock import RunClock
-from graphtrain.program.horizon import refuse_schedules
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import Requests
 from graphtrain.program.rounds import is_fetching
@@ -37,78 +37,20 @@ from graphtrain.storage.retention import Retention
 
 
 @final
-class Liveness:
-    """The slots of a bound graph that are read after each position. `ended`: the run took an edge to the end there.
-
-    Arguments:
-        extra_inputs: path of a node -> the inputs of its step function in addition to those its kind declares.
-
-    Attributes:
-        flow: of the nodes that are not bypassed.
-    """
-
-    def __init__(self, program: Program, extra_inputs: Mapping[str, list[tuple[Read, Target]]]) -> None:
-        self._program = program
-        bypassed = {node.path for node in program.nodes if node.bypassed}
-        self.flow = Flow(program.plan, bypassed)
-        self._points = SavePoints(Slots(self.flow, extra_inputs))
-        self._drawing = [
-            (node, program.slot_index(target.path))
-            for node in program.nodes
-            if node.kind.epoch_fields is not None and not node.bypassed
-            for read, target in node.plan_node.setup_reads
-            if read.takes_written and isinstance(target, SlotTarget)
-        ]
-
-    def names(self, position: int, ended: bool = False) -> set[str]:
-        """Their paths."""
-        return set(self._points.alive(self._program.nodes[position].path, ended=ended))
-
-    def slots(self, position: int, ended: bool = False) -> set[int]:
-        """Their numbers, and those that an open epoch draws from, which a node may write again before the next."""
-        drawn = set()
-        for node, slot in self._drawing:
-            names = node.kind.epoch_fields or EpochFields()
-            is_inside = node.fields[names.opened] and not node.fields[names.last]
-            if is_inside and self._program.slots[slot] is not None:
-                drawn.add(slot)
-        return {self._program.slot_index(name) for name in self.names(position, ended)} | drawn
-
-    def has_batch(self, position: int, ended: bool = False) -> bool:
-        """True if a batch that was fetched is among them."""
-        fetched = {path for node in self._program.nodes if is_fetching(node) for path in node.plan_node.own_writes}
-        return bool(fetched & self.names(position, ended))
-
-    def transient(self, position: int, ended: bool = False) -> list[str]:
-        """Those that are declared transient; where there are any, it is not a save point."""
-        return self._points.transient(self._program.nodes[position].path, ended=ended)
-
-    def save_points(self) -> list[str]:
-        """The paths of all nodes at which nothing alive is declared transient."""
-        return [node.path for node in self._program.nodes if not self.transient(node.index)]
-
-    def missing(self, node: ProgramNode, held: Collection[str], ended: bool) -> list[str]:
-        """The slots that are needed at a node and have no value."""
-        if self.names(node.index, ended) <= set(held):
-            return []
-        return sorted(set(self._points.needed(node.path, ended=ended)) - set(held))
-
-
-@final
 class CompiledGraph:
-    """The transitions of one graph for the loop, and its liveness.
+    """The transitions of one graph for the loop, and the slots that are read after each position.
 
     Arguments:
         resources: those of the user, by name.
         prepared: the same after preparation, with those provided by the engine.
         requests: notified when an edge leads to the end.
         former, renaming: the graph that this one replaces, and its renamed nodes.
-        given: the names of the resources that are new. Default: all.
+        new: the names of the resources that are new. Default: all.
         made: the resources made by nodes, each with the name of its source. Default: none.
 
     Raises:
         GraphError: a resource that the graph reads is missing, or a new one is not read.
-        UsageError: two nodes rank checkpoints differently; or a scheduler is stepped at the wrong time.
+        UsageError: a scheduler that counts epochs is stepped after each step, and the graph does not say so.
 
     Attributes:
         retentions: which checkpoints stay, by the nodes that say so.
@@ -126,7 +68,7 @@ class CompiledGraph:
         watch: Stopwatch,
         former: CompiledGraph | None = None,
         renaming: Renaming | None = None,
-        given: Collection[str] | None = None,
+        new: Collection[str] | None = None,
         made: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.graph = graph
@@ -142,18 +84,25 @@ class CompiledGraph:
         triggers, visits = Triggers(self.program), Visits(self.program, Cells(self.program))
         self.compiler = Compiler(visits, triggers, lambda: requests.post("ended"), watch)
         # From here on all reads are known, also those of users' step functions.
-        if problems := self.program.problems(resources, resources if given is None else given):
+        if problems := self.program.problems(resources, resources if new is None else new):
             raise GraphError(problems, f"graph `{graph.name}`")
-        refuse_schedules(self.program)
+        _refuse_schedulers_of_epochs(self.program)
         self.run_clock = RunClock(self.program)
         self.state = StatefulObjects(self.program, resources, recorder, made)
-        self.liveness = Liveness(self.program, self.compiler.cells.extra_inputs)
+        flow = Flow(plan, {node.path for node in self.program.nodes if node.bypassed})
+        self._points = SavePoints(Slots(flow, self.compiler.cells.extra_inputs))
+        self._drawing = [
+            (node, self.program.slot_index(target.path))
+            for node in self.program.nodes
+            if node.kind.epoch_fields is not None and not node.bypassed
+            for read, target in node.plan_node.setup_reads
+            if "written batches" in read.holds and isinstance(target, SlotTarget)
+        ]
         self._with_on_metrics = [
             program_node
             for program_node in self.program.nodes
-            if program_node.kind.has_on_metrics and not program_node.bypassed
+            if program_node.kind.has("on_metrics") and not program_node.bypassed
         ]
-        self._runs_before: dict[ProgramNode, int] = {}
         acting = [program_node for program_node in self.program.nodes if not program_node.bypassed]
         returning, saving = (
             {program_node.path: program_node.instance for program_node in acting if program_node.is_set_up_with(slot)}
@@ -183,9 +132,30 @@ class CompiledGraph:
         """The path of the node at a position."""
         return self.program.nodes[position].path
 
+    # ---- slots; `ended`: the run took an edge to the end at this position
+
     def alive(self, position: int, ended: bool = False) -> set[int]:
-        """The slots that will be read, before the node at a position runs; if it took an edge to the end, after it."""
-        return self.liveness.slots(position, ended)
+        """The slots that will be read, and those that an open epoch draws from, which may be written again before."""
+        drawn = set()
+        for node, slot in self._drawing:
+            names = node.kind.epoch_fields or EpochFields()
+            is_inside = node.fields[names.opened] and not node.fields[names.last]
+            if is_inside and self.program.slots[slot] is not None:
+                drawn.add(slot)
+        return {self.program.slot_index(name) for name in self.alive_names(position, ended)} | drawn
+
+    def alive_names(self, position: int, ended: bool = False) -> set[str]:
+        """The paths of the slots that will be read."""
+        return set(self._points.alive(self.path(position), ended=ended))
+
+    def has_batch(self, position: int) -> bool:
+        """True if a batch that was fetched is among them."""
+        fetched = {path for node in self.program.nodes if is_fetching(node) for path in node.plan_node.own_writes}
+        return bool(fetched & self.alive_names(position))
+
+    def transient(self, position: int, ended: bool = False) -> list[str]:
+        """Those that are declared transient; where there are any, it is not a save point."""
+        return self._points.transient(self.path(position), ended=ended)
 
     def written(self) -> set[int]:
         """The slots that hold a value, whether it will be read or not."""
@@ -205,27 +175,11 @@ class CompiledGraph:
             if node.scope in around:  # nodes of other bodies may not be set up, and restart with their body
                 node.instance.on_metrics(row, self.activity(position) is not None)
 
-    def monitors(self, position: int) -> Iterator[tuple[str, str, ProgramGraph]]:
-        """The metrics that nodes around a position name: the parameter, the name, and the graph of the node."""
-        around = [*self.program.nodes[position].scope.around()]
-        for node in self.program.nodes:
-            parameter = node.kind.roles.monitor
-            name = node.parameters[parameter] if parameter else None
-            if name is not None and not node.bypassed and node.scope in around:
-                yield f"{node.path}.{parameter}", name, node.scope
-
-    def has_recorded_all(self, scope: ProgramGraph) -> bool:
-        """True if every node of a graph that may record metrics has run in this process."""
-        return all(
-            node.instance.runs > self._runs_before.get(node, 0) for node in scope.nodes.values() if _may_record(node)
-        )
-
     # ---- beginning and resuming
 
     def begin(self) -> None:
         """Set everything up from the start."""
         self.compiler.enter(self.program.main, reset=True)
-        self._runs_before = {}
 
     def locate(self, path: str, saved: Collection[str], ended: bool = False) -> int:
         """The position of a node, for a run that has the slots `saved`.
@@ -240,7 +194,9 @@ class CompiledGraph:
                 f"name the corresponding node: --rename {path}=NODE, in Python rename={{...}}; "
                 "or resume with the saved graph: --graph saved",
             )
-        if missing := self.liveness.missing(node, saved, ended):
+        if self.alive_names(node.index, ended) <= {*saved}:
+            return node.index
+        if missing := sorted({*self._points.needed(path, ended=ended)} - {*saved}):
             raise UsageError(
                 f"this graph needs the slot `{missing[0]}` at `{path}`, which the run does not hold there",
                 "train on to where it is not needed before what reads it is inserted, or read it with a default "
@@ -274,17 +230,17 @@ class CompiledGraph:
         """
         objects = {id(node.instance) for node in kept}
         for node in self.program.nodes:
-            if node.kind.releases and not node.bypassed and id(node.instance) not in objects:
+            if node.kind.has("release") and not node.bypassed and id(node.instance) not in objects:
                 node.instance.release()
 
     # ---- evaluating edges again
 
-    def leave_again(self, position: int) -> tuple[int, bool, str]:
-        """The position of an ended run after the edges of its last node are evaluated again, whether it is still at its
-        end, which may have been postponed, and the edge, as in `Compiler.sums`.
+    def leave_again(self, position: int) -> tuple[int, bool]:
+        """The position of an ended run after the edges of its last node are evaluated again, and whether it is still at
+        its end, which may have been postponed.
         """
-        target, edge = self.compiler.leave_again(self.program.nodes[position])
-        return (position, True, edge) if target is None else (self.compiler.position(target), False, edge)
+        target = self.compiler.leave_again(self.program.nodes[position])
+        return (position, True) if target is None else (self.compiler.position(target), False)
 
     def resume_at(self, position: int, trained_last: str = "") -> None:
         """Set up the nodes around a position, from their progress. May draw random numbers.
@@ -295,18 +251,24 @@ class CompiledGraph:
         self.run_clock.go_by(trained_last, position)
         for scope in self.program.nodes[position].scope.around():
             self.compiler.enter(scope, reset=False, ready=self.kept)
-        self._runs_before = {node: node.instance.runs for node in self.program.nodes if _may_record(node)}
 
 
-def _may_record(node: ProgramNode) -> bool:
-    """True for a node that reads the recorder, itself or in its body, unless it never runs.
-
-    A node that ends the run does not count: no checkpoint is due after it.
-    """
-    if node.body is not None:
-        return not node.bypassed and any(_may_record(inner) for inner in node.body.nodes.values())
-    is_ending = node.kind.trigger == "after"
-    return node.kind.may_record_rows and not (node.bypassed or node.plan_node.is_never_due or is_ending)
+def _refuse_schedulers_of_epochs(program: Program) -> None:
+    """Raise for a scheduler that counts epochs by its documentation, and is stepped by a default of the graph."""
+    for node in program.nodes:
+        trigger = node.plan_node.trigger
+        if node.bypassed or "scheduler" not in node.kind.optional or trigger is None or trigger.is_never:
+            continue
+        for name in resources_of([node.scope.names.read_by(node.node, "scheduler")]):
+            value = program.resources.get(name)
+            for each in value if isinstance(value, list | tuple) else [value]:
+                if isinstance(each, StepLR | MultiStepLR | ExponentialLR) and "every" not in node.node.parameters:
+                    raise UsageError(
+                        f"`{name}`: {type(each).__name__} counts epochs by its documentation, and `{node.path}` would "
+                        f'step it every "{trigger}", the default',
+                        f'{node.path}.every="1 epochs" steps it after every epoch; {node.path}.every="1 steps", '
+                        "written out, says that steps are meant",
+                    )
 
 
 def _keep_instances(program: Program, former: Program, renaming: Renaming) -> set[ProgramNode]:

@@ -2,10 +2,10 @@
 
 Triggers, windows, guards and epochs are those of a run, since the same code evaluates them. A visit takes about 6 us.
 
-Rounds that repeat are multiplied. Every decision is logged: the nodes that run, the signs of comparisons, what is due.
-If two rounds log the same and change every counter by the same amounts, all counters are linear in the number of
-rounds, and each decision is constant on an interval of them. So the first round that differs is found by bisection: a
-million batches take as long as a few.
+Rounds that repeat are multiplied. Every decision is logged: the nodes that run, the signs of comparisons, what is due,
+and the operands of other operations, which must be constant. If two rounds log the same and change every counter by
+the same amounts, all counters are linear in the number of rounds, and each decision is constant on an interval of them.
+So the first round that differs is found by bisection: a million batches take as long as a few.
 """
 
 from __future__ import annotations
@@ -122,7 +122,8 @@ class _CountingVisits(Visits):
                 return
             size = 1
             if windows is not None:
-                size = round_size(fields[epoch.epoch_batches], length.batches, world_size, windows())
+                left = [each() for each in windows]
+                size = round_size(fields[epoch.epoch_batches], length.batches, world_size, left)
                 fields[ROUND] = size
             fields[epoch.epoch_batches] += size
             fields[epoch.batches] += size
@@ -191,32 +192,16 @@ def _terms(
 
 
 def _logged(part: Operation, log: list[Any]) -> Callable[..., Any]:
-    """The result of an operation; it is linear as long as its log does not change."""
+    """The result of an operation; it is linear, or an interval decides it, as long as its log does not change."""
     compute = operation(part)
     if part.name in ("+", "-"):
         return compute
-    if part.name in ("*", "/"):
-
-        def scale(left: Any, right: Any) -> Any:
-            log.append(right)
-            return compute(left, right)
-
-        return scale
-    if part.name in COMPARISONS:
-
-        def compare(left: Any, right: Any) -> Any:
-            try:
-                log.append((left > right) - (left < right))
-            except TypeError:  # a number and a text
-                log.append(left == right)
-            return compute(left, right)
-
-        return compare
 
     def operate(*operands: Any) -> Any:
-        # A remainder that recurs once recurs every time, for a value that grows by multiples of the divisor.
-        is_whole = part.name in ("%", "//") and all(type(operand) is int for operand in operands) and operands[1]
-        log.append((operands[0] % operands[1], operands[1]) if is_whole else operands)
+        if part.name in COMPARISONS and str not in map(type, operands):
+            log.append((operands[0] > operands[1]) - (operands[0] < operands[1]))
+        else:
+            log.append(operands[1] if part.name in ("*", "/") else operands)
         return compute(*operands)
 
     return operate
@@ -267,10 +252,10 @@ class CountedRun:
         ]
         self._triggers = [(node.trigger, node.fields) for node in acting if node.trigger is not None]
         self._fired = [
-            (fields, unit, amount)
+            (fields, term.unit, term.amount)
             for trigger, fields in self._triggers
             if isinstance(trigger, Every)
-            for unit, amount in trigger.amounts()
+            for _, term in trigger.terms
         ]
         compiler.enter(program.main, reset=True)
         self._position = program.main.nodes[program.graph.start].index
@@ -426,6 +411,3 @@ class CountedRanks:
 
     def before_batch(self) -> None:
         """Do nothing."""
-
-    def gather(self, value: Any) -> list[Any]:
-        return [value] * self.world_size

@@ -6,9 +6,8 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
 
-from graphtrain.data.shares import Windows
 from graphtrain.kind import Field
-from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
+from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.cells import Cells
 from graphtrain.program.rounds import Act, Rounds, then
 
@@ -43,30 +42,23 @@ class GradientWindows:
         ]
         self.visit_of: Callable[[ProgramNode], Act] | None = None
 
-    def enter(self, scope: ProgramGraph) -> None:
-        """Let nodes read the sizes of the windows of a graph, which may be open already."""
-        for counter, field in self.counters:
-            if counter.scope is scope and field.window is not None:
-                self._program.slots[self._cells.window_slot(counter, field.window)] = counter.fields[field.window]
-
     def next_size(self, counter: ProgramNode, field: Field) -> Callable[[], int]:
         """A call that returns the size of the window that opens next, over all ranks that the run began with."""
         assert field.target is not None, "asked before"
         program, target = self._program, self._cells.field(counter, field.target).read
         return lambda: int(target() * program.window_ranks)
 
-    def filled_by(self, node: ProgramNode) -> Windows:
-        """The windows that the batches of a node fill, among several ranks: those open, or those that open next."""
+    def filled_by(self, node: ProgramNode) -> list[Callable[[], int]]:
+        """How many micro-batches each window takes that the batches of a node fill, among several ranks."""
         assert self._rounds is not None, "asked by several ranks"
         trained_on = self._rounds.trained_on(node)
-        filled = {
-            counter.path: self._left(counter, field)
+        return [
+            self._left(counter, field)
             for counter, field in self.counters
             if field.window is not None
             and field.target is not None
             and any(trained & set(counter.plan_node.optimizers) for trained in trained_on)
-        }
-        return Windows(filled, not filled and bool(trained_on))
+        ]
 
     def _left(self, counter: ProgramNode, field: Field) -> Callable[[], int]:
         """A call that returns how many micro-batches the open window still takes, or the one that opens next."""
@@ -97,14 +89,14 @@ class GradientWindows:
                     if field.exchanged is not None and self._rounds is not None:
                         act = then(functools.partial(fields.__setitem__, field.exchanged, False), act)
                     amount = self._rounds.amount(node) if self._rounds is not None else None
-                    act = _adding(act, fields, field.name, amount)
+                    act = then(act, _counting(fields, field.name, amount))
                 elif action.effect == "exchange" and field.exchanged is not None:
-                    act = _setting(act, fields, field.exchanged, True)
+                    act = then(act, functools.partial(fields.__setitem__, field.exchanged, True))
                     flags.append((fields, field.exchanged))
                 elif action.effect == "zero_grad":
-                    act, is_cleared = _setting(act, fields, field.name, 0), True
+                    act, is_cleared = then(act, functools.partial(fields.__setitem__, field.name, 0)), True
                     if field.exchanged is not None and self._rounds is not None:
-                        act = _setting(act, fields, field.exchanged, False)
+                        act = then(act, functools.partial(fields.__setitem__, field.exchanged, False))
         if effects == ["exchange"] and flags:
             act = _unless(act, flags)
         # Fields that belong to gradients, and are read, restart with them.
@@ -113,7 +105,7 @@ class GradientWindows:
         }
         for owner, field in self._with_gradients:
             if owner is not node and not cleared.isdisjoint(owner.plan_node.optimizers):
-                act = _setting(act, owner.fields, field.name, field.default)
+                act = then(act, functools.partial(owner.fields.__setitem__, field.name, field.default))
         return act
 
     def _opening(self, act: Act, counter: ProgramNode, field: Field, *, always: bool) -> Act:
@@ -121,29 +113,23 @@ class GradientWindows:
         if field.window is None or field.target is None:
             return act
         fields, count, window = counter.fields, field.name, field.window
-        slots, index = self._program.slots, self._cells.window_slot(counter, window)
         size = self.next_size(counter, field)
 
         def opening() -> None:
             if always or not fields[count]:
-                fields[window] = slots[index] = size()
+                fields[window] = size()
             act()
 
         return opening
 
 
-def _adding(act: Act, fields: dict[str, Any], name: str, amount: Callable[[], int] | None = None) -> Act:
-    """The call of a node, after which a field is increased by 1, or by the result of a call."""
+def _counting(fields: dict[str, Any], name: str, amount: Callable[[], int] | None = None) -> Act:
+    """A call that increases a field by 1, or by the result of a call."""
 
     def count() -> None:
-        act()
-        fields[name] += 1
+        fields[name] += amount() if amount is not None else 1
 
-    def add() -> None:
-        act()
-        fields[name] += amount()  # type: ignore[misc]
-
-    return count if amount is None else add
+    return count
 
 
 def _unless(act: Act, flags: Sequence[tuple[dict[str, Any], str]]) -> Act:
@@ -154,11 +140,3 @@ def _unless(act: Act, flags: Sequence[tuple[dict[str, Any], str]]) -> Act:
             act()
 
     return act_unless
-
-
-def _setting(act: Act, fields: dict[str, Any], name: str, value: Any) -> Act:
-    def act_and_set() -> None:
-        act()
-        fields[name] = value
-
-    return act_and_set

@@ -6,13 +6,11 @@ last one that a node requested: a stop saves too, but nothing returns to that.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import final
 
 from graphtrain.errors import NotFiniteError, UsageError
-from graphtrain.names import suggestion
-from graphtrain.program.bind import Program, ProgramNode
-from graphtrain.program.requests import Requests, Return
+from graphtrain.program.bind import ProgramNode
+from graphtrain.program.requests import Requests
 
 
 @final
@@ -23,39 +21,36 @@ class History:
         requests: the requests of the run.
     """
 
-    def __init__(self, node: ProgramNode, program: Program, requests: Requests) -> None:
-        self._bound, self._program, self._requests = node, program, requests
+    def __init__(self, node: ProgramNode, requests: Requests) -> None:
+        self._node, self._requests = node, requests
 
-    def restore(self, keep: Collection[str] | None = None, most: int | None = None) -> bool:
+    def restore(self, most: int | None = None) -> bool:
         """Request a return to the last checkpoint that a node requested, with finite weights; False if there is none.
 
-        The run returns once the visit is over: resources, progress, gradients, random numbers and the position in the
-        data become those of the checkpoint, rows of metrics recorded since are cut, and a checkpoint follows
-        immediately. All ranks have to request it at the same visit.
+        The run returns once the visit is over: resources, progress except that of this node, gradients, random numbers
+        and the position in the data become those of the checkpoint, rows of metrics recorded since are cut, and a
+        checkpoint follows immediately. All ranks have to request it at the same visit.
 
         A run does not return to checkpoints from before it was changed: by other hyper-parameters or another graph
         at a resume, by a fork, by `rewire`, or by `load`. The checkpoint that such a resume, or a fork, begins with is
         one of every node that saves.
 
         Arguments:
-            keep: the names of nodes of the same graph whose progress stays. Default: the requesting node.
             most: how often the run may return, over all its nodes. Default: no limit.
 
         Raises:
-            UsageError: there is no such node.
             NotFiniteError: the run has returned as often as it may.
         """
-        kept = tuple(self._named(name).path for name in keep) if keep is not None else (self._bound.path,)
         if not self._requests.saves.can_go_back():
             return False
         times = self._requests.saves.returns
         if most is not None and times >= most:
             raise NotFiniteError(
-                f"`{self._bound.path}` asks the run to go back to a checkpoint, and it has gone back "
+                f"`{self._node.path}` asks the run to go back to a checkpoint, and it has gone back "
                 f"{'once' if times == 1 else f'{times} times'}, of at most {most}",
                 "resume with a smaller learning rate, or with clipping; or let it leave out more, and raise the limit",
             )
-        self._requests.go_back(Return(self._bound.path, kept))
+        self._requests.go_back(self._node.path)
         return True
 
     def batches(self, count: int = 1) -> list[list[int]]:
@@ -64,20 +59,12 @@ class History:
         Raises:
             UsageError: nothing in the graph counts batches by epochs.
         """
-        scope = self._bound.scope.counting("batches")
+        scope = self._node.scope.counting("batches")
         source = scope.counter("batches")[0] if scope is not None else None
         epoch, last = (getattr(source.instance if source else None, name, None) for name in ("epoch", "batch_index"))
         if epoch is None or last is None:
             raise UsageError(
-                f"`{self._bound.path}` asks which batch of which epoch it is, and nothing counts them in its graph",
+                f"`{self._node.path}` asks which batch of which epoch it is, and nothing counts them in its graph",
                 'let the clock count them, as in batches = "next_batch.batches"',
             )
         return [[epoch, number] for number in range(max(last - count + 1, 0), last + 1)]
-
-    def _named(self, name: str) -> ProgramNode:
-        nodes = [*self._bound.scope.around()][-1].nodes
-        if name not in nodes:
-            raise UsageError(
-                f"`{self._bound.path}` names `{name}`, and there is no such node in its graph", suggestion(name, nodes)
-            )
-        return nodes[name]

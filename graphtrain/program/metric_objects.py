@@ -17,17 +17,17 @@ _EPOCH = "epoch/"
 _USUAL = ("val/", "test/")  # of graphs that the same `setup` may serve as well
 
 
-def checked(given: Any) -> Mapping[str, Any]:
+def checked(objects: Any) -> Mapping[str, Any]:
     """The metric objects of a run.
 
     Raises:
         UsageError: they are no mapping of objects with `update`, `compute` and `reset`, or one has two names.
     """
-    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+    if not isinstance(objects, Mapping) or not all(isinstance(name, str) for name in objects):
         hint = 'give each object a name, as in metric_objects={"val/f1": F1Score(...)}'
-        raise UsageError(f"`metric_objects` must be a mapping of names; got {described(given)}", hint)
+        raise UsageError(f"`metric_objects` must be a mapping of names; got {described(objects)}", hint)
     names: dict[int, str] = {}
-    for name, value in given.items():
+    for name, value in objects.items():
         if isinstance(value, type) or not all(callable(getattr(value, method, None)) for method in _METHODS):
             raise UsageError(
                 f"`metric_objects` has `{name}`, {described(value)}",
@@ -38,13 +38,13 @@ def checked(given: Any) -> Mapping[str, Any]:
                 f"`{other}` and `{name}` are one metric object, which would mix what both have seen",
                 "make two: `clone()` of torchmetrics, or copy.deepcopy",
             )
-    return given
+    return objects
 
 
 def not_updated(objects: Mapping[str, Any], program: Program) -> Iterator[str]:
     """A line about the metric objects that no node of a graph updates, if there are any."""
-    nodes = [node for node in program.plan.nodes if node.kind is not None and node.kind.roles.records]
-    splits = {f"{node.parameters[node.kind.roles.records]}/" for node in nodes if node.kind is not None}
+    nodes = [node for node in program.plan.nodes if node.kind is not None and node.kind.records]
+    splits = {f"{node.parameters[node.kind.records]}/" for node in nodes if node.kind is not None}
     training = {node.metric_prefix for node in program.nodes if node.is_set_up_with("metric_prefix")}
     starts = {*training, *(f"{_EPOCH}{prefix}" for prefix in training)}
     unknown = [

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, final
+from typing import Any, Literal, final
 
 from graphtrain.storage.retention import Retention
 
@@ -29,37 +29,6 @@ class SavePolicy:
     if_failed: Literal["stop", "continue"] = "stop"
 
 
-@dataclass(frozen=True)
-class Return:
-    """A node's request to return to a checkpoint.
-
-    Attributes:
-        node: the path of the requesting node.
-        keep: the paths of the nodes whose progress stays as it is.
-    """
-
-    node: str
-    keep: tuple[str, ...]
-
-
-class Saves:
-    """The state of the checkpoints of a run; this class is for a run that makes none.
-
-    Attributes:
-        returns: how often the run has returned to one.
-    """
-
-    returns = 0
-
-    def can_go_back(self) -> bool:
-        """True if a node has requested one to which the run can return."""
-        return False
-
-    def over(self) -> int:
-        """How many saves of several ranks are over, written or failed, as far as this rank knows."""
-        return 0
-
-
 @final
 class Requests:
     """The mailbox of one run, which the loop checks once after each transition.
@@ -79,7 +48,7 @@ class Requests:
         retentions: which checkpoints stay, by the paths of the nodes that say so. Default: the newest two.
         values: of the metrics that rank the requested checkpoint; None where it has none.
         failures: the number of failed saves.
-        saves: the state of checkpoints. Default: none are made.
+        saves: the writer of checkpoints; None before there is one.
 
     >>> requests = Requests(); requests.post("stop"); requests.post("stop")
     >>> "stop" in requests, requests.take("stop"), requests.take("stop")
@@ -94,8 +63,8 @@ class Requests:
         self.retentions: Mapping[str, Retention] = {}
         self.values: dict[str, float | None] = {}
         self.failures = 0
-        self.saves = Saves()
-        self._return: Return | None = None
+        self.saves: Any = None
+        self._returning = ""
 
     @property
     def stop_policy(self) -> SavePolicy:
@@ -118,9 +87,9 @@ class Requests:
         else:
             self.pending.add(request)
 
-    def take_asked(self) -> Counter[Request]:
-        """Take the requests to this rank since the last call, with their counts."""
-        return Counter(self._asked.popleft() for _ in range(len(self._asked)))
+    def take_asked(self) -> set[Request]:
+        """Take the requests to this rank since the last call."""
+        return {self._asked.popleft() for _ in range(len(self._asked))}
 
     def save(self, policy: SavePolicy | None = None, values: Mapping[str, float | None] | None = None) -> None:
         """Save a checkpoint at the next save point.
@@ -139,18 +108,17 @@ class Requests:
         self.pending.discard("save")
         self.values = {}
 
-    def go_back(self, asked: Return) -> None:
-        """Return to a checkpoint, once the visit is over."""
-        self._return = asked
+    def go_back(self, node: str) -> None:
+        """Return to a checkpoint, once the visit is over, as the node at a path requests."""
+        self._returning = node
         self.pending.add("return")
 
-    def take_return(self) -> Return | None:
-        """Take the request to return. All other requests since that checkpoint are void, except a stop."""
-        asked, self._return = self._return, None
-        if asked is not None:
-            self.pending.intersection_update(("stop", "pause"))
-            self.saved()
-        return asked
+    def take_return(self) -> str:
+        """Take the request to return: the path of its node. Others since that checkpoint are void, except a stop."""
+        node, self._returning = self._returning, ""
+        self.pending.intersection_update(("stop", "pause"))
+        self.saved()
+        return node
 
     def __contains__(self, request: Request) -> bool:
         return request in self.pending

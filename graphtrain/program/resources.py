@@ -18,7 +18,7 @@ from graphtrain.names import FOREIGN, nearest, quoted, suggestion
 from graphtrain.plan.plan import Plan
 from graphtrain.plan.scope import Scope, reads_of, resources_of
 from graphtrain.report.values import described
-from graphtrain.state.generators import generator_of
+from graphtrain.state.kinds import category_of
 from graphtrain.state.reachable import keeps_state
 
 # Names of slots that the engine itself supplies.
@@ -179,8 +179,8 @@ def _refuse_types(resources: Mapping[str, Any]) -> None:
         ("optimizer", ("step",), "an optimizer, or a list of them"),
         ("scheduler", ("step",), "a scheduler, or a list of them"),
     ):
-        given = resources.get(name)
-        for value in given if isinstance(given, list | tuple) and name != "model" else [given]:
+        supplied = resources.get(name)
+        for value in supplied if isinstance(supplied, list | tuple) and name != "model" else [supplied]:
             if value is not None and not all(hasattr(value, method) for method in methods):
                 raise UsageError(f"`{name}` must be {expected}; got {described(value)}")
 
@@ -194,30 +194,14 @@ def with_step_functions(resources: Mapping[str, Any]) -> dict[str, Any]:
     prepared = dict(resources)
     model = prepared.get("model")
     for name in STEP_FUNCTIONS:
-        given = prepared.get(name)
-        if given is not None:
-            prepared[name] = step_call(given, name)
+        function = prepared.get(name)
+        if function is not None:
+            prepared[name] = step_call(function, name)
         elif callable(own := getattr(model, name, None)):
             prepared[name] = step_call(own, f"model.{name}", model)
         elif (instead := prepared.get(_STEP_INSTEAD.get(name, ""))) is not None:
             prepared[name] = instead
     return prepared
-
-
-def prepare_further(
-    prepared: Mapping[str, Any], resources: Mapping[str, Any], further: Mapping[str, Any], device: torch.device
-) -> dict[str, Any]:
-    """The prepared resources, with some added or replaced.
-
-    A model brings its step functions. Other objects stay the same. `resources` are all those of the user, including the
-    new ones; what `prepare` refuses is refused.
-    """
-    now = prepare(resources, device)
-    renewed = set(further)
-    if "model" in further:
-        renewed |= {name for name in STEP_FUNCTIONS if resources.get(name) is None}
-    kept = {name: value for name, value in prepared.items() if name not in renewed}
-    return kept | {name: now[name] for name in renewed if name in now}
 
 
 def resolve_device(name: str | torch.device, local_rank: int | None = None) -> torch.device:
@@ -303,7 +287,7 @@ def resources_read(graph: Graph, resources: Mapping[str, Any]) -> set[str]:
 
 def may_be_unread(value: Any) -> bool:
     """True if a resource may be supplied although nothing reads it: None, or an object with state to be saved."""
-    return value is None or keeps_state(value) or generator_of(value) is not None
+    return value is None or keeps_state(value) or category_of(type(value)) == "generator"
 
 
 def unread_line(name: str, readable: Collection[str]) -> str:

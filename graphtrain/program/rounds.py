@@ -17,7 +17,7 @@ from graphtrain.kind.fields import IDLE, ROUND
 from graphtrain.plan.scope import ResourceTarget, SlotTarget, leaves, outputs_of
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.bind import Program, ProgramNode
-from graphtrain.state.generators import RandomAside, global_generators
+from graphtrain.state.generators import RandomAside, named_generators
 
 Act = Callable[[], Any]
 
@@ -112,11 +112,11 @@ class Rounds:
             if has_batch() or call is None:
                 forward(act)
                 return
-            kept = {path: buffer.detach().clone() for path, buffer in agreement.run.buffers().items()}
-            with RandomAside(global_generators()):
+            kept = {path: buffer.detach().clone() for path, buffer in agreement.buffers().items()}
+            with RandomAside(named_generators().values()):
                 forward(call)
             with torch.no_grad():
-                for path, buffer in agreement.run.buffers().items():
+                for path, buffer in agreement.buffers().items():
                     buffer.copy_(kept.get(path, buffer))
             for index in writes:
                 slots[index] = None
@@ -141,7 +141,7 @@ class Rounds:
             f"`{node.path}` fetches batches for one process: each of {self.agreement.world_size} ranks fetches them, "
             f"and all of them count; use `next_batch`, or give each rank others in `{node.kind.name}`"
             for node in self._program.nodes
-            if node.kind.activity == "data" and not self.divides(node) and not node.bypassed
+            if node.kind.family == "data" and not self.divides(node) and not node.bypassed
         ]
 
     def trained_on(self, fetching: ProgramNode) -> list[set[str]]:

@@ -1,15 +1,14 @@
-"""Everything a continuation depends on, as one record of named sections.
+"""Everything a continuation depends on, in named sections.
 
-A section is a field of `RunState`, made of the two functions that capture and restore it, which are next to each other
-below. To add a section, add such a pair and its field: checkpoint, digest, resume and verification follow. What
-is not in the digest, not compared, or different on each rank is listed by name: docs/architecture.md says where.
+A section is made of the two functions that capture and restore it, which are next to each other below. To add one, add
+such a pair and its name to `SECTIONS`: checkpoint, digest, resume and verification follow. What is not in the digest,
+not compared, or different on each rank is listed by name: docs/architecture.md says where.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy
 import torch
@@ -18,14 +17,13 @@ from graphtrain.errors import CheckpointError
 from graphtrain.names import quoted
 from graphtrain.program.bind import ProgramNode
 from graphtrain.program.rounds import is_fetching
-from graphtrain.state.changes import OTHER_SUBMODULES, changes
+from graphtrain.state.changes import OTHER_SUBMODULES, changes, restore
+from graphtrain.state.codec import parts_in
 from graphtrain.state.generators import capture_random, restore_random
-from graphtrain.state.modules import capture_module, reshape_buffers, restore_module
+from graphtrain.state.modules import capture_module, restore_module
 from graphtrain.state.objects import MISFITS
 from graphtrain.state.optimizers import kept_groups, put_gradient
-from graphtrain.state.places import parts_in
 from graphtrain.state.reachable import is_within
-from graphtrain.state.restore import restore
 from graphtrain.state.weights import weights_of
 from graphtrain.storage.strides import DEVICES
 
@@ -33,6 +31,8 @@ if TYPE_CHECKING:
     from graphtrain.program.stateful_objects import StatefulObjects
 
 Section = Mapping[str, Any]
+RunState = Mapping[str, Section]
+"""The state of a run at one position: section -> name -> state."""
 
 _OF_ANOTHER_DEVICE = "the random generator of the device {} is not saved: draw random numbers on the CPU"
 
@@ -60,16 +60,6 @@ class Handler(NamedTuple):
 
 
 # ---- one pair for each section
-
-
-def _capture_forms(run: StatefulObjects, alive: set[int]) -> Section:
-    forms = {name: form.changed_buffers(run.objects.modules[name]) for name, form in run.objects.forms.items()}
-    return {name: changed for name, changed in forms.items() if changed}
-
-
-def _restore_forms(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
-    for name in (run.objects.modules.keys() & saved.keys()).difference(exempt.fresh):
-        reshape_buffers(run.objects.modules[name], saved[name])
 
 
 def _capture_optimizers(run: StatefulObjects, alive: set[int]) -> Section:
@@ -164,7 +154,7 @@ def _load(run: StatefulObjects, name: str, state: Any) -> None:
 
 
 def _capture_modules(run: StatefulObjects, alive: set[int]) -> Section:
-    return {name: capture_module(module) for name, module in run.objects.modules.items()}
+    return {name: capture_module(module, run.objects.forms[name]) for name, module in run.objects.modules.items()}
 
 
 def _restore_modules(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
@@ -217,7 +207,7 @@ def _restore_progress(run: StatefulObjects, saved: Section, exempt: Exemptions) 
         stored = stored_fields(node)
         taken = [name for name in stored if name in values]
         if is_replaced:
-            taken = [name for name in taken if _is_alike(getattr(node.instance, name), run.decoded(values[name]))]
+            taken = [name for name in taken if type(getattr(node.instance, name)) is type(run.decoded(values[name]))]
         for name in taken:
             setattr(node.instance, name, run.decoded(values[name]))
         if node.kind.keeps_state:
@@ -238,12 +228,6 @@ def _restore_progress(run: StatefulObjects, saved: Section, exempt: Exemptions) 
 
 def stored_fields(node: ProgramNode) -> list[str]:
     return [name for name, declared in node.kind.fields.items() if declared.stored]
-
-
-def _is_alike(value: Any, saved: Any) -> bool:
-    """True if a saved value fits a field whose present value is `value`."""
-    numbers = all(isinstance(number, int | float) and not isinstance(number, bool) for number in (value, saved))
-    return value is None or numbers or type(value) is type(saved)
 
 
 def essential_progress(run: StatefulObjects, saved: Section) -> Section:
@@ -306,7 +290,6 @@ def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
         ],
         # Parts that a module lost or gained are reported once, by its parameters.
         *[line for line in changed.unknown if not (lost and OTHER_SUBMODULES in line)],
-        *run.data_state.unsaved,
         *([] if device in ("cpu", *DEVICES) else [_OF_ANOTHER_DEVICE.format(device)]),
     ]
     return changed.section
@@ -329,56 +312,35 @@ def _restore_random(run: StatefulObjects, saved: Section, exempt: Exemptions) ->
 # ---- the record
 
 
-@dataclass(frozen=True)
-class RunState:
-    """The state of a run at one position.
-
-    The order of the fields is that of the file and of the digest, so part of the format; and it is the order of
-    restoring: a parameter has its value before its gradient and its optimizer refer to it, and nodes are set up from
-    progress and slots. Random generators come last, after nodes are set up: `iter(DataLoader)` draws from them.
-
-    Attributes:
-        forms: of buffers that have another shape than at set-up, by module.
-        optimizers: the parameters of each, by path, and what its `state_dict` leaves out.
-        resources: the `state_dict` of each, by name.
-        modules: state of modules that it leaves out: modes, frozen flags, non-persistent buffers.
-        gradients: by module and parameter.
-        progress: the fields of each node, by path.
-        slots: the values between nodes that are alive.
-        metrics: running means; the rows are in a file of their own.
-        reachable: the changes since set-up of all reachable state that nothing else saves; all other generators.
-        random: the global generators of the process.
-    """
-
-    forms: Annotated[Section, Handler(_capture_forms, _restore_forms)]
-    optimizers: Annotated[Section, Handler(_capture_optimizers, _restore_optimizers)]
-    resources: Annotated[Section, Handler(_capture_resources, _restore_resources)]
-    modules: Annotated[Section, Handler(_capture_modules, _restore_modules)]
-    gradients: Annotated[Section, Handler(_capture_gradients, _restore_gradients)]
-    progress: Annotated[Section, Handler(_capture_progress, _restore_progress)]
-    slots: Annotated[Section, Handler(_capture_slots, _restore_slots)]
-    metrics: Annotated[Section, Handler(_capture_metrics, _restore_metrics)]
-    reachable: Annotated[Section, Handler(_capture_reachable, _restore_reachable)]
-    random: Annotated[Section, Handler(_capture_random, _restore_random)]
-
-    @classmethod
-    def of(cls, sections: Mapping[str, Section]) -> RunState:
-        """The state with these sections; those missing in a checkpoint are empty."""
-        return cls(**{name: sections.get(name, {}) for name in SECTIONS})
-
-    def sections(self) -> dict[str, Section]:
-        """Section -> name -> state, in the order of the format; without rare sections that are empty."""
-        return {name: getattr(self, name) for name in SECTIONS if name not in _RARE or getattr(self, name)}
-
-
 SECTIONS: dict[str, Handler] = {
-    name: hint.__metadata__[0] for name, hint in get_type_hints(RunState, include_extras=True).items()
+    # The parameters of each optimizer, by path, and what its `state_dict` leaves out.
+    "optimizers": Handler(_capture_optimizers, _restore_optimizers),
+    # The `state_dict` of each, by name.
+    "resources": Handler(_capture_resources, _restore_resources),
+    # State of modules that it leaves out: modes, frozen flags, buffers that are not persistent.
+    "modules": Handler(_capture_modules, _restore_modules),
+    # By module and parameter.
+    "gradients": Handler(_capture_gradients, _restore_gradients),
+    # The fields of each node, by path.
+    "progress": Handler(_capture_progress, _restore_progress),
+    # The values between nodes that are alive.
+    "slots": Handler(_capture_slots, _restore_slots),
+    # Running means; the rows are in a file of their own.
+    "metrics": Handler(_capture_metrics, _restore_metrics),
+    # The changes since set-up of all reachable state that nothing else saves; all other generators.
+    "reachable": Handler(_capture_reachable, _restore_reachable),
+    # The global generators of the process.
+    "random": Handler(_capture_random, _restore_random),
 }
+"""The sections of a `RunState`.
+
+Their order is that of the file and of the digest, so part of the format; and it is the order of restoring: a parameter
+has its value before its gradient and its optimizer refer to it, and nodes are set up from progress and slots. Random
+generators come last, after nodes are set up: `iter(DataLoader)` draws from them.
+"""
 # The sections that another graph takes over in memory; resources and means stay the same objects.
 OF_NODES = ("progress", "slots", "random")
-_RARE = ("forms", "reachable")
-# Sections that are not in the digest: they depend on the set-up, or on when rows are recorded by wall-clock time.
-OUTSIDE_DIGEST = ("forms",)
+# Not in the digest of a run that records rows by wall-clock time.
 OF_TIMED_ROWS = ("metrics",)
 # Restored once nodes are set up, which calls code of the data, and draws random numbers.
 AFTER_SETUP = ("reachable", "random")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any, final
 
@@ -14,13 +13,13 @@ from graphtrain.data.source import keeps_position
 from graphtrain.data.state import DataState
 from graphtrain.errors import UsageError
 from graphtrain.names import suggestion
+from graphtrain.printable import shown_path
 from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.rounds import is_fetching
 from graphtrain.program.run_state import (
     AFTER_SETUP,
     EVERYTHING,
     OF_TIMED_ROWS,
-    OUTSIDE_DIGEST,
     SECTIONS,
     Exemptions,
     RunState,
@@ -29,16 +28,16 @@ from graphtrain.program.run_state import (
 )
 from graphtrain.report.recorder import Recorder
 from graphtrain.state.changes import NO_CHANGES, StateChanges, changes
-from graphtrain.state.codec import StateReader, StateWriter, shown_path
+from graphtrain.state.codec import StateReader, StateWriter
 from graphtrain.state.kinds import CONSTANTS, is_users
+from graphtrain.state.modules import fit_buffers
 from graphtrain.state.objects import SavedObjects
-from graphtrain.state.reachable import keeps_state
-from graphtrain.state.restore import reader_of
+from graphtrain.state.reachable import is_within, keeps_state, parts_of
 from graphtrain.state.snapshot import StateSnapshot
 from graphtrain.state.weights import uncompiled
 from graphtrain.storage.encoding import Encoded
 from graphtrain.storage.sharing import MustBeEqual
-from graphtrain.storage.state_files import local_of, state_digest
+from graphtrain.storage.state_files import state_digest
 
 
 def of_rank(node: ProgramNode) -> tuple[str, ...]:
@@ -105,7 +104,9 @@ class StatefulObjects:
                 roots[f"kind {node.kind.name}"] = implementation
         elsewhere = {id(run), *(id(generator) for name in data for generator in held_generators(roots[name]))}
         snapshot = StateSnapshot(roots, data, covered, elsewhere, left_out)
-        places = list(snapshot.places()) if left_out else []
+        entries = snapshot.reachable.by_path.values() if left_out else ()
+        places = [place for entry in entries if entry.is_entered for place, *_ in parts_of(entry)]
+        places += [entry.path for entry in entries]
         for path in left_out:
             if path not in places:
                 raise UsageError(f"not_state: there is no `{path}`", suggestion(path, places))
@@ -135,13 +136,13 @@ class StatefulObjects:
         self.snapshot = self.data_state.snapshot = snapshot
         reached = snapshot.reachable.by_path
         # `rewire` has replaced some objects since the run began.
-        supplied_again = {
+        snapshot.replaced = {
             name: value
             for name, value in self.resources.items()
             if name in reached and reached[name].value is not value and keeps_state(reached[name].value)
         }
-        snapshot.replaced = supplied_again
-        stateful = {path: value for path, value in self.objects.stateful.items() if not snapshot.is_left_out(path)}
+        held = self.objects.stateful.items()
+        stateful = {path: value for path, value in held if not is_within(path, snapshot.left_out)}
         known = {id(value) for value in stateful.values()}
         stateful |= {path: value for path, value in snapshot.stateful.items() if id(value) not in known}
         self.objects = SavedObjects(stateful, former.objects if former is not None else None)
@@ -201,8 +202,8 @@ class StatefulObjects:
         order = dict.fromkeys(("optimizers", "resources", "reachable", *SECTIONS))
         captured = {name: SECTIONS[name].capture(self, alive) for name in order if name in needed}
         if self.writer is not None:
-            self.unknown = list(dict.fromkeys([*self.unknown, *self.writer.lost_memory()]))
-        return RunState.of(captured)
+            self.unknown = list(dict.fromkeys([*self.unknown, *self.writer.lost]))
+        return {name: captured[name] for name in SECTIONS if name in captured}
 
     def encoded(self, value: Any, path: str) -> Any:
         """A value in transit, encoded by references to the objects that others have."""
@@ -218,11 +219,6 @@ class StatefulObjects:
             return value
         assert self.reader is not None, "values are encoded by references to what a snapshot lists"
         return self.reader.unpack(value)
-
-    def divided(self, state: RunState) -> tuple[dict[str, Section], dict[str, Any]]:
-        """The sections that a continuation depends on, and the rest of the state, for a checkpoint."""
-        essential = self.essential(state)
-        return essential, local_of(state.sections(), essential)
 
     def must_be_equal(self) -> MustBeEqual:
         """What must be equal on all ranks: parameters, optimizers, schedulers, and progress, but for that of data."""
@@ -241,9 +237,9 @@ class StatefulObjects:
 
     def essential(self, state: RunState) -> dict[str, Section]:
         """All that a continuation depends on: this is what a digest covers, and `verify` compares."""
-        outside = {*OUTSIDE_DIGEST, *(OF_TIMED_ROWS if self.program.records_by_time else ())}
-        sections = {name: {} if name in outside else section for name, section in state.sections().items()}
-        return {**sections, "progress": essential_progress(self, state.progress) if state.progress else {}}
+        timed: RunState = {name: {} for name in OF_TIMED_ROWS} if self.program.records_by_time else {}
+        progress = {"progress": essential_progress(self, state["progress"])} if "progress" in state else {}
+        return {**state, **progress, **timed}
 
     def digest(
         self,
@@ -257,10 +253,8 @@ class StatefulObjects:
             reachable: used for the section of this name. Default: the present one.
         """
         state = self.capture(alive, sections)
-        if reachable is not None:
-            state = dataclasses.replace(state, reachable=reachable)
-        essential = self.essential(state)
-        return state_digest({name: essential[name] for name in sections if name in essential})
+        essential = self.essential(state if reachable is None else {**state, "reachable": reachable})
+        return state_digest({name: essential[name] for name in sections})
 
     def differs_from(self, saved: Section) -> list[str]:
         """A line for restored state that differs from the saved one, because `setup` made something else before."""
@@ -281,20 +275,23 @@ class StatefulObjects:
             CheckpointError: a resource has changed its shape, or is missing.
         """
         if self.snapshot is not None and "resources" in sections:
-            encoded = {"reachable": state.reachable, "progress": state.progress, "slots": state.slots}
-            self.reader = reader_of(self.snapshot, encoded)
-        self.data_state.saved = state.reachable
+            encoded = {name: state[name] for name in ("reachable", "progress", "slots")}
+            self.reader = StateReader(self.snapshot, encoded)
+        self.data_state.saved = state.get("reachable", {})
+        for name in self.objects.modules.keys() & state["modules"].keys() if "resources" in sections else ():
+            if name not in exempt.fresh:
+                fit_buffers(self.objects.modules[name], state["modules"][name]["buffers"])
         return [
             line
             for name in sections
             if name not in AFTER_SETUP
-            for line in SECTIONS[name].restore(self, getattr(state, name), exempt) or ()
+            for line in SECTIONS[name].restore(self, state[name], exempt) or ()
         ]
 
     def restore_after_setup(self, state: RunState, sections: Collection[str] = AFTER_SETUP) -> None:
         """Restore the state that setting up nodes may have changed."""
         for name in sections:
-            SECTIONS[name].restore(self, getattr(state, name), Exemptions())
+            SECTIONS[name].restore(self, state[name], EVERYTHING)
 
 
 def _text_of(part: Any) -> str:

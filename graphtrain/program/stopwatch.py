@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import final
@@ -79,14 +78,14 @@ class Stopwatch:
         self._inside = None
 
     def wrap(self, node: ProgramNode, visit: Visit) -> Visit:
-        """The transition of a node, timed if its kind has an activity, unless its body is timed."""
-        if not node.kind.activity or node.bypassed:
-            return visit
-        return self.timed(visit, node.kind.activity) if node.scope.activity is None else self.ticking(visit)
+        """The transition of a node, timed if it fetches data: 0.2 us. A display may draw after it.
 
-    def timed(self, visit: Visit, activity: str) -> Visit:
-        """A visit whose time is counted under an activity; 0.2 us a visit."""
-        clock, spent = self.now, self.spent
+        Inside a body that is timed, the time belongs to the activity of that.
+        """
+        if node.kind.family != "data" or node.bypassed:
+            return visit
+        clock, activity = self.now, "data"
+        spent = self.spent if node.scope.activity is None else {}
         spent.setdefault(activity, 0.0)
 
         def timed_visit() -> int:
@@ -99,18 +98,6 @@ class Stopwatch:
             return position
 
         return timed_visit
-
-    def ticking(self, visit: Visit) -> Visit:
-        """A visit after which a display may draw; its time belongs to the surrounding activity."""
-        clock = self.now
-
-        def ticking_visit() -> int:
-            position = visit()
-            if (now := clock()) >= self.next_tick:
-                self._tick(now)
-            return position
-
-        return ticking_visit
 
     @contextmanager
     def measure(self, activity: str) -> Iterator[None]:
@@ -140,20 +127,19 @@ class Stopwatch:
 
     def load(self, seconds: Mapping[str, float]) -> None:
         """Continue from the counts before an interruption."""
-        known = {name: value for name, value in seconds.items() if isinstance(value, int | float) and 0 <= value < 1e12}
         # Not cleared: a timed visit relies on the entry of its activity.
         self.spent.update(dict.fromkeys(self.spent, 0.0))
-        self.spent.update({name: value for name, value in known.items() if name != TRAINING})
-        self._total = sum(known.values())
+        self.spent.update({name: value for name, value in seconds.items() if name != TRAINING})
+        self._total = sum(seconds.values())
 
 
 @final
 class NodeTimes:
-    """Estimates the seconds of the visits of each node from those that were timed.
+    """Times some of the visits of each node.
 
-    Timed are the visits from one batch to the next, for the second batch and one in 128 after it, and the second visit
-    of other nodes. The first visits of a process, which include set-up, are not. A device may still compute after a
-    visit.
+    Timed are the visits from one batch to the next, for the second batch and one in 128 after it; other nodes are timed
+    until one visit was. The first visits of a process, which include set-up, do not count. A device may still compute
+    after a visit.
 
     Arguments:
         clock: returns the time in seconds. Default: `time.perf_counter`.
@@ -162,99 +148,57 @@ class NodeTimes:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._timed: dict[str, list[float]] = {}  # seconds, and how many visits
-        self._counters: list[tuple[str, list[int]]] = []
-        self._counts: list[int] = []
-        self._earlier: Counter[str] = Counter()  # visits in graphs that were replaced
         self._batches = 0
 
-    def seconds(self) -> dict[str, float]:
-        """Path of a node -> seconds of its visits in this process, the longest first; without those of nodes in it."""
-        visits = self._visits()
-        estimates = {path: seconds / count * visits[path] for path, (seconds, count) in self._timed.items() if count}
-        return dict(sorted(estimates.items(), key=lambda item: -item[1]))
+    def means(self) -> dict[str, float]:
+        """Path of a node -> mean seconds of its timed visits, without those of nodes in it."""
+        return {path: seconds / count for path, (seconds, count) in self._timed.items() if count > 0}
 
-    def _visits(self) -> Counter[str]:
-        visits = self._earlier.copy()
-        for path, counters in self._counters:
-            visits[path] += sum(map(self._counts.__getitem__, counters))
-        return visits
-
-    def over(
-        self,
-        nodes: Sequence[ProgramNode],
-        transitions: Sequence[Visit],
-        counters: Sequence[list[int]],
-        counts: list[int],
-    ) -> list[Visit]:
+    def over(self, nodes: Sequence[ProgramNode], transitions: Sequence[Visit]) -> list[Visit]:
         """The transitions of nodes, which are sometimes timed; 0.1 us a batch where they are not.
 
         A list that changes while it runs: a batch is timed by putting timed transitions into it, and the others back.
-
-        Arguments:
-            counters: the counters of the edges of each node.
-            counts: what these count, from the start of this graph on.
         """
-        if counts is not self._counts:
-            self._earlier = self._visits()
-            self._counters = [(node.path, own) for node, own in zip(nodes, counters, strict=True)]
-            self._counts = counts
         timed = [self._timing(node.path, visit) for node, visit in zip(nodes, transitions, strict=True)]
-        untimed = [*transitions]
-        table: list[Visit] = []
+        table = timed.copy()
+
+        def fetching(index: int) -> Visit:
+            """The visit of a node that fetches batches: for some of them, all nodes are timed until the next."""
+            visit, timed_visit, path = transitions[index], timed[index], nodes[index].path
+
+            def fetch() -> int:
+                self._batches += 1
+                number = self._batches % _ONE_IN
+                if number == 2:
+                    table[:] = timed
+                elif number == 3:
+                    table[:] = [
+                        transitions[node.index] if self._is_timed(node.path) and not is_fetching(node) else now
+                        for node, now in zip(nodes, timed, strict=True)
+                    ]
+                return visit() if number != 2 and self._is_timed(path) else timed_visit()
+
+            return fetch
+
         for node in nodes:
-            index = node.index
             if is_fetching(node):
-                timed[index] = untimed[index] = self._fetching(node.path, transitions[index], timed, untimed, table)
-            elif not self._timed[node.path][1]:
-                untimed[index] = _until_second(index, transitions[index], timed[index], untimed, table)
-        table += untimed
+                table[node.index] = fetching(node.index)
+        timed[:] = table
         return table
 
+    def _is_timed(self, path: str) -> bool:
+        return self._timed[path][1] > 0
+
     def _timing(self, path: str, visit: Visit) -> Visit:
-        clock, timed = self._clock, self._timed.setdefault(path, [0.0, 0])
+        """A visit that is timed, unless it is the first of its node in this process, which includes set-up."""
+        clock, timed = self._clock, self._timed.setdefault(path, [0.0, -1])
 
         def timed_visit() -> int:
             start = clock()
             position = visit()
-            timed[0] += clock() - start
+            if timed[1] >= 0:
+                timed[0] += clock() - start
             timed[1] += 1
             return position
 
         return timed_visit
-
-    def _fetching(self, path: str, visit: Visit, timed: list[Visit], untimed: list[Visit], table: list[Visit]) -> Visit:
-        """The visit of a node that fetches batches: for some of them, all nodes are timed until the next."""
-        timed_visit, seconds_and_visits, is_first = self._timing(path, visit), self._timed[path], True
-
-        def fetch() -> int:
-            nonlocal is_first
-            self._batches += 1
-            number = self._batches % _ONE_IN
-            if number == 2:
-                table[:] = timed
-            elif number == 3:
-                table[:] = untimed
-            if is_first:
-                is_first = False
-                return visit()
-            return visit() if number != 2 and seconds_and_visits[1] else timed_visit()
-
-        return fetch
-
-
-def _until_second(index: int, visit: Visit, timed_visit: Visit, untimed: list[Visit], table: list[Visit]) -> Visit:
-    """The visit of a node that is timed once, the second time, and is put back into the tables then."""
-
-    def second() -> int:
-        if table[index] is second:
-            table[index] = visit
-        untimed[index] = visit
-        return timed_visit()
-
-    def first() -> int:
-        if table[index] is first:
-            table[index] = second
-        untimed[index] = second
-        return visit()
-
-    return first

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from typing import final
 
 from graphtrain.errors import GuardError
@@ -19,7 +19,7 @@ from graphtrain.program.bind import ProgramGraph, ProgramNode
 from graphtrain.program.loop import Transition
 from graphtrain.program.rounds import Act
 from graphtrain.program.stopwatch import Stopwatch
-from graphtrain.program.triggers import Due, Every, Triggers
+from graphtrain.program.triggers import Every, Triggers
 from graphtrain.program.visits import Visits
 
 
@@ -173,39 +173,29 @@ class Compiler:
 
     # ---- edges
 
-    def sums(self) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-        """Path of each node, and each edge, ``"accumulate -> decide"`` -> the counters that add up to its runs.
+    def sums(self) -> dict[str, dict[str, list[int]]]:
+        """The `nodes` by path, and the `edges` as ``"accumulate -> decide"``: the counters that add up to their runs.
 
         An edge of a bypassed node is taken whenever the run passes over the node.
         """
         nodes = self._program.nodes
-        edges: dict[str, list[int]] = {}
-        leaving: list[list[list[int]]] = []
+        keys = [[f"{node.path} -> {edge}" for edge in node.scope.graph.edges[node.node.name]] for node in nodes]
+        edges: dict[str, list[int]] = {key: [] for own in keys for key in own}
+        runs: dict[str, list[int]] = {}
         for node in nodes:
-            keys = [f"{node.path} -> {edge}" for edge in node.scope.graph.edges[node.node.name]]
-            leaving.append([edges.setdefault(key, []) for key in keys])
-            for counters, counter in zip(leaving[-1], self.counters[node.index], strict=True):
-                counters.append(counter)
-        runs = {
-            node.path: [self.due_counters[node.index]] if node.index in self.due_counters else self.counters[node.index]
-            for node in nodes
-            if not node.bypassed
-        }
-        arrivals = [
-            (target, [counter])
-            for node in nodes
-            if not [*self._passed(node)]
-            for target, counter in zip(self._program.targets(node), self.counters[node.index], strict=True)
-        ]
-        arrivals += [
-            (node.body.nodes[node.body.graph.start], runs[node.path])
-            for node in nodes
-            if node.body is not None and not node.bypassed
-        ]
-        for target, counters in arrivals:
-            for passed in self._passed(target) if target is not None else ():
-                leaving[passed.index][0] += counters
-        return runs, edges
+            own, arrivals = self.counters[node.index], []
+            for key, counter, target in zip(keys[node.index], own, self._program.targets(node), strict=True):
+                if not [*self._passed(node)]:
+                    edges[key].append(counter)
+                    arrivals.append((target, [counter]))
+            if not node.bypassed:
+                runs[node.path] = [self.due_counters[node.index]] if node.index in self.due_counters else own
+                if node.body is not None:
+                    arrivals.append((node.body.nodes[node.body.graph.start], runs[node.path]))
+            for target, counters in arrivals:
+                for passed in self._passed(target) if target is not None else ():
+                    edges[keys[passed.index][0]] += counters
+        return {"nodes": runs, "edges": edges}
 
     def position(self, node: ProgramNode) -> int:
         """The position of a node, or of the next one if it is bypassed and has a single edge."""
@@ -235,18 +225,18 @@ class Compiler:
     def _choosing_edge(self, node: ProgramNode) -> Transition:
         compiled = functools.partial(self.cells.compiled, node.scope)
         guards = [
-            (way.when, never if way in self._closed else compiled(way.guard))
+            never if way in self._closed else compiled(way.guard)
             for way in node.plan_node.exits
-            if way.when is not None and way.guard is not None
+            if way.guard is not None
         ]
         *arrivals, (last_position, last_call) = [self._arrival(node, target) for target in self._program.targets(node)]
         *counters, last_counter = self.counters[node.index]
         choices = [
             (guard, counter, *arrival)
-            for (_, guard), counter, arrival in zip(guards, counters, arrivals, strict=True)
+            for guard, counter, arrival in zip(guards, counters, arrivals, strict=True)
             if guard is not never
         ]
-        refuse_guard, counts = functools.partial(self._refuse_guard, node, guards), self.counts
+        counts = self.counts
         if len(choices) == 1 and choices[0][3] is None and last_call is None:
             only_guard, only_counter, only_position, _ = choices[0]
 
@@ -255,8 +245,8 @@ class Compiler:
                     if only_guard():
                         counts[only_counter] += 1
                         return only_position
-                except Exception as error:
-                    refuse_guard(error)
+                except Exception:
+                    self.leave_again(node)  # evaluated again, a guard raises with its name
                     raise
                 counts[last_counter] += 1
                 return last_position
@@ -269,8 +259,8 @@ class Compiler:
                     if guard():
                         counts[counter] += 1
                         return position if call is None else call()
-            except Exception as error:
-                refuse_guard(error)
+            except Exception:
+                self.leave_again(node)  # not an error at the end of a body, which an edge calls too
                 raise
             counts[last_counter] += 1
             return last_position if last_call is None else last_call()
@@ -291,33 +281,17 @@ class Compiler:
 
         return -1, end
 
-    def leave_again(self, node: ProgramNode) -> tuple[ProgramNode | None, str]:
-        """The node to which the edges of a node lead now, or None for the end; and the edge. Has no side effects.
+    def leave_again(self, node: ProgramNode) -> ProgramNode | None:
+        """The node to which the edges of a node lead now, or None for the end. Has no side effects.
 
         Raises:
             GuardError: a guard raises.
         """
-        edges = node.scope.graph.edges[node.node.name]
-        for way, target, edge in zip(node.plan_node.exits, self._program.targets(node), edges, strict=True):
+        for way, target in zip(node.plan_node.exits, self._program.targets(node), strict=True):
             try:
                 if way.guard is None or self.cells.compiled(node.scope, way.guard)():
-                    return target, f"{node.path} -> {edge}"
+                    return target
             except Exception as error:
-                raise _guard_error(node, way.when or "", error) from None
+                name = way.when or ""
+                raise GuardError(node.path, name, node.scope.graph.guards[name], error) from None
         raise AssertionError("the last edge is always taken")
-
-    def _refuse_guard(self, node: ProgramNode, guards: Sequence[tuple[str, Due]], error: Exception) -> None:
-        """Raise for the guard that raised the error: guards are pure, so evaluating them again finds it.
-
-        An error from the end of a body, which an edge calls too, is not one of a guard.
-        """
-        for name, guard in guards:
-            try:
-                if guard():
-                    break
-            except Exception:
-                raise _guard_error(node, name, error) from None
-
-
-def _guard_error(node: ProgramNode, name: str, error: Exception) -> GuardError:
-    return GuardError(node.path, name, node.scope.graph.guards[name], error)

@@ -76,37 +76,28 @@ class Every:
 
     Attributes:
         due: a call that returns whether an amount, or `once`, makes it due now.
+        terms: clock and term of each amount, in the unit of the clock.
     """
 
     def __init__(
         self, terms: Sequence[tuple[Clock, Term]], record: Any, *, once: bool = False, may_be_due: Due | None = None
     ) -> None:
-        self._terms = [(clock, term.base) for clock, term in terms]
-        self._record = record
-        self._may_be_due = may_be_due
-        thresholds = [_threshold(clock, self._target(clock, term)) for clock, term in self._terms]
+        self.terms = [(clock, term.base) for clock, term in terms]
+        self._record, self.may_be_due = record, may_be_due
+        thresholds = [_threshold(clock, self._target(clock, term)) for clock, term in self.terms]
         self.due: Due = any_of([*([lambda: not record.runs] if once else []), *(due for due, _ in thresholds)])
         self._aims = [aim for _, aim in thresholds]
-
-    def not_before(self, due: Due) -> Due:
-        """The call for `due`, restricted by `may_be_due`."""
-        may_be_due = self._may_be_due
-        return due if may_be_due is None else lambda: may_be_due() and due()
 
     def start(self) -> None:
         """Begin or resume: units that are new here count from now."""
         fired = self._record.fired
         # A unit that the trigger no longer names is dropped: if it returns, it counts from then.
-        self._record.fired = {term.unit: fired.get(term.unit) or _firing(clock) for clock, term in self._terms}
+        self._record.fired = {term.unit: fired.get(term.unit) or _firing(clock) for clock, term in self.terms}
         self._aim()
-
-    def amounts(self) -> list[tuple[str, Fraction]]:
-        """The unit and the amount of each of its terms."""
-        return [(term.unit, term.amount) for _, term in self._terms]
 
     def fire(self) -> None:
         """Remember that the node has run."""
-        self._record.fired = {term.unit: _firing(clock) for clock, term in self._terms}
+        self._record.fired = {term.unit: _firing(clock) for clock, term in self.terms}
         self._aim()
 
     def restart(self, unit: str) -> None:

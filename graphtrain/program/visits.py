@@ -11,7 +11,7 @@ from typing import Any, Protocol, final
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import FunctionRecord, Read, WrittenBatches
-from graphtrain.kind.declaration import Ask
+from graphtrain.kind.declaration import FROM, Ask
 from graphtrain.language.closures import constant
 from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, Target
 from graphtrain.program.agreement import Agreement
@@ -84,7 +84,6 @@ class Visits:
         for node in scope.nodes.values():
             if reset:
                 node.kind.reset(node.instance)
-        self.windows.enter(scope)
         for _, node in sorted(scope.nodes.items()):
             if not node.bypassed and node not in ready:
                 self.setups[node.index]()
@@ -108,7 +107,7 @@ class Visits:
         if read.name in self._provided:
             return constant(self._provided[read.name](node)).read
         get = self.cells.of(node, read, target).read
-        is_written = read.takes_written and isinstance(target, SlotTarget)
+        is_written = "written batches" in read.holds and isinstance(target, SlotTarget)
         return constant(WrittenBatches(get)).read if is_written else get
 
     def _step_names(self, node: ProgramNode) -> Mapping[str, str]:
@@ -116,7 +115,7 @@ class Visits:
         names = {}
         for read, target in node.plan_node.reads:
             call = self.program.resources.get(target.name) if isinstance(target, ResourceTarget) else None
-            if read.is_step_function and call is not None:
+            if "a step function" in read.holds and call is not None:
                 assert isinstance(target, ResourceTarget), "looked up above"
                 names[read.name] = call.name if isinstance(call, StepCall) else target.name
         return names
@@ -129,7 +128,7 @@ class Visits:
     def _history(self, node: ProgramNode) -> Any:
         from graphtrain.program.history import History  # which few graphs ask for
 
-        return History(node, self.program, self.program.resources["checkpoints"])
+        return History(node, self.program.resources["checkpoints"])
 
     # ---- visits
 
@@ -144,7 +143,7 @@ class Visits:
         """The call of a node with its slots, its result stored."""
         if isinstance(node.instance, FunctionRecord):
             function: Callable[..., Any] = node.kind.implementation
-            if passed := node.kind.passed(node.parameters):
+            if passed := {name: value for name, value in node.parameters.items() if name != FROM}:
                 function = functools.partial(function, **passed)
                 node.arguments = function.keywords  # not a copy: values set by expressions are passed
         else:
@@ -161,7 +160,7 @@ class Visits:
         nodes = sorted(scope.nodes.values(), key=lambda node: (None in self.program.targets(node), node.path))
         for node in nodes:
             kind, instance = node.kind, node.instance
-            if not node.bypassed and (kind.acts_at_end if is_main else kind.acts_at_body_end):
+            if not node.bypassed and kind.has("at_end" if is_main else "at_body_end"):
                 method = instance.at_end if is_main else instance.at_body_end
                 reads = kind.reads_at_end
                 acts.append(self.cells.wrap(node, self._with_slots(method, node)) if reads else method)
@@ -173,17 +172,8 @@ class Visits:
 
     def _with_slots(self, function: Callable[..., Any], node: ProgramNode) -> Act:
         """A call without arguments, specialised by the number of inputs: a general one costs 0.12 us more."""
-        slots, reads, program = self._slots, node.plan_node.reads, self.program
-
-        def is_at_default(read: Read, target: Target) -> bool:
-            """True for a resource that is not supplied, and that is read with a default."""
-            if read.required or not isinstance(target, ResourceTarget):
-                return False
-            return program.resource(target.name, read, node.path) is read.default
-
-        while reads and is_at_default(*reads[-1]):  # 0.05 us for one that is passed
-            reads = reads[:-1]
-        cells = [self.cells.of(node, read, target) for read, target in reads]
+        slots = self._slots
+        cells = [self.cells.of(node, read, target) for read, target in node.plan_node.reads]
         indices = [index for cell in cells if (index := self.cells.index(cell)) is not None]
         if len(indices) < len(cells):
             getters = [cell.read for cell in cells]
@@ -234,7 +224,6 @@ def _storing(call: Act, slots: list[Any], writes: list[int]) -> Act:
 
 # The progress of a node with requests that are not granted yet.
 _PENDING = "asking"
-_MOST_NODES = 32  # with requests by step functions, in a record of ranks
 
 
 @final
@@ -259,20 +248,13 @@ class StepRequests:
         """A call by which the step function of a node makes a request."""
         if self._agreement is None:
             return lambda ask: self._grant(node, ask)
-        agreement, number = self._agreement, self._asking.index(node)
+        agreement = self._agreement
+        return lambda ask: agreement.asked.append((node.path, ask.name))
 
-        def ask_all(ask: Ask) -> None:
-            if number >= _MOST_NODES:
-                raise UsageError(f"`{node.path}` asks for {ask}, and so may {number} nodes before it", "use fewer")
-            agreement.asked |= 1 << (2 * number + (ask is Ask.END_EPOCH))
-
-        return ask_all
-
-    def _learn(self, asked: int) -> None:
-        for number, node in enumerate(self._asking[:_MOST_NODES]):
-            for ask in Ask:
-                if asked >> (2 * number + (ask is Ask.END_EPOCH)) & 1:
-                    node.fields[_PENDING] = f"{node.fields[_PENDING]} {ask.name}".strip()
+    def _learn(self, asked: list[tuple[str, str]]) -> None:
+        for path, name in asked:
+            fields = self._program.by_path[path].fields
+            fields[_PENDING] = f"{fields[_PENDING]} {name}".strip()
 
     def _grant_all(self) -> None:
         for node in self._asking:

@@ -34,7 +34,7 @@ from graphtrain.trainer.breakpoints import at_limit, parse_amount, with_breakpoi
 from graphtrain.trainer.trainer import Trainer
 
 # The entries of a manifest about the end of a run that equal runs have in common.
-_FACTS_OF_THE_END = ("position", "ended", "step", "epoch", "metrics", "graph_hash", "hyper_parameters_in_force")
+_FACTS_OF_THE_END = ("position", "ended", "step", "epoch", "metrics", "graph_hash", "hyper_parameters")
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class CutTraining:
         program, names = compiled.program, {path: [*fields] for path, fields in essential.items()}
         trained = TrainedRun(self._count, names, tuple(program.timed()), program.records_by_time, tuple(self._cuts))
         saved = checkpoint_paths(self._run_dir / CHECKPOINTS_FOLDER)
-        sections = [state.sections(), *(read_checkpoint(path).sections for path in saved[-1:])]
+        sections = [state, *(read_checkpoint(path).sections for path in saved[-1:])]
         if not saved or compare(*(_progress(each, trained) for each in sections)).differences:
             raise UsageError(
                 f"the run stops before the node `{trainer.position}`, which is not a save point, so that nothing can "

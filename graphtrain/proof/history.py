@@ -93,7 +93,7 @@ class RunHistory:
     def _change(self, start: SavedCheckpoint, goal: SavedCheckpoint) -> str:
         if reason := _why_not_by_as_many(goal):
             return reason
-        if start.manifest.hyper_parameters_in_force != goal.manifest.hyper_parameters_in_force:
+        if start.manifest.hyper_parameters != goal.manifest.hyper_parameters:
             return "hyper-parameters were changed in between"
         if start.manifest.returns != goal.manifest.returns:
             return "the run returned to an earlier checkpoint in between"

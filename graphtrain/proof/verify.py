@@ -25,7 +25,6 @@ from graphtrain.plain import is_scalar
 from graphtrain.program.bind import ProgramNode
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Transition
-from graphtrain.program.run_state import RunState
 from graphtrain.proof.comparison import StateComparison, StateDifference, compare, is_same
 from graphtrain.proof.history import Segment
 from graphtrain.ranks import current_ranks
@@ -229,7 +228,7 @@ class _Reexecution:
 
     def _compare(self) -> StateComparison:
         alive = self._compiled.alive(self._goal_index, self._goal_ended)
-        now = self._essential(self._compiled.state.capture(alive).sections())
+        now = self._essential(self._compiled.state.capture(alive))
         comparison = compare(self._expected, now)
         if not comparison.differences:
             comparison.check(state_digest(self._expected), state_digest(now))
@@ -238,7 +237,7 @@ class _Reexecution:
     def _essential(self, sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
         """The state that the continuation depends on, as in `Trainer.digest`: no clocks, no progress of observers."""
         try:
-            return self._compiled.state.essential(RunState.of(sections))
+            return self._compiled.state.essential(sections)
         except KeyError as error:
             raise UsageError(
                 f"the checkpoint has no progress of the node {error}: setup supplies other resources now"

@@ -1,6 +1,6 @@
 """The processes of a run: how they are started, what they agree on, and how they exchange gradients.
 
-Nothing outside of this package imports `torch.distributed`. What the rest needs is `Ranks`: records gathered from all
+Nothing outside of this package imports `torch.distributed`. What the rest needs is `Ranks`: bytes gathered from all
 ranks, tensors summed over them, and a store in which a rank that fails leaves the reason.
 """
 
@@ -11,4 +11,3 @@ from graphtrain.ranks.current import prints as prints
 from graphtrain.ranks.current import using_ranks as using_ranks
 from graphtrain.ranks.ranks import LostRankError as LostRankError
 from graphtrain.ranks.ranks import Ranks as Ranks
-from graphtrain.ranks.ranks import Record as Record

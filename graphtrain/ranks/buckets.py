@@ -19,8 +19,6 @@ from graphtrain.ranks.ranks import LostRankError, Ranks
 BUCKET_BYTES = 25 * 2**20
 # Larger tensors are summed in place: 0.8 ms of 4.5 for four megabytes were spent on copying.
 LARGE_BYTES = 2**20
-# No more than this is carried by records, each of which is then as long: a call costs more than to copy so much.
-CARRIED_BYTES = 2**16
 
 
 @final
@@ -58,7 +56,6 @@ class GradientSums:
     Arguments:
         parameters: those that may have a gradient, the same on all ranks in one order. Default: no sum begins early.
         expected: those of them that had one on any rank in the window before.
-        carried: True if records carry the small ones. Default: they are begun too, as the last group.
     """
 
     def __init__(
@@ -66,15 +63,13 @@ class GradientSums:
         ranks: Ranks,
         parameters: Sequence[torch.Tensor] = (),
         expected: Sequence[torch.Tensor] = (),
-        *,
-        carried: bool = False,
     ) -> None:
         self._ranks, self._parameters = ranks, parameters
         are_expected = set(map(id, expected)).__contains__
         self._expected = [parameter for parameter in parameters if are_expected(id(parameter))]
         self._groups = [[parameter] for parameter in reversed(self._expected) if is_large(parameter)]
         self._large_count = len(self._groups)
-        if not carried and (small := [parameter for parameter in self._expected if not is_large(parameter)]):
+        if small := [parameter for parameter in self._expected if not is_large(parameter)]:
             self._groups.append(small)
         self._complete: set[int] = set()
         self._begun: list[tuple[list[Bucket], Callable[[], None]]] = []
@@ -132,7 +127,6 @@ class GradientSums:
         count: int,
         summed: Sequence[torch.Tensor],
         shared: Sequence[Bucket] = (),
-        carried: Sequence[torch.Tensor] = (),
     ) -> None:
         """Replace every gradient by its sum over ranks, and every buffer by that of rank 0.
 
@@ -140,7 +134,6 @@ class GradientSums:
             count: the largest number of groups that a rank has begun.
             summed: the parameters that have a gradient on any rank. A gradient that this rank lacks counts as zeros.
             shared: the buffers, of the same shapes and types on all ranks, in one order. Default: none.
-            carried: parameters whose gradients records have carried. Default: none.
 
         Raises:
             UsageError: a gradient is sparse.
@@ -154,7 +147,7 @@ class GradientSums:
             # There are others: the buckets of small ones are those of an exchange that nothing has preceded.
             groups.pop()
             self._begun[-1][0].clear()
-        done = {id(parameter) for group in (*groups, carried) for parameter in group}
+        done = {id(parameter) for group in groups for parameter in group}
         buckets = buckets_of([parameter for parameter in summed if id(parameter) not in done])
         # The summands by which values become those of rank 0: bytes, which keep all bits.
         of_rank_0 = [bucket.values.zero_() if self._ranks.rank else bucket.values for bucket in shared]
@@ -209,26 +202,3 @@ def joined(tensors: Iterable[torch.Tensor], bucket_bytes: int = BUCKET_BYTES) ->
         sizes[kind] = size + (sizes[kind] if kind in buckets else 0)
         buckets.setdefault(kind, []).append(tensor)
     yield from map(Bucket, buckets.values())
-
-
-def carried_size(tensors: Iterable[torch.Tensor]) -> int:
-    """The bytes of tensors; 0 if records do not carry them, as they are too many, or not on the CPU."""
-    nbytes = [tensor.nbytes if tensor.is_cpu else CARRIED_BYTES + 1 for tensor in tensors]
-    return sum(nbytes) if sum(nbytes) <= CARRIED_BYTES else 0
-
-
-def packed(buckets: Sequence[Bucket], most: int) -> bytes:
-    """The values of all buckets; empty if they are more bytes than that."""
-    fits = sum(bucket.values.nbytes for bucket in buckets) <= most
-    return b"".join(bucket.values.view(torch.uint8).numpy().tobytes() for bucket in buckets) if fits else b""
-
-
-def put_carried(buckets: Sequence[Bucket], of_ranks: Sequence[bytes]) -> None:
-    """Replace tensors by the sums of those that ranks have packed."""
-    start = 0
-    for bucket in buckets:
-        end = start + bucket.values.nbytes
-        parts = [torch.frombuffer(bytearray(data[start:end]), dtype=bucket.values.dtype) for data in of_ranks]
-        bucket.values.copy_(sum(parts[1:], start=parts[0]))
-        bucket.put()
-        start = end

@@ -62,17 +62,12 @@ def launch(count: int, grace_seconds: float = _GRACE_SECONDS) -> int:
     try:
         for number in previous:
             signal.signal(number, processes.forward)
-        processes.start([sys.executable, *_command()], count)
+        processes.start([sys.executable, *sys.orig_argv[1:]], count)
         return processes.wait(grace_seconds)
     finally:
         processes.kill()
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-def _command() -> list[str]:
-    """The arguments after the interpreter, with its own options."""
-    return sys.orig_argv[1:]
 
 
 @final

@@ -42,11 +42,8 @@ class Processes(Ranks):
         """Join the other processes, as given by the environment.
 
         Raises:
-            UsageError: the script has initialized another process group, a variable is missing or not a number, or the
-                other processes cannot be reached.
+            UsageError: a variable is missing or not a number, or the other processes cannot be reached.
         """
-        if dist.is_initialized():
-            raise _has_begun()
         self.rank, self.world_size = _number("RANK"), _number("WORLD_SIZE")
         self.local_rank = _number("LOCAL_RANK", str(self.rank))
         self.timeout_seconds = _number(TIMEOUT, _TIMEOUT_SECONDS)
@@ -105,7 +102,11 @@ class Processes(Ranks):
         if self._records is not None:
             return
         if dist.is_initialized():
-            raise _has_begun()
+            raise UsageError(
+                "the script has called torch.distributed.init_process_group",
+                "leave it out, and DistributedDataParallel too: graphtrain joins the processes, and exchanges "
+                "gradients at the node `exchange`",
+            )
         self._wait_for_all()
         backend = WITH_DEVICES if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
         ranks: dict[str, Any] = {"store": self._keys, "rank": self.rank, "world_size": self.world_size}
@@ -220,14 +221,6 @@ def _together(call: Callable[[], Any]) -> None:
     except RuntimeError as error:
         lost = str(error)
     raise LostRankError(lost)
-
-
-def _has_begun() -> UsageError:
-    return UsageError(
-        "the script has called torch.distributed.init_process_group",
-        "leave it out, and DistributedDataParallel too: graphtrain joins the processes, and exchanges gradients at the "
-        "node `exchange`",
-    )
 
 
 def _number(name: str, default: str = "") -> int:

@@ -1,11 +1,9 @@
-"""The interface between processes: two collective calls and a store; and the record by which they synchronise."""
+"""The interface between processes: two collective calls and a store."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -84,55 +82,3 @@ class Ranks:
     def ended(self) -> list[int]:
         """The other ranks that this one knows to have ended, such as processes of its host."""
         return []
-
-
-@final
-@dataclass
-class Record:
-    """What every rank sends to the others when they synchronise: where it is, and what may differ between ranks.
-
-    Attributes:
-        call: how many times this rank has synchronised.
-        purpose: the reason for the call, a number defined by the caller.
-        position: the node that is running, or is next.
-        choices: a hash of the edges taken since ranks last synchronised, at nodes with several.
-        digest: 8 bytes, a hash of what must be equal, such as which parameters have a gradient; zeros for nothing.
-        payload_bytes: the length of what this rank passes next; 0 for nothing.
-        stops: how many times this rank was asked to stop since it last synchronised, by signals.
-        saves: how many times it was asked for a checkpoint.
-        seconds: for how long this rank has trained, by its own clock.
-        saves_done: how many saves of the run are over, written or failed, as far as this rank knows.
-        length: the batches in the epoch of this rank's data; -1 where it is not known.
-        samples: the samples in the batch that this rank has fetched.
-        asked: what step functions of this rank have requested, as bits defined by the caller.
-
-    >>> record = Record(call=3, position=5, seconds=1.5)
-    >>> Record.of(record.packed()) == record, len(record.packed()) == Record.size
-    (True, True)
-    """
-
-    call: int = 0
-    purpose: int = 0
-    position: int = 0
-    choices: int = 0
-    digest: bytes = bytes(8)
-    payload_bytes: int = 0
-    stops: int = 0
-    saves: int = 0
-    seconds: float = 0.0
-    saves_done: int = 0
-    length: int = -1
-    samples: int = 0
-    asked: int = 0
-
-    _layout: ClassVar[struct.Struct] = struct.Struct("<QHIQ8sQHHdIqqQ")
-    size: ClassVar[int] = _layout.size
-
-    def packed(self) -> bytes:
-        """The record in `Record.size` bytes."""
-        return self._layout.pack(*vars(self).values())  # in the order of the fields; `astuple` takes 31 us, this 1.3
-
-    @classmethod
-    def of(cls, data: bytes) -> Record:
-        """The record that was packed."""
-        return cls(*cls._layout.unpack(data))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, final
 
-from graphtrain.graph.renaming import renamed_path
 from graphtrain.storage.run_directory import NODES_FILE, RowsFile
 
 
@@ -17,10 +16,9 @@ class RunActivity:
 
     Each is a dictionary: ``time`` in Unix seconds; ``rows``, how many rows of metrics there were; ``runs``, how often
     each node had run, by its path; ``taken``, how often each edge was taken, by ``"accumulate -> decide"``, which is
-    the path of a node and an `Edge` that leaves it; and ``seconds`` of nodes that were timed, estimated. Totals go on
-    where a run was resumed or rewired, also those of nodes that were renamed in ``rewire(graph, rename=...)`` or on a
-    resume. They never fall, but for the edge to the end of a run that goes on. Those of nodes in a body are over all
-    times that it ran.
+    the path of a node and an `Edge` that leaves it; and ``seconds`` of nodes that were timed, estimated. Totals
+    continue where a run was resumed or rewired, and never fall; a renamed node begins at zero under its new name. Those
+    of nodes in a body are over all times that it ran.
 
     It is empty where nothing was counted. One pass over a million lines takes some ten seconds.
 
@@ -106,12 +104,9 @@ class _Totals:
         self.time, self.rows, self.are_counted = 0.0, 0, False
         self._runs: dict[str, int] = {}
         self._taken: dict[str, int] = {}
-        self._milliseconds: dict[str, int] = {}
-        # What the lines after the last header add up to, by numbers, and what these stand for.
-        self._counts: Counter[int] = Counter()
-        self._times: list[int] = []
-        self._nodes: Mapping[str, list[int]] = {}
-        self._edges: Mapping[str, list[int]] = {}
+        self._milliseconds: dict[str, float] = defaultdict(float)
+        self._nodes: list[str] = []
+        self._counted: dict[int, list[tuple[dict[str, int], str]]] = {}  # the totals to which each counter adds
 
     def add(self, line: dict[str, Any]) -> dict[str, Any]:
         """Add a line; returns it.
@@ -121,69 +116,28 @@ class _Totals:
         """
         self.time, self.rows = float(line["time"]), int(line["rows"])
         if "event" in line:
-            self._runs, self._taken, self._milliseconds = self._sums()
-            self._nodes, self._edges = line["nodes"], line["edges"]
-            self._counts, self._times = Counter(), [0] * len(self._nodes)
-            for names in line.get("renamed", ()):
-                self._rename(names)
-            self._continue(line.get("instead", ""))
+            self._nodes, self._counted = [*line["nodes"]], {}
+            for totals, table in ((self._runs, line["nodes"]), (self._taken, line["edges"])):
+                for name, counters in table.items():
+                    totals.setdefault(name, 0)
+                    for counter in counters:
+                        self._counted.setdefault(counter, []).append((totals, name))
             return line
         self.are_counted = True
-        for own, numbers in ((self._counts, line["counts"]), (self._times, line.get("milliseconds", ()))):
-            for number, more in zip(numbers[::2], numbers[1::2], strict=True):
-                own[number] += int(more)
+        counts, times = line["counts"], line.get("milliseconds", ())
+        for counter, more in zip(counts[::2], counts[1::2], strict=True):
+            for totals, name in self._counted[counter]:
+                totals[name] += int(more)
+        for number, took in zip(times[::2], times[1::2], strict=True):
+            self._milliseconds[self._nodes[number]] += float(took)
         return line
-
-    def _rename(self, names: Mapping[str, str]) -> None:
-        """Move totals to the present names of nodes; what had such a name before has another now, or is gone."""
-        for totals, renamed in (
-            (self._runs, renamed_path),
-            (self._milliseconds, renamed_path),
-            (self._taken, _renamed_edge),
-        ):
-            now = [(renamed(name, names), name, count) for name, count in totals.items()]
-            totals.clear()
-            totals.update({new: count for new, old, count in now if new == old})
-            totals.update({new: count for new, old, count in now if new != old})
-
-    def _continue(self, edge: str) -> None:
-        """The run was left by this edge, not by that to its end."""
-        to_end = f"{edge.partition(' -> ')[0]} -> end"
-        for taken in [key for key, count in self._taken.items() if count and key.partition(" if ")[0] == to_end][:1]:
-            self._taken[taken] -= 1
-            self._taken[edge] = self._taken.get(edge, 0) + 1
-
-    def _sums(self) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
-        """Runs, edges taken and milliseconds, by name."""
-        runs, taken, milliseconds = self._runs.copy(), self._taken.copy(), self._milliseconds.copy()
-        for totals, table in ((runs, self._nodes), (taken, self._edges)):
-            for name, own in table.items():
-                totals[name] = totals.get(name, 0) + sum(self._counts[counter] for counter in own)
-        for name, took in zip(self._nodes, self._times, strict=True):
-            if took:
-                milliseconds[name] = milliseconds.get(name, 0) + took
-        return runs, taken, milliseconds
 
     def plain(self) -> dict[str, Any]:
         """As plain data, which does not change."""
-        runs, taken, milliseconds = self._sums()
         return {
             "time": self.time,
             "rows": self.rows,
-            "runs": runs,
-            "taken": taken,
-            "seconds": {name: took / 1000 for name, took in milliseconds.items()},
+            "runs": self._runs.copy(),
+            "taken": self._taken.copy(),
+            "seconds": {name: took / 1000 for name, took in self._milliseconds.items()},
         }
-
-
-def _renamed_edge(edge: str, names: Mapping[str, str]) -> str:
-    """The present key of an edge.
-
-    >>> _renamed_edge("a/b -> c if d", {"a": "x", "a/c": "a/y"})
-    'x/b -> y if d'
-    """
-    source, _, leaving = edge.partition(" -> ")
-    target, space, guard = leaving.partition(" ")
-    scope, slash, _ = source.rpartition("/")
-    present = renamed_path(f"{scope}{slash}{target}", names).rpartition("/")[2]
-    return f"{renamed_path(source, names)} -> {present}{space}{guard}"

@@ -149,7 +149,7 @@ class Run(Recorded):
         """What tells runs apart: ``arguments`` of `setup`, ``parameters`` of the graph, ``hyper_parameters``."""
         parameters = self.status.get("parameters")
         checkpoints = checkpoint_paths(self.path / CHECKPOINTS_FOLDER)
-        fields = read_manifest(checkpoints[-1]).hyper_parameters_in_force if checkpoints else {}
+        fields = read_manifest(checkpoints[-1]).hyper_parameters if checkpoints else {}
         return {
             "arguments": self.arguments,
             "parameters": dict(parameters) if isinstance(parameters, dict) else {},

@@ -47,7 +47,7 @@ def require_equal(
         "the name of the graph": graph.name,
         **{f"the graph, line {number}": line for number, line in enumerate(graph.to_toml().splitlines(), 1)},
         **{f"`{name}`": encoded(value) for name, value in settings.items()},
-        **{f"`{of}.{name}`": encoded(value) for of, named in hyper_parameters.items() for name, value in named.items()},
+        **{f"`{of}.{name}`": value for of, named in hyper_parameters.items() for name, value in named.items()},
         **{
             f"the {fact} of `{name}`": value
             for name, data in by_name(resources)

@@ -1,9 +1,8 @@
 """The hyper-parameters that a run was set up with, compared with those of a resume: no difference is ignored silently.
 
 Loading the state of optimizers and schedules also loads their old hyper-parameters, over the new ones that the script
-has set. So what they were set up with is saved, and the user decides about a difference. A checkpoint holds what was
-set up last, and what is in force since the user decided; a value that equals one of these, or the one in the saved
-state, is not a difference.
+has set. So what they were set up with is saved, and the user decides about a difference; what the user decided for is
+saved from then on.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class SettingChange(NamedTuple):
 
     Attributes:
         resource, field: as in ``optimizer`` and ``lr``.
-        saved: the value in force when the run was saved; None if there was none.
+        saved: the value that the run was saved with; None if there was none.
         now: the value it is set up with now; None if there is none.
     """
 
@@ -94,7 +93,7 @@ class HyperParameters:
 
     Attributes:
         set_up: what was set up, by resource and field.
-        values: what is in force: the same, unless a resume kept saved ones.
+        values: the same, except for the saved ones that a resume kept.
 
     >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)
     >>> HyperParameters({"optimizer": optimizer}).values["optimizer"]["lr"]
@@ -113,33 +112,31 @@ class HyperParameters:
                 self._initial[name], self.set_up[name] = former._initial[name], former.set_up[name]
                 self.values[name] = former.values[name]
 
-    def differences(self, saved: Values | None, in_force: Values, states: Mapping[str, Any]) -> list[SettingChange]:
-        """The hyper-parameters that equal none of those of the saved run, by name.
+    def differences(self, saved: Values, states: Mapping[str, Any]) -> list[SettingChange]:
+        """The hyper-parameters that are not those of the saved run, by name.
 
         Arguments:
-            saved: what was set up then. None: unknown, so nothing differs.
-            in_force: what was in force then.
-            states: the saved `state_dict`s, by resource.
+            states: the saved `state_dict`s, by resource: objects of a former trainer may be as they are there.
 
         >>> def having(rate):
         ...     return HyperParameters({"optimizer": torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=rate)})
-        >>> [str(change) for change in having(0.1).differences(having(0.5).values, {}, {})]
+        >>> [str(change) for change in having(0.1).differences(having(0.5).values, {})]
         ['optimizer.lr: 0.5 -> 0.1']
         """
         changes: list[SettingChange] = []
-        for name in sorted({*saved, *self.set_up}) if saved is not None else ():
-            before, now = (saved or {}).get(name, _ABSENT), self.set_up.get(name, _ABSENT)
+        for name in sorted({*saved, *self.set_up}):
+            before, now = saved.get(name, _ABSENT), self.set_up.get(name, _ABSENT)
             if before.get(CLASS) != now.get(CLASS):  # then the other fields cannot be compared
                 changes.append(SettingChange(name, CLASS, before.get(CLASS, "there"), now.get(CLASS, "there")))
                 continue
-            resource, kept = self._resources.get(name), {**before, **in_force.get(name, {})}
-            loaded = _settings_in(states[name]) if len(now) > 1 and isinstance(states.get(name), Mapping) else {}
+            resource, kept = self._resources.get(name), dict(before)
+            kept |= _settings_in(states[name]) if len(now) > 1 and isinstance(states.get(name), Mapping) else {}
             # Another version of PyTorch may have added a field; groups get other fields only from the user.
             usual = {*resource.defaults, *_RATES} if isinstance(resource, torch.optim.Optimizer) else {*before, *now}
             changes += [
-                SettingChange(name, field, kept.get(field), now.get(field))
+                SettingChange(name, field, before.get(field), now.get(field))
                 for field in dict.fromkeys([*before, *now])
-                if not any(is_equal(each.get(field), now.get(field)) for each in (before, kept, {**kept, **loaded}))
+                if not any(is_equal(each.get(field), now.get(field)) for each in (before, kept))
                 if (field in before and field in now) or field not in usual or field.endswith(f".{CLASS}")
             ]
         return changes
@@ -171,7 +168,7 @@ class HyperParameters:
                 taken |= together if taken & together else set()
         return taken
 
-    def apply(self, chosen: set[str], in_force: Values) -> set[str]:
+    def apply(self, chosen: set[str], saved: Values) -> set[str]:
         """Replace loaded hyper-parameters by the chosen ones, as set up now; returns those that have changed by that.
 
         If the rate of an optimizer or one of its schedules was chosen, its schedules restart and are stepped as often
@@ -182,7 +179,7 @@ class HyperParameters:
         """
         for name, set_up in self.set_up.items():
             fields = _fields_of(name, chosen)
-            others = {} if CLASS in fields else in_force.get(name, {})
+            others = {} if CLASS in fields else saved.get(name, {})
             # Functions are always those of now: no checkpoint holds others.
             self.values[name] = set_up | {f: each for f, each in others.items() if f not in {CLASS, FUNCTIONS, *fields}}
         if not chosen:

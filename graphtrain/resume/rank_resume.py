@@ -26,9 +26,9 @@ from graphtrain.program.rounds import is_fetching, slots_of_rounds
 from graphtrain.program.stateful_objects import of_rank
 from graphtrain.ranks import Ranks
 from graphtrain.report.recorder import added
-from graphtrain.resume.rank_saves import RankSaves
 from graphtrain.resume.restore import ResumeOptions
-from graphtrain.state.generators import RandomAside, capture_random, global_generators, seed_everything
+from graphtrain.resume.save import CheckpointWriter
+from graphtrain.state.generators import RandomAside, capture_random, named_generators, seed_everything
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.named import checkpoint_folder
@@ -36,21 +36,21 @@ from graphtrain.storage.run_files import RunFiles
 from graphtrain.storage.state_files import Sections
 
 
-def choose(run_files: RunFiles | None, options: ResumeOptions, saves: RankSaves) -> Checkpoint | None:
+def choose(run_files: RunFiles | None, options: ResumeOptions, writer: CheckpointWriter) -> Checkpoint | None:
     """The checkpoint to resume from; None to begin. All ranks take the one that rank 0 chooses, if all can read it.
 
     Raises:
         UsageError: the run directory holds a run, and `resume` is "never"; or there is no such checkpoint.
         CheckpointError: the checkpoint that was named is not sound. An error on rank 0 is raised on all ranks.
     """
-    ranks, agreement = saves.ranks, saves.agreement
+    agreement = writer.world
     checkpoint: Checkpoint | None = None
 
     def read(path: Path, manifest: Manifest | None) -> Checkpoint:
-        if ranks.rank == 0:
+        if agreement.rank == 0:
             agreement.lead(lambda: {"try": str(path)})
         return agreement.together(  # type: ignore[no-any-return]
-            lambda: read_checkpoint(path, manifest, ranks.rank, ranks.world_size, together=True)
+            lambda: read_checkpoint(path, manifest, agreement.rank, agreement.world_size, together=True)
         )
 
     def decision() -> dict[str, Any]:
@@ -67,7 +67,7 @@ def choose(run_files: RunFiles | None, options: ResumeOptions, saves: RankSaves)
             path = run_files.checkpoints / path.name  # where this rank sees the run directory
         with suppress(CheckpointError):
             checkpoint = read(path, None)
-    saves.run = message["run"]
+    writer.run_name = message["run"]
     return None if message["begins"] else checkpoint
 
 
@@ -107,7 +107,7 @@ def resized(
             f"processes is {ranks.world_size}",
             f"resume with {before}, until there is a checkpoint between two windows",
         )
-    with RandomAside(global_generators()):
+    with RandomAside(named_generators().values()):
         batches = sum(int(saved[node.path].get("batches", 0)) for node in fetching)
         seed_everything(derived_seed(seed, batches, rank))
         random = {**first["random"], **capture_random()}

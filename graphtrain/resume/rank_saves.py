@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,12 +19,12 @@ from typing import Any, final
 import msgpack
 
 from graphtrain.errors import CheckpointError, GraphtrainError, RankFailedError, RanksDivergedError
-from graphtrain.program.agreement import Agreement, error_as_plain, error_of_plain
+from graphtrain.program.agreement import error_as_plain, error_of_plain
 from graphtrain.ranks import LostRankError, Ranks
 from graphtrain.storage.checkpoint import reason_of
 from graphtrain.storage.manifest import OWN_FACTS, Manifest, SavedCheckpoint
 from graphtrain.storage.rank_files import manifest_of, write_files
-from graphtrain.storage.sharing import EqualParts, MustBeEqual, first_difference, required_digests
+from graphtrain.storage.sharing import Digests, MustBeEqual, equal_digests, first_difference, required_digests
 from graphtrain.storage.state_files import StagedState
 
 _SLICE_SECONDS = 0.5
@@ -34,44 +34,6 @@ _HURRIED_SECONDS = 10.0
 # What a rank publishes in a save. Rank 0: the outcome, at the end.
 _DIGESTS, _FILES, _OUTCOME = "digests", "files", "outcome"
 _OVER = "the checkpoint is over"  # in place of messages that nobody reads any more
-
-
-@final
-class RankSaves:
-    """The saves of a run on one of its ranks, possibly the only one.
-
-    Arguments:
-        agreement: with the other ranks.
-
-    Attributes:
-        are_one: True if this process is the only rank.
-        run: the prefix of the keys of this run in the store, the same on all ranks; set when the run begins.
-        begun: how many saves were begun.
-    """
-
-    def __init__(self, agreement: Agreement) -> None:
-        self.agreement, self.ranks = agreement, agreement.ranks
-        self.are_one = self.ranks.world_size == 1
-        self.run = "run"
-        self.begun = 0
-
-    def copied(self, copy: Callable[[], Any]) -> Any:
-        """Copy the state on every rank; returns the copy of this one.
-
-        Raises:
-            UnsaveableError: a rank could not copy; all ranks raise it.
-        """
-        self.agreement.synchronise("save")  # from here on all ranks have the requests of each
-        try:
-            return self.agreement.together(copy)
-        finally:
-            self.agreement.synchronised = False  # where a run is saved makes no difference to where ranks meet next
-
-    def save(self, staged: StagedState, required: Callable[[], MustBeEqual], folder: Path, previous: str) -> RankSave:
-        """Begin the save that all ranks have copied their state for."""
-        self.begun += 1
-        equal = {} if self.are_one else required()
-        return RankSave(self.ranks, f"{self.run}/save/{self.begun}", staged, equal, folder, previous)
 
 
 @final
@@ -100,38 +62,23 @@ class RankSave:
 
     # ---- in the threads that write
 
-    def write(self, facts: Manifest, lead: Callable[[], SavedCheckpoint]) -> SavedCheckpoint:
-        """Write the part of this rank; returns the outcome, which rank 0 publishes.
-
-        Arguments:
-            facts: what this rank knows for the manifest; whatever is not its own comes from rank 0.
-            lead: writes the checkpoint on rank 0, and calls `files`.
-
-        Raises:
-            CheckpointError: it cannot be written, on this rank or another.
-            RanksDivergedError: what must be equal on all ranks is not.
-            RankFailedError: a rank has ended.
-        """
-        if self.ranks.rank:
-            return self._follow(facts)
-        try:
-            written = lead()
-        except BaseException as error:
-            told = error if isinstance(error, GraphtrainError) else CheckpointError(f"{type(error).__name__}: {error}")
-            self._fail(told.message)
-            with suppress(LostRankError):
-                self._publish(_OUTCOME, {"error": error_as_plain(told)})
-            raise
-        common = {"digest": written.manifest.digest, "not_finite": written.manifest.not_finite}
-        self._publish(_OUTCOME, {"name": written.name, "facts": common})
-        self._fail(_OVER)
-        return written
+    def tell(self, outcome: SavedCheckpoint | BaseException) -> None:
+        """Publish on rank 0 the checkpoint that is written, or why it is not."""
+        if isinstance(outcome, SavedCheckpoint):
+            common = {"digest": outcome.manifest.digest, "not_finite": outcome.manifest.not_finite}
+            self._publish(_OUTCOME, {"name": outcome.name, "facts": common})
+            self._fail(_OVER)
+            return
+        told = outcome if isinstance(outcome, GraphtrainError) else CheckpointError(reason_of(outcome))
+        self._fail(told.message)
+        with suppress(LostRankError):
+            self._publish(_OUTCOME, {"error": error_as_plain(told)})
 
     def files(self, folder: Path, facts: Manifest) -> Manifest:
         """Write the files of rank 0 to a new folder, and wait for those of the others; returns the manifest.
 
         Raises:
-            OSError: they cannot be written; and as for `write`.
+            OSError: they cannot be written; and as for `follow`.
         """
         others = range(1, self.ranks.world_size)
         try:
@@ -145,7 +92,17 @@ class RankSave:
             raise
         return manifest_of(facts, self.staged, common, reports)
 
-    def _follow(self, facts: Manifest) -> SavedCheckpoint:
+    def follow(self, facts: Manifest) -> SavedCheckpoint:
+        """Write the part of another rank than 0; returns the outcome, which rank 0 tells.
+
+        Arguments:
+            facts: what this rank knows for the manifest; whatever is not its own comes from rank 0.
+
+        Raises:
+            CheckpointError: it cannot be written, on this rank or another.
+            RanksDivergedError: what must be equal on all ranks is not.
+            RankFailedError: a rank has ended.
+        """
         try:
             self._write_files("", facts)
         except Exception as error:
@@ -162,16 +119,16 @@ class RankSave:
         """True if rank 0 has published the outcome, within this time."""
         return self.ranks.read(f"{self.key}/{_OUTCOME}/0", timeout_seconds) is not None
 
-    def _write_files(self, name: str, facts: Manifest) -> tuple[EqualParts, dict[str, Any]]:
+    def _write_files(self, name: str, facts: Manifest) -> tuple[Digests | None, dict[str, Any]]:
         """Write this rank's files, once all ranks know what they have in common, to the folder that rank 0 names."""
-        state, common, is_alone = self.staged, EqualParts(), self.ranks.world_size == 1
-        if not is_alone:
+        state, common = self.staged, None
+        if self.ranks.world_size > 1:
             self._publish(_DIGESTS, {"digests": state.digests, "folder": name})
             of_ranks = [self._read(_DIGESTS, rank) for rank in range(self.ranks.world_size)]
             name, digests = of_ranks[0]["folder"], [each["digests"] for each in of_ranks]
             if difference := first_difference([required_digests(each, self.required) for each in digests]):
                 raise RanksDivergedError(difference, "do not change it on one rank only")
-            common = EqualParts.of(digests)
+            common = equal_digests(digests)
         folder = self.folder / name
         if not folder.is_dir():
             raise CheckpointError(
@@ -180,7 +137,7 @@ class RankSave:
             )
         previous = self.folder / self.previous if self.previous else None
         files = write_files(folder, self.ranks.rank, state, common, previous)
-        digest, own = state.digest(files if is_alone else {}), {name: getattr(facts, name) for name in OWN_FACTS}
+        digest, own = state.digest(files if common is None else {}), {name: getattr(facts, name) for name in OWN_FACTS}
         report = {"files": files, "digest": digest, "own": own}
         if state.pieces:
             report["not_finite"] = state.weight_that_is_not_finite

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,9 +17,9 @@ from graphtrain.printable import one_line
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
 from graphtrain.resume.hyper_parameters import SettingChange
 from graphtrain.state.codec import MALFORMED
-from graphtrain.state.data_content import compared_data
 from graphtrain.state.generators import fitted_random
 from graphtrain.state.reachable import is_within
+from graphtrain.state.snapshot import compared_data
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.named import graph_of
@@ -76,8 +75,7 @@ def capture(run: Session) -> tuple[RunState, Manifest]:
         seconds=run.watch.seconds(),
         unknown=compiled.state.unknown,
         not_state=sorted(compiled.state.left_out),
-        hyper_parameters=run.hyper_parameters.set_up,
-        hyper_parameters_in_force=run.hyper_parameters.values,
+        hyper_parameters=run.hyper_parameters.values,
     )
     return state, facts
 
@@ -135,17 +133,23 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
     checkpoint, state, fitted = _fitted(checkpoint, run, renaming)
     differences, chosen = _decided(run, checkpoint, options)
 
-    copies = made_resources(difference.before, compiled.program.resources).keys() & state.resources.keys()  # no node's
+    # Copies that no node has any more.
+    copies = made_resources(difference.before, compiled.program.resources).keys() & state["resources"].keys()
     # The saved state of a resource of another class is not loaded either.
     as_set_up = copies | {name.removesuffix(".class") for name in chosen if name.endswith(".class")}
-    changed = {path: part for path, part in state.reachable.items() if not is_within(path, copies)}
-    state = replace(state, reachable=changed, progress={**state.progress, **options.kept})
+    changed = {path: part for path, part in state["reachable"].items() if not is_within(path, copies)}
+    state = {**state, "reachable": changed, "progress": {**state["progress"], **options.kept}}
     place = renaming.path(manifest.position), manifest.ended, renaming.path(manifest.clock_of)
     run.watch.load(manifest.seconds)  # first: nodes that measure time read the watch when they are set up
-    with _named_failure(checkpoint):
+    try:
         not_restored = run.enter(state, *place, Exemptions(as_set_up, other_kinds(difference)))
         reported = run.environment.changed_data(manifest) if run.environment is not None else []
-        other_data, sampled = compared_data(manifest.data_content, compiled.state.snapshot, state.reachable, reported)
+        other_data, sampled = compared_data(manifest.data_content, compiled.state.snapshot, changed, reported)
+    except MALFORMED as error:
+        if isinstance(error, GraphtrainError):
+            raise
+        reason = one_line(f"{type(error).__name__}: {error}", 200)
+        raise CheckpointError(f"{checkpoint.path}: its state cannot be restored ({reason})") from error
 
     # Before the hyper-parameters are applied: those taken from `setup` are not what was saved.
     left_out = [
@@ -153,17 +157,17 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
         for path in sorted({*manifest.not_state} ^ {*compiled.state.left_out})
     ]
     lost = [*compiled.state.data_state.not_as_before(), *other_data]
-    lost = lost or ([] if left_out else compiled.state.differs_from(state.reachable))
+    lost = lost or ([] if left_out else compiled.state.differs_from(changed))
     # What was not saved is lost, as the line of the resume says: another module, for instance.
     parts = (as_set_up, not_restored, left_out, manifest.unknown, renaming.names, difference.matters)
     is_as_written = not (fitted or options.kept)
     if not any(parts):
         _expect_digest(checkpoint, run, state, is_as_written=is_as_written)
-    applied = run.hyper_parameters.apply(chosen, manifest.hyper_parameters_in_force) & chosen
+    applied = run.hyper_parameters.apply(chosen, manifest.hyper_parameters) & chosen
     applied -= {each.name for each in differences}
     decided = [f"{each} ({'taken' if each.name in chosen else 'kept as saved'})" for each in differences]
     decided += [f"{name} (taken)" for name in sorted(applied)]
-    left = sorted(set(state.progress) - set(compiled.program.by_path))
+    left = sorted(set(state["progress"]) - set(compiled.program.by_path))
     listed = [str(change) for change in difference.changes if change.independent and change.matters]
     more = len(listed) - _MOST_DIFFERENCES
     changes = [
@@ -184,8 +188,7 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
 def _fitted(checkpoint: Checkpoint, run: Session, renaming: Renaming) -> tuple[Checkpoint, RunState, list[str]]:
     """The checkpoint and its state, for this graph, this number of ranks and these devices; what that changes."""
     compiled, manifest, world, words = run.compiled, checkpoint.manifest, run.world, []
-    for line in compiled.program.begun_with(manifest.window_ranks):
-        run.notices.once(line)
+    compiled.program.window_ranks = manifest.window_ranks
     if checkpoint.ranks != world.world_size:
         from graphtrain.resume.rank_resume import resized  # which few runs need
 
@@ -196,9 +199,9 @@ def _fitted(checkpoint: Checkpoint, run: Session, renaming: Renaming) -> tuple[C
 
         checkpoint, reshaped = assembled(checkpoint, compiled.state.objects.modules.values(), world.rank)
         words.append(reshaped)
-    state = RunState.of(renaming.sections(checkpoint.sections))
-    random, of_devices = fitted_random(state.random)
-    return checkpoint, replace(state, random=random), [*filter(None, [*words, of_devices])]
+    state = renaming.sections(checkpoint.sections)
+    state["random"], of_devices = fitted_random(state["random"])
+    return checkpoint, state, [*filter(None, [*words, of_devices])]
 
 
 def _decided(run: Session, checkpoint: Checkpoint, options: ResumeOptions) -> tuple[list[SettingChange], set[str]]:
@@ -208,8 +211,7 @@ def _decided(run: Session, checkpoint: Checkpoint, options: ResumeOptions) -> tu
         UsageError: a difference is undecided, or a saved value cannot be used.
     """
     now, manifest = run.hyper_parameters, checkpoint.manifest
-    states = checkpoint.sections["resources"]
-    differences = now.differences(manifest.hyper_parameters, manifest.hyper_parameters_in_force, states)
+    differences = now.differences(manifest.hyper_parameters, checkpoint.sections["resources"])
     texts = options.from_setup
     names = str(texts).split(",") if isinstance(texts, str | bool) else texts  # `True` is refused as a name
     chosen = now.chosen([name.strip() for name in names if name.strip()], differences)
@@ -232,18 +234,6 @@ def _decided(run: Session, checkpoint: Checkpoint, options: ResumeOptions) -> tu
     return differences, chosen
 
 
-@contextmanager
-def _named_failure(checkpoint: Checkpoint) -> Iterator[None]:
-    """Report in words a state that does not belong to the objects of this run."""
-    try:
-        yield
-    except GraphtrainError:
-        raise
-    except MALFORMED as error:
-        reason = one_line(f"{type(error).__name__}: {error}", 200)
-        raise CheckpointError(f"{checkpoint.path}: its state cannot be restored ({reason})") from error
-
-
 def _expect_digest(checkpoint: Checkpoint, run: Session, state: RunState, *, is_as_written: bool) -> None:
     """Raise unless the loaded state equals the saved one, bit for bit."""
     objects = run.compiled.state
@@ -255,7 +245,7 @@ def _expect_digest(checkpoint: Checkpoint, run: Session, state: RunState, *, is_
     saved = checkpoint.digest
     if not is_whole:
         saved = state_digest({name: each for name, each in objects.essential(state).items() if name in sections})
-    digest = objects.digest(run.alive, sections, state.reachable)
+    digest = objects.digest(run.alive, sections, state["reachable"])
     if digest != saved:
         raise CheckpointError(
             f"{checkpoint.path}: the state loaded is not the state saved (digest {digest[:12]}, not {saved[:12]})",

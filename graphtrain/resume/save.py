@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, NamedTuple, final
 from graphtrain.errors import CheckpointError, SaveFailedError
 from graphtrain.names import quoted
 from graphtrain.program.gradient_windows import counters_of
-from graphtrain.program.requests import SavePolicy, Saves
-from graphtrain.resume.rank_saves import RankSave, RankSaves
+from graphtrain.program.requests import SavePolicy
+from graphtrain.resume.rank_saves import RankSave
 from graphtrain.resume.restore import capture
-from graphtrain.state.data_content import data_contents
 from graphtrain.state.optimizers import NO_RESUME
+from graphtrain.state.snapshot import data_contents
 from graphtrain.storage.checkpoint import Checkpoint, new_folder, write_manifest
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.manifest import Manifest, SavedCheckpoint
 from graphtrain.storage.run_files import RunFiles
-from graphtrain.storage.state_files import StagedState, split
-from graphtrain.storage.tensor_files import layout_of
+from graphtrain.storage.state_files import StagedState, local_of, split
+from graphtrain.storage.tensor_files import Buffers, layout_of
 
 if TYPE_CHECKING:
     from graphtrain.resume.session import Session
@@ -50,7 +50,7 @@ class _Save(NamedTuple):
 
 
 @final
-class CheckpointWriter(Saves):
+class CheckpointWriter:
     """Saves where everything alive can be saved; elsewhere it refuses, so that the next position is tried.
 
     Several ranks save between two windows only, so that any number of ranks can resume.
@@ -62,9 +62,9 @@ class CheckpointWriter(Saves):
         run: what is saved. The thread that writes posts to its requests once a checkpoint is written or has failed; a
             failed save after which the run continues is reported to its notices.
         run_files: where checkpoints go. None: nothing is saved.
-        ranks: the saves of all ranks.
 
     Attributes:
+        run_name: the prefix of the keys of this run in the store of the ranks, the same on all of them.
         refusal: why the position tried last was not a save point.
         way_out: what to do about it, if that is known.
         saved: the last checkpoint that a node requested and that the run can go back to: its weights are finite. None
@@ -73,8 +73,10 @@ class CheckpointWriter(Saves):
         newest: the newest checkpoint, which a save may replace; None if it is kept, as a way back from a change.
     """
 
-    def __init__(self, run: Session, run_files: RunFiles | None, ranks: RankSaves) -> None:
-        self._run, self._run_files, self._ranks = run, run_files, ranks
+    def __init__(self, run: Session, run_files: RunFiles | None) -> None:
+        self._run, self._run_files, self.world = run, run_files, run.world
+        self._is_alone, self._begun, self.run_name = run.world.world_size == 1, 0, "run"
+        self._staging: Buffers = {}  # the memory of the last copy
         self._requests, self._notices = run.requests, run.notices
         self._save: _Save | None = None  # that is being written
         self._was_written = False
@@ -83,6 +85,7 @@ class CheckpointWriter(Saves):
         self._attempts = 0
         self.refusal = self.way_out = ""
         self.saved: str | None = None
+        self.returns = 0
 
     def check(self) -> None:
         """Raise now for what could not be saved later.
@@ -91,7 +94,7 @@ class CheckpointWriter(Saves):
             UnsaveableError: something cannot be encoded; its path is named.
         """
         try:
-            for tensors in split(capture(self._run)[0].sections())[1]:
+            for tensors in split(capture(self._run)[0])[1]:
                 layout_of(tensors)
         except UnsaveableError:
             if not self._run.compiled.state.objects.is_lazy():  # the first batch makes it something that can be saved
@@ -120,9 +123,9 @@ class CheckpointWriter(Saves):
         if self._run_files is None:
             return True
         compiled, loop = self._run.compiled, self._run.loop
-        if transient := compiled.liveness.transient(loop.position, loop.ended):
+        if transient := compiled.transient(loop.position, loop.ended):
             return self._refuse(f"{quoted(transient)} cannot be saved (declared transient)")
-        if not self._ranks.are_one and (what := self._what_is_open()):
+        if not self._is_alone and (what := self._what_is_open()):
             return self._refuse(f"{what}, and several ranks save between two windows")
         try:
             with self._run.watch.measure("save"):
@@ -146,7 +149,7 @@ class CheckpointWriter(Saves):
             return ""
         if any(node.fields[field.name] for node, field in counters_of(compiled.program)):
             return "a window of gradients is open"
-        return "a batch is in use" if compiled.liveness.has_batch(loop.position) else ""
+        return "a batch is in use" if compiled.has_batch(loop.position) else ""
 
     def settle(self) -> None:
         """Complete the save under way, if it has been written.
@@ -155,13 +158,13 @@ class CheckpointWriter(Saves):
             SaveFailedError: it could not be, and the policy is to stop.
         """
         # Several ranks know the outcome once rank 0 has passed it on at a synchronization.
-        known = self.over() if self._ranks.are_one else self._ranks.agreement.saves_known
-        if known >= self._ranks.begun:
+        known = self.over() if self._is_alone else self.world.saves_known
+        if known >= self._begun:
             self._wait()
 
     def over(self) -> int:
         """How many saves of several ranks are over, written or failed, as far as this rank knows."""
-        return self._ranks.begun - (self._save is not None and not self._save.writing.done())
+        return self._begun - (self._save is not None and not self._save.writing.done())
 
     def take_written(self) -> bool:
         """True if a checkpoint was written since this was last called."""
@@ -185,7 +188,10 @@ class CheckpointWriter(Saves):
         try:
             yield
         except KeyboardInterrupt:
-            self._give_up()
+            if self._save is not None:
+                self._save.part.staged.given_up.set()
+            # Its thread may still read the buffers.
+            self._save, self._staging, self._was_written = None, {}, False
             raise
         except BaseException as error:
             self.fails()
@@ -195,14 +201,7 @@ class CheckpointWriter(Saves):
                 error.add_note(f"a checkpoint could not be written either: {problem}")
             raise
         self.wait()
-        self._ranks.agreement.synchronise("stop")
-
-    def _give_up(self) -> None:
-        """Abandon the checkpoint that is being written, without waiting for it."""
-        if self._save is not None:
-            self._save.part.staged.given_up.set()
-        # Its thread may still read the buffers.
-        self._save, self._run.staging, self._was_written = None, {}, False
+        self.world.synchronise("stop")
 
     def _wait(self) -> None:
         if (save := self._save) is None:
@@ -211,8 +210,13 @@ class CheckpointWriter(Saves):
         error = save.writing.exception()  # if this is interrupted, it is still being written
         self._save = None
         if isinstance(error, CheckpointError):
-            self._fail(error, save.policy)
-            return
+            self._requests.failures += 1
+            message = f"{error.message}; earlier checkpoints are kept"
+            if save.policy.if_failed == "continue":
+                self._notices(f"{message}, and the run continues")
+                return
+            way_out = "remove the cause, then resume; checkpoint.if_failed = 'continue' trains on after a failed save"
+            raise SaveFailedError(message, error.hint or way_out) from error
         written = save.writing.result()
         self._was_written = True
         files, weight = self._run_files, written.manifest.not_finite
@@ -227,20 +231,24 @@ class CheckpointWriter(Saves):
 
     def fails(self) -> None:
         """Wait for the save that all ranks have begun before leaving them, but not for ranks that may be dead."""
-        if self._save is not None and not self._ranks.are_one:
+        if self._save is not None and not self._is_alone:
             self._save.part.hurry()
             self._await_outcome(self._save)
 
     def _await_outcome(self, save: _Save) -> None:
         """Wait for the outcome of a save of several ranks, in slices: ranks may be threads of this process."""
-        while not (self._ranks.are_one or save.writing.done() or save.part.has_outcome(_SLICE_SECONDS)):
+        while not (self._is_alone or save.writing.done() or save.part.has_outcome(_SLICE_SECONDS)):
             pass
 
     def _begin(self, files: RunFiles, policy: SavePolicy, values: Mapping[str, float | None], is_asked: bool) -> _Save:
         """Copy the state, on all ranks, and begin to write the copy."""
         compiled, newest, before = self._run.compiled, self.newest, self.saved
         moment = compiled.run_clock.moment(self._run.loop.position)
-        staged, facts = self._ranks.copied(self._staged_now)
+        self.world.synchronise("save")  # from here on all ranks have the requests of each
+        try:
+            staged, facts = self.world.together(self._staged_now)
+        finally:
+            self.world.synchronised = False  # where a run is saved makes no difference to where ranks meet next
         for line in facts.unknown:
             self._notices.once(line if NO_RESUME in line else f"a resume will not be exact: {line}")
         problem: CheckpointError | None = None  # the outcome of the save tells it to all ranks
@@ -255,49 +263,47 @@ class CheckpointWriter(Saves):
         state, retentions = compiled.state, self._requests.retentions
         snapshot, changed = state.snapshot, state.changed
         previous = newest.name if newest is not None else ""
-        part = self._ranks.save(staged, state.must_be_equal, files.checkpoints, previous)
-
-        def lead(known: Manifest) -> SavedCheckpoint:
-            if problem is not None:
-                raise problem
-            if weight := staged.weight_that_is_not_finite:
-                known = replace(known, not_finite=weight, way_back=before)
-            new, former = files.new(known, retentions, values, replaced)
-            with new_folder(new.path, staged.given_up) as folder:
-                manifest = part.files(folder, new.manifest)
-                write_manifest(folder, manifest)
-            return files.keep(SavedCheckpoint(new.path, manifest), former, retentions)
+        self._begun += 1
+        key, equal = f"{self.run_name}/save/{self._begun}", {} if self._is_alone else state.must_be_equal()
+        part = RankSave(self.world.ranks, key, staged, equal, files.checkpoints, previous)
 
         def write() -> SavedCheckpoint:
             """Write the checkpoint, in a thread of its own, while training continues."""
             content = data_contents(snapshot, changed, pauses=True) if snapshot is not None else {}
             known = replace(facts, data_content=content)
-            return part.write(known, lambda: lead(known))
+            if part.ranks.rank:
+                return part.follow(known)
+            try:
+                if problem is not None:
+                    raise problem
+                if weight := staged.weight_that_is_not_finite:
+                    known = replace(known, not_finite=weight, way_back=before)
+                new, former = files.new(known, retentions, values, replaced)
+                with new_folder(new.path, staged.given_up) as folder:
+                    manifest = part.files(folder, new.manifest)
+                    write_manifest(folder, manifest)
+                written = files.keep(SavedCheckpoint(new.path, manifest), former, retentions)
+            except BaseException as error:
+                part.tell(error)
+                raise
+            part.tell(written)
+            return written
 
         writing = _in_background(write)
-        if self._ranks.are_one:  # several ranks learn that it is over when they synchronise
+        if self._is_alone:  # several ranks learn that it is over when they synchronise
             writing.add_done_callback(lambda _: self._requests.post("written"))
         return _Save(part, writing, policy, is_asked and bool(compiled.returning), moment)
 
     def _staged_now(self) -> tuple[StagedState, Manifest]:
         """A copy of the state, in the buffers of the copy before, and the facts about it."""
         state, facts = capture(self._run)
-        run_state = self._run.compiled.state
-        return StagedState(*run_state.divided(state), self._run.staging, run_state.objects.weights()), facts
-
-    def _fail(self, error: CheckpointError, policy: SavePolicy) -> None:
-        self._requests.failures += 1
-        message = f"{error.message}; earlier checkpoints are kept"
-        if policy.if_failed == "continue":
-            self._notices(f"{message}, and the run continues")
-            return
-        way_out = "remove the cause, then resume; checkpoint.if_failed = 'continue' trains on after a failed save"
-        raise SaveFailedError(message, error.hint or way_out) from error
+        essential, weights = self._run.compiled.state.essential(state), self._run.compiled.state.objects.weights()
+        return StagedState(essential, local_of(state, essential), self._staging, weights), facts
 
     def _refuse(self, why: str) -> bool:
         """Note why this is not a save point; reported once if it lasts."""
         compiled, loop = self._run.compiled, self._run.loop
-        alive = ", ".join(sorted(compiled.liveness.names(loop.position, loop.ended)))
+        alive = ", ".join(sorted(compiled.alive_names(loop.position, loop.ended)))
         self.refusal = f"alive: {alive}; {why}"
         self._attempts += 1
         if self._attempts == _PATIENCE:

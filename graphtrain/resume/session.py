@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from typing import Any, final
 
 import torch
@@ -14,12 +13,12 @@ from graphtrain.graph import Graph
 from graphtrain.graph.renaming import Renaming
 from graphtrain.plan.preparation import made_resources
 from graphtrain.printable import Notices
-from graphtrain.program.agreement import Agreement, RunOfRank
+from graphtrain.program.agreement import Agreement
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.copies import with_copies
 from graphtrain.program.loop import Loop
 from graphtrain.program.requests import Requests, SavePolicy
-from graphtrain.program.resources import SHARDED, prepare, prepare_further, resolve_device
+from graphtrain.program.resources import SHARDED, STEP_FUNCTIONS, prepare, resolve_device
 from graphtrain.program.rounds import refuse_own_backward
 from graphtrain.program.run_state import AFTER_SETUP, EVERYTHING, OF_NODES, SECTIONS, Exemptions, RunState
 from graphtrain.program.stopwatch import Stopwatch
@@ -32,11 +31,10 @@ from graphtrain.resume.restore import other_kinds
 from graphtrain.resume.setup_change import setup_hashes
 from graphtrain.state.generators import restore_random, seed_everything, seed_given, seed_the_rest
 from graphtrain.storage.checkpoint import Checkpoint
-from graphtrain.storage.tensor_files import Buffers
 
 
 @final
-class Session(RunOfRank):
+class Session:
     """A graph bound to resources, with a position in it.
 
     It begins at the start, or enters a state: that of a checkpoint (`restore`), or that of another graph (`rewire`).
@@ -59,7 +57,6 @@ class Session(RunOfRank):
         resources: by name, as they are now.
         setup: hashes of what was set up.
         environment: None if no checkpoint is written or read.
-        staging: the memory in which checkpoints are staged.
     """
 
     environment: RunEnvironment | None = None
@@ -122,7 +119,6 @@ class Session(RunOfRank):
         self.requests.retentions = self.compiled.retentions
         self.hyper_parameters = HyperParameters(self.compiled.state.set_up())
         self.loop, self.setup = Loop(self.compiled.start, self.requests), {}
-        self.staging: Buffers = {}
 
     def _compile(
         self, graph: Graph, resources: Mapping[str, Any], prepared: Mapping[str, Any], *former: Any, **more: Any
@@ -155,28 +151,21 @@ class Session(RunOfRank):
         return self.loop.position
 
     @property
-    def place(self) -> str:
-        """The position in words, for messages on other ranks."""
-        return f"in `{self.path}` at {self.compiled.run_clock.describe()}"
-
-    @property
     def trained(self) -> dict[str, Any]:
         """How far the run has trained, as in a status."""
         return {"trained": self.compiled.run_clock.trained(), **self.compiled.run_clock.nested()}
 
-    def seconds(self) -> float:
-        """How long this process has trained, by its own clock."""
-        return self.watch.running()
-
-    def path_of(self, position: int) -> str:
-        """The path of a node by its number."""
-        return self.compiled.path(position)
+    def join(self) -> None:
+        """Let the ranks know from now on where this one is."""
+        world = self.world
+        world.position, world.path_of = lambda: self.position, lambda position: self.compiled.path(position)
+        world.place = lambda: f"in `{self.path}` at {self.compiled.run_clock.describe()}"
+        world.running_seconds, world.buffers = lambda: self.watch.running(), self._buffers
 
     def _optimizers(self) -> list[torch.optim.Optimizer]:
         return [value for value in self.resources.values() if isinstance(value, torch.optim.Optimizer)]
 
-    def buffers(self) -> dict[str, torch.Tensor]:
-        """The buffers of all modules, by their paths."""
+    def _buffers(self) -> dict[str, torch.Tensor]:
         modules = {name: module for name, module in self.resources.items() if isinstance(module, torch.nn.Module)}
         return {f"{name}.{path}": tensor for name, module in modules.items() for path, tensor in module.named_buffers()}
 
@@ -238,7 +227,7 @@ class Session(RunOfRank):
             UsageError: the graph has no such node, or needs a slot there that has no value.
             CheckpointError: an object has changed its shape, or is missing.
         """
-        position = self.compiled.locate(path, state.slots, ended)
+        position = self.compiled.locate(path, state["slots"], ended)
         not_restored = self.compiled.state.restore(state, exempt, sections)
         self.compiled.resume_at(position, clock_of)
         self.compiled.state.restore_after_setup(state, [name for name in AFTER_SETUP if name in sections])
@@ -273,26 +262,27 @@ class Session(RunOfRank):
         state = former.state.capture(former.written(), OF_NODES if moves else ("random",))
         position = loop.position
         try:
-            prepared = prepare_further(self._prepared, all_resources, resources, self.device)
+            prepared = {name: value for name, value in self._prepared.items() if name not in STEP_FUNCTIONS}
+            prepared |= prepare(all_resources, self.device)
             if environment is not None:  # before the data is opened: inspecting it may draw from its generator
                 environment = environment.with_resources(self.resources, all_resources)
             older = former if moves else None
-            compiled = self._compile(graph, all_resources, prepared, older, renaming, given=resources, made=made)
+            compiled = self._compile(graph, all_resources, prepared, older, renaming, new=resources, made=made)
             compiled.program.window_ranks = former.program.window_ranks
             if not compiled.retentions:  # that of a removed node no longer applies
                 self.requests.policy = SavePolicy()
             self.compiled, loop.position = compiled, compiled.start
             if moves:
-                moved = RunState.of(renaming.sections(state.sections()))
+                moved = renaming.sections(state)
                 # Nodes that keep their object hold their progress in it.
                 kept = {node.path for node in compiled.kept}
-                progress = {path: fields for path, fields in moved.progress.items() if path not in kept}
+                progress = {path: fields for path, fields in moved["progress"].items() if path not in kept}
                 path = renaming.path(former.path(position))
-                compiled.locate(path, moved.slots, loop.ended)  # refused before anything is released
+                compiled.locate(path, moved["slots"], loop.ended)  # refused before anything is released
                 former.release(compiled.kept)  # before the new ones open the same data
                 clock_of = renaming.path(former.program.clocked.prefix.rstrip("/"))
                 exempt = Exemptions(replaced=other_kinds(renaming.graph(former.graph).diff(graph)))
-                self.enter(replace(moved, progress=progress), path, loop.ended, clock_of, exempt, OF_NODES)
+                self.enter({**moved, "progress": progress}, path, loop.ended, clock_of, exempt, OF_NODES)
             hyper_parameters = HyperParameters(compiled.state.set_up(), former=self.hyper_parameters)
             if self.world.world_size > 1:
                 prepare_models(self.world, resources)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from graphtrain.state.codec import shown_path
+from graphtrain.printable import shown_path
 from graphtrain.state.content import ContentHash, content_hash
 from graphtrain.state.kinds import KINDS, is_value
 from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY, contents_of, is_within, place_of
@@ -49,7 +49,7 @@ def setup_hashes(snapshot: StateSnapshot, *, now: bool = False) -> dict[str, str
             own = []
             for name, part in zip(*contents, strict=True):
                 path, is_saved = place_of(entry, name), name in entry.ignored | entry.covered
-                if not (is_saved or name.startswith(OF_THE_COMPILER) or snapshot.is_left_out(path)):
+                if not (is_saved or name.startswith(OF_THE_COMPILER) or snapshot.is_excluded(path)):
                     hashes[path] = hashed(part)
         elif not entry.is_data:
             keys = [by_id[key].path if type(key) is int and key in by_id else key for key in contents[0]]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import collections
+import copy
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +13,6 @@ import torch
 
 from graphtrain.errors import UsageError
 from graphtrain.ranks.sharded import is_sharded, mesh_shape, whole_of_part
-from graphtrain.state.kinds import replaced
 from graphtrain.state.weights import weights_of
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.pieces import Piece, PieceFiles, part_of
@@ -39,23 +40,34 @@ def assembled(checkpoint: Checkpoint, modules: Iterable[torch.nn.Module], rank: 
     files, mesh = PieceFiles(checkpoint.path), mesh_shape(like) if like is not None else (1,)
     saved = set[tuple[int, ...]]()
 
-    def assemble(part: Any, _keys: Any) -> Any:
+    def assemble(part: Any) -> Any:
         if not isinstance(part, Piece):
-            return part
+            return _with_parts(part, assemble)
         saved.add(part.mesh)
         tensor = files.part(part, rank, mesh[-1]).to(part.like.device)
         if like is not None:
             tensor = whole_of_part(tensor, like, part.shape, part.dimension)
         return tensor.requires_grad_(part.requires_grad)
 
-    sections = {
-        name: {key: replaced(part, assemble) for key, part in section.items()}
-        for name, section in checkpoint.sections.items()
-    }
+    sections = {name: _with_parts(dict(section), assemble) for name, section in checkpoint.sections.items()}
     changed = "models that are not sharded now" if like is None else ""
     if like is not None and any(each != mesh and math.prod(each) == math.prod(mesh) for each in saved):
         changed = f"models sharded over a mesh of {mesh} instead of {saved.pop()}"
     return replace(checkpoint, sections=sections), changed
+
+
+def _with_parts(value: Any, replace_part: Callable[[Any], Any]) -> Any:
+    """A container of a state with other parts; the same object if they are the same."""
+    if not isinstance(value, dict) and type(value) not in (list, tuple, collections.deque):
+        return value
+    pairs = value.items() if isinstance(value, dict) else enumerate(value)
+    others = {key: other for key, part in pairs if (other := replace_part(part)) is not part}
+    if not others:
+        return value
+    changed: Any = [*value] if isinstance(value, tuple) else copy.copy(value)  # with the versions in a `state_dict`
+    for key, other in others.items():
+        changed[key] = other
+    return tuple(changed) if isinstance(value, tuple) else changed
 
 
 def read_as_sharded(stored: Mapping[str, StoredTensor], module: torch.nn.Module, rank: int) -> dict[str, torch.Tensor]:

@@ -1,8 +1,8 @@
-"""What has changed since a snapshot: encoded, or reported where it cannot be.
+"""What has changed since a snapshot: encoded, or reported where it cannot be; and put back.
 
 The common case costs one comparison by identity per object: it holds the very same objects as before. What holds others
 is encoded; values are compared by value. Tensors, arrays and generators are encoded whenever nothing else saves them;
-those of data, only if they look changed.
+those of data, only if they look changed. What a checkpoint does not list is put back as it was in the snapshot.
 """
 
 from __future__ import annotations
@@ -10,20 +10,25 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple, final
 
 import numpy
+import torch
 from torch.nn.modules.lazy import LazyModuleMixin
 
+from graphtrain.errors import CheckpointError
+from graphtrain.printable import shown_path
 from graphtrain.state.code_names import names_in
-from graphtrain.state.codec import StateWriter, UnknownStateError, line_of, shown_path
-from graphtrain.state.content import are_equal, is_equal, is_identical
-from graphtrain.state.generators import any_generator
-from graphtrain.state.graphs import KEEPS_GRAPH
+from graphtrain.state.codec import MALFORMED, StateReader, StateWriter
+from graphtrain.state.content import is_equal, is_identical
+from graphtrain.state.generators import generator_of
 from graphtrain.state.kinds import KINDS, LEFT_ALONE, MOST_COMPARED, category_of, is_reopened, is_users, is_value
+from graphtrain.state.optimizers import put_gradient
 from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY, Entry, contents_of, place_of, stamp_of
 from graphtrain.state.snapshot import States, StateSnapshot
 from graphtrain.storage.encoding import UnsaveableError, is_saveable
+from graphtrain.storage.strides import without_repeats
 
 Section = Mapping[str, Any]
 
@@ -67,8 +72,9 @@ def changes(snapshot: StateSnapshot, data: str | None = None, states: Mapping[st
     for entry in snapshot.entries(data):
         if (change := finder.change(entry)) is not None:
             section[entry.path] = change
-    unknown = [*finder.unknown, *finder.writer.lost_memory()]
-    unknown += [f"{shown_path(path)} {KEEPS_GRAPH}" for path in finder.writer.graphs]
+    if data is None:
+        finder.writer.note_states()
+    unknown = [*finder.unknown, *finder.writer.lost]
     if data is None and snapshot.imported is not None:
         unknown += _lines_about_modules(snapshot.imported)
     unknown += [f"{shown_path(path)} {bound}" for path, bound in snapshot.reachable.bounds.items()]
@@ -81,8 +87,7 @@ class _Finder:
 
     def __init__(self, snapshot: StateSnapshot, states: States) -> None:
         self._snapshot, self._states = snapshot, states
-        excludes = snapshot.left_out or snapshot.replaced
-        self.writer = StateWriter(snapshot.reachable, snapshot.stateful, snapshot.is_excluded if excludes else None)
+        self.writer = StateWriter(snapshot)
         self.unknown: list[str] = []
 
     def change(self, entry: Entry) -> dict[str, Any] | None:
@@ -98,7 +103,7 @@ class _Finder:
         try:  # no context, which takes a microsecond for each of thousands of objects
             return self._changed(entry)
         except UnsaveableError as error:
-            self.unknown.append(line_of(error))
+            self.unknown.append(error.message)
         return None
 
     def _changed(self, entry: Entry) -> dict[str, Any] | None:
@@ -112,28 +117,28 @@ class _Finder:
         elif entry.stamp is not None and stamp_of(entry) == entry.stamp:
             return None
         if category in _REMEDIES:
-            what = f"is a {type(value).__module__}.{type(value).__qualname__}, whose state is not saved"
-            raise UnknownStateError(path, f"{what}: {_REMEDIES[category]}")
+            what = f"it is a {type(value).__module__}.{type(value).__qualname__} that"
+            has = "has" if entry.stamp is not None else "may have"  # an iterator, or a trainer
+            raise UnsaveableError(path, f"{what} {has} changed: {_REMEDIES[category]}")
         if category == "generator":
-            return {"state": any_generator(value).get_state()}
-        if category in ("tensor", "array", "buffer"):
+            return {"state": generator_of(value).get_state()}
+        if category in ("tensor", "array"):
             return self._changed_value(entry)
         code = value.__code__ if category == "function" else type(value)
         is_lazy = category == "module" and issubclass(entry.code, LazyModuleMixin)  # until its first batch
-        if code is not entry.code and not is_lazy and category != "globals":
+        if code is not entry.code and not is_lazy:
             self.unknown.append(f"{shown_path(path)} was given another class or other code, which is not saved")
         kind = KINDS.get(category)
         if kind is None or category == "tuple" or (entry.is_covered and category != "module"):
             return None
         keys, parts = contents_of(entry)
-        if are_equal(keys, entry.keys) and are_equal(parts, entry.parts):
+        if is_equal(keys, entry.keys) and is_equal(parts, entry.parts):
             return None
         return self._changed_names(entry, dict(zip(keys, parts, strict=True))) if kind.is_named else self._items(entry)
 
     def _changed_names(self, entry: Entry, now: Mapping[str, Any]) -> dict[str, Any] | None:
         before, ignored = dict(zip(entry.keys, entry.parts, strict=True)), self._snapshot.ignored(entry, self._states)
         encoded = {}
-        unknown = [] if id(entry.value) in self._snapshot.redrawn else self.unknown
         for name in sorted(set(now) - ignored):
             path, part = place_of(entry, name), now[name]
             is_same = name in before and is_equal(before[name], part)
@@ -141,11 +146,14 @@ class _Finder:
                 continue
             if entry.is_data and is_value(before.get(name)) and is_reopened(part):
                 continue
-            with self.writer.attempt(unknown):
-                # Hooks of weight_norm, spectral_norm and prune compute it before each use: its graph is used again.
-                sources = entry.value._parameters.keys() if entry.category == "module" else ()
-                is_computed = f"{name}_v" in sources or f"{name}_orig" in sources
+            # Hooks of weight_norm, spectral_norm and prune compute it before each use: its graph is used again.
+            sources = entry.value._parameters.keys() if entry.category == "module" else ()
+            is_computed = f"{name}_v" in sources or f"{name}_orig" in sources
+            try:
                 encoded[name] = self.writer.pack(part.detach() if is_computed else part, path)
+            except UnsaveableError as error:
+                if id(entry.value) not in self._snapshot.redrawn:
+                    self.unknown.append(error.message)
         removed = sorted(set(before) - set(now) - ignored)
         return {"set": encoded} | ({"removed": removed} if removed else {}) if encoded or removed else None
 
@@ -153,7 +161,7 @@ class _Finder:
         value, path, kind = entry.value, entry.path, KINDS[entry.category]
         keys, parts = kind.contents(value)
         if len(parts) > MOST_COMPARED:
-            raise UnknownStateError(path, f"has {len(parts):,} items and has changed: too many to be saved")
+            raise UnsaveableError(path, f"it has {len(parts):,} items and has changed")
         kept: Any = list(parts)
         if entry.category == "mapping":
             pairs = zip(keys, parts, strict=True)
@@ -167,23 +175,20 @@ class _Finder:
         return {"items": self.writer.pack(kept, path, f"{path}[:]")}
 
     def _changed_value(self, entry: Entry) -> dict[str, Any] | None:
-        """The change of a tensor, an array or a bytearray."""
+        """The change of a tensor or an array."""
         value, path = entry.value, entry.path
         attributes = value.__dict__ if entry.category == "tensor" else {}
         names = [name for name in attributes if not name.startswith(OF_THE_COMPILER)]
         if names and self._snapshot.reachable.find(attributes) is None:  # one that had attributes is listed with them
-            raise UnknownStateError(path, f"was given attributes: {', '.join(names)}; set them in `setup`")
+            raise UnsaveableError(path, f"it was given attributes: {', '.join(names)}; set them in `setup`")
         if entry.is_covered:
             return None
         if not is_saveable(value):
-            raise UnknownStateError(path, f"is a {type(value).__qualname__} that has changed, and cannot be saved")
-        if entry.category == "buffer":
-            self.writer.count(len(value), path)
-            return {"bytes": bytes(value)}
+            raise UnsaveableError(path, f"it is a {type(value).__qualname__} that has changed")
         if entry.category == "array":
             self.writer.count(value.nbytes, path)
             if (value.shape, value.dtype) != entry.keys:
-                raise UnknownStateError(path, "has another shape or type than it had: bind a new array instead")
+                raise UnsaveableError(path, "it has another shape or type than it had: bind a new array instead")
             return {"array": numpy.asarray(value)}
         self.writer.count(value.numel() * value.element_size(), path)
         if value.grad_fn is not entry.code:  # else `setup` makes it again
@@ -208,3 +213,127 @@ def _lines_about_modules(known: Collection[str]) -> Iterator[str]:
         if variables:
             what = f"so its variables ({', '.join(variables)}) are not saved: import it before the run begins"
             yield f"the module {name} was imported during the run, {what}"
+
+
+# ---- restoring
+
+
+def restore(
+    snapshot: StateSnapshot,
+    section: Mapping[str, Any],
+    data: str | None = None,
+    reader: StateReader | None = None,
+) -> None:
+    """Restore what nothing else saves: what has changed as it was changed, all else as it was in the snapshot.
+
+    Arguments:
+        section: that of `StateChanges`.
+        data: the name to which the changes were restricted.
+        reader: finds or makes the objects of the section. Default: a new one.
+
+    Raises:
+        CheckpointError: something that had changed no longer exists, or cannot be made.
+    """
+    with _naming("the state outside the resources"):
+        section, reader = dict(section), reader or StateReader(snapshot, section)
+    states: States = {}
+    for entry in snapshot.entries(data):
+        _put_contents(snapshot, entry, states)
+    for path, change in section.items():
+        if snapshot.is_excluded(path):
+            continue
+        with _naming(f"the state of `{shown_path(path)}`"):
+            if path not in snapshot.reachable.by_path:
+                hint = f'make it again in `setup`; or leave it out, if nothing depends on it: not_state=["{path}"]'
+                raise CheckpointError("it does not exist now", hint)
+            _apply(snapshot, snapshot.reachable.by_path[path], change, reader)
+    if data is None:  # loading may have written into memory that data views
+        for entry in snapshot.entries():
+            if entry.is_data and entry.path not in section:
+                entry.stamp = stamp_of(entry)
+
+
+def _put_contents(snapshot: StateSnapshot, entry: Entry, states: States) -> None:
+    """Put back what an object held: the very same objects.
+
+    Attributes of data that cannot be encoded, such as an iterator over itself, stay where drawing has left them.
+    """
+    kind = KINDS.get(entry.category)
+    is_constant = isinstance(entry.value, tuple | frozenset)
+    if kind is None or is_constant or not entry.is_entered or (entry.is_covered and entry.category != "module"):
+        return
+    keys, parts = kind.contents(entry.value)
+    if is_identical(keys, entry.keys) and is_identical(parts, entry.parts):
+        return
+    if not kind.is_named:
+        kind.put(entry.value, [*zip(entry.keys, entry.parts, strict=True)] if entry.keys else entry.parts, ())
+        return
+    before = dict(zip(entry.keys, entry.parts, strict=True))
+    now, ignored = dict(zip(keys, parts, strict=True)), snapshot.ignored(entry, states)
+    if entry.is_data:
+        ignored |= {name for name, part in now.items() if not _is_encodable(snapshot, part)}
+    changed = {name: part for name, part in before.items() if name not in ignored and now.get(name, kind) is not part}
+    removed = [name for name in sorted(now.keys() - before.keys() - ignored) if not isinstance(now[name], LEFT_ALONE)]
+    kind.put(entry.value, changed, removed)
+
+
+def _is_encodable(snapshot: StateSnapshot, value: Any) -> bool:
+    try:
+        StateWriter(snapshot).pack(value, "")
+    except UnsaveableError:
+        return False
+    return True
+
+
+def _apply(snapshot: StateSnapshot, entry: Entry, change: Mapping[str, Any], reader: StateReader) -> None:
+    """Apply one change to an object."""
+    value, category = entry.value, entry.category
+    kind = KINDS.get(category)
+    match change:
+        case {"state": state} if category == "generator":
+            generator_of(value).set_state(state)
+        case {"tensor": torch.Tensor() as saved} if category == "tensor":
+            _put_tensor(value, saved, change)
+        case {"array": numpy.ndarray() as saved} if category == "array":
+            numpy.copyto(value, saved.reshape(value.shape), casting="no")
+        case {"set": {**encoded}} if kind is not None and kind.is_named:
+            removed = change.get("removed", ())
+            names = {name for name in (*encoded, *removed) if not snapshot.is_excluded(place_of(entry, name))}
+            for name in names:
+                if not isinstance(name, str) or name in entry.ignored | {"__class__", "__dict__"}:
+                    raise CheckpointError(f"`{name}` is not part of its state")
+            parts = {name: reader.unpack(part) for name, part in encoded.items() if name in names}
+            kind.put(value, parts, [name for name in removed if name in names])
+        case {"items": items} if kind is not None and not kind.is_named and category != "tuple":
+            kind.put(value, reader.unpack(items), ())
+        case _:
+            raise CheckpointError("it is of another type now")
+
+
+def _put_tensor(tensor: torch.Tensor, saved: torch.Tensor, change: Mapping[str, Any]) -> None:
+    """Put values and gradient, in place where the shape is the same: others may share the memory."""
+    with torch.no_grad():
+        if (tensor.shape, tensor.dtype, tensor.layout) != (saved.shape, saved.dtype, saved.layout):
+            tensor.data = saved
+        elif tensor.layout is torch.strided:
+            target = without_repeats(tensor.detach())
+            values = saved[tuple(map(slice, target.shape))]
+            try:
+                target.copy_(values)
+            except RuntimeError:  # several elements are one, as in windows that overlap: NumPy takes that
+                numpy.copyto(target.numpy(), values.numpy())
+        else:
+            tensor.copy_(saved)
+    if "requires_grad" in change and tensor.is_leaf:
+        tensor.requires_grad_(change["requires_grad"])
+        put_gradient(tensor, change.get("grad"))
+
+
+@contextmanager
+def _naming(what: str) -> Iterator[None]:
+    """A context in which any failure is an error that names what is restored."""
+    try:
+        yield
+    except (CheckpointError, *MALFORMED) as error:
+        message, hint = getattr(error, "message", error), getattr(error, "hint", "")
+        raise CheckpointError(f"{what} cannot be restored: {message}", hint) from None

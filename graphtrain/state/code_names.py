@@ -14,7 +14,6 @@ class Names(NamedTuple):
     variables: frozenset[str]  # globals
     attributes: frozenset[str]  # some of which may be those of modules
     imported: frozenset[str]  # modules
-    assigned: frozenset[str]  # the attributes that it sets
     assigned_variables: frozenset[str]  # the globals that it sets
 
 
@@ -34,7 +33,6 @@ def names_in(code: types.CodeType) -> Names:
         named("_GLOBAL", "LOAD_NAME", "STORE_NAME", "DELETE_NAME"),
         named("_ATTR", "_METHOD", "IMPORT_FROM"),
         named("IMPORT_NAME"),
-        named("STORE_ATTR"),
         named("STORE_GLOBAL", "DELETE_GLOBAL"),
     )
     inner = [names_in(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]

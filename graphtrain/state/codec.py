@@ -14,42 +14,31 @@ import enum
 import functools
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, final
 
 import torch
 
 from graphtrain.errors import CheckpointError
-from graphtrain.state.graphs import keeps_graph
-from graphtrain.state.kinds import KINDS, Category, category_of, is_constant, is_users
+from graphtrain.names import plainly_named
+from graphtrain.printable import shown_path
+from graphtrain.state.graphs import KEEPS_GRAPH, keeps_graph
+from graphtrain.state.kinds import CONSTANTS, KINDS, Category, category_of, is_constant, is_users
 from graphtrain.state.memory import MemoryIndex, view_of, viewed
-from graphtrain.state.places import CONTAINERS, places, places_in_attributes
-from graphtrain.state.reachable import REMEDY, Reachable
-from graphtrain.storage.encoding import Decoder, Encoded, Encoder, UnsaveableError, is_saveable, tagged
+from graphtrain.state.reachable import REMEDY
+from graphtrain.state.snapshot import StateSnapshot
+from graphtrain.storage.encoding import MOST_DEPTH, Decoder, Encoded, Encoder, UnsaveableError, is_saveable, tagged
 from graphtrain.storage.value_types import DTYPES, type_of
 
 MOST_BYTES = 256 * 2**20
 _IN_MEMORY = ("tensor", "array")
-_MOST_SHOWN = 120
+
+# The categories of objects that are changed in place, and can be found where others hold them too.
+_CONTAINERS = frozenset({"list", "mapping", "set", "object"})
 
 # Errors from data that no `StateWriter` has made.
 MALFORMED = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
-
-
-class UnknownStateError(UnsaveableError):
-    """Something that cannot be saved, and is reported."""
-
-    def __init__(self, path: str, what: str) -> None:
-        self.line = f"{shown_path(path)} {what}"
-        super().__init__(path, f"it {what}")
-
-
-def line_of(error: UnsaveableError) -> str:
-    """What is reported of something that cannot be saved."""
-    if isinstance(error, UnknownStateError):
-        return error.line
-    return f"{shown_path(error.path)} cannot be saved: {error.reason}"
 
 
 @final
@@ -57,22 +46,18 @@ class StateWriter(Encoder):
     """Encodes values in terms of reachable objects.
 
     Attributes:
-        graphs: the first paths of tensors that keep a graph in addition to their values.
         is_in_transit: True while values between nodes are encoded.
+        lost: a line for each new value of which a resume cannot restore its graph, or what shares its memory.
     """
 
     keeps_order = True
 
-    def __init__(
-        self, reachable: Reachable, stateful: Mapping[str, Any], is_left_out: Callable[[str], bool] | None = None
-    ) -> None:
+    def __init__(self, snapshot: StateSnapshot) -> None:
         super().__init__()
-        self.graphs: list[str] = []
-        self.is_in_transit = self.refuses_graphs = False
-        self._reachable, self._stateful = reachable, stateful
-        self._is_left_out = is_left_out or (lambda path: False)
+        self.is_in_transit = self.refuses_graphs = self._has_graph = False
+        self.lost: list[str] = []
+        self._snapshot, self._reachable, self._stateful = snapshot, snapshot.reachable, snapshot.stateful
         self._others: Mapping[str, Any] = {}  # tensors and arrays to which nothing can refer
-        self._lost: list[tuple[str, str]] = []  # the paths of new values, and of what else is in their memory
         self._bytes = 0
 
     def pack(self, value: Any, path: str, part: str = "") -> Encoded:
@@ -85,16 +70,15 @@ class StateWriter(Encoder):
         Raises:
             UnsaveableError: it, or something in it, cannot be encoded.
         """
-        part, size, lost = part or path, self._bytes, len(self._lost)
-        self._part, self._start = part, len(self._kept)
+        self._part, size, lost = part or path, self._bytes, len(self.lost)
+        self._shared[self._part] = []
         try:
-            return Encoded(part, self.encode(value, path))
+            return Encoded(self._part, self.encode(value, path))
         except UnsaveableError:
-            for each in self._kept[self._start :]:
+            for each in self._shared[self._part]:
                 del self._numbers[id(each)]
-            del self._kept[self._start :]
             self._bytes = size
-            del self._lost[lost:]
+            del self.lost[lost:]
             raise
 
     def begin_transit(self, others: Mapping[str, Any]) -> None:
@@ -106,28 +90,34 @@ class StateWriter(Encoder):
         self.is_in_transit = self.refuses_graphs = True
         self._others = others
 
-    @contextmanager
-    def attempt(self, unknown: list[str]) -> Iterator[None]:
-        """A context in which something is encoded; if it cannot be, the reason is reported."""
-        try:
-            yield
-        except UnsaveableError as error:
-            unknown.append(line_of(error))
-
     def count(self, size: int, path: str) -> None:
         """Count saved bytes.
 
         Raises:
-            UnknownStateError: there are too many.
+            UnsaveableError: there are too many.
         """
         if self._bytes + size > MOST_BYTES and not self.is_in_transit:
-            raise UnknownStateError(path, f"is beyond the {MOST_BYTES >> 20} MiB that are saved without a `state_dict`")
+            raise UnsaveableError(path, f"it is beyond {MOST_BYTES >> 20} MiB that are saved without a `state_dict`")
         self._bytes += size
 
     def note_graph(self, tensor: torch.Tensor, path: str) -> None:
-        """Note that a tensor is saved without its graph."""
-        if not self.graphs and keeps_graph(tensor):
-            self.graphs.append(path)
+        """Note that a tensor is saved without its graph, once."""
+        if not self._has_graph and keeps_graph(tensor):
+            self._has_graph = True
+            self.lost.append(f"{shown_path(path)} {KEEPS_GRAPH}")
+
+    def note_states(self) -> None:
+        """Note what optimizers have made in the memory of something else."""
+        for place, part in self._of_optimizers:
+            is_made = isinstance(part, torch.Tensor) and id(part) not in self._reachable.made_states
+            is_listed = self._reachable.find(part) is not None
+            if ".state[" in place and is_made and (is_listed or part._base is not None):
+                self._note_sharing(place, [pair for pair in self._memory.sharing(part) if pair[0] != place])
+
+    def _note_sharing(self, path: str, near: Sequence[tuple[str, Any]]) -> None:
+        for other, _ in near[:1]:
+            what = f"shares memory with {shown_path(other)}, which a resume cannot restore: clone it"
+            self.lost.append(f"{shown_path(path)} {what}")
 
     # ---- values other than plain data
 
@@ -135,7 +125,7 @@ class StateWriter(Encoder):
         """A reference to an object that exists, or the form of a new one; None for plain data.
 
         Raises:
-            UnknownStateError: it cannot be encoded.
+            UnsaveableError: it cannot be encoded.
         """
         category = category_of(type(value))
         if (reference := self._reference(value, category, path)) is not None or category == "value":
@@ -155,12 +145,12 @@ class StateWriter(Encoder):
             return None  # equal ones may be one object, or two
         entry = self._reachable.find(value)
         # By its place first: loading may fill another object than the one that training has bound there.
-        is_new = category in _IN_MEMORY or (self.is_in_transit and category in CONTAINERS)
-        if is_new if entry is None else entry.is_covered:
+        is_placed = category in _IN_MEMORY or (self.is_in_transit and category in _CONTAINERS)
+        if is_placed if entry is None else entry.is_covered:
             known = self._places_in_transit if self.is_in_transit else self._places
             if (place := known.get(id(value))) is not None:
-                return tagged("in", place)
-        if entry is not None and not (self.is_in_transit and self._is_left_out(entry.path)):
+                return tagged("at", place)
+        if entry is not None and not (self.is_in_transit and self._snapshot.is_excluded(entry.path)):
             return tagged("at", entry.path)
         if category in ("function", "class") and is_users(value.__module__):
             return tagged("named", *name_of(value, path))
@@ -172,7 +162,7 @@ class StateWriter(Encoder):
             case "tuple" if kind.__mro__[1] is tuple and hasattr(kind, "_fields") and is_users(kind.__module__):
                 return tagged("named tuple", *name_of(kind, path), *self._each(value, path, depth))
             case "set" if not all(map(is_constant, value)):
-                raise UnknownStateError(path, "is a set of objects, whose order is that of their addresses: use a list")
+                raise UnsaveableError(path, "it is a set of objects, in the order of their addresses: use a list")
             case _ if type_of(kind) is not None or (kind is type and value.__module__ == "builtins"):
                 return None
             case "object" if kind is types.SimpleNamespace or is_plain_class(kind):
@@ -183,7 +173,7 @@ class StateWriter(Encoder):
                 }
                 return tagged("object", attributes, *(name_of(kind, path) if is_users(kind.__module__) else ()))
         layout = f" ({value.layout})" if category == "tensor" else ""
-        raise UnknownStateError(path, f"is a new {kind.__qualname__}{layout}, which cannot be saved: {REMEDY}")
+        raise UnsaveableError(path, f"it is a new {kind.__qualname__}{layout}: {REMEDY}")
 
     def _view(self, value: Any, path: str, depth: int) -> Any:
         """The form of a new tensor or array as a view of another one; None for its values."""
@@ -192,66 +182,48 @@ class StateWriter(Encoder):
             self.note_graph(value, path)
         memory = self._memory_in_transit if self.is_in_transit else self._memory
         near = [(other, owner) for other, owner in memory.sharing(value) if owner is not value]
-        for _, owner in near if not (is_tensor and value.is_leaf and value.requires_grad) else ():
-            is_known = not any(owner is other for other in self._others.values())
-            if is_known and (view := view_of(value, owner)) is not None:
+        for other, owner in near if not (is_tensor and value.is_leaf and value.requires_grad) else ():
+            if other not in self._others and (view := view_of(value, owner)) is not None:
                 reference = self.encode(owner, path, depth + 1)
                 self.add(value)
                 return tagged("view", is_tensor, reference, *view)
         self.count(value.numel() * value.element_size() if is_tensor else value.nbytes, path)
-        self._lost += [(path, other) for other, _ in near[:1]]
+        self._note_sharing(path, near)
         memory.add(path, value)
         return None
 
     @functools.cached_property
     def _of_optimizers(self) -> list[tuple[str, Any]]:
-        of_torch = {path: each for path, each in self._stateful.items() if isinstance(each, torch.optim.Optimizer)}
-        return [*places(of_torch)]
+        return [*places(self._stateful, ["optimizer"])]
 
     @functools.cached_property
     def _placed(self) -> list[tuple[str, Any]]:
-        of_torch = {path: each for path, each in self._stateful.items() if isinstance(each, torch.nn.Module)}
-        return [*places(of_torch), *self._of_optimizers]
+        return [*places(self._stateful, ["module"]), *self._of_optimizers]
 
     @functools.cached_property
     def _places(self) -> dict[int, str]:
-        """The places of what modules and optimizers have, by identity."""
         return {id(value): place for place, value in self._placed}
 
     @functools.cached_property
     def _places_in_transit(self) -> dict[int, str]:
         """Also of what other objects with a `state_dict` have, which may themselves be encoded before."""
-        return {**self._places, **{id(value): place for place, value in places_in_attributes(self._stateful)}}
-
-    @functools.cached_property
-    def _memory(self) -> MemoryIndex:
-        """The tensors and arrays that are listed, or that modules and optimizers have, and new ones."""
-        listed = (each for each in self._reachable.by_path.values() if not self._is_left_out(each.path))
-        pairs = (*self._placed, *((each.path, each.value) for each in listed if each.category in _IN_MEMORY))
-        return MemoryIndex({id(value): (path, value) for path, value in pairs}.values())
+        return self._places | {id(value): place for place, value in places(self._stateful, ["object"])}
 
     @functools.cached_property
     def _memory_in_transit(self) -> MemoryIndex:
         """Also those that other objects have, or that a `state_dict` alone leads to."""
-        for path, value in (*places_in_attributes(self._stateful), *self._others.items()):
+        for place, value in (*places(self._stateful, ["object"]), *self._others.items()):
             if self._reachable.find(value) is None:
-                self._memory.add(path, value)
+                self._memory.add(place, value)
         return self._memory
 
-    def lost_memory(self) -> list[str]:
-        """A line for each new tensor and array whose sharing of memory a resume cannot restore."""
-        lost = self._lost if self.is_in_transit else [*self._lost, *self._states_in_memory()]
-        what = "shares memory with {}, which a resume cannot restore: clone it"
-        return [f"{shown_path(path)} {what.format(shown_path(other))}" for path, other in lost]
-
-    def _states_in_memory(self) -> Iterator[tuple[str, str]]:
-        """What optimizers have made in the memory of something else, and that."""
-        for place, part in self._of_optimizers:
-            is_made = isinstance(part, torch.Tensor) and id(part) not in self._reachable.made_states
-            is_listed = self._reachable.find(part) is not None
-            if ".state[" in place and is_made and (is_listed or part._base is not None):
-                near = [(place, other) for other, each in self._memory.sharing(part) if is_listed or each is not part]
-                yield from near[:1]
+    @functools.cached_property
+    def _memory(self) -> MemoryIndex:
+        """The tensors and arrays that have a place or a path, and new ones."""
+        listed = (each for each in self._reachable.by_path.values() if each.category in _IN_MEMORY)
+        named = ((each.path, each.value) for each in listed if not self._snapshot.is_excluded(each.path))
+        pairs = (*self._placed, *named)
+        return MemoryIndex({id(value): (path, value) for path, value in pairs}.values())
 
 
 @final
@@ -262,9 +234,9 @@ class StateReader(Decoder):
         section: holds the encoded values, in nested mappings.
     """
 
-    def __init__(self, reachable: Reachable, stateful: Mapping[str, Any], section: Any) -> None:
+    def __init__(self, snapshot: StateSnapshot, section: Any) -> None:
         super().__init__()
-        self._reachable, self._stateful = reachable, stateful
+        self._reachable, self._stateful = snapshot.reachable, snapshot.stateful
         self._encoded = {each.part: each for each in reversed([*_encoded_in(section)])}  # the first of a name
         self._values: dict[str, Any] = {}
 
@@ -280,10 +252,8 @@ class StateReader(Decoder):
         part = encoded.part
         if part not in self._values:
             before, self._part, self._shared[part] = self._part, part, []
-            try:
-                self._values[part] = self.decode(encoded.data)
-            finally:
-                self._part = before
+            self._values[part] = self.decode(encoded.data)
+            self._part = before
         return self._values[part]
 
     def shared(self, part: str, number: int) -> Any:
@@ -294,18 +264,19 @@ class StateReader(Decoder):
 
     @functools.cached_property
     def _places(self) -> dict[str, Any]:
-        return dict((*places_in_attributes(self._stateful), *places(self._stateful)))
+        return dict(places(self._stateful))
 
     def resolve(self, name: str, parts: list[Any]) -> Any:
         """The object that is referred to, or a new one: empty first, for what it holds may refer to it."""
         match name, parts:
-            case "at" | "id", [str(path)] if path in self._reachable.by_path:
-                value = self._reachable.by_path[path].value
+            case "at" | "id", [str(path)]:
+                entry = self._reachable.by_path.get(path)
+                value = entry.value if entry is not None else None
+                if entry is None or entry.is_covered:
+                    value = self._places.get(path, value)
+                if value is None:
+                    raise CheckpointError(f"`{path}`, which the saved run had, does not exist now")
                 return value if name == "at" else id(value)
-            case "in", [str(place)] if place in self._places:
-                return self._places[place]
-            case "at" | "id" | "in", [str(path)]:
-                raise CheckpointError(f"`{path}`, which the saved run had, does not exist now")
             case "named", [str(module), str(named)]:
                 return found_by_name(module, named)
             case "member", [str(module), str(named), str(member)]:
@@ -334,14 +305,54 @@ def _encoded_in(section: Any) -> Iterator[Encoded]:
             yield from _encoded_in(part)
 
 
-def shown_path(path: str) -> str:
-    """A path for a message: what is in a variable is called like the variable, and the middle of a long one left out.
+# ---- places in what a `state_dict` saves, by which it is referred to: ``optimizer.state[0].exp_avg``
 
-    >>> shown_path("step<calls>.cell_contents.total")
-    'step<calls>.total'
-    """
-    shown = path.replace(".cell_contents", "")
-    return shown if len(shown) <= _MOST_SHOWN else f"{shown[: _MOST_SHOWN // 2]}...{shown[-_MOST_SHOWN // 2 :]}"
+
+def places(
+    stateful: Mapping[str, Any], categories: Collection[str] = ("module", "optimizer", "object")
+) -> Iterator[tuple[str, Any]]:
+    """What the `state_dict` of objects of these categories may save, and gradients, with the place of each."""
+    for path, value in stateful.items():
+        category = category_of(type(value))
+        if category not in categories:
+            continue
+        if category == "module":
+            for name, parameter in plainly_named(value.named_parameters()):
+                yield f"{path}.{name}", parameter
+                if parameter.is_leaf and parameter.grad is not None:
+                    yield f"{path}.{name}.grad", parameter.grad
+            yield from ((f"{path}.{name}", tensor) for name, tensor in plainly_named(value.named_buffers()))
+        elif category == "optimizer":
+            for number, state in enumerate(value.state.values()):
+                yield from _by_name(f"{path}.state[{number}]", state)
+            for number, group in enumerate(value.param_groups):
+                tensors = {name: part for name, part in group.items() if isinstance(part, torch.Tensor)}
+                yield from _by_name(f"{path}.param_groups[{number}]", tensors)
+        else:
+            yield from _by_name(path, dict(zip(*KINDS["object"].contents(value), strict=True)))
+
+
+def _by_name(path: str, named: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
+    for name, part in named.items():
+        if isinstance(part, torch.Tensor):  # of which there may be 100,000
+            yield f"{path}.{name}", part
+        elif type(part) not in CONSTANTS:  # such as the list of an L-BFGS
+            yield from parts_in(part, f"{path}.{name}")
+
+
+def parts_in(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """A value, and the parts of nested containers that can be changed in place, with the path of each."""
+    category = category_of(type(value))
+    if category in _CONTAINERS or category in _IN_MEMORY:
+        yield path, value
+    if category in ("list", "tuple", "mapping") and depth < MOST_DEPTH:  # it may hold itself
+        keys, parts = KINDS[category].contents(value)
+        for key, part in zip(keys or range(len(parts)), parts, strict=True):
+            if type(part) not in CONSTANTS and is_constant(key):
+                yield from parts_in(part, f"{path}[{key!r}]", depth + 1)
+
+
+# ---- classes and functions
 
 
 def is_plain_class(kind: Any) -> bool:
@@ -361,7 +372,7 @@ def name_of(value: Any, path: str) -> tuple[str, str]:
     with suppress(CheckpointError):
         if found_by_name(module, name) is value:
             return module, name
-    raise UnknownStateError(path, f"is `{name}`, which cannot be found by its name: define it at the top of a module")
+    raise UnsaveableError(path, f"`{name}` cannot be found by its name: define it at the top of a module")
 
 
 def found_by_name(module: str, name: str) -> Any:

@@ -16,7 +16,7 @@ import numpy
 import torch
 import xxhash
 
-from graphtrain.state.generators import any_generator
+from graphtrain.state.generators import generator_of
 from graphtrain.state.kinds import CONSTANTS, KINDS, WATCHED, category_of, is_constant
 from graphtrain.storage.strides import flat_bytes
 
@@ -48,7 +48,7 @@ class ContentHash:
         pauses: True lets other threads run at intervals.
 
     Attributes:
-        bytes: of tensors and arrays.
+        hexdigest: returns the hash of what was added.
         is_whole: False if something was beyond the bounds.
 
     >>> def hashed(value):
@@ -66,14 +66,11 @@ class ContentHash:
     ) -> None:
         self._place_of, self._most_bytes, self._pauses = place_of, most_bytes, pauses
         self._hash = xxhash.xxh3_128()
+        self.hexdigest = self._hash.hexdigest
         self._met: dict[int, tuple[int, Any]] = {}  # with the objects: an `id` may be reused
         self._waiting: list[Any] = []
-        self._items = self.bytes = 0
+        self._items = self._bytes = 0
         self.is_whole = True
-
-    def hexdigest(self) -> str:
-        """The hash of what was added."""
-        return self._hash.hexdigest()
 
     def add(self, value: Any, place: str = "") -> None:
         """Add a value; with its place, if `place_of` knows it."""
@@ -117,12 +114,12 @@ class ContentHash:
                 self._add_tensor(value)
             case "array":
                 self._add_array(value)
-            case "buffer":
-                self._hash.update(value)
             case "generator":
-                self._waiting.append(any_generator(value).get_state())
+                self._waiting.append(generator_of(value).get_state())
             case "watched":
-                self._add_watched(value)
+                shown = next((shown for base, shown in WATCHED.items() if isinstance(value, base)), _of_a_frame)
+                with contextlib.suppress(sqlite3.Error):  # it is closed, or belongs to another thread
+                    self._waiting.append(shown(value))
             case "set":  # it has no order
                 members = KINDS[category].contents(value)[1]
                 plain = (item if is_constant(item) else type(item).__qualname__ for item in members)
@@ -153,8 +150,8 @@ class ContentHash:
 
     def _step(self, size: int, count: int) -> int:
         """From an element that counts to the next one, of a tensor or an array of this many bytes and elements."""
-        self.bytes += size
-        is_within = self.bytes <= self._most_bytes
+        self._bytes += size
+        is_within = self._bytes <= self._most_bytes
         self.is_whole &= is_within
         return 1 if is_within else max(1, count // _SAMPLES)
 
@@ -178,17 +175,11 @@ class ContentHash:
                 array = array.flat[::step]
             self._hash.update(numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8).data)
 
-    def _add_watched(self, value: Any) -> None:
-        shown = next((shown for base, shown in WATCHED.items() if isinstance(value, base)), _of_a_frame)
-        with contextlib.suppress(sqlite3.Error):  # it is closed, or belongs to another thread
-            self._waiting.append(shown(value))
-
 
 def _of_a_frame(value: Any) -> list[Any]:
     """The names of a frame or a series of pandas, and the arrays of its columns, without copies."""
-    columns = [value.iloc[:, number] for number in range(value.shape[1])] if value.ndim > 1 else [value]
-    arrays = [each.to_numpy(copy=False) for each in [value.index, *columns]]
-    return [list(map(str, getattr(value, "columns", ()))), *arrays]
+    columns = (value if value.ndim > 1 else value.to_frame()).items()
+    return [value.index.to_numpy(copy=False), *((str(name), each.to_numpy(copy=False)) for name, each in columns)]
 
 
 def content_hash(value: Any, *, most_bytes: int = MOST_BYTES) -> str:
@@ -203,11 +194,6 @@ def is_identical(now: Sequence[Any], before: Sequence[Any]) -> bool:
     return len(now) == len(before) and all(map(operator.is_, now, before))
 
 
-def are_equal(now: Sequence[Any], before: Sequence[Any]) -> bool:
-    """True if each pair `is_equal`."""
-    return len(now) == len(before) and all(map(is_equal, now, before))
-
-
 def hold_the_same(one: Any, other: Any) -> bool:
     """True if `is_equal`, also for two containers of such values, one of which may be a copy.
 
@@ -216,7 +202,7 @@ def hold_the_same(one: Any, other: Any) -> bool:
     """
     if is_equal(one, other):
         return True
-    if type(one) is not type(other) or category_of(type(one)) not in ("list", "tuple", "deque", "mapping", "set"):
+    if category_of(type(one)) not in ("list", "tuple", "mapping", "set"):
         return False
     before, now = ContentHash(), ContentHash()
     before.add(one)
@@ -232,7 +218,7 @@ def is_equal(before: Any, now: Any) -> bool:
         return False
     match category_of(type(before)):
         case "tuple":
-            return are_equal(before, now)
+            return len(now) == len(before) and all(map(is_equal, now, before))
         case "method":
             return before.__func__ is now.__func__ and before.__self__ is now.__self__
         case "value" | "set":

@@ -36,12 +36,12 @@ def keeps_graph(tensor: torch.Tensor) -> bool:
 
 def _has_been_freed(operation: Any) -> bool:
     """True for an operation whose saved values a backward pass has freed; reading them then fails."""
-    for name in (each for each in dir(operation) if each.startswith("_saved_") or each == "saved_tensors"):
-        raw = getattr(operation, "_raw_saved_tensors" if name == "saved_tensors" else f"_raw{name}", ())
-        try:
+    try:
+        for name in (each for each in dir(operation) if each.startswith("_raw_saved_")):
+            raw = getattr(operation, name)
             # A hook, such as that of activation checkpointing, would compute the value again.
             if all(getattr(each, "unpack_hook", None) is None for each in (raw if isinstance(raw, tuple) else (raw,))):
-                getattr(operation, name)
-        except RuntimeError:
-            return True
+                getattr(operation, name.removeprefix("_raw"), None)
+    except RuntimeError:
+        return True
     return False

@@ -6,7 +6,6 @@ import array
 import collections
 import contextlib
 import contextvars
-import copy
 import ctypes
 import enum
 import functools
@@ -23,6 +22,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from multiprocessing.sharedctypes import SynchronizedBase
 from typing import Any, NamedTuple, TypeVar
 
@@ -34,8 +34,16 @@ from graphtrain.storage.value_types import STANDARD
 F = TypeVar("F", bound=Callable[..., Any])
 
 Category = str
-"""One of those below, as of `_BY_BASE`; or `hidden` and `opaque` for objects in which nothing can be looked at."""
+"""A name in `TABLE`."""
 
+Contents = tuple[tuple[Any, ...], tuple[Any, ...]]
+"""The keys, none for a sequence, and the parts."""
+
+MOST_COMPARED = 100_000
+CONTAINERS = (
+    collections.OrderedDict, collections.deque, dict, list, tuple, set, frozenset, weakref.WeakKeyDictionary,
+    weakref.WeakValueDictionary, weakref.WeakSet,
+)  # fmt: skip
 CONSTANTS = frozenset({type(None), bool, int, float, str, bytes})
 _VALUES = (*CONSTANTS, *STANDARD, enum.Enum, numpy.generic, torch.Size, pathlib.PurePath)
 
@@ -49,14 +57,17 @@ _OF_PYTHON = (
     types.BuiltinFunctionType, types.CodeType, types.MethodWrapperType, types.MethodDescriptorType, types.FrameType,
     types.TracebackType, weakref.ReferenceType,
 )  # fmt: skip
-# Compared as a whole, by what these return, and reported if it has changed.
+# Reported if what these return has changed.
 WATCHED: Mapping[Any, Callable[[Any], Any]] = {
     contextvars.ContextVar: lambda variable: variable.get(None),
     threading.local: vars,
     SynchronizedBase: lambda shared: shared.get_obj(),
     numpy.random.SeedSequence: repr,  # with the number of its children
     sqlite3.Connection: lambda connection: connection.total_changes,
-    **dict.fromkeys((array.array, mmap.mmap, ctypes.c_int.__mro__[1], ctypes.Array), bytes),
+    **dict.fromkeys(
+        (array.array, bytearray, mmap.mmap, ctypes.c_int.__mro__[1], ctypes.Array),
+        lambda memory: numpy.frombuffer(memory, "u1"),
+    ),
 }
 # What stands for another object, and the attribute that has it: methods of objects in C, and functions with a cache.
 STANDS_FOR: dict[type, str] = {
@@ -67,42 +78,17 @@ STANDS_FOR: dict[type, str] = {
     memoryview: "obj",
 }
 
-_BY_BASE: tuple[tuple[Any, Category], ...] = (
-    (_VALUES, "value"),
-    ((*LEFT_ALONE, *_OF_PYTHON, random.SystemRandom), "skipped"),
-    (torch.Tensor, "tensor"),
-    (torch.nn.Module, "module"),
-    (torch.optim.Optimizer, "optimizer"),
-    (numpy.ndarray, "array"),
-    ((torch.Generator, numpy.random.Generator, numpy.random.RandomState, numpy.random.BitGenerator), "generator"),
-    (random.Random, "generator"),
-    (list, "list"),
-    ((dict, weakref.WeakKeyDictionary, weakref.WeakValueDictionary), "mapping"),
-    (collections.deque, "deque"),
-    ((set, frozenset, weakref.WeakSet), "set"),
-    (tuple, "tuple"),
-    (types.FunctionType, "function"),
-    (types.MethodType, "method"),
-    (functools.partial, "partial"),
-    (types.CellType, "cell"),
-    (bytearray, "buffer"),
-    (tuple(WATCHED), "watched"),
-    (type, "class"),
-    ((types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType), "iterator"),
-    (io.IOBase, "file"),
-)
-
 # Libraries whose objects wrap memory, files or connections, which their attributes do not show.
 _OPAQUE_PACKAGES = frozenset({
     "PIL", "datasets", "h5py", "lmdb", "pandas", "pyarrow", "tensorboard", "tqdm", "wandb", "zarr",
 })  # fmt: skip
 # Of these, classes written in C hold nothing that training changes: compiled code, or settings.
 _HARMLESS = frozenset({
-    "_cffi_backend", "cv2", "cython", "google", "jiter", "lxml", "matplotlib", "msgpack", "numpy", "onnxruntime",
-    "orjson", "pybind11_builtins", "pydantic_core", "regex", "_regex", "rpds", "safetensors", "scipy", "sentencepiece",
-    "sklearn", "tiktoken", "_tiktoken", "tokenizers", "torch", "torchaudio", "torchvision", "triton", "xxhash",
+    "_cffi_backend", "builtins", "collections", "cv2", "cython", "google", "jiter", "lxml", "matplotlib", "msgpack",
+    "numpy", "onnxruntime", "orjson", "pybind11_builtins", "pydantic_core", "regex", "_regex", "rpds", "safetensors",
+    "scipy", "sentencepiece", "sklearn", "tiktoken", "_tiktoken", "tokenizers", "torch", "torchaudio", "torchvision",
+    "triton", "types", "xxhash",
 })  # fmt: skip
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that a `class` statement made, or a module of C when it was imported
 # A trainer saves itself; of graphtrain's classes only data, and what adapters give to models, is examined.
 _EXAMINED = ("graphtrain.data.", "graphtrain.adapters.")
 _OPAQUE_MODULES = (
@@ -117,9 +103,6 @@ _DATA_OF_PYTHON = frozenset({
 
 # The attributes that a class lists here are not state of the run: they are made again when needed.
 NOT_STATE = "_graphtrain_not_state"
-# The method of an object that runs another training: returns its contents, by name, and a text that changes once it has
-# trained.
-OF_A_RUN = "_held_and_position"
 
 _INSTALLED = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 # The user's modules, and those of the Python below a virtual environment, are elsewhere.
@@ -131,38 +114,15 @@ def _cached(function: F) -> F:
     return functools.cache(function)  # type: ignore[return-value]
 
 
-@_cached
-def category_of(kind: type) -> Category:
-    """The category of objects of a type.
+# ---- contents of objects, and how they are put back
 
-    >>> category_of(int), category_of(torch.nn.Parameter), category_of(type(iter([])))
-    ('value', 'tensor', 'iterator')
-    """
-    for base, category in _BY_BASE:
-        if issubclass(kind, base):
-            return category
-    package = kind.__module__.partition(".")[0]
-    if package == "pandas" and kind.__name__ in ("DataFrame", "Series"):
-        return "watched"
-    has_attributes = bool(kind.__dictoffset__) or bool(slots_of(kind))
-    step = getattr(kind, "__next__", None)
-    if step is not None and (not isinstance(step, types.FunctionType) or kind.__name__.endswith("DataLoaderIter")):
-        return "iterator"
-    if kind.__module__.startswith("graphtrain.") and hasattr(kind, OF_A_RUN):
-        return "run"
-    if kind.__module__.startswith(_OPAQUE_MODULES) and not kind.__module__.startswith(_EXAMINED):
-        return "opaque"
-    is_of_files = package in sys.stdlib_module_names and package not in _DATA_OF_PYTHON
-    # A folder `datasets` of the user is not a library.
-    if (package in _OPAQUE_PACKAGES or is_of_files) and not is_users(kind.__module__):
-        return "opaque"
-    if has_attributes:
-        return "object"
-    # Written in C, with contents that no attribute shows.
-    is_of_python = package in sys.stdlib_module_names and not kind.__flags__ & _HEAP_TYPE
-    size_of_nothing = object.__basicsize__ + bool(kind.__weakrefoffset__) * tuple.__itemsize__
-    hides = kind.__basicsize__ > size_of_nothing and not is_of_python and package not in _HARMLESS
-    return "hidden" if hides else "opaque"
+
+@dataclass(eq=False)
+class Namespace:
+    """The globals of a module that functions of the user use."""
+
+    values: dict[str, Any]
+    names: set[str]
 
 
 @_cached
@@ -175,75 +135,6 @@ def slots_of(kind: type) -> tuple[str, ...]:
             is_private = name.startswith("__") and not name.endswith("__")
             names.append(f"_{base.__name__.lstrip('_')}{name}" if is_private else name)
     return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
-
-
-def is_users(module_name: str | None) -> bool:
-    """True for a module of the user, such as a script or a notebook; not of an installed package, nor Python's.
-
-    >>> is_users("__main__"), is_users("torch"), is_users("graphtrain.graph")
-    (True, False, False)
-    """
-    if module_name == "__main__":
-        return True
-    file = getattr(sys.modules.get(module_name or ""), "__file__", None)
-    is_own = str(module_name).partition(".")[0] == "graphtrain"
-    return not (file is None or is_own or file.startswith(_INSTALLED) or any(folder in file for folder in _INSTALLS))
-
-
-def is_reopened(value: Any) -> bool:
-    """True for what data reopens when needed: a closed file, an archive, or a memory map that is only read."""
-    if isinstance(value, io.IOBase | numpy.memmap):
-        return value.closed if isinstance(value, io.IOBase) else not value.flags.writeable
-    return type(value).__module__.partition(".")[0] in ("h5py", "lmdb", "tarfile", "zipfile")
-
-
-def is_value(value: Any) -> bool:
-    """True for an immutable value without parts that could change."""
-    return category_of(type(value)) == "value"
-
-
-def is_constant(value: Any) -> bool:
-    """True for a value, and for tuples and frozen sets of constants; also for classes and unentered objects."""
-    category = category_of(type(value))
-    if category == "tuple" or isinstance(value, frozenset):
-        return all(map(is_constant, value))
-    return category in ("value", "class", "skipped")
-
-
-# ---- the table: the contents of an object, and how they are put back
-#
-# Tensors, arrays, buffers and generators have no row: they are saved by their values. Any other kind without one is
-# reported if it changes.
-
-Contents = tuple[tuple[Any, ...], tuple[Any, ...]]
-"""The keys, none for a sequence, and the parts."""
-
-MOST_COMPARED = 100_000
-CONTAINERS = (
-    collections.OrderedDict, collections.deque, dict, list, tuple, set, frozenset, weakref.WeakKeyDictionary,
-    weakref.WeakValueDictionary, weakref.WeakSet,
-)  # fmt: skip
-
-
-class ObjectKind(NamedTuple):
-    """A kind of objects with contents.
-
-    Attributes:
-        contents: returns the present contents.
-        put: sets the parts of some keys, and removes other keys; of a sequence or a mapping, sets everything.
-        is_named: True if keys are names that are set one by one.
-    """
-
-    contents: Callable[[Any], Contents]
-    put: Callable[[Any, Any, Sequence[Any]], None]
-    is_named: bool = False
-
-
-class Namespace(NamedTuple):
-    """The globals of a module that functions of the user use."""
-
-    values: dict[str, Any]
-    names: set[str]
 
 
 def _attributes(value: Any) -> Contents:
@@ -307,9 +198,8 @@ def _of_cell(value: types.CellType) -> Contents:
 
 def _of_class(value: type) -> Contents:
     is_enum = isinstance(value, enum.EnumMeta)  # its bookkeeping, such as `_value2member_map_`, belongs to Python
-    named = {name: part for name, part in vars(value).items() if not name.startswith("__")}
-    kept = {name: part for name, part in named.items() if not (is_enum and name[0] == name[-1] == "_")}
-    return tuple(kept), tuple(kept.values())
+    names = [name for name in vars(value) if not (name[:2] == "__" or (is_enum and name[0] == name[-1] == "_"))]
+    return tuple(names), tuple(vars(value)[name] for name in names)
 
 
 def _of_namespace(value: Namespace) -> Contents:
@@ -317,53 +207,123 @@ def _of_namespace(value: Namespace) -> Contents:
     return names, tuple(value.values[name] for name in names)
 
 
-_NAMED: Mapping[Category, Callable[[Any], Contents]] = {
-    "module": _attributes,
-    "optimizer": _attributes,
-    "object": _attributes,
-    "cell": _of_cell,
-    "function": _settings_of("__defaults__", "__kwdefaults__"),
-    "method": _settings_of("__self__", "__func__"),
-    "partial": _settings_of("func", "args", "keywords", "__dict__"),
-    "class": _of_class,
-    "globals": _of_namespace,
-}
-KINDS: Mapping[Category, ObjectKind] = {
-    **{category: ObjectKind(contents, _put_named, is_named=True) for category, contents in _NAMED.items()},
-    **dict.fromkeys(("list", "deque", "tuple", "set"), ObjectKind(_items, _put_all)),
-    "mapping": ObjectKind(_pairs, _put_all),
-}
+# ---- the table
 
 
-# ---- nested containers
+class ObjectKind(NamedTuple):
+    """A kind of objects.
 
-
-def replaced(
-    value: Any,
-    replace: Callable[[Any, tuple[Any, ...]], Any],
-    keys: tuple[Any, ...] = (),
-) -> Any:
-    """A value with parts replaced by those that `replace` returns; the same object if it replaces none.
-
-    Arguments:
-        replace: takes a part and the keys that lead to it; it is not called for constants within.
+    Attributes:
+        types: the classes of such objects, with classes derived from them. None: `category_of` has a rule for it.
+        contents: returns the present contents. None: they are not looked at.
+        put: sets the parts of some keys, and removes other keys; of a sequence or a mapping, sets everything. None: a
+            tensor, an array or a generator is saved by its value, and any other kind is reported if it changes.
     """
-    kind = type(value)
-    if (other := replace(value, keys)) is not value or len(keys) > 100:
-        return other
-    is_mapping = kind in (dict, collections.OrderedDict, collections.defaultdict)
-    if not is_mapping and kind not in (list, tuple, collections.deque):
-        return value
-    others = {
-        key: other
-        for key, part in (value.items() if is_mapping else enumerate(value))
-        if type(part) not in CONSTANTS and (other := replaced(part, replace, (*keys, key))) is not part
-    }
-    if not others:
-        return value
-    if is_mapping:
-        value = copy.copy(value)  # with its attributes, such as those of a module's `state_dict`
-        value.update(others)
-        return value
-    parts = [others.get(number, part) for number, part in enumerate(value)]
-    return collections.deque(parts, value.maxlen) if isinstance(value, collections.deque) else kind(parts)
+
+    types: Any = ()
+    contents: Any = None
+    put: Any = None
+
+    @property
+    def is_named(self) -> bool:
+        """True if keys are names that are set one by one."""
+        return self.put is _put_named
+
+
+_GENERATORS = (torch.Generator, numpy.random.Generator, numpy.random.RandomState, numpy.random.BitGenerator)
+
+# The first that fits counts.
+TABLE: Mapping[Category, ObjectKind] = {
+    "value": ObjectKind(_VALUES),
+    "skipped": ObjectKind((*LEFT_ALONE, *_OF_PYTHON, random.SystemRandom)),
+    "tensor": ObjectKind(torch.Tensor),
+    "module": ObjectKind(torch.nn.Module, _attributes, _put_named),
+    "optimizer": ObjectKind(torch.optim.Optimizer, _attributes, _put_named),
+    "array": ObjectKind(numpy.ndarray),
+    "generator": ObjectKind((*_GENERATORS, random.Random)),
+    "list": ObjectKind((list, collections.deque), _items, _put_all),
+    "mapping": ObjectKind((dict, weakref.WeakKeyDictionary, weakref.WeakValueDictionary), _pairs, _put_all),
+    "set": ObjectKind((set, frozenset, weakref.WeakSet), _items, _put_all),
+    "tuple": ObjectKind(tuple, _items, _put_all),
+    "function": ObjectKind(types.FunctionType, _settings_of("__defaults__", "__kwdefaults__"), _put_named),
+    "method": ObjectKind(types.MethodType, _settings_of("__self__", "__func__"), _put_named),
+    "partial": ObjectKind(functools.partial, _settings_of("func", "args", "keywords", "__dict__"), _put_named),
+    "cell": ObjectKind(types.CellType, _of_cell, _put_named),
+    "watched": ObjectKind(tuple(WATCHED)),
+    "class": ObjectKind(type, _of_class, _put_named),
+    "iterator": ObjectKind((types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)),
+    "file": ObjectKind(io.IOBase),
+    "object": ObjectKind((), _attributes, _put_named),
+    "globals": ObjectKind((), _of_namespace, _put_named),
+    "run": ObjectKind(),  # a trainer other than that of the run, as a step function may hold
+    "hidden": ObjectKind(),  # written in C, with contents that nothing shows
+    "opaque": ObjectKind(),  # without contents that training changes, or of a library that is not examined
+}
+KINDS = {category: kind for category, kind in TABLE.items() if kind.contents is not None}
+"""The kinds of objects with contents."""
+
+
+@_cached
+def category_of(kind: type) -> Category:
+    """The category of objects of a type.
+
+    >>> category_of(int), category_of(torch.nn.Parameter), category_of(type(iter([])))
+    ('value', 'tensor', 'iterator')
+    """
+    for category, row in TABLE.items():
+        if issubclass(kind, row.types):
+            return category
+    package = kind.__module__.partition(".")[0]
+    if package == "pandas" and kind.__name__ in ("DataFrame", "Series"):
+        return "watched"
+    has_attributes = bool(kind.__dictoffset__) or bool(slots_of(kind))
+    step = getattr(kind, "__next__", None)
+    if step is not None and (not isinstance(step, types.FunctionType) or kind.__name__.endswith("DataLoaderIter")):
+        return "iterator"
+    if kind.__module__ == "graphtrain.trainer.trainer":
+        return "run"
+    if kind.__module__.startswith(_OPAQUE_MODULES) and not kind.__module__.startswith(_EXAMINED):
+        return "opaque"
+    is_of_files = package in sys.stdlib_module_names and package not in _DATA_OF_PYTHON
+    # A folder `datasets` of the user is not a library.
+    if (package in _OPAQUE_PACKAGES or is_of_files) and not is_users(kind.__module__):
+        return "opaque"
+    if has_attributes:
+        return "object"
+    # Written in C, with contents that no attribute shows.
+    size_of_nothing = object.__basicsize__ + bool(kind.__weakrefoffset__) * tuple.__itemsize__
+    hides = kind.__basicsize__ > size_of_nothing and package not in _HARMLESS
+    return "hidden" if hides else "opaque"
+
+
+def is_users(module_name: str | None) -> bool:
+    """True for a module of the user, such as a script or a notebook; not of an installed package, nor Python's.
+
+    >>> is_users("__main__"), is_users("torch"), is_users("graphtrain.graph")
+    (True, False, False)
+    """
+    if module_name == "__main__":
+        return True
+    file = getattr(sys.modules.get(module_name or ""), "__file__", None)
+    is_own = str(module_name).partition(".")[0] == "graphtrain"
+    return not (file is None or is_own or file.startswith(_INSTALLED) or any(folder in file for folder in _INSTALLS))
+
+
+def is_reopened(value: Any) -> bool:
+    """True for what data reopens when needed: a closed file, an archive, or a memory map that is only read."""
+    if isinstance(value, io.IOBase | numpy.memmap):
+        return value.closed if isinstance(value, io.IOBase) else not value.flags.writeable
+    return type(value).__module__.partition(".")[0] in ("h5py", "lmdb", "tarfile", "zipfile")
+
+
+def is_value(value: Any) -> bool:
+    """True for an immutable value without parts that could change."""
+    return category_of(type(value)) == "value"
+
+
+def is_constant(value: Any) -> bool:
+    """True for a value, and for tuples and frozen sets of constants; also for classes and unentered objects."""
+    category = category_of(type(value))
+    if category == "tuple" or isinstance(value, frozenset):
+        return all(map(is_constant, value))
+    return category in ("value", "class", "skipped")

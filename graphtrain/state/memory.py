@@ -34,11 +34,9 @@ class MemoryIndex:
 
     def add(self, name: str, value: Any) -> None:
         """Add a tensor or an array."""
-        self._insert(*span_of(value), (name, value))
-
-    def _insert(self, start: int, end: int, pair: tuple[str, Any]) -> None:
+        start, end = span_of(value)
         near = self._near(start, end)
-        starts, ends, named = zip(*self._regions[near], (start, end, [pair]), strict=True)
+        starts, ends, named = zip(*self._regions[near], (start, end, [(name, value)]), strict=True)
         self._regions[near] = [(min(starts), max(ends), [*itertools.chain(*named)])]
 
     def sharing(self, value: Any) -> Named:

@@ -21,23 +21,15 @@ _TensorForm = tuple[tuple[int, ...], torch.dtype, tuple[int, ...]]
 
 @final
 class ModuleForm:
-    """The parameters and buffers of a module at set-up, so that a save detects changes of them.
-
-    A buffer gets its saved form before its values are loaded. A change of parameters is reported.
-    """
+    """The parameters and buffers of a module at set-up, so that a save detects changes of them."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._set_up = {name: (held[key], _form_of(held[key])) for name, held, key in _tensors(module)}
         self._graphs = {tensor.grad_fn for tensor, _ in self._set_up.values() if tensor is not None}
 
-    def changed_buffers(self, module: torch.nn.Module) -> dict[str, Any]:
-        """Name -> shape, dtype and strides of buffers whose form has changed; None for an empty one."""
-        forms = {name: _form_of(held[key]) for name, held, key in _tensors(module, "_buffers")}
-        return {
-            name: None if form is None else [list(form[0]), form[1], list(form[2])]
-            for name, form in forms.items()
-            if name not in self._set_up or form != self._set_up[name][1]
-        }
+    def is_changed(self, name: str, tensor: torch.Tensor | None) -> bool:
+        """True if a parameter or buffer was added, filled, emptied, or has another shape, dtype or strides."""
+        return name not in self._set_up or self._set_up[name][1] != _form_of(tensor)
 
     def lost(self, path: str, module: torch.nn.Module) -> list[str]:
         """A line for parameters that have changed, which a resume could not load, and one for a buffer with a graph."""
@@ -45,8 +37,8 @@ class ModuleForm:
         for name in {**self._set_up, **now}:
             tensor, (before, form) = now.get(name), self._set_up.get(name, (None, None))
             is_parameter = isinstance(tensor if before is None else before, torch.nn.Parameter)
-            is_changed = tensor is not before or (form is not None and form != _form_of(tensor))
-            if name not in self._set_up or (is_parameter and is_changed):
+            is_other = tensor is not before or (form is not None and form != _form_of(tensor))
+            if name not in self._set_up or (is_parameter and is_other):
                 changed.append(name)
             elif not lines and tensor is not None and tensor.grad_fn not in self._graphs and keeps_graph(tensor):
                 lines.append(f"{path}.{name} {KEEPS_GRAPH}")
@@ -69,19 +61,6 @@ def _form_of(tensor: torch.Tensor | None) -> _TensorForm | None:
     return tensor.shape, tensor.dtype, tensor.stride() if tensor.layout is torch.strided else ()
 
 
-def reshape_buffers(module: torch.nn.Module, forms: Mapping[str, Any]) -> None:
-    """Give buffers the form of a saved state, so that it can be loaded.
-
-    Arguments:
-        forms: from `ModuleForm.changed_buffers`.
-    """
-    device = next((tensor.device for _, held, key in _tensors(module) if (tensor := held[key]) is not None), None)
-    for name, held, key in [*_tensors(module, "_buffers")]:
-        if name in forms:
-            form = forms[name]
-            held[key] = form and torch.empty_strided(form[0], form[2], dtype=form[1], device=device)
-
-
 def is_lazy(module: torch.nn.Module) -> bool:
     """True for a module with parameters or buffers whose shape is set by the first batch."""
     tensors = (held[key] for _, held, key in _tensors(module))
@@ -99,15 +78,19 @@ def _finish_lazy(module: torch.nn.Module) -> None:
                 inner.__class__ = inner.cls_to_become
 
 
-def capture_module(module: torch.nn.Module) -> dict[str, Any]:
-    """The state of a module that `state_dict` leaves out, except gradients."""
+def capture_module(module: torch.nn.Module, form: ModuleForm) -> dict[str, Any]:
+    """The state of a module that `state_dict` leaves out, except gradients, and buffers that it could not load."""
     saved, parameters = weights_of(module, keep_vars=True), dict(plainly_named(module.named_parameters()))
     identities = {id(value) for value in saved.values()}
     return {
         "training": {name: inner.training for name, inner in plainly_named(module.named_modules())},
         "requires_grad": {name: parameter.requires_grad for name, parameter in parameters.items()},
         # None among them: a buffer may be filled, or emptied, during training.
-        "buffers": {name: held[key] for name, held, key in _tensors(module, "_buffers") if name not in saved},
+        "buffers": {
+            name: held[key]
+            for name, held, key in _tensors(module, "_buffers")
+            if name not in saved or form.is_changed(name, held[key])
+        },
         # A `state_dict` of the user may leave out parameters that it considers frozen, or round them.
         "parameters": {
             name: parameter.detach()
@@ -115,6 +98,13 @@ def capture_module(module: torch.nn.Module) -> dict[str, Any]:
             if id(parameter) not in identities and (name in saved or parameter.requires_grad)
         },
     }
+
+
+def fit_buffers(module: torch.nn.Module, saved: Mapping[str, torch.Tensor | None]) -> None:
+    """Give buffers that training filled, emptied or reshaped their saved form, into which weights can be loaded."""
+    for name, held, key in [*_tensors(module, "_buffers")]:
+        if name in saved and _form_of(held[key]) != _form_of(saved[name]):
+            held[key] = saved[name]
 
 
 def restore_module(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
@@ -129,18 +119,14 @@ def restore_module(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
     parameters = dict(plainly_named(module.named_parameters()))
     for name, parameter in parameters.items():
         parameter.requires_grad_(state["requires_grad"].get(name, parameter.requires_grad))
-    buffers = {name: (held, key) for name, held, key in _tensors(module, "_buffers")}
+    fit_buffers(module, state["buffers"])
+    buffers: dict[str, Any] = {name: held[key] for name, held, key in _tensors(module, "_buffers")}
     with torch.no_grad():
         for name, saved in state["buffers"].items():
             if name not in buffers:
                 raise CheckpointError(f"the model no longer has a buffer `{name}`")
-            held, key = buffers[name]
-            now = held[key]
-            # It stays the same tensor, which others may hold, if the saved values fit into it.
-            if saved is None or now is None or _form_of(now) != _form_of(saved):
-                held[key] = saved
-            else:
-                without_repeats(now).copy_(without_repeats(saved))
+            if saved is not None:  # it stays the same tensor, which others may hold, if the saved values fit into it
+                without_repeats(buffers[name]).copy_(without_repeats(saved))
         for name, saved in state["parameters"].items():
             if name not in parameters or parameters[name].shape != saved.shape:
                 raise CheckpointError(f"the model no longer has a parameter `{name}` of shape {tuple(saved.shape)}")

@@ -12,7 +12,7 @@ from typing import Any, final
 import torch
 
 from graphtrain.state.content import is_identical
-from graphtrain.state.generators import any_generator, generator_of
+from graphtrain.state.generators import generator_of
 from graphtrain.state.kinds import KINDS, category_of
 from graphtrain.storage.files import uncollected
 
@@ -132,8 +132,8 @@ def copied_into(present: Any, loaded: Any) -> Any:
             return present.copy_(loaded)
     if present is loaded or type(present) is not type(loaded):
         return loaded
-    if (generator := generator_of(present)) is not None:
-        generator.set_state(any_generator(loaded).get_state())
+    if category_of(type(present)) == "generator":
+        generator_of(present).set_state(generator_of(loaded).get_state())
         return present
     match present:
         case dict():

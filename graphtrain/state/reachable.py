@@ -22,11 +22,9 @@ from torch.utils.data import DataLoader
 from graphtrain.state.code_names import names_in
 from graphtrain.state.content import content_hash
 from graphtrain.state.kinds import (
-    CONTAINERS,
     KINDS,
     MOST_COMPARED,
     NOT_STATE,
-    OF_A_RUN,
     STANDS_FOR,
     Category,
     Contents,
@@ -44,19 +42,22 @@ MOST_OBJECTS = 200_000
 MOST_ITEMS = 1_000
 MOST_ITEMS_OF_DATA = 64
 
-_MODULE = frozenset(vars(torch.nn.Module())) | {"_compiled_call_impl", "_version"}
-_OPTIMIZER = frozenset(vars(torch.optim.SGD([torch.zeros(1)]))) | {
-    "step",  # which schedulers wrap
-    "_opt_called",
-    "_rates_of_last_step",
-    "_step_count",
-    "_need_device_dtype_check_for_fused",
-    "_step_supports_amp_scaling",
+# The attributes of their objects that are not state, or that something else saves.
+_IGNORED = {
+    torch.nn.Module: frozenset(vars(torch.nn.Module())) | {"_compiled_call_impl", "_version"},
+    torch.optim.Optimizer: frozenset(vars(torch.optim.SGD([torch.zeros(1)]))) | {
+        "step",  # which schedulers wrap
+        "_opt_called", "_rates_of_last_step", "_step_count", "_need_device_dtype_check_for_fused",
+        "_step_supports_amp_scaling",
+    },
+    DataLoader: frozenset({"_iterator", "_IterableDataset_len_called", "_DataLoader__multiprocessing_context"}),
+}  # fmt: skip
+# The dictionaries of hooks of an object, by category.
+_HOOKS = {
+    "module": ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"),
+    "tensor": ("_backward_hooks", "_post_accumulate_grad_hooks"),
+    "optimizer": ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"),
 }
-_LOADER = frozenset({"_iterator", "_IterableDataset_len_called", "_DataLoader__multiprocessing_context"})
-_HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
-_HOOKS_OF_OPTIMIZERS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-_PLAIN_CONTAINERS = (*CONTAINERS, collections.defaultdict, collections.Counter)
 
 # Attributes that the compiler gives to tensors and functions.
 OF_THE_COMPILER = ("_dynamo", "_torchdynamo", "_has_dynamo")
@@ -65,10 +66,9 @@ REMEDY = "give what holds it a `state_dict`"
 _NOT_LOOKED_FOR = f", where changes are not looked for: {REMEDY}"
 
 
-# Of larger tensors, arrays and buffers of data only a sample counts in a stamp; data is hashed whole after a save.
-_MOST_BYTES = {"tensor": 64 * 2**10, "array": 2 * 2**20, "buffer": 2 * 2**20}
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-IN_CONTAINERS = frozenset({"list", "tuple", "deque", "set", "mapping"})
+# Of larger tensors and arrays of data only a sample counts in a stamp; data is hashed whole after a save.
+_MOST_BYTES = {"tensor": 64 * 2**10, "array": 2 * 2**20}
+IN_CONTAINERS = frozenset(category for category, kind in KINDS.items() if not kind.is_named)
 
 Child = tuple[str, Any, bool]
 """Path, object, and whether a `state_dict` covers it."""
@@ -96,7 +96,8 @@ def contents_of(entry: Entry) -> Contents:
     """The present contents of an object of a kind with contents; of a very large container its length."""
     if entry.category in IN_CONTAINERS and len(entry.value) > MOST_COMPARED:
         return (), (len(entry.value),)
-    return KINDS[entry.category].contents(entry.value)
+    contents: Contents = KINDS[entry.category].contents(entry.value)
+    return contents
 
 
 def stamp_of(entry: Entry) -> Any:
@@ -105,7 +106,7 @@ def stamp_of(entry: Entry) -> Any:
     match category:
         case "module":  # of its tensors `ModuleForm` knows, but for data
             tensors = (*value._parameters, None, *value._buffers) if entry.is_data else ()
-            hooks = [hook for name in HOOKS for hook in getattr(value, name).values() if _is_of_users(hook)]
+            hooks = [hook for name in _HOOKS["module"] for hook in getattr(value, name).values() if _is_of_users(hook)]
             return tuple(map(id, value._modules.values())), tuple(map(id, hooks)), tensors
         case "file":
             try:
@@ -115,13 +116,11 @@ def stamp_of(entry: Entry) -> Any:
                 return f"{value.tell()}{held}"
             except OSError:  # within a loop over the lines of a text; or no file on a disk
                 return "read"
-        case "run":
-            return str(getattr(value, OF_A_RUN)()[1])
         case "watched":
             return content_hash(value)
-        case "tensor" | "array" | "buffer" if not entry.is_covered:
+        case "tensor" | "array" if not entry.is_covered:
             is_read_only = category == "array" and not value.flags.writeable
-            if is_read_only or not (entry.is_data or category == "buffer" or not is_saveable(value)):
+            if is_read_only or not (entry.is_data or not is_saveable(value)):
                 return None  # it is never saved, or always
             try:
                 return content_hash(value, most_bytes=_MOST_BYTES[category])
@@ -139,12 +138,14 @@ def parts_of(entry: Entry) -> Iterator[Child]:
     """A part of an object with contents, by attribute, number or key."""
     path, is_covered = entry.path, entry.is_covered
     match entry.category:
-        case "list" | "tuple" | "deque":
+        case "list" | "tuple":
             yield from ((f"{path}[{number}]", part, is_covered) for number, part in enumerate(entry.parts))
         case "mapping":
             for number, (key, part) in enumerate(zip(entry.keys, entry.parts, strict=True)):
-                shown = f"#{number}" if type(key) is int and key >= LEAST_ADDRESS else _shown_key(key)
-                yield f"{path}[{shown}]", part, is_covered
+                is_plain = is_value(key) or (isinstance(key, tuple) and all(map(is_value, key)))
+                shown = repr(key) if is_plain else f"a {type(key).__name__}"
+                is_address = type(key) is int and key >= LEAST_ADDRESS
+                yield f"{path}[{f'#{number}' if is_address else shown}]", part, is_covered
                 if not is_constant(key):
                     yield f"{path}.keys()[{number}]", key, is_covered
             yield f"{path}.default_factory", getattr(entry.value, "default_factory", None), is_covered
@@ -158,12 +159,6 @@ def parts_of(entry: Entry) -> Iterator[Child]:
 def place_of(entry: Entry, name: str) -> str:
     """The path of an attribute, or of a global."""
     return f"{entry.path}{'' if entry.category == 'globals' else '.'}{name}"
-
-
-def _shown_key(key: Any) -> str:
-    if is_value(key):
-        return repr(key)
-    return f"({', '.join(map(_shown_key, key))})" if isinstance(key, tuple) else f"a {type(key).__name__}"
 
 
 @final
@@ -201,6 +196,7 @@ class Reachable:
         self.by_id: dict[int, Entry] = {}
         self.stateful: dict[str, Any] = {}
         self.bounds: dict[str, str] = {}
+        self.made_states: set[int] = set()
         self._globals: dict[str, Namespace] = {}
         self._waiting: collections.deque[Entry] = collections.deque()
         self._optimizers: collections.deque[Entry] = collections.deque()  # last: most parameters belong to modules
@@ -208,19 +204,20 @@ class Reachable:
         self._entered = 0  # covered objects do not count: something else saves them
         for name, value in roots.items():
             self._add(name, value, name in covered, is_data=name in data)
-        for place, hook in _hooks_of_all() if with_code else ():
-            self._add(place, hook)
+        for path, hook, _ in _hooks_of_all() if with_code else ():
+            self._add(path, hook)
         while queue := self._waiting or self._optimizers:
             entry = queue.popleft()
             for path, value, is_covered in self._children(entry):
                 self._add(path, value, is_covered, is_data=entry.is_data)
-        optimizers = [held for held in self.stateful.values() if isinstance(held, torch.optim.Optimizer)]
-        self.made_states = {id(part) for each in optimizers for state in each.state.values() for part in state.values()}
-        for entry in self.by_path.values():
-            self._note_bound(entry)
+        own = [path for path in self.stateful if self.by_path[path].category == "object"]  # whose states are their own
+        for path, entry in self.by_path.items():
+            if (bound := self._bound_of(entry)) and not is_within(path, own):
+                self.bounds[path] = f"{bound}{_NOT_LOOKED_FOR}"
         for module, namespace in sorted(self._globals.items()):
-            keys, parts = KINDS["globals"].contents(namespace)
-            self.by_path[f"{module}:"] = Entry(f"{module}:", namespace, "globals", keys=keys, parts=parts)
+            entry = Entry(f"{module}:", namespace, "globals", code=Namespace)
+            entry.keys, entry.parts = contents_of(entry)
+            self.by_path[entry.path] = entry
 
     def find(self, value: Any) -> Entry | None:
         """The entry of this very object."""
@@ -248,32 +245,26 @@ class Reachable:
         if category in ("function", "tensor"):
             code = value.__code__ if category == "function" else value.grad_fn
         entry = Entry(path, value, category, is_covered, is_data, code)
-        # Not a module on the device `meta`, such as one that gets its parameters from `functional_call`.
-        is_empty = category == "module" and any(tensor.is_meta for tensor in value.parameters())
         is_part = id(value) in self._of_data and category not in ("module", "optimizer")
-        if not (is_covered or is_data or is_part or is_empty) and keeps_state(value):
+        # Not a module on the device `meta`, such as one that gets its parameters from `functional_call`.
+        is_own = not (is_covered or is_data or is_part) and keeps_state(value)
+        if is_own and not (category == "module" and any(tensor.is_meta for tensor in value.parameters())):
             self.stateful[path] = value
         self.by_id[id(value)] = self.by_path[path] = entry
         (self._optimizers if category == "optimizer" else self._waiting).append(entry)
 
-    def _note_bound(self, entry: Entry) -> None:
-        """Note that changes in an object, or within its items, are not looked for."""
-        if entry.is_data or entry.is_covered:
-            return
-        # Constants cannot change in place, and objects listed elsewhere are compared there.
-        size = len(entry.value) if entry.category in IN_CONTAINERS else 0
-        is_compared = size <= MOST_COMPARED and (
-            (entry.is_entered and entry.category != "set")
-            or all(is_constant(each) or id(each) in self.by_id for each in (*entry.keys, *entry.parts))
-        )
-        if is_compared and entry.category != "hidden":
-            return
-        what = "is a set of objects" if entry.is_entered else f"has {size:,} items"
+    def _bound_of(self, entry: Entry) -> str:
+        """What an object is in which, or within whose items, changes are not looked for; empty for any other."""
+        if entry.is_data or entry.is_covered or entry.category not in ("hidden", *IN_CONTAINERS):
+            return ""
         if entry.category == "hidden":
-            what = f"is a {entry.code.__module__}.{entry.code.__qualname__}"
-        # Not within an object of a class with a `state_dict` of its own.
-        if not is_within(entry.path, [path for path in self.stateful if self.by_path[path].category == "object"]):
-            self.bounds[entry.path] = f"{what}{_NOT_LOOKED_FOR}"
+            return f"is a {entry.code.__module__}.{entry.code.__qualname__}"
+        if (size := len(entry.value)) <= MOST_COMPARED:
+            # Constants cannot change in place, and objects listed elsewhere are compared there.
+            parts = (*entry.keys, *entry.parts) if entry.category == "set" or not entry.is_entered else ()
+            if all(is_constant(each) or id(each) in self.by_id for each in parts):
+                return ""
+        return "is a set of objects" if entry.is_entered else f"has {size:,} items"
 
     # ---- contents of an object
 
@@ -284,33 +275,29 @@ class Reachable:
         if category in KINDS:
             entry.keys, entry.parts = contents_of(entry)
         entry.stamp = stamp_of(entry)
+        if category in ("module", "optimizer", "object"):
+            known = (names for base, names in _IGNORED.items() if isinstance(value, base))
+            entry.ignored = frozenset(getattr(type(value), NOT_STATE, ())).union(*known)
         match category:
             case "module":
-                # Objects made by the compiler hold its bookkeeping, and the module.
-                is_compiler = type(value).__module__.startswith("torch._dynamo")
-                entry.ignored = frozenset(vars(value)) if is_compiler else _MODULE
+                if type(value).__module__.startswith("torch._dynamo"):  # it holds its bookkeeping, and the module
+                    entry.ignored = frozenset(vars(value))
                 parts = {**value._modules, **value._parameters, **value._buffers}
                 yield from ((f"{path}.{name}", part, True) for name, part in parts.items())
-                yield from _in_hooks(value, path, HOOKS)
             case "optimizer":
-                entry.ignored = _OPTIMIZER
+                self.made_states |= {id(part) for state in value.state.values() for part in state.values()}
                 yield f"{path}.step", vars(value).get("step"), False  # if it was replaced
-                yield from _in_hooks(value, path, _HOOKS_OF_OPTIMIZERS)
                 for number, group in enumerate(value.param_groups):  # the parameters of no module: others are known
                     for index, parameter in enumerate(group["params"]):
                         yield f"{path}.param_groups[{number}]['params'][{index}]", parameter, entry.is_covered
                 yield f"{path}.param_groups", value.param_groups, True
-            case "object":
-                entry.ignored = frozenset(getattr(type(value), NOT_STATE, ()))
-                entry.ignored |= _LOADER if isinstance(value, DataLoader) else frozenset()
-                if path in self.stateful:
-                    state = state_of(value)
-                    entry.covered = frozenset(map(str, state)) | held_by_state(value, state)
+            case "object" if path in self.stateful:
+                state = state_of(value)
+                entry.covered = frozenset(map(str, state)) | held_by_state(value, state)
             case "tensor":
                 if not torch.nn.parameter.is_lazy(value) and value.is_leaf:
                     yield f"{path}.grad", value.grad, entry.is_covered
                 yield from [(f"{path}.__dict__", value.__dict__, False)] if value.__dict__ else ()
-                yield from _in_hooks(value, path, _HOOKS_OF_TENSORS)
             case "generator":
                 yield f"{path}.__dict__", getattr(value, "__dict__", None), False
                 yield f"{path}.seed_seq", getattr(getattr(value, "bit_generator", value), "seed_seq", None), False
@@ -320,14 +307,13 @@ class Reachable:
                 entry.keys = value.shape, value.dtype
                 if not value.flags.writeable and isinstance(value.base, numpy.ndarray):
                     yield f"{path}.base", value.base, entry.is_covered
-            case "run":
-                held = getattr(value, OF_A_RUN)()[0]
-                yield from ((f"{path}.resources[{name!r}]", part, False) for name, part in held.items())
+        if category in _HOOKS:
+            yield from _in_hooks(value, path, _HOOKS[category])
         if entry.is_entered:
             yield from parts_of(entry)
         if category == "class":
             yield from _in_class(value)
-        elif category in IN_CONTAINERS and type(value) not in _PLAIN_CONTAINERS:
+        elif category in IN_CONTAINERS and type(value).__module__ not in ("builtins", "collections", "weakref"):
             yield f"{path}.__dict__", getattr(value, "__dict__", None), entry.is_covered
         is_of_class = category in ("module", "optimizer", "object", *IN_CONTAINERS)
         if self._with_code and is_of_class and type(value) not in self._classes:
@@ -345,29 +331,27 @@ class Reachable:
             yield f"{path}<{name}>", cell, False
         yield f"{path}.__dict__", function.__dict__, False
         if is_of_users and self._with_code:
-            names = names_in(function.__code__)
-            yield from self._in_namespace(namespace, names.variables, names.attributes, set())
-            package = namespace.get("__package__") or ""
-            for imported in sorted(names.imported):  # within the function, and by now
-                module = sys.modules.get(imported) or sys.modules.get(f"{package}.{imported}".strip("."))
-                if module is not None and is_users(module.__name__):
-                    yield from self._in_namespace(vars(module), names.attributes, names.attributes, set())
+            yield from self._globals_of(function)
 
-    def _in_namespace(
-        self, namespace: dict[str, Any], names: frozenset[str], attributes: frozenset[str], seen: set[str]
-    ) -> Iterator[Child]:
-        """Globals of a module of the user, and those of other such modules that are read through it."""
-        module = namespace.get("__name__", "")
-        seen.add(module)
-        self._globals.setdefault(module, Namespace(namespace, set())).names.update(names)
-        for name in sorted(names & namespace.keys()):
-            value = namespace[name]
-            is_code = category_of(type(value)) in ("function", "class")
-            if isinstance(value, types.ModuleType):
-                if value.__name__ not in seen and is_users(value.__name__):
-                    yield from self._in_namespace(vars(value), attributes, attributes, seen)
-            elif not is_code or is_users(getattr(value, "__module__", None)):
-                yield f"{module}:{name}", value, False
+    def _globals_of(self, function: Any) -> Iterator[Child]:
+        """Globals that a function uses: of its module, and of others of the user that are read through it."""
+        names, package = names_in(function.__code__), function.__globals__.get("__package__") or ""
+        imported = [each for name in sorted(names.imported) for each in (name, f"{package}.{name}".strip("."))]
+        namespaces = [(function.__globals__, names.variables)]
+        namespaces += [(vars(sys.modules[name]), names.attributes) for name in imported if name in sys.modules]
+        seen = set[tuple[str, frozenset[str]]]()
+        for namespace, used in namespaces:  # which grows
+            module = namespace.get("__name__", "")
+            if (module, used) in seen or not is_users(module):
+                continue
+            seen.add((module, used))
+            self._globals.setdefault(module, Namespace(namespace, set())).names.update(used)
+            for name in sorted(used & namespace.keys()):
+                value = namespace[name]
+                if isinstance(value, types.ModuleType):
+                    namespaces.append((vars(value), names.attributes))
+                elif category_of(type(value)) not in ("function", "class") or is_users(value.__module__):
+                    yield f"{module}:{name}", value, False
 
 
 def is_within(path: str, places: Collection[str]) -> bool:
@@ -408,21 +392,18 @@ def _in_hooks(value: Any, path: str, names: Collection[str]) -> Iterator[Child]:
             yield from ((f"{path}.{name}[{number}]", hook, False) for number, hook in enumerate(hooks.values()))
 
 
-def _hooks_of_all() -> Iterator[tuple[str, Any]]:
+def _hooks_of_all() -> Iterator[Child]:
     """The user's hooks that torch calls for all modules, or for all optimizers."""
     for module in (sys.modules[torch.nn.Module.__module__], sys.modules[torch.optim.Optimizer.__module__]):
-        for name, hooks in vars(module).items():
-            if name.startswith("_global_") and isinstance(hooks, dict):
-                named = ((f"{module.__name__}.{name}[{number}]", hook) for number, hook in enumerate(hooks.values()))
-                yield from ((path, hook) for path, hook in named if _is_of_users(hook))
+        names = [name for name, hooks in vars(module).items() if name[:8] == "_global_" and isinstance(hooks, dict)]
+        yield from (child for child in _in_hooks(module, module.__name__, names) if _is_of_users(child[1]))
 
 
 def _in_class(kind: type) -> Iterator[Child]:
     """The functions of a class of the user that are not among its contents: behind properties, and special ones."""
     for name, part in vars(kind).items():
-        is_property = isinstance(part, property)
-        function = part.func if isinstance(part, functools.cached_property) else part
-        functions = (part.fget, part.fset, part.fdel) if is_property else (function,)
+        is_property = isinstance(part, property | functools.cached_property)
+        functions = [getattr(part, each, None) for each in ("func", "fget", "fset", "fdel")] if is_property else [part]
         for function in functions:
             if isinstance(function, types.FunctionType):
                 yield f"{kind.__module__}:{kind.__qualname__}.{name}", function, False

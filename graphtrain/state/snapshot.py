@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, final
 
-from graphtrain.state.content import hold_the_same
+from graphtrain.state.content import ContentHash, hold_the_same
 from graphtrain.state.kinds import KINDS
-from graphtrain.state.reachable import Entry, Reachable, held_by_state, is_within, parts_of, state_of
+from graphtrain.state.reachable import Entry, Reachable, held_by_state, is_within, state_of
 
 States = dict[str, Mapping[Any, Any]]
 """Path -> the present `state_dict` of an object, read once in a save or a restore."""
@@ -80,29 +81,9 @@ class StateSnapshot:
         excludes = self.left_out or self.replaced
         yield from (entry for entry in listed if not self.is_excluded(entry.path)) if excludes else listed
 
-    def note_redrawn(self, data: str) -> None:
-        """Note that a resume draws all batches of an epoch of data again, with what data makes for it."""
-        self.redrawn |= {id(entry.value) for entry in self.of_data[data]}
-
-    def places(self) -> Iterator[str]:
-        """The paths of all reachable objects, including plain values."""
-        for entry in self.reachable.by_path.values():
-            yield entry.path
-            if entry.is_entered:
-                yield from (place for place, _, _ in parts_of(entry))
-
-    def name_of_data(self, value: Any) -> str | None:
-        """The name of the root that is this data; None for data added later, or that saves itself."""
-        entry = self.reachable.find(value)
-        return entry.path if entry is not None and entry.path in self.of_data else None
-
-    def is_left_out(self, path: str) -> bool:
-        """True for a path that is declared not to be state, or is reached through one."""
-        return is_within(path, self.left_out)
-
     def is_excluded(self, path: str) -> bool:
         """True for a path that is left out or was replaced, or is reached through one."""
-        return is_within(path, (*self.left_out, *self.replaced))
+        return bool(self.left_out or self.replaced) and is_within(path, (*self.left_out, *self.replaced))
 
     def ignored(self, entry: Entry, states: States) -> frozenset[str]:
         """The attributes that are not compared: those whose very value is in the present `state_dict`.
@@ -120,3 +101,53 @@ class StateSnapshot:
         state = states[entry.path]
         equal = {name for name in held.keys() & state.keys() if hold_the_same(held[name], state[name])}
         return entry.ignored | held_by_state(entry.value, state) | equal
+
+
+# ---- data that is not saved
+
+_OTHER = (
+    "holds other values than when it was saved: training changed them in place, or `setup` makes others; "
+    "change copies, or seed `setup`"
+)
+
+
+def data_contents(
+    snapshot: StateSnapshot, saved: Collection[str], *, pauses: bool = False
+) -> dict[str, dict[str, Any]]:
+    """The present contents of data, of all that may change in place and is not saved.
+
+    By the name of data: its `hash`; and `is_whole`, False if some of it is beyond the bounds.
+
+    Arguments:
+        saved: the paths of what is saved.
+        pauses: True lets other threads run at intervals.
+    """
+    by_id, contents = snapshot.reachable.by_id, {}
+    for name in snapshot.of_data:
+        content = ContentHash(lambda value: by_id[id(value)].path if id(value) in by_id else None, pauses=pauses)
+        digest = ""
+        with contextlib.suppress(RuntimeError):  # training changes a dictionary meanwhile: no resume finds the same
+            for entry in snapshot.entries(name):
+                is_large = entry.category in ("tensor", "array") or not entry.is_entered
+                if is_large and entry.is_data and not entry.is_covered and entry.path not in saved:
+                    content.add(entry.value, entry.path)
+            digest = content.hexdigest()
+        contents[name] = {"hash": digest, "is_whole": content.is_whole}
+    return contents
+
+
+def compared_data(
+    before: Mapping[str, Any], snapshot: StateSnapshot | None, saved: Collection[str], but: Collection[str]
+) -> tuple[list[str], str]:
+    """A line for each data with other contents than when a checkpoint was made; and what is too large to compare.
+
+    Arguments:
+        before: the contents then; empty if they are not known.
+        saved: the paths that the checkpoint has saved.
+        but: the names of data that is already reported.
+    """
+    now = data_contents(snapshot, saved) if before and snapshot is not None else {}
+    known = [name for name in now if name in before]
+    lines = [f"{name} {_OTHER}" for name in known if name not in but and before[name]["hash"] != now[name]["hash"]]
+    large = [name for name in known if not now[name]["is_whole"]]
+    return lines, f"{', '.join(large)} compared only in part" if large else ""

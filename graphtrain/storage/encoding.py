@@ -16,7 +16,7 @@ import numpy
 import torch
 
 from graphtrain.errors import CheckpointError, GraphtrainError
-from graphtrain.printable import one_line, shorten
+from graphtrain.printable import one_line, shorten, shown_path
 from graphtrain.storage.strides import flat_bytes, placement_of, without_repeats
 from graphtrain.storage.value_types import BY_NAME, FACTORIES, TYPES, ValueType, type_of
 
@@ -39,7 +39,7 @@ class UnsaveableError(CheckpointError):
 
     def __init__(self, path: str, reason: str, hint: str = "") -> None:
         self.path, self.reason = path, reason
-        super().__init__(f"{path} cannot be saved: {reason}", hint)
+        super().__init__(f"{shown_path(path)} cannot be saved: {reason}", hint)
 
 
 @dataclass(eq=False, slots=True)
@@ -158,14 +158,15 @@ class Encoder:
     keeps_order, refuses_graphs = False, True
 
     def __init__(self) -> None:
-        self._part, self._start = "", 0  # the part that is encoded, in which objects are numbered from 0
+        self._part = ""
+        self._shared: dict[str, list[Any]] = {"": []}  # part -> objects, by number
         self._numbers: dict[int, tuple[str, int]] = {}  # identity -> part, and number there
-        self._kept: list[Any] = []  # since an `id` can be reused
 
     def add(self, value: Any) -> None:
         """Number an object: after what it is made of, and before what is put into it, as the decoder counts."""
-        self._numbers[id(value)] = self._part, len(self._kept) - self._start
-        self._kept.append(value)
+        shared = self._shared[self._part]
+        self._numbers[id(value)] = self._part, len(shared)
+        shared.append(value)
 
     def describe(self, value: Any, path: str, depth: int) -> Any:
         """The form of a value that is more than plain data; None for any other."""
@@ -350,7 +351,7 @@ class Decoder:
 
 def _refusal(value: Any) -> tuple[str, str]:
     """Why a value cannot be encoded, and what to save instead."""
-    what = f"a {type(value).__module__}.{type(value).__qualname__}"
+    what = f"it is a {type(value).__module__}.{type(value).__qualname__}"
     hint = "save numbers, text, lists, dicts, tensors or arrays from which it can be recreated"
     if isinstance(value, torch.Tensor):
         what, hint = f"{what} ({value.device}, {value.dtype}, {value.layout})", "save a plain tensor that is dense"
@@ -358,7 +359,7 @@ def _refusal(value: Any) -> tuple[str, str]:
             hint = "pass a batch through the model first, which gives it values"
     elif callable(getattr(value, "state_dict", None)):
         hint = "save `value.state_dict()`"
-    return f"{what} cannot be encoded", hint
+    return what, hint
 
 
 def is_saveable(value: Any) -> bool:

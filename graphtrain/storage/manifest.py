@@ -63,8 +63,7 @@ class Manifest:
     ranked: Mapping[str, float] = field(default_factory=dict)  # metric -> value, where it was recorded
     ranked_by: Mapping[str, Sequence[str]] = field(default_factory=dict)  # node -> its metric and mode
     follows: int = 0  # the number of the checkpoint before it, 0 for none; those in between were given up
-    hyper_parameters: Mapping[str, Mapping[str, Any]] | None = None  # as set up, by resource and field
-    hyper_parameters_in_force: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    hyper_parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by resource and field
     window_ranks: int = 1  # the number of ranks that began the open window of gradients
     ranks: int = 1  # that wrote it; if several, the next two have an entry for each
     digests: Sequence[str] = field(default_factory=list)

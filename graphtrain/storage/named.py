@@ -148,10 +148,8 @@ def checkpoint_folder(
     if ranking is None or ranking.best is None:
         known = f"there are: {', '.join(f'{BEST}:{each}' for each in rankings)}" if rankings else ""
         hint = known or f"train with checkpoint.best='val/loss', or use `{run / NEWEST}`"
-        what = f"the run in `{run}` has no best checkpoint, because none was ranked by a metric"
-        if node:
-            what = f"no checkpoint of the run in `{run}` was ranked by the node `{node}`"
-        raise UsageError(f"`{path}`: {what}", hint)
+        by = f"the node `{node}`" if node else "a metric"
+        raise UsageError(f"`{path}`: no checkpoint of the run in `{run}` was ranked by {by}", hint)
     return run / CHECKPOINTS_FOLDER / str(ranking.best["checkpoint"])
 
 

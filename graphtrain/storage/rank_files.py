@@ -30,7 +30,7 @@ from graphtrain.names import quoted
 from graphtrain.storage.files import checksum_of, write_pieces
 from graphtrain.storage.manifest import Manifest, read_files, read_manifest
 from graphtrain.storage.pieces import file_of_pieces
-from graphtrain.storage.sharing import EqualParts
+from graphtrain.storage.sharing import Digests
 from graphtrain.storage.state_files import LOCAL, STATE_FILE, Bytes, StagedState, joined
 from graphtrain.storage.tensor_files import TENSOR_SUFFIX, StagedTensor, file_of, read_tensors
 
@@ -47,11 +47,12 @@ def _parts_file(rank: int) -> str:
 
 
 def write_files(
-    folder: Path, rank: int, state: StagedState, common: EqualParts, previous: Path | None = None
+    folder: Path, rank: int, state: StagedState, common: Digests | None = None, previous: Path | None = None
 ) -> dict[str, list[Any]]:
     """Write and flush the files of one rank; returns the size and checksum of each, by name.
 
     Arguments:
+        common: what all ranks have in common. Default: everything, as in one process.
         previous: the checkpoint before, to whose files those that are the same become hard links. Default: none.
 
     Raises:
@@ -61,14 +62,14 @@ def write_files(
     contents: dict[str, Sequence[Bytes]] = {}
     for file, data in state.tensor_files.items():
         shardings = state.pieces.get(file, {})
-        if common.tensors is None and not shardings:
+        if common is None and not shardings:
             contents[file + TENSOR_SUFFIX] = [data]  # as it is
             continue
         for name, tensor in state.tensors(file).items():
             if name in shardings:
                 if rank < shardings[name].count:  # of others, it is the same
                     tensors.setdefault(file_of_pieces(rank), {})[f"{file}/{name}"] = tensor
-            elif not common.has(file, name):
+            elif common is not None and name not in common["tensors"].get(file, ()):
                 tensors.setdefault(_OWN_TENSORS.format(rank), {})[f"{file}/{name}"] = tensor
             elif rank == 0:
                 tensors.setdefault(file + TENSOR_SUFFIX, {})[name] = tensor
@@ -98,7 +99,7 @@ def _linked(folder: Path, name: str, previous: Path, entry: Sequence[Any]) -> bo
 def manifest_of(
     facts: Manifest,
     state: StagedState,
-    common: EqualParts,
+    common: Digests | None,
     reports: Sequence[Mapping[str, Any]],
 ) -> Manifest:
     """The manifest of a checkpoint whose files all ranks have written.
@@ -110,7 +111,7 @@ def manifest_of(
     """
     files = {name: entry for report in reports for name, entry in report["files"].items()}
     digests = [report["digest"] for report in reports]
-    if len(reports) > 1:
+    if common is not None:
         own = [dict(report["own"]) for report in reports]
         facts = replace(facts, ranks=len(reports), digests=digests, own=own, differing=_differing(state, common))
     if state.pieces:
@@ -119,14 +120,14 @@ def manifest_of(
     return replace(facts, digest=digest_of_ranks(digests), files=files)
 
 
-def _differing(state: StagedState, common: EqualParts) -> str:
+def _differing(state: StagedState, common: Digests) -> str:
     """What is not the same on all ranks and that another number of them takes from rank 0, in words."""
 
     def own(file: str) -> set[str]:
-        return {name for name in state.tensors(file).keys() - state.pieces.get(file, {}) if not common.has(file, name)}
+        return state.tensors(file).keys() - state.pieces.get(file, {}) - common["tensors"].get(file, {}).keys()
 
     names = sorted(f"{file}.{name}" for file in state.parts.get("resources", ()) for name in own(file))
-    has_drifted = own(DRIFT) or state.parts.get(DRIFT, {}).keys() - (common.parts or {}).get(DRIFT, ())
+    has_drifted = own(DRIFT) or state.parts.get(DRIFT, {}).keys() - common["parts"].get(DRIFT, {}).keys()
     taken = [quoted(names, 3)] * bool(names) + ["what has changed since `setup`"] * bool(has_drifted)
     return " and ".join(taken)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 Digests = Mapping[str, Mapping[str, Mapping[str, str]]]
@@ -19,34 +18,20 @@ MustBeEqual = Mapping[str, Mapping[str, Collection[str] | None]]
 _WORDS = {"tensors": "the tensor `{name}` of `{owner}`", "parts": "`{name}` of the section `{owner}`"}
 
 
-@dataclass(frozen=True)
-class EqualParts:
-    """What the ranks have in common; by default everything, as in one process.
-
-    Attributes:
-        tensors: file -> the names of tensors that are the same.
-        parts: section -> the names whose packed bytes are the same.
-    """
-
-    tensors: Mapping[str, Collection[str]] | None = None
-    parts: Mapping[str, Collection[str]] | None = None
-
-    def has(self, file: str, name: str) -> bool:
-        """True for a tensor that is the same on all ranks."""
-        return self.tensors is None or name in self.tensors.get(file, ())
-
-    @classmethod
-    def of(cls, digests: Sequence[Digests]) -> EqualParts:
-        """What follows from the digests of all ranks, the same on each of them."""
-
-        def common(kind: str) -> dict[str, set[str]]:
-            pairs = [{owner: named.items() for owner, named in each[kind].items()} for each in digests]
-            return {
-                owner: {name for name, _ in set(items).intersection(*(each.get(owner, ()) for each in pairs))}
-                for owner, items in pairs[0].items()
+def equal_digests(of_ranks: Sequence[Digests]) -> Digests:
+    """The digests that are equal on all ranks: what they have in common."""
+    first, *others = of_ranks
+    return {
+        kind: {
+            owner: {
+                name: digest
+                for name, digest in named.items()
+                if all(each[kind].get(owner, {}).get(name) == digest for each in others)
             }
-
-        return cls(common("tensors"), common("parts"))
+            for owner, named in owners.items()
+        }
+        for kind, owners in first.items()
+    }
 
 
 def required_digests(digests: Digests, required: MustBeEqual) -> dict[str, str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import collections
 import datetime
 import functools
 import operator
 import pathlib
 import random
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
@@ -63,7 +63,7 @@ def _fill_pairs(mapping: Any, content: Iterable[Any]) -> None:
 
 
 def _ordered(versions: Any) -> Any:
-    mapping = collections.OrderedDict[Any, Any]()
+    mapping = OrderedDict[Any, Any]()
     if versions is not None:  # of a module's state_dict: `load_state_dict` recognizes older formats by them
         mapping._metadata = versions  # type: ignore[attr-defined]
     return mapping
@@ -118,20 +118,10 @@ def _in_state(kind: Any, put: str, *parts: Any) -> Any:
     return generator
 
 
-def _bit_generator(name: str) -> Any:
-    if name not in ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"):
+def _numpy_generator(state: Any) -> Any:
+    if (name := state["bit_generator"]) not in ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"):
         raise ValueError(f"a generator over a {name} cannot be encoded")
-    return getattr(numpy.random, name)()
-
-
-def _numpy_parts(generator: Any) -> Sequence[Any]:
-    name = type(generator.bit_generator).__name__
-    _bit_generator(name)  # one of another type cannot be made again
-    return [name, generator.bit_generator.state]
-
-
-def _numpy_generator(name: str, state: Any) -> Any:
-    bits = _bit_generator(name)
+    bits = getattr(numpy.random, name)()
     bits.state = state
     return numpy.random.Generator(bits)
 
@@ -165,7 +155,12 @@ _BY_TYPE: Mapping[type, ValueType] = {
             (random.Random, "random", lambda each: [each.getstate()], "setstate"),
         )
     },
-    numpy.random.Generator: ValueType("numpy.Generator", _numpy_parts, _numpy_generator, is_shared=True),
+    numpy.random.Generator: ValueType(
+        "numpy.Generator",
+        lambda value: [_numpy_generator(value.bit_generator.state).bit_generator.state],  # only one that can be made
+        _numpy_generator,
+        is_shared=True,
+    ),
     bytearray: ValueType("bytearray", lambda value: [bytes(value)], bytearray, is_shared=True),
     **{
         kind: ValueType(kind.__name__, parts, make, is_shared=True, fill=fill)
@@ -173,15 +168,10 @@ _BY_TYPE: Mapping[type, ValueType] = {
             (list, _nothing, list, list.extend),
             (set, _nothing, set, set.update),
             (dict, _nothing, dict, _fill_pairs),
-            (collections.Counter, _nothing, collections.Counter, _fill_pairs),
-            (collections.OrderedDict, lambda value: [getattr(value, "_metadata", None)], _ordered, _fill_pairs),
-            (collections.defaultdict, lambda value: [value.default_factory], collections.defaultdict, _fill_pairs),
-            (
-                collections.deque,
-                lambda value: [value.maxlen],
-                functools.partial(collections.deque, ()),
-                collections.deque.extend,
-            ),
+            (Counter, _nothing, Counter, _fill_pairs),
+            (OrderedDict, lambda value: [getattr(value, "_metadata", None)], _ordered, _fill_pairs),
+            (defaultdict, lambda value: [value.default_factory], defaultdict, _fill_pairs),
+            (deque, lambda value: [value.maxlen], lambda most: deque(maxlen=most), deque.extend),
         )
     },
 }

@@ -16,7 +16,6 @@ from graphtrain.graph.elements import nodes_of
 from graphtrain.kind.trigger import RUN, Term, Trigger, known_units
 from graphtrain.names import suggestion
 from graphtrain.plan.scope import Scope
-from graphtrain.program.bind import ProgramNode
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import Request, Requests
@@ -135,7 +134,7 @@ def before_node(
     Raises:
         UsageError: there is no such node, or it never runs because a resource is missing.
     """
-    running = {path: node for path, node in compiled.program.by_path.items() if _runs(node)}
+    running = {path: node for path, node in compiled.program.by_path.items() if not node.bypassed}
     if path in nodes_of(compiled.graph) and path not in running:
         raise UsageError(
             f"{option}: the node `{path}` never runs: it is bypassed, or inside a node that is",
@@ -151,9 +150,3 @@ def before_node(
         return not passing() and (runs is None or fields["runs"] == runs) and bool(is_due())
 
     return Breakpoint(node.index, holds, request=request)
-
-
-def _runs(node: ProgramNode) -> bool:
-    """False for a node that is bypassed, or inside one that is."""
-    outer = node.scope.outer
-    return not node.bypassed and (outer is None or _runs(outer))

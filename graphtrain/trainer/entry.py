@@ -10,8 +10,6 @@ import torch
 
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.names import quoted, suggestion
-from graphtrain.program.horizon import other_horizons
-from graphtrain.program.requests import Return
 from graphtrain.resume.rank_resume import choose
 from graphtrain.resume.restore import Restored, ResumeOptions, repeated, restore
 from graphtrain.resume.setup_change import setup_changes, unexplained
@@ -42,13 +40,11 @@ def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> tuple[Checkpoint
             f"{quoted(compiled.returning)} may send the run back to a checkpoint, but there is no run directory",
             "name one: --run-dir runs/first, in Python Trainer(..., run_dir=...)",
         )
-    checkpoint = choose(files, options, run.rank_saves)
+    checkpoint = choose(files, options, run.writer)
     status = last_status(files.folder) if files is not None and checkpoint is not None else {}
     run.notices.last.clear()
     run.notices.last.extend(map(tuple, status.get("notices") or ()))  # those of the process before
     session.set_up(checkpoint, holder)
-    for line in other_horizons(session.compiled.program):
-        run.notices.once(line)
     if checkpoint is None:
         session.begin(random)
         if files is not None:
@@ -63,14 +59,14 @@ def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> tuple[Checkpoint
     return checkpoint, changes
 
 
-def go_back(run: LiveRun, request: Return) -> None:
-    """Go back to a checkpoint in place, as a node requested, and save; the progress in `keep` is kept.
+def go_back(run: LiveRun, node: str) -> None:
+    """Go back to a checkpoint in place, as a node requested, and save; the node keeps its progress.
 
     A kill in between loses nothing: the resumed run comes here again.
     """
     if run.is_replay:
         raise UsageError(
-            f"`{request.node}` sent the run back to an earlier checkpoint, which a replay does not follow",
+            f"`{node}` sent the run back to an earlier checkpoint, which a replay does not follow",
             "replay from a later checkpoint, by its name: --to NAME",
         )
     session, files, writer, seconds = run.session, run.files, run.writer, run.session.watch.seconds()
@@ -78,25 +74,24 @@ def go_back(run: LiveRun, request: Return) -> None:
     writer.wait()  # the checkpoint may be the one that is being written
     if not (name := writer.saved):
         raise CheckpointError(
-            f"`{request.node}` sends the run back to a checkpoint that could not be written, or has weights that are "
+            f"`{node}` sends the run back to a checkpoint that could not be written, or has weights that are "
             "not finite",
             "remove the cause, and resume from an earlier checkpoint: --resume NAME",
         )
-    checkpoint = choose(files, ResumeOptions(files.checkpoints / name), run.rank_saves)
+    checkpoint = choose(files, ResumeOptions(files.checkpoints / name), writer)
     assert checkpoint is not None, "it is named"
-    trained, progress = session.trained, session.compiled.state.capture(set(), ("progress",)).progress
-    kept = {path: progress[path] for path in request.keep if path in progress}
+    trained, progress = session.trained, session.compiled.state.capture(set(), ("progress",))["progress"]
     session.compiled.release()
     session.watch.stop()
     session.compile_again()
-    restore(checkpoint, session, ResumeOptions(kept=kept))
+    restore(checkpoint, session, ResumeOptions(kept={node: progress[node]}))
     run.monitors.forget()
     run.drives(run.tracer)
     session.watch.load(seconds)  # this time was spent
     session.watch.start(inside=session.compiled.activity(session.position))
     run.cut_back_to(checkpoint)
     place = session.compiled.run_clock.describe()
-    run.notices(f"`{request.node}` sends the run back to {name}: {place}; {repeated(session.trained, trained)}")
+    run.notices(f"`{node}` sends the run back to {name}: {place}; {repeated(session.trained, trained)}")
     writer.newest = None
     writer.returns += 1
     is_saved = run.save(run.requests.sync_policy)
@@ -118,11 +113,9 @@ def _resume(
     changes = _report(run, checkpoint, restored, options, status if is_ours else None)
     if files is not None:
         run.cut_back_to(checkpoint)
-        run.note_counts(renamed=options.rename)
     is_newest = files is not None and files.is_newest(checkpoint)
-    is_same_graph = manifest.graph_hash == session.compiled.saved_graph[1]
-    is_continued = files is not None and files.owns(checkpoint) and checkpoint.ranks == session.world.world_size
-    if is_newest and is_continued and is_same_graph and not restored.decided:
+    is_same = (manifest.graph_hash, manifest.ranks) == (session.compiled.saved_graph[1], session.world.world_size)
+    if is_newest and is_same and not restored.decided:
         run.writer.resumed_from(checkpoint)
     is_as_it_was = (is_ours or run.is_replay) and not (restored.decided or restored.is_other_graph)
     saved = checkpoint.path.name if manifest.way_back == "" else manifest.way_back
@@ -153,24 +146,17 @@ def _report(
     """Report how the run is resumed; what has changed, in words."""
     session, files, manifest = run.session, run.files, checkpoint.manifest
     state, environment = session.compiled.state, session.environment
+    assert state.snapshot is not None and environment is not None, "the session is set up"
     different: list[str] = []
-    if files is not None and state.snapshot is not None and environment is not None:
+    if files is not None:
         changed = environment.changed_data(manifest)
         different = setup_changes(files.setup_of(checkpoint), session.setup, state.snapshot, changed)
-    changes, facts = tuple(restored.changes), []
-    lost, others = [*manifest.unknown, *restored.lost], [*restored.changes]
-    if environment is not None:
-        by_a_person = environment.changes(manifest)
-        if by_a_person or restored.decided:  # so somebody has changed `setup`
-            others += [f"{path} as set up" for path in different]
-        else:
-            lost += unexplained(different)
-        facts.append(environment.compared(manifest, others, lost))
-        changes += tuple(by_a_person)
-    elif lost:
-        facts.append(f"not exact: {', '.join([*lost, *others])}")
-    elif others:
-        facts.append(f"exact except for what changed: {', '.join(others)}")
+    lost, others, by_a_person = [*manifest.unknown, *restored.lost], restored.changes, environment.changes(manifest)
+    if by_a_person or restored.decided:  # so somebody has changed `setup`
+        others = [*others, *(f"{path} as set up" for path in different)]
+    else:
+        lost += unexplained(different)
+    facts = [environment.compared(manifest, others, lost)]
     if restored.sampled and not lost:
         facts.append(restored.sampled)
     where = checkpoint.path.name if files is None else str(files.path)
@@ -179,7 +165,7 @@ def _report(
     again = repeated(session.trained, status) if status is not None else ""
     place = session.compiled.run_clock.describe() or f"at `{run.position}`"
     run.notices("; ".join([f"resumed {where}: {place}", *filter(None, [again, *facts])]))
-    return changes
+    return *restored.changes, *by_a_person
 
 
 def note_start(run: LiveRun, checkpoint: Checkpoint | None, *, is_as_saved: bool = False) -> None:

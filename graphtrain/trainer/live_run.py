@@ -16,11 +16,10 @@ from graphtrain.outcome import Outcome
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import SavePolicy
 from graphtrain.program.stopwatch import NodeTimes
-from graphtrain.report.logger import Beginning, Logger
+from graphtrain.report.logger import Beginning, Logger, RunLogger
 from graphtrain.report.recorder import Recorder
 from graphtrain.report.snapshot import Display, Snapshot
 from graphtrain.resume.equal_ranks import require_equal_weights
-from graphtrain.resume.rank_saves import RankSaves
 from graphtrain.resume.save import CheckpointWriter
 from graphtrain.resume.session import Session
 from graphtrain.storage.checkpoint import Checkpoint
@@ -31,7 +30,6 @@ from graphtrain.trainer.watchers import (
     NodesFile,
     OnDisplay,
     StatusFile,
-    ToLoggers,
     Watcher,
     Watchers,
 )
@@ -60,7 +58,7 @@ class LiveRun:
     Arguments:
         session: not begun yet.
         files: of the run directory. None: nothing is written.
-        given: hyper-parameters that belong to no resource: the arguments of `setup`.
+        arguments: hyper-parameters that belong to no resource: the arguments of `setup`.
         loggers: called with every row.
         display: shows the run. None: it is not shown.
 
@@ -82,14 +80,13 @@ class LiveRun:
         self,
         session: Session,
         files: RunFiles | None,
-        given: dict[str, Any],
+        arguments: dict[str, Any],
         loggers: Iterable[Logger],
         display: Display | None,
     ) -> None:
-        self.session, self.files, self.given, self.notices = session, files, given, session.notices
+        self.session, self.files, self.arguments, self.notices = session, files, arguments, session.notices
         self.requests = session.requests
-        self.rank_saves = RankSaves(session.world)
-        self.writer = CheckpointWriter(session, files, self.rank_saves)
+        self.writer = CheckpointWriter(session, files)
         session.requests.saves = self.writer
         self.life = LifeCycle()
         self.node_times = NodeTimes()
@@ -105,14 +102,13 @@ class LiveRun:
         self.replay: list[str] = []
         self._observer = Observer(session)
         self.status = StatusFile(self)
-        guarded: list[Logger] = []
+        self._loggers: list[RunLogger] = []
         if loggers := list(loggers):
             from graphtrain.report.guarded import Guarded  # most runs have no loggers
 
-            guarded = [Guarded(logger, self.notices.once) for logger in loggers]
+            self._loggers = [Guarded(logger, self.notices.once) for logger in loggers]
         shown = OnDisplay(display, self.snapshot, self.notices)
-        self._to_loggers = ToLoggers(guarded)
-        watchers: list[Watcher] = [shown, self.status, self._to_loggers, self.monitors]
+        watchers: list[Watcher] = [shown, self.status, self.monitors]
         self._nodes = NodesFile(self, files) if files is not None and files.writes else None
         if self._nodes is not None:
             watchers.append(self._nodes)
@@ -120,7 +116,7 @@ class LiveRun:
         rows = session.recorder.loggers
         if files is not None and files.writes:
             rows.append(lambda metrics, step: files.metrics.append(metrics))
-        rows += [*guarded, self.watchers.row]
+        rows += [*self._loggers, self.watchers.row]
 
     def tracing(self, trace: Callable[[Any], Any] | None = None) -> Any:
         """The explainer, which calls `trace` after every transition."""
@@ -135,9 +131,7 @@ class LiveRun:
 
     def timed(self, transitions: list[Transition]) -> list[Transition]:
         """The transitions, sometimes timed."""
-        compiled = self.session.compiled
-        compiler = compiled.compiler
-        return self.node_times.over(compiled.program.nodes, transitions, compiler.counters, compiler.counts)
+        return self.node_times.over(self.session.compiled.program.nodes, transitions)
 
     def drives(self, tracer: Any = None) -> None:
         """Note that transitions run from now on, traced or not."""
@@ -184,7 +178,7 @@ class LiveRun:
     def announce(self) -> None:
         """Tell loggers that the run begins, was resumed, or continues with another graph."""
         session = self.session
-        hyper_parameters = {**self.given, "seed": session.seed}
+        hyper_parameters = {**self.arguments, "seed": session.seed}
         for name, fields in session.hyper_parameters.values.items():
             hyper_parameters |= {f"{name}.{field}": value for field, value in fields.items()}
         for node in session.compiled.program.nodes:
@@ -195,6 +189,15 @@ class LiveRun:
         beginning = Beginning(session.graph, rows, hyper_parameters, run_dir, columns)
         for watcher in self.watchers.each:
             watcher.announce(beginning)
+        for logger in self._loggers:
+            logger.begin(beginning)
+
+    def ended(self, error: BaseException | None) -> None:
+        """Tell watchers and loggers that the run has stopped, by an exception or without one."""
+        self.watchers.end(self.life.state, error)
+        for logger in self._loggers:
+            logger.ended(self.life.state, error)
+            logger.close()
 
     def has_changed(self) -> None:
         """Note that the user has changed the run: it does not go back to earlier checkpoints."""
@@ -208,11 +211,6 @@ class LiveRun:
         self.session.recorder.load_rows(rows)
         if self._nodes is not None:
             self._nodes.restart("resumed" if checkpoint is not None and self.files.owns(checkpoint) else "begun")
-
-    def note_counts(self, *, renamed: Mapping[str, str] | None = None, instead: str = "") -> None:
-        """Note what becomes of the counts so far, as `NodesFile.note` does, where nodes are counted."""
-        if self._nodes is not None:
-            self._nodes.note(renamed or {}, instead)
 
     # ---- saving
 
@@ -245,7 +243,8 @@ class LiveRun:
                     self.writer.way_out or _END_NOT_SAVED,
                 )
             return False
-        self._to_loggers.flush()
+        for logger in self._loggers:
+            logger.flush()
         self.report_written()
         return True
 

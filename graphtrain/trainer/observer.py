@@ -64,10 +64,7 @@ class Observer:
             for terms in (run_clock.ends, self._until.terms)
         )
         steps, epochs, batch = (run_clock.count(unit) for unit in ("steps", "epochs", "epoch_batches"))
-        evaluation = run_clock.evaluation(session.position)
-        name, fetched, batches = (
-            (evaluation.name, evaluation.batch, evaluation.batches) if evaluation is not None else (None,) * 3
-        )
+        name, fetched, batches = run_clock.evaluation(session.position) or (None, None, None)
         return Snapshot(
             state=state,
             graph=session.graph.title,

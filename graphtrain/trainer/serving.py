@@ -64,9 +64,7 @@ def serve(run: LiveRun) -> Answer:
 
 
 def _return(run: LiveRun) -> Answer:
-    request = run.requests.take_return()
-    assert request is not None, "it was posted"
-    go_back(run, request)
+    go_back(run, run.requests.take_return())
     return "compiled"
 
 

@@ -13,6 +13,7 @@ from graphtrain.checks import checked_graph
 from graphtrain.errors import LifeCycleError, RanksError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.kind.trigger import Trigger
+from graphtrain.lazy import imported
 from graphtrain.outcome import Outcome
 from graphtrain.printable import Notices
 from graphtrain.program.compiled_graph import CompiledGraph
@@ -31,7 +32,6 @@ from graphtrain.trainer.live_run import LiveRun
 from graphtrain.trainer.serving import drive
 from graphtrain.trainer.signals import stop_signals
 from graphtrain.trainer.view import RunView
-from graphtrain.trainer.watchers import display_for
 
 if TYPE_CHECKING:
     from graphtrain.proof.tracing import Explanation
@@ -151,10 +151,9 @@ class Trainer(RunView):
         files: RunFiles | None = None
         if run_dir is not None:
             files = RunFiles(run_dir, notices, lead=session.world.lead, writes=not ranks.rank)
-        display = display_for(notices) if display == "auto" else display
-        of_rank_0: tuple[Iterable[Logger], Display | None] = (loggers, display) if not ranks.rank else ((), None)
-        self._run = LiveRun(session, files, arguments, *of_rank_0)
-        session.world.run = session
+        shown = imported("graphtrain.report.display.choose").display_for(notices) if display == "auto" else display
+        self._run = LiveRun(session, files, arguments, *((), None) if ranks.rank else (loggers, shown))
+        session.join()
         self._notify_of_graph()
 
     def _notify_of_graph(self) -> None:
@@ -229,7 +228,6 @@ class Trainer(RunView):
         begins = not self._has_begun
         signals = stop_signals(run.stop, _STOPPING_UNSAVED if run.files is None else _STOPPING)
         with signals, self._running(ResumeOptions(resume, from_setup, from_saved, rename), limit):
-            run.session.world.synchronise("start")  # signals received so far reach all ranks here
             if begins and run.requests.take("stop"):  # nothing has run that could be saved
                 return Outcome.STOPPED
             if self._is_resumed or not begins:
@@ -261,7 +259,6 @@ class Trainer(RunView):
             LifeCycleError: the run is running, finished or failed.
         """
         with self._running(ResumeOptions(resume, from_setup, from_saved, rename)):
-            self._session.world.synchronise("start")
             if self._session.loop.ended:
                 raise LifeCycleError("the run is finished", "raise its ending, as in finish.after, to train further")
             for _ in range(n):
@@ -283,7 +280,6 @@ class Trainer(RunView):
         """
         self._run.is_replay = self._run.files is None
         with self._running(ResumeOptions(resume, from_saved=True)):
-            self._session.world.synchronise("start")
             if self._session.loop.ended:
                 place(self._session.compiled, self._session.loop)
                 return Outcome.ALREADY_FINISHED
@@ -339,7 +335,6 @@ class Trainer(RunView):
         run.has_changed()
         self._notify_of_graph()
         if self._has_begun and run.unnoted is None:
-            run.note_counts(renamed=rename)
             run.announce()
 
     @on_all_ranks("in `load`")
@@ -382,7 +377,6 @@ class Trainer(RunView):
             self._run.requests.ask("save")
             return None
         with self._running(ResumeOptions()):
-            self._session.world.synchronise("start")
             if not self._run.save(self._run.requests.sync_policy):
                 self._run.notices(
                     f"`{self.position}` is not a save point ({self._run.writer.refusal}); training on to the next one"
@@ -415,6 +409,7 @@ class Trainer(RunView):
                 try:
                     with run.writer.completed():
                         self._get_ready(options, limit)
+                        run.session.world.synchronise("start")  # signals received so far reach all ranks here
                         yield
                 except BaseException as error:
                     failure = error
@@ -454,9 +449,7 @@ class Trainer(RunView):
         compiled, loop = session.compiled, session.loop
         compiled.refuse_fractions("until", limit, loop.position)
         if loop.ended:  # its end may have been moved since
-            loop.position, loop.ended, edge = compiled.leave_again(loop.position)
-            if not loop.ended:
-                run.note_counts(instead=edge)
+            loop.position, loop.ended = compiled.leave_again(loop.position)
         if run.unnoted is not None and not loop.ended:
             entry.note_start(run, run.unnoted)
         if loop.ended and not run.is_end_saved:
@@ -475,7 +468,7 @@ class Trainer(RunView):
         was_running = life.is_active
         if was_running:
             life.go("finish" if run.session.loop.ended and run.is_end_saved else "stop")
-        run.watchers.end(life.state, error)
+        run.ended(error)
         if run.writer.take_written() or (was_running and self._has_begun and run.unnoted is None):
             run.status.write()
 

@@ -8,15 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from graphtrain.data.loaders import is_data
 from graphtrain.errors import GuardError, NotFiniteError
 from graphtrain.graph import Graph
-from graphtrain.graph.canonical import structural_hash
-from graphtrain.kind.declaration import FROM
-from graphtrain.kind.trigger import Trigger
 from graphtrain.lazy import imported
 from graphtrain.names import suggestion
-from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.report.recorded import Recorded, html_of
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.report.values import not_finite_since
@@ -73,11 +68,6 @@ class RunView(Recorded):
     def resources(self) -> Mapping[str, Any]:
         """What was supplied, by name: the same objects."""
         return MappingProxyType(self._session.resources)
-
-    def _held_and_position(self) -> tuple[Mapping[str, Any], str]:
-        """For a run whose step function holds this trainer: the resources without data, and where it is."""
-        held = {name: value for name, value in self._session.resources.items() if not is_data(name, value)}
-        return held, f"{self.position} {[fields.get('runs') for fields in self.progress.values()]}"
 
     @property
     def metrics(self) -> list[dict[str, float]]:
@@ -141,7 +131,8 @@ class RunView(Recorded):
 
     def save_points(self) -> list[str]:
         """The positions at which everything alive can be saved, as far as the declarations tell."""
-        return self._session.compiled.liveness.save_points()
+        compiled = self._session.compiled
+        return [node.path for node in compiled.program.nodes if not compiled.transient(node.index)]
 
     @property
     def unreached(self) -> tuple[str, ...]:
@@ -158,15 +149,6 @@ class RunView(Recorded):
         This is time of the host, which does not wait for a device.
         """
         return MappingProxyType(self._session.watch.seconds())
-
-    @property
-    def seconds_by_node(self) -> Mapping[str, float]:
-        """Host seconds of the visits of each node in this process, by path, the longest first.
-
-        Estimated from the visits of one batch in 128. Nodes that have not run twice are left out. Time of a device
-        counts for the node that waits for it.
-        """
-        return MappingProxyType(self._run.node_times.seconds())
 
     @property
     def changes(self) -> tuple[str, ...]:
@@ -189,14 +171,21 @@ class RunView(Recorded):
         latest = self._run.files.latest if self._run.files is not None else None
         if latest is None or self._run.life.state != "failed":
             return []
-        is_replayed = latest.manifest.graph_hash == structural_hash(self.graph)
-        error = self._run.failure
+        compiled, error, main = self._session.compiled, self._run.failure, self._session.compiled.program.main
         if isinstance(error, NotFiniteError) and error.samples and "samples" in self.graph.units:
-            nodes = self._session.compiled.program.nodes
+            nodes = compiled.program.nodes
             reader = next(node for node in nodes if node.instance is error.check)  # where batch and gradients are there
             return ["--to", f"{error.samples} samples", "--node", reader.path]
-        has_run = isinstance(error, GuardError)
-        return replay_options(self._session.compiled, self._session.position, has_run=has_run) if is_replayed else []
+        if latest.manifest.graph_hash != compiled.saved_graph[1]:
+            return []
+        node = compiled.program.nodes[self._session.position]
+        for unit in sorted(self.graph.units, key=lambda unit: unit != "batches"):
+            owner, field = main.counter(unit)
+            declared, amount = owner.kind.fields[field] if owner is not None else None, int(main.count(unit) or 0)
+            if declared is not None and declared.in_digest and declared.restarts is None and amount > 0:
+                runs = node.fields["runs"] - isinstance(error, GuardError)  # a guard raises once the node has run
+                return ["--to", f"{amount} {unit}", "--node", node.path, "--runs", str(runs)]
+        return []
 
     def snapshot(self) -> Snapshot:
         """The state and progress of the run, as in a display and in `status.json`."""
@@ -204,24 +193,19 @@ class RunView(Recorded):
 
     def summary(self) -> Summary:
         """The models with their parameters, and the schedule of the graph; it prints, and is drawn in a notebook."""
-        program, summing = self._session.compiled.program, imported("graphtrain.report.display.summary")
-        modules = {name: value for name, value in program.resources.items() if isinstance(value, torch.nn.Module)}
-        activities = []
+        program, schedule = self._session.compiled.program, {}
         for node in program.main.nodes.values():
-            verb = node.kind.trigger
-            trigger = node.parameters.get(verb or "")
-            if verb is not None and isinstance(trigger, Trigger) and not node.bypassed:
-                amount = "" if trigger.is_never else " or ".join(trigger.texts[:_MOST_AMOUNTS])
-                if amount and (start := node.parameters.get(FROM)) is not None:
-                    amount += f", from {start}"
-                remark = (
-                    f"when {' or '.join(node.plan_node.extra_due_fields)}" if node.plan_node.extra_due_fields else ""
-                )
-                if amount:
-                    remark = f"also {remark}" if remark else ""
-                activities.append(summing.Activity(node.path, verb, amount, remark or ("" if amount else "never")))
-        models = {name: summing.ModelSummary.of(module) for name, module in modules.items()}
-        summary: Summary = summing.Summary(self.graph.title, models, activities)
+            trigger, start, fields = node.plan_node.trigger, node.plan_node.start, node.plan_node.extra_due_fields
+            if trigger is None or node.bypassed:
+                continue
+            amount = "" if trigger.is_never else " or ".join(trigger.texts[:_MOST_AMOUNTS])
+            if amount:
+                amount = amount if amount.startswith("once") else f"{node.kind.trigger} {amount}"
+                amount += f", from {start}" if start is not None else ""
+            remark = f"when {' or '.join(fields)}" if fields else ""
+            schedule[node.path] = f"{amount} (also {remark})" if amount and remark else amount or remark or "never"
+        models = {name: value for name, value in program.resources.items() if isinstance(value, torch.nn.Module)}
+        summary: Summary = imported("graphtrain.report.display.summary").Summary(self.graph.title, schedule, models)
         return summary
 
     def __repr__(self) -> str:
@@ -229,25 +213,3 @@ class RunView(Recorded):
 
     def _repr_html_(self) -> str:
         return html_of(self, {path: fields["runs"] for path, fields in self.progress.items()})
-
-
-def replay_options(compiled: CompiledGraph, position: int, *, has_run: bool) -> list[str]:
-    """The options of ``graphtrain replay`` that lead to where a run is: before the node at a position.
-
-    Arguments:
-        has_run: True if this node has run already, and one of the edges that leave it raised.
-
-    Returns:
-        An empty list if no amount leads there: before the first batch, or if only time is counted.
-    """
-    node, units = compiled.program.nodes[position], compiled.graph.units
-    for unit in sorted(units, key=lambda unit: unit != "batches"):
-        owner, field = compiled.program.main.counter(unit)
-        if owner is None:
-            continue
-        declaration = owner.kind.fields[field]
-        amount = compiled.program.main.count(unit) or 0
-        if declaration.in_digest and declaration.restarts is None and int(amount) > 0:
-            runs = node.fields["runs"] - has_run
-            return ["--to", f"{int(amount)} {unit}", "--node", node.path, "--runs", str(runs)]
-    return []

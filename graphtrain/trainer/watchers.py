@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 import operator
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, final
 
 from graphtrain.errors import CheckpointError, UnknownMetricError
 from graphtrain.graph.elements import nodes_of
-from graphtrain.lazy import imported
 from graphtrain.names import suggestion
 from graphtrain.plain import brief
 from graphtrain.printable import Notices
+from graphtrain.program.bind import ProgramNode
 from graphtrain.program.stopwatch import Stopwatch
-from graphtrain.report.logger import Beginning, Logger, RunLogger
+from graphtrain.report.logger import Beginning
 from graphtrain.report.snapshot import Display, Snapshot
 from graphtrain.report.values import not_finite_since
 from graphtrain.resume.session import Session
@@ -105,16 +106,6 @@ class Watchers:
             watcher.end(state, error)
 
 
-def display_for(notify: Callable[[str], Any]) -> Display | None:
-    """The display for a terminal, a notebook, or plain lines elsewhere.
-
-    Arguments:
-        notify: takes a plain line.
-    """
-    display: Display | None = imported("graphtrain.report.display.choose").display_for(notify)
-    return display
-
-
 @final
 class OnDisplay(Watcher):
     """Shows the run on a display. A display that fails, or a terminal that is gone, does not end the run.
@@ -152,28 +143,6 @@ class OnDisplay(Watcher):
 
 
 @final
-class ToLoggers(Watcher):
-    """Passes everything but rows to each `RunLogger`; the recorder passes rows to all loggers."""
-
-    def __init__(self, loggers: Iterable[Logger]) -> None:
-        self._loggers = [logger for logger in loggers if isinstance(logger, RunLogger)]
-
-    def announce(self, beginning: Beginning) -> None:
-        for logger in self._loggers:
-            logger.begin(beginning)
-
-    def flush(self) -> None:
-        """A checkpoint is made; it may still be written."""
-        for logger in self._loggers:
-            logger.flush()
-
-    def end(self, state: str, error: BaseException | None) -> None:
-        for logger in self._loggers:
-            logger.ended(state, error)
-            logger.close()
-
-
-@final
 class StatusFile(Watcher):
     """Writes the status of a run for other processes."""
 
@@ -197,7 +166,7 @@ class StatusFile(Watcher):
         snapshot = run.snapshot()
         status = {
             **replace(snapshot, state=state or snapshot.state).as_plain(),
-            "arguments": {name: brief(value) for name, value in run.given.items()},
+            "arguments": {name: brief(value) for name, value in run.arguments.items()},
             "parameters": {
                 f"{path}.{name}": value
                 for path, node in nodes_of(session.graph).items()
@@ -211,7 +180,6 @@ class StatusFile(Watcher):
             **session.trained,
             "not_finite": not_finite_since(session.recorder.rows),
             "bypassed": [node.path for node in session.compiled.program.nodes if node.bypassed],
-            **({"seconds_by_node": dict(seconds)} if (seconds := run.node_times.seconds()) else {}),
         }
         try:
             run.files.write_status(status)
@@ -224,23 +192,19 @@ class NodesFile(Watcher):
     """Writes how often nodes and edges ran, and what they took, to `nodes.jsonl`: at each row what has changed since.
 
     Rows within a second are written together, and the last of them has the times. Nothing is written before something
-    has run. A header says what is counted, once for each graph; what a run counts before it was interrupted is in the
-    lines that remain.
+    has run. A header says what is counted, once for each graph and each start of the run.
     """
 
     interval_seconds = 10.0
 
     def __init__(self, run: LiveRun, files: RunFiles) -> None:
         self._run, self._files = run, files
-        self._event = ""
-        self._layout: Mapping[str, Mapping[str, list[int]]] = {}  # of the graph that is counted
-        self._header: Mapping[str, Any] = {}  # the layout that is written
-        self._counted: list[int] = []  # by the transitions of the graph
-        self._counts: list[int] = []  # of these, what is written
-        self._milliseconds: Mapping[str, int] = {}
+        self._visits: Counter[str] = Counter()  # whose time is not written yet
         self._noted: list[tuple[float, int, list[int]]] = []  # of lines that are not written yet: time, rows, counts
         self._written_at = -math.inf
-        self._notes: dict[str, Any] = {}  # for the next header
+        self._event = ""  # for the next header
+        self._counts: list[int] = []  # what is written
+        self._count("begun")
         files.count = self.write
 
     def restart(self, event: str) -> None:
@@ -249,33 +213,15 @@ class NodesFile(Watcher):
         Arguments:
             event: what the next header says about it: ``"begun"`` or ``"resumed"``.
         """
-        self._event, self._header, self._noted, self._notes = event, {}, [], {}
-        self._count()
-        self._counts, self._milliseconds = [*self._counted], {}
-        self._take_times()
-
-    def note(self, renamed: Mapping[str, str], instead: str) -> None:
-        """Note, for the header that follows, what becomes of the counts so far.
-
-        Arguments:
-            renamed: former path -> present path of nodes; empty if none were renamed.
-            instead: the edge by which a run that had ended continues; empty if it had not.
-        """
-        if renamed or instead:
-            self.write()  # under the former names
-        if renamed:
-            self._notes["renamed"] = [*self._notes.get("renamed", ()), dict(renamed)]
-        if instead:
-            self._notes["instead"] = instead
+        self._noted = []
+        self._count(event)
 
     def announce(self, beginning: Beginning) -> None:
-        if self._header and self._counted is not self._run.session.compiled.compiler.counts:
+        if self._compiler is not self._run.session.compiled.compiler:
             self.write()  # what the former graph has counted
-            self._event = "rewired"
+            self._count(self._event or "rewired")
 
     def row(self, row: Mapping[str, float], step: int) -> None:
-        if self._counted is not self._run.session.compiled.compiler.counts:
-            self.write()
         self._note()
         if time.monotonic() >= self._written_at + _LEAST_SECONDS:
             self.write()
@@ -288,54 +234,38 @@ class NodesFile(Watcher):
 
     def write(self) -> None:
         """Write what has changed since the line before, if something has run."""
-        self._write_changes()
-        if self._counted is not self._run.session.compiled.compiler.counts:
-            self._count()
-            self._write_changes()
-
-    def _note(self) -> None:
-        """Note what is counted now, for a line."""
-        self._noted.append((time.time(), len(self._run.session.recorder.rows), self._counted.copy()))
-
-    def _count(self) -> None:
-        """Count what the present graph of the run does from its start on."""
-        compiler = self._run.session.compiled.compiler
-        nodes, edges = compiler.sums()
-        self._counted, self._layout = compiler.counts, {"nodes": nodes, "edges": edges}
-        self._counts = [0] * len(self._counted)
-
-    def _write_changes(self) -> None:
         self._note()
-        lines: list[dict[str, Any]] = []
+        before, lines = self._counts, list[dict[str, Any]]()
         for at, rows, counts in self._noted:
             pairs = enumerate(map(operator.sub, counts, self._counts))
             if changes := [number for counter, more in pairs if more for number in (counter, more)]:
                 lines.append({"time": round(at, 3), "rows": rows, "counts": changes})
             self._counts = counts
         self._noted, self._written_at = [], time.monotonic()
-        # A checkpoint has the present names of nodes, so the counts before it have to have them too.
-        if not lines and not ("renamed" in self._notes and self._run.unnoted is None):
+        if not lines:
             return
-        if lines:
-            lines[-1] |= self._take_times()
-        if self._event or self._header != self._layout or self._notes:
-            place = {"time": lines[0]["time"] if lines else round(at, 3), "rows": lines[0]["rows"] if lines else rows}
-            event = self._event or ("rewired" if self._header != self._layout else "resumed")
-            lines.insert(0, {"event": event, **place, **self._layout, **self._notes})
-            self._event, self._header, self._notes = "", self._layout, {}
+        means, took = self._run.node_times.means(), list[float]()
+        for number, (path, counters) in enumerate(self._layout["nodes"].items()):
+            self._visits[path] += sum(self._counts[counter] - before[counter] for counter in counters)
+            if path in means and (visits := self._visits.pop(path)):
+                took += [number, round(1000 * means[path] * visits, 3)]
+        if took:
+            lines[-1]["milliseconds"] = took
+        if self._event:
+            place = {"time": lines[0]["time"], "rows": lines[0]["rows"]}
+            lines.insert(0, {"event": self._event, **place, **self._layout})
+            self._event = ""
         self._files.nodes.append(*lines)
 
-    def _take_times(self) -> dict[str, Any]:
-        """What nodes took since this was last called; 0.1 ms."""
-        times = {path: round(1000 * took) for path, took in self._run.node_times.seconds().items()}
-        numbers = {path: number for number, path in enumerate(self._layout["nodes"])}
-        more = {path: spent - self._milliseconds.get(path, 0) for path, spent in times.items()}
-        took = [
-            number for path, spent in more.items() if spent > 0 and path in numbers for number in (numbers[path], spent)
-        ]
-        # An estimate may fall; what is written does not.
-        self._milliseconds = {path: max(spent, self._milliseconds.get(path, 0)) for path, spent in times.items()}
-        return {"milliseconds": took} if took else {}
+    def _count(self, event: str) -> None:
+        """Count what the present graph of the run does from here on."""
+        self._event, self._compiler = event, self._run.session.compiled.compiler
+        self._counts = self._compiler.counts.copy()
+        self._layout: Mapping[str, Mapping[str, list[int]]] = self._compiler.sums()
+
+    def _note(self) -> None:
+        """Note what is counted now, for a line."""
+        self._noted.append((time.time(), len(self._run.session.recorder.rows), self._compiler.counts.copy()))
 
 
 @final
@@ -348,6 +278,11 @@ class Monitors(Watcher):
     def __init__(self, session: Session) -> None:
         self._session = session
         self._evaluated: list[str] = []  # since an evaluation ended
+        self._runs_before: dict[str, int] = {}  # whose rows may be in another run directory
+
+    def announce(self, beginning: Beginning) -> None:
+        nodes = self._session.compiled.program.nodes
+        self._runs_before = {node.path: node.fields["runs"] for node in nodes}
 
     def row(self, row: Mapping[str, float], step: int) -> None:
         session = self._session
@@ -369,17 +304,29 @@ class Monitors(Watcher):
             UnknownMetricError: an evaluation that has just ended records others of the same group (``"val/"``) and
                 not this one; or every node that may record it has run.
         """
-        compiled, recorder = self._session.compiled, self._session.recorder
+        session, recorder = self._session, self._session.recorder
         groups = {name.rpartition("/")[0] for name in self._evaluated} - {""}
         self._evaluated = []
-        for parameter, name, scope in compiled.monitors(self._session.position):
-            is_of_evaluation = name.rpartition("/")[0] in groups
-            if name not in recorder.latest and (is_of_evaluation or compiled.has_recorded_all(scope)):
+        around = [*session.compiled.program.nodes[session.position].scope.around()]
+        for node in session.compiled.program.nodes:
+            parameter = node.kind.monitor
+            name = node.parameters[parameter] if parameter and not node.bypassed and node.scope in around else None
+            if name is None or name in recorder.latest:
+                continue
+            if name.rpartition("/")[0] in groups or all(map(self._has_recorded, node.scope.nodes.values())):
                 recorded = recorder.metrics_in(recorder.latest)
                 hint = suggestion(name, recorded)
                 if "did you mean" not in hint:
-                    hint = f"set {parameter} to one of these, or let a step function return it"
+                    hint = f"set {node.path}.{parameter} to one of these, or let a step function return it"
                 raise UnknownMetricError(
-                    f"no row of metrics has `{name}`, which {parameter} names; recorded are {', '.join(recorded)}",
+                    f"no row of metrics has `{name}`, which {node.path}.{parameter} names; recorded are "
+                    f"{', '.join(recorded)}",
                     f"{hint}{_IN_TIME}",
                 )
+
+    def _has_recorded(self, node: ProgramNode) -> bool:
+        """False for a node that may record rows, and has not run; no row is needed after one that ends the graph."""
+        may_record = node.body is not None or (
+            node.kind.may_record_rows and not node.plan_node.is_never_due and node.kind.trigger != "after"
+        )
+        return node.bypassed or not may_record or node.fields["runs"] > self._runs_before.get(node.path, 0)

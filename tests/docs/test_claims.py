@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import tomllib
 from pathlib import Path
@@ -11,10 +10,11 @@ import click
 import pytest
 from torch.distributed.run import get_args_parser
 
-from graphtrain import Graph, Outcome, Trainer, node
+from graphtrain import Graph, Outcome, Trainer
 from graphtrain.command.cli import COMMANDS, app
-from graphtrain.graph.edits import VERBS
+from graphtrain.graph.edit import VERBS
 from graphtrain.graph.registry import kind_of_node
+from graphtrain.kind.declaration import Declared
 from tests.docs.execution import read_blocks, without_code, without_fences
 
 ROOT = Path(__file__).parents[2]
@@ -101,7 +101,7 @@ def test_every_verb_is_used_and_described() -> None:
 def test_every_argument_of_the_mark_is_described() -> None:
     section = (DOCS / "writing-a-kind.md").read_text(encoding="utf-8").split("## The arguments of `@node`")[1]
     rows = re.findall(r"^\| `(\w+)` \|", section.split("\n## ")[0], re.MULTILINE)
-    assert rows == [name for name in inspect.signature(node).parameters if name != "implementation"]
+    assert rows == [*Declared.__annotations__]
 
 
 def test_every_outcome_is_named() -> None:

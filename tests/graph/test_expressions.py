@@ -10,8 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from graphtrain.language.closures import FUNCTIONS, Cell, compile_guard, constant, constant_value, stored
+from graphtrain.language.closures import Cell, compile_guard, constant, constant_value, stored
 from graphtrain.language.syntax import (
+    FUNCTIONS,
     Constant,
     Expression,
     FieldOf,

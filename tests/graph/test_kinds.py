@@ -115,8 +115,8 @@ def test_a_class_declares_by_its_attributes() -> None:
     assert kind.fields["clipped"].target == "length" and kind.step_inputs == {"epoch": "clipped"}
     assert [read.name for read in kind.reads] == ["batch"]
     assert [read.name for read in kind.setup_reads or ()] == ["model", "optimizer"]
-    assert kind.trigger == "every" and kind.keeps_state and kind.has_on_metrics
-    assert (kind.acts_at_end, kind.reads_at_end) == (True, False)
+    assert kind.trigger == "every" and kind.keeps_state and kind.has("on_metrics")
+    assert (kind.has("at_end"), kind.reads_at_end) == (True, False)
     assert kind.slots == ("batch", "model", "optimizer")
     assert kind.due_fields({"metric": None}) == () and kind.due_fields({"metric": "val/loss"}) == ("better",)
 
@@ -182,12 +182,11 @@ def test_step_functions_and_what_varies_are_seen() -> None:
         """Run."""
 
     kind = kind_of(run)
-    assert [read.is_step_function for read in kind.reads] == [False, True, True]
+    assert ["a step function" in read.holds for read in kind.reads] == [False, True, True]
     assert (kind.may_return_slots, kind_of(Everything).may_return_slots) == (True, False)
     assert (kind.varying, kind_of(Everything).varying) == (("n",), ())
-    assert kind.passed({"n": 2, "from": "3 steps"}) == {"n": 2}
-    assert kind.roles.keeps == "" and "keep" in find_kind("train_batch").parameters  # type: ignore[union-attr]
-    assert find_kind("train_batch").roles.keeps == "keep"  # type: ignore[union-attr]
+    assert kind.keeps == "" and "keep" in find_kind("train_batch").parameters  # type: ignore[union-attr]
+    assert find_kind("train_batch").keeps == "keep"  # type: ignore[union-attr]
 
 
 def test_one_annotation_that_cannot_be_resolved_is_anything_and_hides_no_other() -> None:
@@ -335,8 +334,8 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: node(fn("def f(*args)")), "f: `*args` hides which slots are read"),
     (lambda: node(fn("def f(*, use=1)")), "f: `use` is reserved in every node"),
     (lambda: node(fn("def f(*, every: Trigger, after: Trigger)")), "at most one Trigger, … every, after"),
-    (lambda: node(fn("def f(*, every: Trigger = 'often')")), "f.every: the default does not have … got 'often'"),
-    (lambda: node(fn("def f(*, n: int = 'x')")), 'f.n: the default does not have … an integer, got "x"'),
+    (lambda: node(fn("def f(*, every: Trigger = 'often')")), "f: every: the default does not have … got 'often'"),
+    (lambda: node(fn("def f(*, n: int = 'x')")), 'f: n: the default does not have … an integer, got "x"'),
     (lambda: node(fn("async def f()")), "f: a kind is called and returns"),
     (lambda: node(_generate), "_generate: a kind is called and returns"),
     (lambda: node(effects="backwards")(fn("def f()")),
@@ -347,30 +346,30 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: node(writes=("a", "a"))(fn("def f()")), "f: the names of slots are identifiers, each once; got 'a'"),
     (lambda: node(name="a b")(fn("def f()")), "the name of a kind must be an identifier; got 'a b'"),
     (lambda: node(lambda: None), "the name of a kind must be an identifier; got '<lambda>'"),
-    (lambda: kind_of(lambda: None), "a kind needs a name: give `node(name=...)` to a lambda"),
+    (lambda: kind_of(lambda: None), "the name of a kind must be … '<lambda>': give `node(name=...)` to a lambda"),
     (lambda: node(3), "@node marks a function or a class; got 3"),  # type: ignore[call-overload]
     (lambda: node(len), "len: <built-in function len> cannot be marked"),
     (lambda: node(type("Thing", (), {})), "thing: a class kind needs a method __call__"),
-    (lambda: node(thing(__call__=fn("def f(self, *, n=1)"))), "thing.__call__: … annotated attributes, not `n`"),
-    (lambda: node(thing(setup=fn("def f(self, *, model)"))), "thing.setup: it reads slots by position, … `model`"),
+    (lambda: node(thing(__call__=fn("def f(self, *, n=1)"))), "thing: __call__: … annotated attributes, … `n`"),
+    (lambda: node(thing(setup=fn("def f(self, *, model)"))), "thing: setup: … slots are positional; not `model`"),
     (lambda: node(thing(__init__=fn("def f(self, size)"))), "thing: a class kind is made without arguments … 'size'"),
-    (lambda: node(thing(n=progress(0))), "thing.n: progress needs a type"),
+    (lambda: node(thing(n=progress(0))), "thing: n: progress needs a type"),
     (lambda: node(thing(n=progress(0, counts="bakward"), n_type=int)),  # type: ignore[arg-type]
-     "thing.n: unknown effect 'bakward' to count"),
+     "thing: n: unknown effect 'bakward' to count"),
     (lambda: node(step_inputs={"epoch": "rounds"})(thing(n=progress(0), n_type=int)),
      "thing: step input 'epoch' is 'rounds', which is not a field"),
     (lambda: node(extra_due_fields={"n": "m"})(thing(n=progress(False), n_type=bool)),
      "thing: also due by 'n', which is not a bool field of a kind with a trigger"),
     (lambda: node(extra_due_fields={"n": "m"})(thing(n=progress(False), n_type=bool, **PERIODIC)),
-     "thing: never due by 'n' without 'm', which is not a parameter; known: every, from"),
+     "thing: 'm' varies, or makes it due, and is not a parameter; known: every, from"),
     (lambda: node(family="colourful")(fn("def f()")), "f: unknown family 'colourful'"),  # type: ignore[call-overload]
     (lambda: node(makes={"mean": copy_of("model")})(fn("def f(model)")), "f: it makes `mean` … copy_of(SLOT)"),
-    (lambda: node(varying="m")(fn("def f(*, n=1, k=2)")), "f: varying 'm', which is not a parameter; known: n, k"),
+    (lambda: node(varying="m")(fn("def f(*, n=1, k=2)")), "f: 'm' varies, or … is not a parameter; known: n, k"),
     (lambda: node(varying="every")(fn("def f(*, every: Trigger)")), "f: 'every' cannot be varying"),
-    (lambda: node(thing(at_end=fn("def f(self, model)"))), "thing.at_end: it reads what __call__ reads"),
+    (lambda: node(thing(at_end=fn("def f(self, model)"))), "thing: at_end: it reads what __call__ reads"),
     (lambda: node(thing(__call__=fn("def f(self, a, b=1)"), at_body_end=fn("def f(self, a, b)"))),
-     "thing.at_body_end: it reads what __call__ reads, … a, b"),
-    (lambda: node(thing(release=fn("def f(self, model)"))), "thing.release: it takes no arguments"),
+     "thing: at_body_end: it reads what __call__ reads, … a, b"),
+    (lambda: node(thing(release=fn("def f(self, model)"))), "thing: release: it takes no arguments"),
 ]  # fmt: skip
 
 

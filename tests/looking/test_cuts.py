@@ -69,7 +69,7 @@ def test_the_first_field_and_the_first_row_are_named(tmp_path: Path) -> None:
     )
     lines = differences(tmp_path, "other", whole)
     assert any(re.match(r"resources/model/\S+: \d+ of \d+ elements, by at most ", line) for line in lines[:4]), lines
-    assert any(line.startswith("hyper_parameters_in_force: ") for line in lines)
+    assert any(line.startswith("hyper_parameters: ") for line in lines)
     assert lines[-1].startswith("metrics.jsonl, row ")
     assert not any("seconds" in line or "progress/log" in line for line in lines), "no clocks, no observers"
     trained(tmp_path, "short", until="4 batches")

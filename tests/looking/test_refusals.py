@@ -240,7 +240,7 @@ REFUSED: list[tuple[str, tuple[str, ...]]] = [
     ("show mine.toml --overlay ema", ("--overlay ema: the graph `mine.toml` has this overlay already",)),
     ("show fit --overlay mine.toml", ("`mine.toml` is a graph, not an overlay: it has `extends`",)),
     ("show ema", ("`ema` is an overlay: name it after a graph, as in --overlay ema",)),
-    ("show fit --overlay carry --overlay drop", ("overlays `carry` and `drop` do not compose",)),
+    ("show fit --overlay carry --overlay drop", ("overlay `drop`: it and `carry` do not compose",)),
     ("show evaluate --overlay ema", ("overlay `ema`: insert: after: there is no node `step`",)),
     ("copy ema x.toml --overlay carry", ("`ema` is an overlay, and --overlay adds one to a graph",)),
     ("copy fit tiny.toml/x.toml", ("`tiny.toml/x.toml`",)),
@@ -349,7 +349,7 @@ REFUSED: list[tuple[str, tuple[str, ...]]] = [
     ("replay tiny.py --run-dir kept --to 10_steps", ("the run does not reach 10 steps: it ends at step 4",)),
     ("replay tiny.py --run-dir kept --to 5_stops", ("--to: unknown unit `stops`", "did you mean `steps`?")),
     ("replay tiny.py --run-dir kept --to 3_minutes", ("`minutes` are wall-clock time, which no replay repeats",)),
-    ("replay tiny.py --run-dir kept --to best", ("none was ranked by a metric",)),
+    ("replay tiny.py --run-dir kept --to best", ("was ranked by a metric",)),
     ("replay tiny.py --run-dir kept --to 2_steps --node stop", ("there is no node `stop`", "did you mean `step`?")),
     ("replay tiny.py --run-dir kept --to 4_steps --node step", ("the node `step` does not run again after 4 steps",)),
     (
@@ -392,7 +392,7 @@ def test_runs_cannot_be_made(tiny: Path, command: Command) -> None:
 
 def test_a_renaming_or_an_overlay_that_check_reports(folder: Path, command: Command) -> None:
     result = command("check", "fit", "--overlay", "drop", "--overlay", "carry")
-    assert result.code == 2 and "error G005: overlays `drop` and `carry` do not compose" in result.out
+    assert result.code == 2 and "error G005: overlay `carry`: it and `drop` do not compose" in result.out
     assert command("check", "fit", "--overlay", "ema").out == "fit: no problems (16 nodes)\n"
 
 

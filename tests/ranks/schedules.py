@@ -156,9 +156,9 @@ def _noted_edges(trainer: Trainer) -> list[tuple[int, int]]:
     edges, agreement = list[tuple[int, int]](), trainer._session.world
     synchronise = agreement.synchronise
 
-    def noting(*arguments: Any) -> Any:
+    def noting(*arguments: Any, **known: Any) -> Any:
         edges.extend(agreement._choices)
-        return synchronise(*arguments)
+        return synchronise(*arguments, **known)
 
     agreement.synchronise = noting  # type: ignore[method-assign]
     return edges

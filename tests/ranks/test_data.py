@@ -193,7 +193,7 @@ REFUSED: dict[str, tuple[Callable[[int], Any], str]] = {
     "unseeded": (lambda rank: Unseeded(), OTHER_BATCHES),
     "lists": (
         lambda rank: Loader(torch.zeros(4, 3), batch_sampler=Listed([[0, 1], [2], [3]][: 3 - rank])),
-        "train_data has 3 batches on rank 0, and 2 batches on rank 1",
+        OTHER_BATCHES,
     ),
     "length": (lambda rank: [torch.zeros(1, 3)] * (3 + rank), "the length of `train_data`: 3 on rank 0; 4 on rank 1"),
     "a sampler of ranks": (lambda rank: distributed(rank, DataLoader), "train_data has a DistributedSampler"),
@@ -260,19 +260,12 @@ def fetching() -> Graph:
 
 
 LISTED = [(torch.zeros(1, 3),)] * 3
-UNCOUNTED = Graph.loads(ALONE).set("train_batch", reads={"window": "window"}).remove("accumulate")
 PLAIN = (
     Graph.load("fit").set("finish", after="2 epochs").set("validate", every="never").set("checkpoint", every="never")
 )
 # What is run -> what is said of it, once; nothing of all this of what has no text.
 REPORTED: dict[str, tuple[Callable[[], Graph], Callable[[], Any], str]] = {
     "a kind that fetches": (fetching, lambda: LISTED, "`fetch_alone` fetches batches for one process: each of 2 ranks"),
-    "an own guard": (
-        lambda: PLAIN.guard("window_complete", "accumulate.count >= 2 * accumulate.window or next_batch.empty"),
-        lambda: LISTED,
-        "the window of `accumulate` is full and not stepped: how many batches a step has depends on the",
-    ),
-    "no counter": (lambda: UNCOUNTED, lambda: LISTED, "no node counts the micro-batches of a step, as `accumulate`"),
     "a DataLoader": (lambda: PLAIN, source("DataLoader"), "train or validation data is a DataLoader: "),
     "a class": (lambda: PLAIN, source("unsized"), "train or validation data is a Unsized: "),
     "a Loader": (lambda: PLAIN, source("Loader"), ""),

@@ -141,7 +141,6 @@ WRONG = [
     ({"WORLD_SIZE": "two"}, "WORLD_SIZE is 'two', which is not a number"),
     ({"MASTER_PORT": ""}, "MASTER_PORT is '', which is not a number"),
     ({"unreachable": "1"}, "rank 1 cannot reach the other processes at node7:29500: timed out\n"),
-    ({"initialized": "1"}, "the script has called torch.distributed.init_process_group"),
 ]
 
 
@@ -151,7 +150,6 @@ def test_an_environment_in_which_nobody_can_join(variables: Any, message: str, m
         raise RuntimeError("timed out\nand where in the C++ code")
 
     monkeypatch.setattr("graphtrain.ranks.processes.TCPStore", connect)
-    monkeypatch.setattr(dist, "is_initialized", lambda: "initialized" in variables)
     monkeypatch.setattr("graphtrain.ranks.current._of_process", None)
     for name, value in {**OF_ONE, **variables}.items():
         monkeypatch.setenv(name, value)
@@ -174,6 +172,9 @@ def test_a_restart_finds_nothing_of_the_attempt_before(monkeypatch: Patch) -> No
         if len(attempts) == 1:
             attempts[0].publish("joins/1", b"address")
     assert [ranks.read("joins/1") for ranks in attempts] == [b"address", None, b"address"]
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    with pytest.raises(UsageError, match=r"the script has called torch.distributed.init_process_group"):
+        attempts[0].gather(b"record")
 
 
 def test_every_rank_has_a_device_of_its_own(monkeypatch: Patch) -> None:

@@ -23,7 +23,7 @@ WAIT_SECONDS = 120
 def codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, count: int = 2, grace: float = 60) -> int:
     """The exit code of a small script that is started several times; it imports nothing that takes time."""
     (tmp_path / "rank.py").write_text("import os, signal, sys, time\nrank = int(os.environ['RANK'])\n" + script)
-    monkeypatch.setattr(launcher, "_command", lambda: [str(tmp_path / "rank.py")])
+    monkeypatch.setattr(sys, "orig_argv", ["python", str(tmp_path / "rank.py")])
     return launch(count, grace)
 
 
@@ -147,7 +147,7 @@ def test_no_process_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
         "Path('ready').mkdir(exist_ok=True)\n"
         "(Path('ready') / str(os.getpid())).touch()\ntime.sleep(300)\n"
     )
-    start = "import graphtrain.ranks.launcher as launcher; launcher._command = lambda: ['rank.py']; launcher.launch(3)"
+    start = "import sys; from graphtrain.ranks import launcher; sys.orig_argv = ['', 'rank.py']; launcher.launch(3)"
     process = subprocess.Popen([sys.executable, "-c", start], cwd=tmp_path)
     ready = tmp_path / "ready"
     wait_for(lambda: ready.exists() and len(list(ready.iterdir())) == 3)
@@ -166,7 +166,6 @@ def wait_for(is_so: Callable[[], bool]) -> None:
 
 def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert launched(None) is launched(1) is None
-    assert [sys.orig_argv[0], *launcher._command()] == sys.orig_argv
     with monkeypatch.context() as patched:
         patched.setattr(launcher, "launch", lambda count: 70 + count)
         assert launched(2) == 72

@@ -68,10 +68,7 @@ def test_plain_data_of_any_size_reaches_all_ranks_in_their_order(value: Any) -> 
     assert run_ranks(3, program) == [[[0, value], [1, None], [2, value]]] * 3
 
 
-@pytest.mark.parametrize("is_carried", [False, True])
-def test_buffers_are_bitwise_those_of_rank_0_whatever_their_type_and_layout(is_carried: bool) -> None:
-    """Also those that records carry, as they do from the second exchange on, if all have one shape."""
-
+def test_buffers_are_bitwise_those_of_rank_0_whatever_their_type_and_layout() -> None:
     def program(ranks: FakeRank) -> list[torch.Tensor]:
         is_first = not ranks.rank
         buffers = {
@@ -79,22 +76,17 @@ def test_buffers_are_bitwise_those_of_rank_0_whatever_their_type_and_layout(is_c
             "count": torch.tensor(2**53 + 1 if is_first else 7),
             "flag": torch.tensor([is_first, not is_first]),
             "turned": torch.full((3, 2), float(ranks.rank), dtype=torch.bfloat16).t(),
-            "cache": torch.full((2 if is_carried else 2 + ranks.rank,), float(ranks.rank)),
+            "cache": torch.full((2 + ranks.rank,), float(ranks.rank)),
             "empty": torch.zeros(0),
         }
         exchange, agreement = Exchange(), Agreement(ranks, Requests(agrees=True))
-        agreement.run.buffers = lambda: buffers  # type: ignore[method-assign]
+        agreement.buffers = lambda: buffers
         exchange.setup(torch.optim.SGD([nn.Parameter(torch.zeros(1))]), agreement)
-        values = [buffer.clone() for buffer in buffers.values()]
         exchange()
-        if is_carried:
-            torch._foreach_copy_([*buffers.values()], values)
-            exchange()
-        assert (ranks.world.begun[ranks.rank][-1] == 0) is is_carried
         return [*buffers.values()]
 
     for rank, (odd, count, flag, turned, cache, _) in enumerate(run_ranks(3, program)):
         assert count == 2**53 + 1 and flag.tolist() == [True, False]
         assert turned.tolist() == [[0.0] * 3] * 2 and not turned.is_contiguous()
-        assert cache.tolist() == ([0] * 2 if is_carried else [rank] * (2 + rank))
+        assert cache.tolist() == [rank] * (2 + rank)
         assert odd.view(torch.int32).tolist() == torch.tensor([-0.0, torch.inf, 1e-45]).view(torch.int32).tolist()

@@ -633,46 +633,6 @@ class Unended(Carried):
             yield torch.tensor([float(self.position)])
 
 
-class Once:
+def once() -> Iterator[torch.Tensor]:
     """Can be iterated over only once."""
-
-    def __init__(self) -> None:
-        self.left = 20
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        return self
-
-    def __next__(self) -> torch.Tensor:
-        if not self.left:
-            raise StopIteration
-        self.left -= 1
-        return torch.tensor([float(self.left)])
-
-
-# ---- what changes in worker processes
-
-_given = 0
-
-
-class CountingInAGlobal(Samples):
-    def __getitem__(self, index: int) -> torch.Tensor:
-        global _given
-        _given += 1
-        return super().__getitem__(index) + _given
-
-
-class CountingInTheClass(Samples):
-    given = 0
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        type(self).given += 1
-        return super().__getitem__(index) + self.given
-
-
-class CountingCollation:
-    def __init__(self) -> None:
-        self.batches = 0
-
-    def __call__(self, samples: list[torch.Tensor]) -> torch.Tensor:
-        self.batches += 1
-        return torch.stack(samples) + self.batches
+    return iter([torch.tensor([float(number)]) for number in range(20)])

@@ -24,7 +24,7 @@ from graphtrain.storage.encoding import Tensors, UnsaveableError
 from graphtrain.storage.files import checksum_of, replace_file, write_pieces
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.rank_files import manifest_of, write_file, write_files
-from graphtrain.storage.sharing import EqualParts
+from graphtrain.storage.sharing import equal_digests
 from graphtrain.storage.state_files import StagedState, local_of, state_digest
 from graphtrain.storage.tensor_files import read_tensors, stage
 from tests.world import assert_same
@@ -55,7 +55,7 @@ def state_of(rank: int) -> State:
 def save(path: Path, count: int = 3) -> Manifest:
     """Write a checkpoint as so many ranks do; the facts of each have its number."""
     states = [StagedState(state_of(rank), {}, {}) for rank in range(count)]
-    common = EqualParts.of([state.digests for state in states])
+    common = equal_digests([state.digests for state in states])
 
     with new_folder(path, Event()) as folder:
         reports = [
@@ -248,10 +248,9 @@ def test_what_is_local_is_saved_and_is_not_in_the_digest(tmp_path: Path) -> None
     staged = StagedState(essential, local_of(sections, essential), {})
     assert staged.digest({}) == state_digest(essential) != state_digest(sections)
     path = tmp_path / "000001-step-1"
-    common = EqualParts()
     with new_folder(path, Event()) as folder:
-        files = write_files(folder, 0, staged, common)
-        manifest = manifest_of(Manifest(**FACTS), staged, common, [{"files": files, "digest": staged.digest(files)}])
+        files = write_files(folder, 0, staged)
+        manifest = manifest_of(Manifest(**FACTS), staged, None, [{"files": files, "digest": staged.digest(files)}])
         write_manifest(folder, manifest)
     assert manifest.digest == staged.digest({}) and "local.safetensors" in manifest.files
     assert_same(read_checkpoint(path).sections, sections)

@@ -171,7 +171,7 @@ def test_how_deep_it_may_be_nested(name: str) -> None:
     assert pack(unpack(data), "value", Tensors("file")) == data
     with pytest.raises(UnsaveableError) as refused:
         pack(nested(101, AROUND[name]), "value", Tensors("file"))
-    assert str(refused.value) == f"{refused.value.path} cannot be saved: it is nested more than 100 deep"
+    assert str(refused.value).endswith(" cannot be saved: it is nested more than 100 deep")
 
 
 # ---- what is no form of anything

@@ -432,7 +432,7 @@ SINGLE: dict[str, Made] = {
     "noisy": lambda: DataLoader(Noisy(), 2, shuffle=True),
     "a worker": lambda: DataLoader(kinds.Samples(), 2, shuffle=True, num_workers=1),
     "Loader": lambda: Loader(kinds.Samples(), 2, shuffle=True),
-    "Loader, batch sampler": lambda: Loader(kinds.Samples(), batch_sampler=kinds.InPairs(kinds.BufferedSampler())),
+    "Loader, batch sampler": lambda: Loader(kinds.Samples(), batch_sampler=kinds.SizedInPairs(kinds.BufferedSampler())),
     "a list": lambda: [*torch.arange(float(COUNT)).split(2)],
     "a shuffle buffer": kinds.Buffered,
     "a stream": lambda: DataLoader(kinds.BufferedSet(), 2),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, RandomSampler, Subset, SubsetRandomSampler
+from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler
 
 from graphtrain import CheckpointError, DataError, Graph, Loader, fit
 from tests.resume import data_kinds as kinds
@@ -93,7 +93,7 @@ NOT_EXACT: dict[str, tuple[World, str, str]] = {
     ),
     "what changes in workers": (
         reading(lambda: Loader(kinds.Counting(), 2, num_workers=1)), "3 batches",
-        "not exact: train_data.dataset.given changes in worker processes",
+        "not exact: train_data differs: batch 3 of epoch 1 is not what it was",
     ),
 }  # fmt: skip
 
@@ -222,40 +222,9 @@ def test_what_is_kept_of_a_large_batch_is_small(tmp_path: Path) -> None:
     assert sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file()) < 2**18
 
 
-# ---- what changes in worker processes
-
-IN_WORKERS: dict[str, tuple[Made, list[str]]] = {
-    "a counter": (lambda: Loader(kinds.Counting(), 2, num_workers=2), [".dataset.given"]),
-    "of a data set inside": (
-        lambda: Loader(Subset(kinds.Counting(), [0, 1]), 2, num_workers=2), [".dataset.dataset.given"],
-    ),
-    "a global": (
-        lambda: Loader(kinds.CountingInAGlobal(), 2, num_workers=1),
-        [": the global `tests.resume.data_kinds:_given`"],
-    ),
-    "a class attribute": (lambda: Loader(kinds.CountingInTheClass(), 2, num_workers=1), [".dataset.given"]),
-    "collate_fn": (
-        lambda: Loader(kinds.Samples(), 2, num_workers=1, collate_fn=kinds.CountingCollation()),
-        [".collate_fn.batches"],
-    ),
-    "nothing": (lambda: Loader(kinds.Samples(), 2, num_workers=1), []),
-    "a lazy generator": (lambda: Loader(kinds.LazilySeeded(), 2, num_workers=1), []),
-    "a counter in this process": (lambda: Loader(kinds.Counting(), 2), []),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", IN_WORKERS)
-def test_what_the_code_of_data_changes_in_workers_is_named(name: str) -> None:
-    made, names = IN_WORKERS[name]
-    found = made().unsaved()
-    assert len(found) == len(names)
-    assert all(line.startswith(f"{name} changes in worker processes") for name, line in zip(names, found, strict=True))
-
-
 # ---- what is said when a run begins
 
 COST = "inside an epoch draws that epoch's earlier batches again; a graphtrain.Loader resumes at once"
-OWN = "draws random numbers between those of training, so it has a generator of its own from here on"
 TORCHDATA: dict[str, tuple[Made, bool]] = {
     "in order": (lambda: stateful(range(4)), False),
     "a worker": (lambda: stateful(kinds.CountedSet(), num_workers=1), False),
@@ -266,10 +235,6 @@ SAID: dict[str, tuple[World, list[str]]] = {
     "DataLoader": (reading(lambda: {"train_data": DataLoader(Noisy(), 2), "val_data": []}), [COST]),
     "Loader": (reading(lambda: {"train_data": Loader(Noisy(), 2), "val_data": []}), []),
     "an iterable": (reading(lambda: {"train_data": kinds.Zipped([torch.ones(2)] * 4), "val_data": []}), []),
-    "data that draws between": (
-        reading(lambda: {"train_data": kinds.Buffered(), "val_data": [torch.ones(1)]}),
-        [f"the data, a Buffered, {OWN}"],
-    ),
 }
 
 
@@ -282,7 +247,7 @@ def said_by(it: World, run_dir: Path | None) -> list[str]:
 @pytest.mark.parametrize("name", SAID)
 def test_what_is_said_of_data(name: str, tmp_path: Path) -> None:
     it, expected = SAID[name]
-    found = [line for line in said_by(it, tmp_path) if "again" in line or "of its own" in line]
+    found = [line for line in said_by(it, tmp_path) if "again" in line]
     for fragment in expected:
         assert any(fragment in line for line in found), found
     assert len(found) == len(expected)
@@ -357,50 +322,44 @@ def persistent(dataset: Any) -> World:
     return reading(lambda: DataLoader(dataset, num_workers=1, persistent_workers=True))
 
 
-NUMBERS = "`indices` must be whole numbers of samples from 0 to 11, at least one; got "
+NUMBERS = "`indices` must be whole numbers from 0 to 11, at least one; got "
 REFUSED: dict[str, tuple[World, str]] = {
     "no iterable": (reading(lambda: 3), "the data is a int, which cannot be iterated over"),
-    "a state that there is not": (
-        reading(lambda: DataLoader(Noisy(), 2), edit=setting("next_batch", resume="state")),
-        'next_batch.resume = "state": the data is a DataLoader, which has no state_dict and load_state_dict',
-    ),
     "a limit of data with a position": (
         reading(kinds.Carried, edit=setting("next_batch", limit=3)),
         "next_batch.limit = 3: the data is a Carried that keeps its own position",
     ),
-    "an iterator": (reading(kinds.Once), "a Once that can be iterated over only once, so no resume could be exact"),
+    "an iterator": (reading(kinds.once), "a list_iterator that can be iterated over only once, so no resume"),
     "persistent workers": (
         persistent(range(4)), "persistent_workers=True cannot be resumed exactly(.|\n)*or a graphtrain.Loader",
     ),
     "persistent workers of a stream": (
         persistent(kinds.BufferedSet()), "cannot be resumed exactly(.|\n)*hint: use persistent_workers=False",
     ),
-    "too large a number": (chosen([0, 12]), f"`train_data`: {NUMBERS}.* from 0 to 12"),
-    "a negative number": (chosen([-1, 3]), f"{NUMBERS}.* from -1 to 3"),
+    "too large a number": (chosen([0, 12]), rf"`train_data`: {NUMBERS}\[0, 12\]"),
+    "a negative number": (chosen([-1, 3]), rf"{NUMBERS}\[-1, 3\]"),
     "no numbers": (chosen([]), NUMBERS),
     "no numbers in a tensor": (chosen(torch.tensor([]).long()), NUMBERS),
-    "floats": (chosen([0.0, 1.0]), "at least one; got a list of torch.float32"),
-    "booleans": (chosen([True, False]), "got a list of torch.bool"),
-    "a tensor of floats": (chosen(torch.tensor([0.0, 2.0])), "got a Tensor of torch.float32"),
-    "a table": (chosen(torch.tensor([[0, 1]])), r"with the shape \(1, 2\)"),
-    "one number in a tensor": (chosen(torch.tensor(3)), r"with the shape \(\)"),
-    "a mask": (chosen(torch.ones(12, dtype=torch.bool)), r"of torch.bool with the shape \(12,\)(.|\n)*mask.nonzero"),
-    "text": (chosen("012"), "got a str"),
-    "one number": (chosen(3), "got an? int"),
+    "floats": (chosen([0.0, 1.0]), NUMBERS),
+    "booleans": (chosen([True, False]), NUMBERS),
+    "a table": (chosen(torch.tensor([[0, 1]])), NUMBERS),
+    "one number in a tensor": (chosen(torch.tensor(3)), rf"{NUMBERS}tensor\(3\)"),
+    "a mask": (chosen(torch.ones(12, dtype=torch.bool)), f"{NUMBERS}(.|\n)*mask.nonzero"),
+    "text": (chosen("012"), NUMBERS),
     "numbers of another data": (
         reading(lambda: {"train_data": twelve(), "val_data": twelve()}, edit=held_out),
-        f"`val_data`: {NUMBERS}.* from 12 to 12",
+        f"`val_data`: {NUMBERS}",
     ),
     "numbers for a DataLoader": (
-        chosen([1], lambda: DataLoader(Noisy())), "which a DataLoader does not draw by(.|\n)*graphtrain.Loader",
+        chosen([1], lambda: DataLoader(Noisy())), "the data is a DataLoader(.|\n)*pass a Loader",
     ),
     "numbers and a sampler": (
-        chosen([1], lambda: Loader(Noisy(), sampler=[1, 2])), "and so does the sampler of the Loader",
+        chosen([1], lambda: Loader(Noisy(), sampler=[1, 2])), "a graphtrain.Loader without a sampler",
     ),
     "numbers and a batch sampler": (
-        chosen([1], lambda: Loader(Noisy(), batch_sampler=[[1], [2]])), "so does the batch_sampler of the Loader",
+        chosen([1], lambda: Loader(Noisy(), batch_sampler=[[1], [2]])), "a graphtrain.Loader without a sampler",
     ),
-    "data that is not written": (written(None), "an epoch is opened before anything has written its data"),
+    "data that is not written": (written(None), "the data is a NoneType, which cannot be iterated over"),
 }  # fmt: skip
 
 
@@ -427,9 +386,9 @@ def test_what_no_resume_could_restore_is_trained_on_without_a_run_directory(name
 
 
 def test_what_can_be_read_only_once_is_not_opened_again() -> None:
-    trainer = reading(kinds.Once).trainer()
+    trainer = reading(kinds.once).trainer()
     trainer.run(until="2 batches")
-    with pytest.raises(DataError, match="its position is not defined in a Once"):
+    with pytest.raises(DataError, match="its position is not defined in a list_iterator"):
         trainer.rewire(trainer.graph.set("next_batch", limit=1000))
         trainer.run()
 
@@ -441,7 +400,7 @@ def test_data_that_is_read_before_it_is_written_is_found_by_check() -> None:
 
 
 def test_a_state_that_has_no_plain_form_is_an_error_with_its_path(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"next_batch.*'position'.* cannot be saved: a builtins.object"):
+    with pytest.raises(CheckpointError, match=r"next_batch.*'position'.* cannot be saved: it is a builtins.object"):
         reading(Opaque).trainer(tmp_path).run(until="2 batches")
 
 
@@ -461,18 +420,18 @@ AT_A_RESUME: dict[str, tuple[Made, Any, str]] = {
     ),
     "another kind": (
         lambda: [torch.ones(2)] * 8, kinds.Filling,
-        "begun with another kind of data, or another .* position is not defined in a Filling",
+        "begun with other data or loaders, or another .* position is not defined in a Filling",
     ),
     "another kind, with a position": (
         lambda: [torch.ones(2)] * 8, kinds.Carried,
-        "begun with another kind of data, or another .* position is not defined in a Carried",
+        "begun with other data or loaders, or another .* position is not defined in a Carried",
     ),
     "another way to resume": (
         kinds.Starting, lambda: replayed(kinds.Starting), "or another `next_batch.resume`, or",
     ),
     "several loaders": (
         lambda: {"train_data": {"a": shuffled(), "b": shuffled()}}, kinds.Filling,
-        "begun with another kind of data, or another .* position is not defined in a Filling",
+        "begun with other data or loaders, or another .* position is not defined in a Filling",
     ),
     "an end before": (
         lambda: DataLoader(kinds.Told(9, 9), 2), lambda: DataLoader(kinds.Told(9, 3), 2),

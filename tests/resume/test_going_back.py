@@ -203,7 +203,6 @@ class Twice:
     """Go back once, at a batch, and count what it sees of the run."""
 
     at: int = 5
-    keeps: tuple[str, ...] = ()
     seen: int = progress(0)
     answers: list[bool] = progress([])
 
@@ -213,26 +212,16 @@ class Twice:
     def __call__(self) -> None:
         self.seen += 1
         if self.seen in (1, self.at):
-            keep = (*self.keeps, "again") if self.keeps else None
-            self.answers = [*self.answers, self._history.restore(keep)]
+            self.answers = [*self.answers, self._history.restore()]
 
 
 @pytest.mark.full
-def test_a_kind_of_ones_own_goes_back_and_names_what_stays(tmp_path: Path) -> None:
+def test_a_kind_of_ones_own_goes_back_and_keeps_its_progress(tmp_path: Path) -> None:
     graph = Graph.load("fit").insert("again", Twice, after="train_batch").set("finish", after="6 batches")
-    graph = graph.set("checkpoint", every="2 batches")
-
-    def trained(name: str, **parameters: Any) -> Trainer:
-        trainer = trainer_of(tmp_path / name, graph=graph.set("again", **parameters))
-        trainer.run()
-        return trainer
-
-    alone, both = trained("alone"), trained("both", keeps=["train_batch"])
-    assert alone.progress["again"]["answers"] == [False, True], "nothing was saved before the first batch"
-    assert (alone.read("again.seen"), alone.read("train_batch.runs"), both.read("train_batch.runs")) == (7, 6, 7)
-    with pytest.raises(UsageError, match="`again` names `trainbatch`, and there is no such node") as error:
-        trained("wrong", keeps=["trainbatch"])
-    assert "train_batch" in error.value.hint
+    trainer = trainer_of(tmp_path, graph=graph.set("checkpoint", every="2 batches"))
+    trainer.run()
+    assert trainer.progress["again"]["answers"] == [False, True], "nothing was saved before the first batch"
+    assert (trainer.read("again.seen"), trainer.read("train_batch.runs")) == (7, 6)
 
 
 @pytest.mark.full

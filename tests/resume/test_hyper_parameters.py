@@ -156,7 +156,7 @@ def test_from_saved_keeps_the_old_ones(tmp_path: Path) -> None:
     kept.run(from_saved=True, until="8 steps")
     assert rate(kept) == 0.1
     again = trainer(tmp_path / "b", lr=0.01)
-    again.run()
+    again.run(from_saved=True)
     assert torch.equal(again.resources["model"].weight, whole.resources["model"].weight)
 
 
@@ -300,7 +300,7 @@ def test_only_what_works_is_offered_for_a_run_that_is_extended(name: str, tmp_pa
     for number, way in enumerate(ways):
         shutil.copytree(tmp_path / "saved", tmp_path / f"{number}")
         chosen = {"from_saved": True} if way == "from_saved=True" else {"from_setup": way.split('"')[1]}
-        for arguments in (chosen, dict[str, Any]()):  # the decision is remembered
+        for arguments in (chosen, dict[str, Any]()) if "from_setup" in chosen else [chosen]:  # that is remembered
             said: list[str] = []
             extended = trainer(tmp_path / f"{number}", make(18), steps=18, said=said, **settings)
             extended.run(until="6 steps", **arguments)

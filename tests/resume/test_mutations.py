@@ -6,7 +6,6 @@ import functools
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 import torch
 
 from graphtrain import GraphtrainError
-from graphtrain.data import state as data_state
+from graphtrain.nodes import _reading
 from graphtrain.program.run_state import RunState
 from graphtrain.program.stateful_objects import StatefulObjects
 from graphtrain.program.triggers import Every
@@ -38,9 +37,9 @@ def saved(change: Callable[[dict[str, Any]], object]) -> Mutation:
             original = getattr(StatefulObjects, name)
 
             def changed(self: Any, state: RunState, *rest: Any, original: Any = original) -> Any:
-                sections = {section: dict(parts) for section, parts in state.sections().items()}
+                sections = {section: dict(parts) for section, parts in state.items()}
                 change(sections)
-                return original(self, RunState.of(sections), *rest)
+                return original(self, sections, *rest)
 
             monkeypatch.setattr(StatefulObjects, name, changed)
 
@@ -63,7 +62,7 @@ def replaced(owner: Any, name: str, value: Any) -> Mutation:
 
 def random_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StatefulObjects, "restore_after_setup", lambda *of_it: None)
-    monkeypatch.setattr(data_state, "RandomAside", lambda generators: nullcontext())
+    monkeypatch.setattr(_reading, "RandomAside", lambda generators: nullcontext())
 
 
 def generator_not_saved(name: str) -> Mutation:
@@ -71,7 +70,7 @@ def generator_not_saved(name: str) -> Mutation:
     original = StatefulObjects.restore_after_setup
 
     def changed(self: StatefulObjects, state: RunState, *sections: Any) -> None:
-        original(self, replace(state, random={**state.random, name: capture_random()[name]}), *sections)
+        original(self, {**state, "random": {**state["random"], name: capture_random()[name]}}, *sections)
 
     return replaced(StatefulObjects, "restore_after_setup", changed)
 

@@ -11,8 +11,7 @@ import torch
 
 from graphtrain import CheckpointError
 from graphtrain.state import codec
-from graphtrain.state.changes import changes
-from graphtrain.state.restore import restore
+from graphtrain.state.changes import changes, restore
 from graphtrain.state.snapshot import StateSnapshot
 
 
@@ -25,19 +24,19 @@ class Task:
 REPORTED: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], list[str]]] = {
     "a new tensor in rows": (
         Task, lambda task: setattr(task, "x", torch.eye(2).to_sparse_csr()),
-        ["task.x is a new Tensor (torch.sparse_csr)"],
+        ["task.x cannot be saved: it is a new Tensor (torch.sparse_csr)"],
     ),
     "a changed array of a class": (
         lambda: Task(x=numpy.recarray(1, dtype=[("a", "f4")])), lambda task: task.x.a.fill(5),
-        ["task.x is a recarray that has changed"],
+        ["task.x cannot be saved: it is a recarray that has changed"],
     ),
     "an array of another shape": (
         lambda: Task(x=numpy.zeros(4)), lambda task: setattr(task.x, "shape", (2, 2)),
-        ["task.x has another shape or type than it had"],
+        ["task.x cannot be saved: it has another shape or type than it had"],
     ),
     "a tensor with attributes": (
         lambda: Task(x=torch.zeros(1)), lambda task: vars(task.x).update(note=1, _dynamo_seen=2, more=3),
-        ["task.x was given attributes: note, more"],
+        ["task.x cannot be saved: it was given attributes: note, more"],
     ),
     "rows of a new tensor": (
         Task, lambda task: (setattr(task, "x", torch.zeros(4)[1:]), setattr(task, "y", task.x._base)),
@@ -46,7 +45,7 @@ REPORTED: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], list[str]]] =
     "beyond what is saved, whatever is small": (
         lambda: Task(x=torch.zeros(2**18), y=torch.zeros(2**18), z=torch.zeros(1)),
         lambda task: [tensor.fill_(2.0) for tensor in vars(task).values()],
-        ["task.y is beyond the 1 MiB", "task.z is beyond the 1 MiB"],
+        ["task.y cannot be saved: it is beyond 1 MiB", "task.z cannot be saved: it is beyond 1 MiB"],
     ),
 }  # fmt: skip
 

@@ -21,7 +21,7 @@ import torch
 
 from graphtrain.state.codec import StateReader, StateWriter
 from graphtrain.state.content import content_hash
-from graphtrain.state.reachable import Reachable
+from graphtrain.state.snapshot import StateSnapshot
 from graphtrain.storage.encoding import UnsaveableError
 
 
@@ -52,15 +52,11 @@ class OwnTensor(torch.Tensor):
     pass
 
 
-def writer_of(roots: Any, stateful: Any = None, is_left_out: Callable[[str], bool] | None = None) -> StateWriter:
-    return StateWriter(Reachable({"task": roots}), stateful or {}, is_left_out)
-
-
-def again(value: Any, roots: Any = (), stateful: Any = None) -> Any:
+def again(value: Any, **roots: Any) -> Any:
     """A value, described and made in terms of the same objects."""
-    reachable = Reachable({"task": roots})
-    packed = StateWriter(reachable, stateful or {}).pack(value, "value")
-    return StateReader(reachable, stateful or {}, {"value": packed}).unpack(packed)
+    snapshot = StateSnapshot(roots)
+    packed = StateWriter(snapshot).pack(value, "value")
+    return StateReader(snapshot, {"value": packed}).unpack(packed)
 
 
 MADE: dict[str, Callable[[], Any]] = {
@@ -94,7 +90,7 @@ def test_objects_are_shared_again_with_what_is_there() -> None:
     new, model = [2], torch.nn.Linear(1, 1)
     model.weight.grad = torch.ones(1, 1)
     values = [new, new, kept, kept.x, {id(kept.x): 1, 2**40: 2}, model.weight, model.weight.grad]
-    made = again(values, kept, {"model": model})
+    made = again(values, task=kept, model=model)
     assert made[0] == [2] and made[0] is made[1] is not new
     assert made[2] is kept and made[3] is kept.x and made[4] == {id(kept.x): 1, 2**40: 2}
     assert made[5] is model.weight and made[6] is model.weight.grad
@@ -117,40 +113,40 @@ def test_views_are_views_again(name: str, is_in_transit: bool) -> None:
     kept, view_of = VIEWS[name]
     kept = copy.deepcopy(kept)
     view = view_of(kept)
-    reachable = Reachable({"task": [kept]})
-    writer = StateWriter(reachable, {})
+    snapshot = StateSnapshot({"task": [kept]})
+    writer = StateWriter(snapshot)
     if is_in_transit:
         writer.begin_transit({})
     packed = writer.pack(view, "view")
-    assert packed.data[""][0] == "view" and not writer.lost_memory()
-    made = StateReader(reachable, {}, {"view": packed}).unpack(packed)
+    assert packed.data[""][0] == "view" and not writer.lost
+    made = StateReader(snapshot, {"view": packed}).unpack(packed)
     view += 100
     assert type(made) is type(view) and made.dtype == view.dtype and made.tolist() == view.tolist()
 
 
 def test_memory_that_new_values_share_is_named() -> None:
     kept, windows, model = torch.zeros(8, dtype=torch.cfloat), numpy.zeros(9), torch.nn.Linear(4, 1)
-    writer = writer_of([kept], {"model": model})
+    writer = StateWriter(StateSnapshot({"task": [kept], "model": model}))
     writer.pack([kept.conj()[1:], torch.ones(2), windows[:4]], "first")
     weight = torch.nn.Parameter(model.weight.detach()[0, 1:])
     writer.pack([windows[3:6], windows[6:], weight, "a"], "second")
     pairs = ["first[0] shares memory with task[0]", "second[0] shares memory with first[2]"]
     pairs.append("second[2] shares memory with model.weight")
-    assert writer.lost_memory() == [f"{pair}, which a resume cannot restore: clone it" for pair in pairs]
+    assert writer.lost == [f"{pair}, which a resume cannot restore: clone it" for pair in pairs]
 
 
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (iter([1]), "it is a new list_iterator, which cannot be saved"),
+        (iter([1]), "it is a new list_iterator"),
         (torch.ones(1, requires_grad=True) * 2, "it is a tensor that is part of an autograd graph"),
-        ({Plain()}, "it is a set of objects, whose order is that of their addresses"),
-        (torch.ones(1).as_subclass(OwnTensor), "it is a new OwnTensor (torch.strided), which cannot be saved"),
+        ({Plain()}, "it is a set of objects, in the order of their addresses"),
+        (torch.ones(1).as_subclass(OwnTensor), "it is a new OwnTensor (torch.strided)"),
     ],
     ids=range(4),
 )
 def test_a_value_in_transit_that_cannot_be_saved_is_named(value: Any, reason: str) -> None:
-    writer = writer_of([])
+    writer = StateWriter(StateSnapshot({}))
     writer.begin_transit({})
     with pytest.raises(UnsaveableError, match=rf"slot batch\[0\] cannot be saved: .*{re.escape(reason)}"):
         writer.pack([value], "slot batch")

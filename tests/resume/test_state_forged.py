@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from graphtrain.errors import CheckpointError
-from graphtrain.state.restore import restore
+from graphtrain.state.changes import restore
 from graphtrain.state.snapshot import StateSnapshot
 from graphtrain.storage.encoding import Encoded, tagged
 

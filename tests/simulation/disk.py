@@ -150,7 +150,7 @@ class Disk(Calls):
         for source, target in reversed(self._renamed[kept:]):
             if os.path.lexists(target) and not os.path.lexists(source):
                 Path(target).rename(source)
-        for file, size in self._unflushed.items():
+        for file, size in [*self._unflushed.items()]:  # the thread that saves writes meanwhile
             if os.path.isfile(file):  # a disk forgets blocks, not bytes
                 now = os.path.getsize(file)
                 sizes = [min(size, now), *range(-(-size // _BLOCK) * _BLOCK, now, _BLOCK), now]

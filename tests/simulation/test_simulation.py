@@ -61,7 +61,7 @@ def test_a_section_that_is_not_restored_is_noticed_and_the_life_made_small(
 ) -> None:
     assert fails(KILLED) is None
     handler = run_state.SECTIONS[section]
-    monkeypatch.setitem(run_state.SECTIONS, section, replace(handler, restore=lambda run, saved, exempt: None))  # type: ignore[index]
+    monkeypatch.setitem(run_state.SECTIONS, section, handler._replace(restore=lambda *_: None))
     assert fails(KILLED) is not None
     small = shrunk(KILLED)
     assert isinstance(small, Life) and len(small.events) == 1 and small.edits == () and small.data == "list"

@@ -321,7 +321,7 @@ class Keeping:
 ONE, TWO = batches_of(1), batches_of(2)
 REFUSED: dict[str, tuple[Callable[[], World], str]] = {
     "no batch": (lambda: fed(lambda: {"a": [], "b": ONE}), "the loader `a` gave no batch"),
-    "ended": (lambda: fed(lambda: {"a": iter(ONE), "b": TWO}), "the loader `a` has ended, and does not start over"),
+    "ended": (lambda: fed(lambda: {"a": iter(ONE), "b": TWO}), "the loader `a` gave no batch"),
     "a name": (lambda: fed(lambda: {"a/b": ONE}), "a loader is named 'a/b'"),
     "own position": (lambda: fed(lambda: {"a": Keeping(), "b": ONE}), "the loader `a` keeps its own position"),
     "no batch in turn": (lambda: validated(lambda: {"a": ONE, "b": []}), "the loader `b` gave no batch"),

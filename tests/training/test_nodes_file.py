@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -133,27 +132,6 @@ def test_going_on_in_another_graph_has_a_header_and_keeps_totals(tmp_path: Path)
     assert activity.at(-1)["runs"]["log"] == before["log"] > 0
     assert all(activity.at(-1)["runs"][path] >= runs for path, runs in before.items())
     assert activity.at(-1)["runs"]["next_batch"] == trainer.progress["next_batch"]["runs"] == 21
-
-
-def test_renamed_nodes_keep_their_counts(whole: Whole, tmp_path: Path) -> None:
-    """In place, and in another process, which resumes from a checkpoint of the former names; bodies move along."""
-    trainer = counted(tmp_path / "placed")
-    trainer.run(until="6 batches")
-    trainer.rewire(renamed := trainer.graph.rename("validate", "measure"), rename={"validate": "measure"})
-    trainer.rewire(renamed.rename("step", "go"), rename={"step": "go"})  # before anything has run
-    trainer.run()
-    counted(tmp_path / "resumed").run(until="6 batches")
-    again = counted(tmp_path / "resumed", procedure().rename("validate", "measure").rename("step", "go"))
-    again.run(rename={"validate": "measure", "step": "go"})
-    runs, taken = counts_of(whole[0])
-    for name in ("placed", "resumed"):
-        now, now_taken = counts_of(tmp_path / name)
-        assert now == {
-            re.sub("^validate", "measure", path).replace("step", "go"): count for path, count in runs.items()
-        }
-        assert now_taken["measure -> decide"] == taken["validate -> decide"] > 0
-        assert now_taken["clip -> go"] == taken["clip -> step"] and "clip -> step" not in now_taken
-        assert sorted(now_taken.values()) == sorted(taken.values())
 
 
 HEADER = '{"event":"begun","time":1.0,"rows":0,"nodes":{"a":[0]},"edges":{"a -> end":[0]}}\n'

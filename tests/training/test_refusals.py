@@ -134,8 +134,7 @@ REFUSED: dict[str, tuple[Callable[[], Trainer], type[Exception], tuple[str, ...]
         lambda: tiny(FIT.set("train_batch", **WRITES), training_step=hidden, val_data=batches(1)), UsageError,
         ("`training_step` returned `hidden`, a tensor", "supply a `validation_step` without it", "`writes`")),
     **{f"a batch size that is a {type(size).__name__}": (
-           lambda size=size: tiny(batch_size=lambda batch: size), UsageError,
-           (f"`batch_size` returned a {type(size).__name__}",))
+           lambda size=size: tiny(batch_size=lambda batch: size), TypeError, ("integer",))
        for size in (2.5, numpy.float32(2.0), None, torch.tensor(2.0))},
 }  # fmt: skip
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphtrain import Display, Edge, Graph, Node, Outcome, Snapshot, Trainer, fit, node, progress
+from graphtrain import Display, Edge, Graph, Node, Outcome, Run, Snapshot, Trainer, fit, node, progress
 from tests.training.tiny import FIT, batches, squared, tiny
 
 
@@ -239,14 +239,11 @@ def test_time_between_two_calls_is_no_time_of_the_run() -> None:
 
 
 @pytest.mark.full
-def test_seconds_by_node_are_estimated_from_a_few_visits(tmp_path: Path) -> None:
+def test_seconds_of_nodes_are_estimated_from_a_few_visits(tmp_path: Path) -> None:
     data = {"train_data": [torch.ones(2, 1)] * 100, "val_data": batches(3)}
-    trainer = tiny(fit(epochs=4, save_every="never"), tmp_path, training_step=slow(0.002), **data)
-    trainer.run()
-    seconds = trainer.seconds_by_node
-    assert next(iter(seconds)) == "train_batch" and list(seconds.values()) == sorted(seconds.values(), reverse=True)
+    tiny(fit(epochs=4, save_every="never"), tmp_path, training_step=slow(0.002), **data).run()
+    seconds = Run(tmp_path).activity.at(-1)["seconds"]
+    assert max(seconds, key=seconds.__getitem__) == "train_batch"
     assert seconds["train_batch"] >= 0.8, "400 visits of 2 ms and more"
     assert {"next_batch", "step", "validate/eval_batch", "end_epoch"} <= seconds.keys()
     assert sum(seconds.values()) < 2 * seconds["train_batch"]
-    status = json.loads((tmp_path / "status.json").read_text())
-    assert status["seconds_by_node"]["train_batch"] == pytest.approx(seconds["train_batch"])

@@ -184,39 +184,18 @@ def test_saving_from_inside_a_step_is_a_request(tmp_path: Path) -> None:
 
 
 class Past:
-    """Ask the past of the run which batches were the last, and to go back."""
+    """Ask the past of the run which batches were the last."""
 
     def setup(self, history: Any) -> None:
         self._history = history
 
-    def __call__(self, noted: list[Any], arguments: dict[str, Any]) -> None:
+    def __call__(self, noted: list[Any]) -> None:
         noted.append([self._history.batches(), self._history.batches(3), self._history.batches(99)])
-        if arguments:
-            self._history.restore(**arguments)
-
-
-def asking(run_dir: Path, noted: list[Any], **arguments: Any) -> None:
-    graph = FIT.set("finish", after="8 batches").insert("past", node(name="past")(Past), after="step")
-    tiny(graph, run_dir, noted=noted, arguments=arguments, val_data=batches(1), not_state=["noted"]).run()
 
 
 def test_the_last_batches_of_the_epoch(tmp_path: Path) -> None:
     noted: list[Any] = []
-    asking(tmp_path, noted)
+    graph = FIT.set("finish", after="8 batches").insert("past", node(name="past")(Past), after="step")
+    tiny(graph, tmp_path, noted=noted, val_data=batches(1), not_state=["noted"]).run()
     assert noted[1] == [[[0, 1]], [[0, 0], [0, 1]], [[0, 0], [0, 1]]]
     assert noted[7] == [[[1, 2]], [[1, 0], [1, 1], [1, 2]], [[1, 0], [1, 1], [1, 2]]]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "name", "hint"),
-    [
-        ({"keep": ["stp"]}, "stp", "did you mean `step`?"),
-        ({"keep": ["validate/next_batch"]}, "validate/next_batch", ""),  # what is kept is near, and not inside
-    ],
-)
-def test_a_node_to_keep_that_is_not_there_is_named(
-    arguments: dict[str, Any], name: str, hint: str, tmp_path: Path
-) -> None:
-    with pytest.raises(UsageError, match=f"`past` names `{name}`, and there is no such node in its graph") as caught:
-        asking(tmp_path, [], **arguments)
-    assert hint in caught.value.hint

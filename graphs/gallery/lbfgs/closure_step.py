@@ -74,7 +74,10 @@ class ClosureStep(CallsTrainingStep):
                 loss = self.loss_of(training_step, model, batch, samples if next(evaluations) == 0 else None)
                 (loss / window).backward()
             loss = loss.detach() / window
-            return loss if ranks is None else ranks.exchange_with(loss, parameters_of(optimizer))
+            if ranks is None:
+                return loss
+            ranks.exchange(parameters_of(optimizer))
+            return loss.new_tensor(sum(ranks.gather(loss.item())))
 
         self.steps += 1
         return optimizer.step(closure)

@@ -156,7 +156,7 @@ def introduce(summary: Summary, notify: Callable[[str], Any]) -> None:
     Arguments:
         notify: takes a plain line.
 
-    >>> introduce(Summary("fit", {}, ()), print)
+    >>> introduce(Summary("fit", {}, {}), print)
     graph fit
     """
     if in_notebook():

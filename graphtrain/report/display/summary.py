@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, final
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
@@ -17,162 +16,74 @@ from graphtrain.report.numbers import count, size
 _MOST_ROWS = 20
 
 
-@dataclass(frozen=True)
-class Row:
-    """A module inside a model.
-
-    Attributes:
-        path: its name in the model: ``"blocks.0"``; empty for the model itself.
-        type: the name of its class.
-        parameters: elements of its parameters.
-        trainable: of these, how many are trained.
-        waiting: parameters without a shape yet; lazy modules get theirs from the first batch.
-    """
-
-    path: str
-    type: str
-    parameters: int
-    trainable: int
-    waiting: int = 0
-
-    @property
-    def remark(self) -> str:
-        """Special properties of its parameters; empty for none."""
-        remarks = []
-        if self.parameters and not self.trainable:
-            remarks.append("frozen")
-        elif self.trainable < self.parameters:
-            remarks.append(f"{count(self.parameters - self.trainable)} frozen")
-        if self.waiting:
-            remarks.append("not initialised")
-        return ", ".join(remarks)
-
-
-@dataclass(frozen=True)
-class ModelSummary:
-    """A model in numbers; tied parameters count once.
-
-    Attributes:
-        type: the name of its class.
-        rows: its modules: the children, and theirs where there are few.
-        hidden: how many rows were left out.
-        parameters: elements of its parameters.
-        trainable: of these, how many are trained.
-        bytes: memory of parameters and buffers.
-        waiting: parameters without a shape so far.
-    """
-
-    type: str
-    rows: tuple[Row, ...]
-    hidden: int
-    parameters: int
-    trainable: int
-    bytes: int
-    waiting: int = 0
-
-    @staticmethod
-    def of(model: Any) -> ModelSummary:
-        """The summary of a `torch.nn.Module`, or of anything that has its methods.
-
-        >>> import torch
-        >>> summary = ModelSummary.of(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU()))
-        >>> print(summary.sentence)
-        Sequential, 8 parameters, 32 B
-        >>> [(row.path, row.type, row.parameters) for row in summary.rows]
-        [('0', 'Linear', 8), ('1', 'ReLU', 0)]
-        """
-        whole = _measured("", model)
-        tensors = [*_tensors(model, "parameters"), *_tensors(model, "buffers")]
-        rows = _rows(model)
-        return ModelSummary(
-            type=whole.type,
-            rows=tuple(rows[:_MOST_ROWS]),
-            hidden=max(0, len(rows) - _MOST_ROWS),
-            parameters=whole.parameters,
-            trainable=whole.trainable,
-            bytes=sum(elements * tensor.element_size() for tensor in tensors if (elements := _elements(tensor))),
-            waiting=whole.waiting,
-        )
-
-    @property
-    def sentence(self) -> str:
-        """Type, parameters and memory on a line."""
-        frozen = self.parameters - self.trainable
-        trained = f", {count(frozen) if self.trainable else 'all'} frozen" if frozen else ""
-        waiting = f", {self.waiting} more not initialised" if self.waiting else ""
-        return f"{one_line(self.type)}, {count(self.parameters)} parameters{trained}{waiting}, {size(self.bytes)}"
-
-
-@dataclass(frozen=True)
-class Activity:
-    """A node that has a trigger.
-
-    Arguments:
-        path: the node.
-        verb: `every` amount again, or once `after` it.
-        amount: as in the graph, ``"1 epochs"``; may be empty where there is a remark.
-        remark: anything else. Default: nothing.
-
-    >>> print(Activity("validate", "every", "1 epochs"))
-    validate every 1 epochs
-    >>> print(Activity("schedule", "every", "", "bypassed: there is no `scheduler`"))
-    schedule bypassed: there is no `scheduler`
-    """
-
-    path: str
-    verb: Literal["every", "after"]
-    amount: str
-    remark: str = ""
-
-    @property
-    def when(self) -> str:
-        """``"every 1 epochs"``, and the remark."""
-        verb = "" if self.amount.startswith("once") else f"{self.verb} "
-        moment = f"{verb}{self.amount}" if self.amount else ""
-        return one_line(f"{moment} ({self.remark})" if moment and self.remark else moment or self.remark)
-
-    def __str__(self) -> str:
-        return f"{one_line(self.path)} {self.when}"
-
-
 @final
-@dataclass(frozen=True, repr=False)
 class Summary:
     """What is printed when a run starts. It prints as text, with colours through rich.
 
     Arguments:
-        graph: the name of the graph.
-        models: the trained models, by resource name.
-        activities: the schedule of the graph.
+        graph: the title of the graph.
+        schedule: the path of each node with a trigger, and when it is due.
+        models: the modules, by resource name. Tied parameters count once.
 
-    >>> print(Summary("fit", {}, [Activity("validate", "every", "1 epochs"), Activity("finish", "after", "10 epochs")]))
+    >>> import torch
+    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU())
+    >>> print(Summary("fit", {"validate": "every 1 epochs", "finish": "after 10 epochs"}, {"model": model}))
     graph fit
       validate  every 1 epochs
       finish    after 10 epochs
+    model: Sequential, 8 parameters, 32 B
+      0  Linear  8
+      1  ReLU
     """
 
-    graph: str
-    models: Mapping[str, ModelSummary]
-    activities: Sequence[Activity]
+    def __init__(self, graph: str, schedule: Mapping[str, str], models: Mapping[str, Any]) -> None:
+        self._graph, self._schedule, self._models = graph, schedule, models
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Text(f"graph {one_line(self.graph)}", "bold", overflow="ellipsis", no_wrap=True)
-        if self.activities:
-            yield _table([(one_line(activity.path), activity.when) for activity in self.activities])
-        for name, model in self.models.items():
-            yield Text.assemble((one_line(name), "bold"), f": {model.sentence}", overflow="ellipsis", no_wrap=True)
-            yield _table([*map(_cells, model.rows)])
-            if model.hidden:
-                yield Text(f"  ... and {model.hidden} more", style="dim")
+        yield Text(f"graph {one_line(self._graph)}", "bold", overflow="ellipsis", no_wrap=True)
+        if self._schedule:
+            yield _table([(one_line(path), one_line(when)) for path, when in self._schedule.items()])
+        for name, model in self._models.items():
+            yield Text.assemble((one_line(name), "bold"), f": {_sentence(model)}", overflow="ellipsis", no_wrap=True)
+            rows = _rows(model)
+            yield _table([_cells(*row) for row in rows[:_MOST_ROWS]])
+            if len(rows) > _MOST_ROWS:
+                yield Text(f"  ... and {len(rows) - _MOST_ROWS} more", style="dim")
 
     def __repr__(self) -> str:
         return plain_text(self)
 
 
-def _cells(row: Row) -> tuple[str, ...]:
-    indent, name = "  " * row.path.count("."), one_line(row.path.rpartition(".")[2])
-    parameters = count(row.parameters) if row.parameters else ""
-    return indent + name or "(itself)", one_line(row.type), parameters, row.remark
+def _sentence(model: Any) -> str:
+    """Type, parameters and memory on a line."""
+    elements, frozen, waiting = _measured(model.parameters())
+    tensors = [*model.parameters(), *model.buffers()]
+    memory = sum(number * tensor.element_size() for tensor in tensors if (number := _elements(tensor)))
+    trained = f", {'all' if frozen == elements else count(frozen)} frozen" if frozen else ""
+    more = f", {waiting} more not initialised" if waiting else ""
+    return f"{one_line(type(model).__name__)}, {count(elements)} parameters{trained}{more}, {size(memory)}"
+
+
+def _rows(model: Any) -> list[tuple[str, Any, bool]]:
+    """The path and module of each row, and whether it counts modules inside: children, and theirs if all fit."""
+    children = [(path, child, True) for path, child in model.named_children()]
+    if not children:
+        return [("", model, True)]
+    own = [("", model, False)] if [*model.parameters(recurse=False)] else []
+    inner = [
+        row
+        for path, child, _ in children
+        for row in [(path, child, True), *((f"{path}.{name}", each, True) for name, each in child.named_children())]
+    ]
+    return own + (inner if len(inner) <= _MOST_ROWS else children)
+
+
+def _cells(path: str, module: Any, recurse: bool) -> tuple[str, ...]:
+    elements, frozen, waiting = _measured(module.parameters(recurse))
+    remarks = [f"{count(frozen)} frozen" if frozen < elements else "frozen"] if frozen else []
+    remarks += ["not initialised"] if waiting else []
+    name = "  " * path.count(".") + one_line(path.rpartition(".")[2])
+    return name or "(itself)", one_line(type(module).__name__), count(elements) if elements else "", ", ".join(remarks)
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> Table:
@@ -186,41 +97,16 @@ def _table(rows: Sequence[tuple[str, ...]]) -> Table:
     return table
 
 
-def _rows(model: Any) -> list[Row]:
-    """The children of a model, with their children below if all fit."""
-    children = [*_children("", model)]
-    if not children:
-        return [_measured("", model)]
-    with_theirs = [line for path, child in children for line in [(path, child), *_children(f"{path}.", child)]]
-    rows = [_measured("", model, recurse=False)] if _tensors(model, "parameters", recurse=False) else []
-    return [*rows, *(_measured(*line) for line in (with_theirs if len(with_theirs) <= _MOST_ROWS else children))]
+def _measured(parameters: Iterable[Any]) -> tuple[int, int, int]:
+    """The elements of parameters, how many of these are frozen, and how many parameters have no shape yet."""
+    sizes = [(_elements(parameter), parameter.requires_grad) for parameter in parameters]
+    frozen = sum(number or 0 for number, is_trained in sizes if not is_trained)
+    return sum(number or 0 for number, _ in sizes), frozen, sum(number is None for number, _ in sizes)
 
 
-def _measured(path: str, module: Any, **options: bool) -> Row:
-    parameters = _tensors(module, "parameters", **options)
-    trainable = sum(_elements(parameter) for parameter in parameters if parameter.requires_grad)
-    waiting = sum(map(_is_waiting, parameters))
-    return Row(path, type(module).__name__, sum(map(_elements, parameters)), trainable, waiting)
-
-
-def _elements(tensor: Any) -> int:
+def _elements(tensor: Any) -> int | None:
+    """How many elements a tensor has; None for a parameter of a lazy module, which has no shape yet."""
     try:
         return int(tensor.numel())
-    except (ValueError, RuntimeError):  # a parameter of a lazy module has no shape yet
-        return 0
-
-
-def _is_waiting(tensor: Any) -> bool:
-    try:
-        return tensor.shape is None
     except (ValueError, RuntimeError):
-        return True
-
-
-def _tensors(module: Any, kind: str, **options: bool) -> list[Any]:
-    return [*getattr(module, kind)(**options)] if hasattr(module, kind) else []
-
-
-def _children(prefix: str, module: Any) -> Iterator[tuple[str, Any]]:
-    if hasattr(module, "named_children"):
-        yield from ((prefix + name, child) for name, child in module.named_children())
+        return None

@@ -11,7 +11,7 @@ from torch import nn
 from tests.rows import perceptron, row, seeded, squared, stepped
 
 
-@row("whose state is not saved: open it when it is read")
+@row("that has changed: open it when it is read")
 def open_file() -> dict[str, Any]:
     file = tempfile.TemporaryFile("w+")  # noqa: SIM115 - open it stays
     file.writelines(f"{number}\n" for number in range(1, 60))
@@ -43,7 +43,7 @@ class Deleted:
         pass
 
 
-@row("is a new Deleted, which cannot be saved")
+@row("is a new Deleted")
 def new_object_with_del() -> dict[str, Any]:
     state = [Deleted(1.0)]
 
@@ -54,7 +54,7 @@ def new_object_with_del() -> dict[str, Any]:
     return stepped(update)
 
 
-@row("is a new Linear, which cannot be saved")
+@row("is a new Linear")
 def module_made_during_training() -> dict[str, Any]:
     state: dict[str, Any] = {"head": None}
 

@@ -395,25 +395,26 @@ rows(
     data_that_iterates_over_itself=lambda: seeded(perceptron, train_data=StartingOver()),
 )
 rows(
-    "train_data.dataset.file is a _io.BufferedReader, whose state is not saved",
+    "train_data.dataset.file cannot be saved: it is a _io.BufferedReader that has changed",
     file_that_is_read_on=lambda: trained_on(loader(OpenedAtOnce())),
 )
 rows(
-    "is a new BufferedReader, which cannot be saved",
+    "is a new BufferedReader",
     bound="each sample is read where it is",
     own_loader_over_files_in_a_dictionary=lambda: trained_on(Loader(InTwoFiles(), batch_size=4, shuffle=True)),
 )
 rows(
-    "train_data.dataset.file is a new BufferedReader, which cannot be saved",
+    "train_data.dataset.file cannot be saved: it is a new BufferedReader",
     own_loader_that_reads_on_in_a_late_file=lambda: trained_on(Loader(ReadOn(), batch_size=4)),
 )
 rows(
-    "the global `tests.resume.setups.data:GIVEN` changes in worker processes",
+    "train_data differs: batch",
     own_loader_with_workers_over_data_that_counts_in_a_global=lambda: trained_on(
         Loader(CountedInAGlobal(), batch_size=4, shuffle=True, num_workers=1)
     ),
 )
 rows(
-    "refused: can be iterated over only once",
+    "train_data.order cannot be saved: it is a builtins.list_iterator that may have changed",
+    bound="a new process draws the epoch from a new iterator",
     data_that_iterates_over_itself_once=lambda: seeded(perceptron, train_data=Once()),
 )

@@ -119,7 +119,7 @@ def changed_once(
     return stepped(update)
 
 
-@row("DataFrame, whose state is not saved", requires="pandas")
+@row("DataFrame that has changed", requires="pandas")
 def frame_of_pandas() -> dict[str, Any]:
     import pandas
 
@@ -207,7 +207,7 @@ rows(
     list_of_two_parameters=lambda: sharing(lambda: [1.0], scale_by_list),
 )
 rows(
-    "is a sqlite3.Connection, whose state is not saved",
+    "is a sqlite3.Connection that has changed",
     database_in_memory=lambda: changed_once(
         database,
         lambda held: held.execute("update numbers set number = 9"),

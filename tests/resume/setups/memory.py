@@ -19,7 +19,7 @@ from torch import nn
 from tests.rows import perceptron, row, rows, seeded, squared, stepped
 
 
-@row("is a array.array, whose state is not saved")
+@row("is a array.array that has changed")
 def array_of_python_that_grows() -> dict[str, Any]:
     losses = array.array("d")
 
@@ -53,7 +53,7 @@ def weak_set_that_grows() -> dict[str, Any]:
     return stepped(update)
 
 
-@row("SeedSequence, whose state is not saved")
+@row("SeedSequence that has changed")
 def seeds_that_spawn() -> dict[str, Any]:
     seeds = numpy.random.SeedSequence(3)
     parent = numpy.random.default_rng(4)
@@ -117,6 +117,17 @@ class Growing(nn.Module):
         return out
 
 
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, x: torch.Tensor) -> torch.Tensor:
+        context.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * context.saved_tensors[0].new_tensor(2)
+
+
 class Observed(nn.Module):
     """Keeps what it has computed, and the norm of a weight that it never trains by."""
 
@@ -128,7 +139,7 @@ class Observed(nn.Module):
         self.calls = 0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        hidden = self.linear(x)
+        hidden = Doubled.apply(self.linear(x))
         out: torch.Tensor = self.frozen(hidden)
         self.calls += 1
         self.seen = [hidden, out, self.frozen.weight.norm(), self.linear.weight.detach().norm()]
@@ -141,7 +152,7 @@ class Parts(enum.Flag):
     C = 4
 
 
-@row("Parts cannot be encoded")
+@row("cannot be saved: it is a tests.resume.setups.memory.Parts")
 def flags() -> dict[str, Any]:
     state = {"on": Parts.A}
 

@@ -12,7 +12,7 @@ from graphtrain.program import run_state
 from graphtrain.program.run_state import Exemptions, Handler, Section
 from graphtrain.program.stateful_objects import StatefulObjects
 from graphtrain.resume import restore
-from graphtrain.state import restore as restoring
+from graphtrain.state import changes as restoring
 from tests.rows import Row, outcome
 
 
@@ -39,11 +39,6 @@ def _without_sharing() -> None:
     StatefulObjects.decoded = lambda run, value: copy.deepcopy(decoded(run, value))
 
 
-def _without_modules() -> None:
-    _without_section("forms")
-    _without_section("modules")
-
-
 def _without_reachable() -> None:
     """Of data too: as it was when its epoch was opened."""
     restoring._put_contents = restoring._apply = _nothing  # type: ignore[assignment]
@@ -55,7 +50,7 @@ PARTS: Mapping[str, Callable[[], None]] = {
     "optimizer": lambda: _without_state_dicts(lambda name: name == "optimizer"),
     "scheduler": lambda: _without_state_dicts(lambda name: name == "scheduler"),
     "state_dicts": lambda: _without_state_dicts(lambda name: name not in ("model", "optimizer", "scheduler")),
-    "modules": _without_modules,
+    "modules": lambda: _without_section("modules"),
     "gradients": lambda: _without_section("gradients"),
     "optimizers": lambda: _without_section("optimizers"),
     "position": lambda: _without_section("progress"),

@@ -121,7 +121,7 @@ def list_that_holds_itself() -> dict[str, Any]:
     return seeded(perceptron, training_step=step)
 
 
-@row("is a new method, which cannot be saved")
+@row("is a new method")
 def method_that_is_exchanged() -> dict[str, Any]:
     class Switch:
         def __init__(self) -> None:
@@ -256,7 +256,7 @@ def two_trainers_over_one_model() -> dict[str, Any]:
     return seeded(perceptron, training_step=step)
 
 
-@row("training_step<further> is a graphtrain.trainer.trainer.Trainer, whose state is not saved")
+@row("training_step<further> cannot be saved: it is a graphtrain.trainer.trainer.Trainer that may have changed")
 def trainer_that_is_kept_over_one_model() -> dict[str, Any]:
     resources = seeded(perceptron)
     further = further_trainer(resources["model"])

@@ -134,7 +134,7 @@ def state_behind_a_property() -> dict[str, Any]:
     return stepped(lambda step: guarded.value)
 
 
-@row("is a new ReferenceType, which cannot be saved")
+@row("is a new ReferenceType")
 def new_weak_reference() -> dict[str, Any]:
     objects = [Node(1, None), Node(2, None)]
     state = {"chosen": weakref.ref(objects[0])}

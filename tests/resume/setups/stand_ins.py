@@ -36,7 +36,7 @@ class Counted(itertools.count):  # type: ignore[type-arg]
     """A count with a name."""
 
 
-@row("Counted, whose state is not saved")
+@row("Counted that may have changed")
 def count_of_the_users_own() -> dict[str, Any]:
     counted = Counted(1)
     return stepped(lambda step: next(counted))
@@ -53,7 +53,7 @@ def keywords_of_a_partial() -> dict[str, Any]:
     return stepped(update)
 
 
-@row()
+@row("bytearray that has changed")
 def view_of_bytes() -> dict[str, Any]:
     view = memoryview(bytearray(1))
 
