@@ -15,9 +15,8 @@ from typing import NamedTuple
 from graphtrain.checks.answers import ANY, Values, values_of
 from graphtrain.checks.gradients import Gradients, counters_of
 from graphtrain.graph import Graph
-from graphtrain.graph.elements import Node
 from graphtrain.graph.registry import kind_of_node
-from graphtrain.kind import Field, Kind
+from graphtrain.kind import Kind
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.trigger import Trigger
 from graphtrain.language.syntax import Constant, Expression, FieldOf, Name, Operation, rebuilt, walk
@@ -147,20 +146,16 @@ class Changes:
                 return self._of_field(expression)
             case Name():
                 return self._by(changers(self.gradients.flow.plan, self._scope, expression)).either_way
-            case Operation("not" | "-", (operand,)):
+            case Operation("-", (operand,)):
                 return self.moves(operand).swapped
-            case Operation("and" | "or" | "+", operands):
+            case Operation("+", operands):
                 return _all(map(self.moves, operands))
             case Operation("*" | "/" | "//", (operand, Constant(int() | float() as factor))) if factor > 0:
                 return self.moves(operand)
             case Operation("*", (Constant(int() | float() as factor), operand)) if factor > 0:
                 return self.moves(operand)
-            case Operation("-" | ">" | ">=", (greater, less)) | Operation("<" | "<=", (less, greater)):
+            case Operation("-", (greater, less)):
                 return _all((self.moves(greater), self.moves(less).swapped))
-            case Operation("==" | "!=" as name, (FieldOf() as count, Constant(0)) | (Constant(0), FieldOf() as count)):
-                moves = self.moves(count)
-                if bool(self.counted(count)) is bool(moves.down):  # never below 0; gradients never cleared are G405
-                    return moves.swapped if name == "==" else moves
         operands = expression.operands if isinstance(expression, Operation) else ()
         return _all(map(self.moves, operands)).either_way
 
@@ -222,19 +217,12 @@ def by_count(graph: Graph, guard: Expression) -> Expression:
     if isinstance(guard, FieldOf) and (node := graph.nodes.get(guard.node)) is not None:
         kind = kind_of_node(node)
         counter = kind.counter(guard.field) if kind is not None else None
-        if counter is not None and counter.window is not None and guard.field == counter.full:
+        if kind is not None and counter is not None and counter.window is not None and guard.field == counter.full:
             count = FieldOf(guard.node, counter.name)
-            if _has_size(node, counter) and counter.target is not None:
-                return Operation(">=", (count, FieldOf(guard.node, counter.target)))
+            if counter.target is not None and counter.target in kind.parameters and counter.target not in node.reads:
+                size = node.parameters.get(counter.target, kind.parameters[counter.target].default)
+                if isinstance(size, int | float) and size > 0:
+                    return Operation(">=", (count, FieldOf(guard.node, counter.target)))
             is_full = Operation(">=", (count, FieldOf(guard.node, counter.window)))
             return Operation("and", (Operation(">", (count, Constant(0))), is_full))
     return rebuilt(guard, lambda part: by_count(graph, part))
-
-
-def _has_size(node: Node, counter: Field) -> bool:
-    """True if the parameter with the size of the windows of a counter has a value other than 0."""
-    kind, target = kind_of_node(node), counter.target
-    if kind is None or target is None or target not in kind.parameters or target in node.reads:
-        return False
-    size = node.parameters.get(target, kind.parameters[target].default)
-    return isinstance(size, int | float) and size > 0

@@ -17,7 +17,7 @@ import torch
 import xxhash
 
 from graphtrain.state.generators import generator_of
-from graphtrain.state.kinds import CONSTANTS, KINDS, WATCHED, category_of, is_constant
+from graphtrain.state.kinds import CONSTANTS, IN_CONTAINERS, KINDS, WATCHED, category_of, is_constant
 from graphtrain.storage.strides import flat_bytes
 
 MOST_BYTES = 2**30
@@ -202,7 +202,7 @@ def hold_the_same(one: Any, other: Any) -> bool:
     """
     if is_equal(one, other):
         return True
-    if category_of(type(one)) not in ("list", "tuple", "mapping", "set"):
+    if category_of(type(one)) not in IN_CONTAINERS:
         return False
     before, now = ContentHash(), ContentHash()
     before.add(one)
