@@ -13,8 +13,8 @@ from tests import figures
 ROOMS = {
     "ranks": 1_016,
     "language": 451,
-    "kind": 1_420,
-    "graph": 2_892,
+    "kind": 1_419,
+    "graph": 2_888,
     "plan": 5_314,
     "storage": 2_910,
     "state": 2_979,
