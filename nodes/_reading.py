@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
@@ -20,7 +21,7 @@ from graphtrain.data.source import Numbered, Seeds, Source, Stateful, ended_earl
 from graphtrain.data.state import AsOpened, DataState
 from graphtrain.data.together import Together, without_batch
 from graphtrain.errors import DataError
-from graphtrain.kind.batch_limit import BatchLimit
+from graphtrain.kind.batch_limit import most_batches
 from graphtrain.kind.declaration import WrittenBatches
 from graphtrain.nodes import _division as divisions
 from graphtrain.state.generators import RandomAside, same_state
@@ -63,7 +64,7 @@ class Reading:
     """
 
     run: DataOfRun
-    limit: BatchLimit
+    limit: float | None
     move: Callable[[Any], Any] | None
     held_number: int
     length_in_turn = 0
@@ -87,14 +88,14 @@ class Reading:
         node, self.run = self.node, run
         is_there = transfer is None and device.type == "cpu"  # where `to` does nothing for 0.4 us a tensor
         self.move = None if is_there else lambda batch: (transfer or move)(batch, device)
-        limit = BatchLimit(min((most for most in (node.limit, node.overfit) if most is not None), default=None))
+        limit = min((most for most in (node.limit, node.overfit) if most not in (None, math.inf)), default=None)
         self._combine: Any = node.combine or ("cycle" if run.graph_trains else "in_turn")
-        if data is not self._supplied or limit.amount != self.limit.amount:
+        if data is not self._supplied or limit != self.limit:
             self._supplied, self._sources, self.limit = data, {}, limit
             self._written = data if isinstance(data, WrittenBatches) else None
             loaders = loaders_of(data) if self._combine == "in_turn" else {}
             lengths = [length_of(loader) for loader in loaders.values()]
-            known = [min(length, limit.of(length) or length) for length in lengths if length is not None]
+            known = [min(length, most_batches(limit, length) or length) for length in lengths if length is not None]
             self.loaders, self.length_in_turn = loaders or {"": data}, sum(known) * (len(known) == len(lengths))
         if self._written is None and node.pass_over:
             self._take(*next(iter(self.loaders.items())))
@@ -155,7 +156,7 @@ class Reading:
                 f"{type(data.sampler).__name__}, which gives other batches in every epoch",
                 "leave shuffle=True out; or use graphtrain.Loader, which gives those of its first epoch again",
             )
-        settings: Any = {"resume": node.resume, "limit": self.limit.amount}
+        settings: Any = {"resume": node.resume, "limit": self.limit}
         seeds = Seeds(run.seed, run.ranks is not None)
         return source_of(data, seeds=seeds, saving=run.saving, notify=run.notify, **settings)
 
@@ -182,7 +183,9 @@ class Reading:
                     "pass a Loader, which takes the keywords of DataLoader; or leave `indices` unwritten",
                 )
             batches, length, state = self.source.open(self._epoch, indices)
-            if (most := self.limit.of(length)) is not None:  # one that is changed is in force from the next epoch on
+            if (
+                most := most_batches(self.limit, length)
+            ) is not None:  # one that is changed is in force from the next epoch on
                 length, state["limit"] = None if length is None else min(length, most), most
         except DataError as error:
             raise error if indices is None else DataError(f"`{self.name}`: {error.message}", error.hint) from None

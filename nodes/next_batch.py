@@ -13,7 +13,7 @@ from graphtrain.data import NOTHING
 from graphtrain.data.batch import NESTS, count_samples, tensors_held
 from graphtrain.errors import DataError
 from graphtrain.kind import Slot, derived_clock, node, progress
-from graphtrain.kind.batch_limit import BatchLimit
+from graphtrain.kind.batch_limit import refuse_batch_limit
 from graphtrain.kind.parameter import Above
 from graphtrain.lazy import lazy_import
 
@@ -140,7 +140,7 @@ class NextBatch:
     @staticmethod
     def refuse_settings(node: PlanNode, *, ranks: bool) -> None:
         """Raise for settings with which a run could not start: the checks call it."""
-        BatchLimit(node.parameters["limit"])
+        refuse_batch_limit(node.parameters["limit"])
 
     def __init__(self) -> None:
         self._ranks = self._reading = None

@@ -12,10 +12,10 @@ from tests import figures
 # may lie a few lines above, so that a contribution is possible.
 ROOMS = {
     "ranks": 1_016,
-    "language": 463,
-    "kind": 1_605,
-    "graph": 3_248,
-    "plan": 5_613,
+    "language": 451,
+    "kind": 1_420,
+    "graph": 2_892,
+    "plan": 5_314,
     "storage": 2_910,
     "state": 2_979,
     "data": 1_751,

@@ -1,15 +1,16 @@
-"""Which values of guards are consistent.
+"""What is known of the values that guards read, and which values of guards are consistent with it.
 
-A guard is split into its comparisons. Each restricts the values of its operands; truth values are consistent if every
+A guard is split into its comparisons. Each restricts the values of its operand; truth values are consistent if every
 operand has a value left, so ``count > 1`` and ``count == 0`` are not.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 from graphtrain.kind.parameter import Above
@@ -20,12 +21,9 @@ from graphtrain.plan.scope import Scope
 # The ways in which a guard can have a value are not distinguished beyond this number.
 MOST_WAYS = 64
 
-Literal = tuple[Expression, bool]
-"""A comparison, or a truth value that is read, and its result."""
-
 
 class Values(NamedTuple):
-    """The remaining values of an operand.
+    """The values that an operand may have: an interval with holes.
 
     Attributes:
         least, most: the bounds, both included. Default: none.
@@ -83,15 +81,14 @@ def _values(annotation: Any) -> Values:
     return Values(least=least, whole=plain is int)
 
 
-_TRUTH = {answer: Values(least=answer, most=answer, whole=True) for answer in (False, True)}
 # The sign of the difference of two operands.
 _SIGNS = {
-    "<": Values(-1, -1, whole=True),
-    "<=": Values(-1, 0, whole=True),
+    "<": Values(most=-1, whole=True),
+    "<=": Values(most=0, whole=True),
     "==": Values(0, 0, whole=True),
-    "!=": Values(-1, 1, frozenset({0}), whole=True),
-    ">=": Values(0, 1, whole=True),
-    ">": Values(1, 1, whole=True),
+    "!=": Values(without=frozenset({0}), whole=True),
+    ">=": Values(least=0, whole=True),
+    ">": Values(least=1, whole=True),
 }
 _OPPOSITE = {"<": ">=", "<=": ">", "==": "!=", "!=": "==", ">=": "<", ">": "<="}
 _SWAPPED = {"<": ">", "<=": ">=", "==": "==", "!=": "!=", ">=": "<=", ">": "<"}
@@ -99,57 +96,43 @@ _SWAPPED = {"<": ">", "<=": ">=", "==": "==", "!=": "!=", ">=": "<=", ">": "<"}
 # Knowledge of something that is read: its value, or the values it can have.
 Known = Callable[[FieldOf], Constant | Values]
 
+Facts = frozenset[tuple[int, Values]]
+"""The values of some operands, by their number in a `Table`."""
 
-class Answers(NamedTuple):
-    """Consistent results of comparisons.
-
-    Attributes:
-        literals: their numbers in a `Table`, each one bit.
-        values: the remaining values of every operand, by its number.
-    """
-
-    literals: int
-    values: Mapping[int, Values]
-
-    def both(self, other: Answers) -> Answers | None:
-        """These and the others together; None if they are not consistent."""
-        if not other.literals & ~self.literals:
-            return self
-        if not self.literals:
-            return other
-        values = dict(self.values)
-        for term, left in other.values.items():
-            if term in values:
-                common = left.both(values[term])
-                if common is None:
-                    return None
-                left = common
-            values[term] = left
-        return Answers(self.literals | other.literals, values)
+NO_FACTS: Facts = frozenset()
 
 
-NO_ANSWERS = Answers(0, {})
+def both(facts: Facts, others: Facts) -> Facts | None:
+    """All of these facts; None if they are not consistent."""
+    if not facts or not others or facts == others:
+        return facts or others
+    values = dict(facts)
+    for term, left in others:
+        common = left.both(values[term]) if term in values else left
+        if common is None:
+            return None
+        values[term] = common
+    return frozenset(values.items())
 
 
-def together(known: Iterable[Answers], further: Iterable[Answers]) -> list[Answers]:
-    """The consistent pairs, one of each."""
-    further = tuple(further)
-    return [common for first in known for second in further if (common := first.both(second)) is not None]
+def together(known: Iterable[Facts], further: Iterable[Facts]) -> list[Facts]:
+    """The consistent pairs."""
+    pairs = (both(*pair) for pair in itertools.product(known, further))
+    return list(dict.fromkeys(common for common in pairs if common is not None))
 
 
 class Table:
-    """The atoms of the guards of one graph, numbered, because comparing large expressions is slow.
+    """The operands of the guards of one graph, numbered, because comparing large expressions is slow.
 
     Attributes:
-        literals: by number.
+        terms: by number.
     """
 
     def __init__(self) -> None:
-        self.literals: list[Literal] = []
-        self._answers: dict[Literal, list[Answers]] = {}
-        self._terms: dict[Expression, int] = {}
+        self.terms: list[Expression] = []
+        self._numbers: dict[Expression, int] = {}
 
-    def ways_to_answer(self, expression: Expression, known: Known) -> dict[bool, tuple[Answers, ...] | None]:
+    def ways_to_answer(self, expression: Expression, known: Known) -> dict[bool, tuple[Facts, ...] | None]:
         """The ways in which a guard can have each value, empty if it cannot; None if there are more than `MOST_WAYS`.
 
         >>> from graphtrain.language.syntax import parse
@@ -159,7 +142,7 @@ class Table:
         (0, 2)
         """
         filled = _filled_in(expression, known)
-        ways: dict[bool, tuple[Answers, ...] | None] = {}
+        ways: dict[bool, tuple[Facts, ...] | None] = {}
         for answer in (True, False):
             try:
                 ways[answer] = tuple(self._ways(filled, answer, known))
@@ -167,13 +150,10 @@ class Table:
                 ways[answer] = None
         return ways
 
-    def _ways(self, expression: Expression, answer: bool, known: Known) -> list[Answers]:
+    def _ways(self, expression: Expression, answer: bool, known: Known) -> list[Facts]:
         name = expression.name if isinstance(expression, Operation) else ""
         if name not in ("not", "and", "or", "if"):
-            literal = (expression, answer)
-            if literal not in self._answers:
-                self._answers[literal] = self._of_atom(*literal, known)
-            return self._answers[literal]
+            return self._of_atom(expression, answer, known)
         assert isinstance(expression, Operation)
         operands = expression.operands
         if name == "not":
@@ -184,48 +164,35 @@ class Table:
             either = Operation("and", (condition, then)), Operation("and", (opposite, otherwise))
             return self._ways(Operation("or", either), answer, known)
         if (name == "or") is answer:  # one operand decides
-            ways = [way for operand in operands for way in self._ways(operand, answer, known)]
+            ways = list(dict.fromkeys(way for operand in operands for way in self._ways(operand, answer, known)))
         else:
-            ways = [NO_ANSWERS]
+            ways = [NO_FACTS]
             for operand in operands:
                 ways = together(ways, self._ways(operand, answer, known))
                 if len(ways) > MOST_WAYS:
                     raise _TooManyError
         if len(ways) > MOST_WAYS:
             raise _TooManyError
-        return list({way.literals: way for way in ways}.values())
+        return ways
 
-    def _of_atom(self, atom: Expression, answer: bool, known: Known) -> list[Answers]:
+    def _of_atom(self, atom: Expression, answer: bool, known: Known) -> list[Facts]:
         if isinstance(atom, Constant):
-            return [NO_ANSWERS] if bool(atom.value) is answer else []
+            return [NO_FACTS] if bool(atom.value) is answer else []
         term, values = _left_by(atom, answer)
-        left = {term: values}
-        if isinstance(term, Operation) and term.name == "-":  # the operands bound each other
-            greater, less = term.operands[0], term.operands[-1]
-            if values.most is not None and values.most <= 0:
-                left |= _bounded(less, greater, known)
-            if values.least is not None and values.least >= 0:
-                left |= _bounded(greater, less, known)
-        for part, of_atom in left.items():
-            if isinstance(part, FieldOf):
-                declared = known(part)
-                assert not isinstance(declared, Constant), "filled in before"
-                common = declared.both(_rounded(of_atom) if declared.whole else of_atom)
-                if common is None:
-                    return []
-                left[part] = common
-        self.literals.append((atom, answer))
-        number = len(self.literals) - 1
-        return [Answers(1 << number, {self._terms.setdefault(part, len(self._terms)): left[part] for part in left})]
+        if isinstance(term, FieldOf):
+            declared = known(term)
+            assert isinstance(declared, Values), "filled in before"
+            common = declared.both(_rounded(values) if declared.whole else values)
+            if common is None or common == declared:
+                return [] if common is None else [NO_FACTS]
+            values = common
+        return [frozenset({(self._number(term), values)})]
 
-
-def _bounded(greater: Expression, less: Expression, known: Known) -> dict[Expression, Values]:
-    """The values of two fields, one not less than the other."""
-    if not (isinstance(greater, FieldOf) and isinstance(less, FieldOf)):
-        return {}
-    least, most = known(less), known(greater)
-    assert isinstance(least, Values) and isinstance(most, Values), "filled in before"
-    return {greater: Values(least=least.least), less: Values(most=most.most)}
+    def _number(self, term: Expression) -> int:
+        if term not in self._numbers:
+            self._numbers[term] = len(self.terms)
+            self.terms.append(term)
+        return self._numbers[term]
 
 
 class _TooManyError(Exception):
@@ -235,7 +202,7 @@ class _TooManyError(Exception):
 def _left_by(atom: Expression, answer: bool) -> tuple[Expression, Values]:
     """The operand of an atom, and the values that remain for a result."""
     if not isinstance(atom, Operation) or atom.name not in COMPARISONS:
-        return atom, _TRUTH[answer]
+        return atom, Values(least=True) if answer else Values(most=False)
     (left, right), symbol = atom.operands, atom.name
     if isinstance(left, Constant) or (not isinstance(right, Constant) and repr(right) < repr(left)):
         left, right, symbol = right, left, _SWAPPED[symbol]

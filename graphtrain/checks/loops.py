@@ -1,22 +1,21 @@
 """G5xx: a run cannot loop forever without a change of anything that decides where it goes.
 
-A graph is refused if it has a *trap*: points among which a run can loop, where every way out needs a guard value that
-no visit among them can cause. Every strongly connected set of points may be one. So the search takes a way out of a
-set, and looks for a trap without the point it leaves; or in which a value closes it, without the points that could
-change that value. A guard that stays true closes the edges after it.
+One graph is explored, bodies in one step. A state is a point, the results of the comparisons in guards that are known
+there, and the counts of backward passes. A result is forgotten where a visit may change it; one that is not known may
+be either. So a state from which no path leads out of the graph is one that a run can never leave.
 
-In general the time is unbounded, so the search stops after `MOST_SETS` sets, with a warning; `fit` takes 6.
-Source: the traps (siphons) of Petri nets, Commoner, "Deadlocks in Petri nets", 1972; strongly connected components by
-Tarjan, "Depth-first search and linear graph algorithms", 1972.
+There may be many states, so the search stops after `MOST_STATES`, with a warning; `fit` takes about 200.
+Source: explicit states, Holzmann, "The SPIN Model Checker", 2003; predicate abstraction, Graf and Saidi, 1997.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from graphtrain.checks.answers import NO_ANSWERS, Answers, Table, together
-from graphtrain.checks.changes import COUNTED, NOWHERE, Changes, Counting, Points, Targets, by_count
+from graphtrain.checks.answers import ANY, NO_FACTS, Facts, Table, Values, both, together
+from graphtrain.checks.changes import NOWHERE, Changes, Moves, by_count
 from graphtrain.checks.gradients import Gradients
 from graphtrain.graph.elements import Problem, Severity
 from graphtrain.kind.declaration import FROM, RANKS
@@ -24,66 +23,33 @@ from graphtrain.language.syntax import Constant, Expression, FieldOf, Name, Oper
 from graphtrain.names import quoted
 from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint, names_on
 from graphtrain.plan.scope import FieldTarget, ResourceTarget, Scope, leaves
-from graphtrain.plan.solve import Ways, circle, components, within
+from graphtrain.plan.solve import Ways, circle, components
+
+MOST_STATES = 20_000
+# Beyond this number of ways in which the guards before an edge can have failed, further ones are not examined.
+MOST_TOGETHER = 64
+# A count of backward passes is not followed beyond this number.
+MOST_COUNTED = 4
 
 
 @dataclass(eq=False)
-class Trap:
-    """Points that a run may never leave.
+class _Way:
+    """A way to leave a point.
 
     Attributes:
-        targets: the targets of the ways that can be taken.
-        closed: the points with a way out, and the guards that close it.
-        staying: the ways in it whose guard stays true, which closes those after it.
-        is_still: True if nothing changes that a guard in it reads.
+        guard: the condition; None if there is none.
+        target: None if it leads out of the graph.
+        deciding: the names of the guards that decide.
     """
 
-    points: list[FlowPoint]
-    targets: Mapping[FlowPoint, list[FlowPoint]]
-    closed: list[tuple[FlowPoint, tuple[str, ...]]]
-    staying: list[_Way]
-    is_still: bool
+    guard: Expression | None
+    target: FlowPoint | None
+    deciding: tuple[str, ...] = ()
 
-    def problem(self, scope: Scope, without: Sequence[str] = ()) -> Problem:
-        """The problem, without some resources."""
-        nodes = list(dict.fromkeys(point.path for point in self.points))
-        names = quoted(nodes, most=16)
-        way = circle(self.points[0], self.targets)
-        path = names_on(way)
-        absent = f"without {quoted(without)} " if without else ""
-        hint = ""
-        if without:
-            hint = "; or, if it is always supplied, take it out of the `optional` of the body or the kind"
-        if self.is_still:
-            node = self.points[0].node
-            assert node is not None
-            around = f"stay at {names}" if len(nodes) == 1 else f"go round {names}"
-            return scope.problem(
-                "G501",
-                f"nodes.{node.name}",
-                f"{absent}the run can {around} forever: no guard there reads anything that changes on the way",
-                "route the loop through a node whose progress a guard in it reads, such as `next_batch`, or guard an "
-                f"edge that leads back by something that changes{hint}",
-                path=path if len(path) > 1 else path * 2,
-            )
-        deciding = list(dict.fromkeys(name for _, names in self.closed for name in names))
-        point = next((point for point, names in self.closed if names), self.points[0])
-        for taken in self.staying[:1]:
-            assert taken.target is not None
-            way = circle(taken.target, self.targets)
-            path, hint = names_on(way), _counted_instead(scope, taken.guard, taken.target.path) + hint
-        node = point.node
-        assert node is not None
-        decide = "decides" if len(deciding) == 1 else "decide"
-        return scope.problem(
-            "G502",
-            f"edges.{node.name}",
-            f"{absent}the loop of {names} can be left only as {quoted(deciding)} {decide}, and no node in the loop "
-            "can cause the value that leads out",
-            f"let the guard read progress of a node of the loop, such as `runs`{hint}",
-            path=path if len(path) > 1 else path * 2,
-            place=node.place,
-        )
+
+# The counts of backward passes, in the order of `_Search.counters`; None for one that is not known.
+_Counts = tuple[int | None, ...]
+_State = tuple[FlowPoint, Facts, _Counts]
 
 
 def _counted_instead(scope: Scope, guard: Expression | None, path: str) -> str:
@@ -95,16 +61,6 @@ def _counted_instead(scope: Scope, guard: Expression | None, path: str) -> str:
                 name, unit = path.removeprefix(scope.path), units[f"{owner}.{field}"]
                 return f', or let the node be due: every = "{amount} {unit}" of `{name}`, and the guard "{name}.due"'
     return ""
-
-
-MOST_SETS = 20_000
-# Points in all of those sets: a set of a thousand takes as long as fifty of twenty.
-MOST_POINTS = 1_000_000
-
-# Beyond this number of ways in which the guards before an edge can have failed, further ones are not examined.
-MOST_TOGETHER = 64
-
-Counts = Mapping[FieldOf, int]
 
 
 def check_loops(flow: Flow, gradients: Gradients, supplied: Collection[str] | None = None) -> Iterator[Problem]:
@@ -124,23 +80,21 @@ def check_loops(flow: Flow, gradients: Gradients, supplied: Collection[str] | No
 def _of_scope(
     flow: Flow, points: list[FlowPoint], gradients: Gradients, supplied: Collection[str] | None
 ) -> Iterator[Problem]:
-    """The traps of one graph with all resources present; if it has none, those with resources absent."""
+    """The trap of one graph with all resources present; if it has none, that with resources absent."""
     scope = points[0].scope
     idle, optional = _bypassed(flow, scope, supplied or ())
     severity: Severity = "error" if supplied is not None else "warning"
     search = _Search(flow, points, gradients)
     try:
-        traps = list(search.traps(idle))
-        yield from (trap.problem(scope) for trap in traps)
-        if traps or not optional:
+        if problem := search.problem(idle):
+            yield problem
             return
-        absent = list(search.traps(idle.union(*optional.values())))  # with all absent: most graphs have no trap
-        for name, nodes in optional.items() if absent else ():
-            if traps := list(search.traps(idle | nodes)):
-                yield from (replace(trap.problem(scope, without=[name]), severity=severity) for trap in traps)
-                return
-        yield from (replace(trap.problem(scope, without=list(optional)), severity=severity) for trap in absent)
-    except _TooManySetsError:
+        missing = idle.union(*optional.values())
+        if not search.depends_on(missing - idle) or not (absent := search.problem(missing, [*optional])):
+            return  # with all absent: most graphs have no trap
+        alone = (search.problem(idle | nodes, [name]) for name, nodes in optional.items())
+        yield replace(next(filter(None, alone), absent), severity=severity)
+    except _TooManyStatesError:
         node = scope.graph.nodes[scope.graph.start]
         yield scope.problem(
             "G503",
@@ -169,155 +123,50 @@ def _bypassed(flow: Flow, scope: Scope, supplied: Collection[str]) -> tuple[froz
     return frozenset(idle), optional
 
 
-@dataclass(eq=False)
-class _Way:
-    """A way to leave a point.
-
-    Attributes:
-        guard: the condition, including that those before it failed; None if there is none.
-        target: None if it leads out of the graph.
-        deciding: the names of the guards that decide.
-        counters: the counts of backward passes that the guard reads.
-    """
-
-    guard: Expression | None
-    target: FlowPoint | None
-    deciding: tuple[str, ...] = ()
-    counters: tuple[FieldOf, ...] = ()
-
-
-Exit = tuple[FlowPoint, int]
-"""A point, and the number of a way to leave it."""
-
-
-@dataclass(eq=False)
-class _Candidate:
-    """Points that may contain a trap, given values that hold as long as a run is there."""
-
-    points: Points
-    answers: Answers
-
-
-class _TooManySetsError(Exception):
+class _TooManyStatesError(Exception):
     pass
 
 
-@dataclass(eq=False)
-class _Open:
-    """The possible moves of a run among some points.
-
-    Attributes:
-        ways: of each point, the numbers of the ways that can be taken.
-        targets: their targets.
-        is_reduced: True if some way cannot be taken.
-        counts: the known counts of backward passes where the guards of a point are evaluated.
-    """
-
-    ways: Mapping[FlowPoint, Sequence[int]]
-    targets: Targets
-    is_reduced: bool
-    counts: Mapping[FlowPoint, Counts]
-
-
 class _Search:
-    """The search for the traps of one graph.
+    """The search for a trap of one graph.
 
     Arguments:
         points: of the graph, without those in bodies.
     """
 
     def __init__(self, flow: Flow, points: list[FlowPoint], gradients: Gradients) -> None:
-        self._flow = flow
-        self._gradients = gradients
-        self._in_order = points
-        self._table = Table()
-        self._graph = points[0].scope.graph
+        self._flow, self._points, self._scope, self._gradients = flow, points, points[0].scope, gradients
+        self._order = {point: number for number, point in enumerate(points)}
         self._unchanged = Changes(points, gradients)
-        self._changes = self._unchanged
-        self._guards: dict[int, tuple[Expression, tuple[FieldOf, ...]]] = {}  # by `id`: the plan keeps them
-        # The ways in which a guard can have each value, by its `id` and the counts of backward passes that it reads.
-        self._answered: dict[tuple[int | None, ...], dict[bool, tuple[Answers, ...] | None]] = {}
-        self._reads: set[FieldOf | Name] = set()
         nodes = [(point.node.name, point.plan_node) for point in points if point.node is not None and point.plan_node]
         self._delayed = {name for name, plan_node in nodes if plan_node.start is not None}
-        self._order = {point: number for number, point in enumerate(points)}
-        self._acting = {point.node.name: point for point in points if point.acts and point.node is not None}
-        self._ways = {point: self._ways_of(point) for point in points}
-        self._every_way: Targets = {point: [way.target for way in ways] for point, ways in self._ways.items()}
-        self._points = self._reached(flow.entries[points[0].scope.path + points[0].scope.graph.start][0])
-        self._counters_at = {
-            point: tuple(dict.fromkeys(read for way in ways for read in way.counters))
-            for point, ways in self._ways.items()
-        }
-        self._counters: dict[frozenset[str], dict[FieldOf, None]] = {}
-        for read in (read for point in points for read in self._counters_at[point]):
-            self._counters.setdefault(self._unchanged.counted(read), {})[read] = None
-        self._choosing = frozenset(point for point, ways in self._ways.items() if len(ways) > 1)
-        self._parts_of: dict[Points, list[Points]] = {}
-        self._taken: dict[tuple[FlowPoint, int, tuple[int | None, ...]], list[int]] = {}
-
-    def _begin(self, bypassed: frozenset[str]) -> None:
-        """Prepare a search in which some nodes do nothing."""
-        changes = self._unchanged.without(bypassed)
-        if changes.growing != self._changes.growing:  # so that a count is 0, or is not
-            self._taken.clear()
-            self._answered.clear()
-        self._changes = changes
-        self._always = NO_ANSWERS
-        for read in self._where_entered():
-            self._hold(read, True)
-        for name in sorted(bypassed):
-            kind = self._in_order[0].scope.kinds[name]
-            # Bypassed, `on_metrics` is not called, so what it would set stays False.
-            fields = kind.fields.items() if kind is not None and kind.has("on_metrics") else ()
-            for field_name in ("due", *(key for key, declared in fields if declared.default is False)):
-                self._hold(FieldOf(name, field_name), False)
-        self._breaking: dict[int, Points] = {}
-        self._countings: dict[frozenset[str], Counting] = {}
-
-    def _hold(self, read: FieldOf | Name, answer: bool) -> None:
-        """Note a constant value of something that guards read."""
-        if read in self._reads:
-            for answers in self._table.ways_to_answer(read, self._changes.known({}))[answer] or ():
-                self._always = self._always.both(answers) or self._always
-
-    def _where_entered(self) -> Iterator[Name]:
-        """Values that hold as long as a run is in a body: the enclosing nodes, entered when due, are due."""
-        scope, plan = self._in_order[0].scope, self._flow.plan
-        around = [plan.by_path[inner.path.removesuffix("/")] for inner in plan.around(scope)]
-        due = [FieldTarget(plan_node.path, "due") for plan_node in around if plan_node.can_be_skipped]
-        guards = scope.guards.values() if due else ()
-        for read in {part for guard in guards for part in walk(guard) if isinstance(part, Name)}:
-            if scope.resolve(read.name) in due and not self._changes.moving(read):
-                yield read
+        start = flow.entries[self._scope.path + self._scope.graph.start][0]
+        every_way = {point: self._ways_of(point) for point in points}
+        reached = Ways([start], lambda at: (way.target for way in every_way[at] if way.target is not None))
+        self._ways = {point: every_way[point] for point in reached}
+        self._read_at = {point: [*self._reads_of(ways)] for point, ways in self._ways.items()}
+        for point, ways in self._ways.items():
+            self._ways[point] = [way for way in ways if not self._is_detour(point, way)]
+            self._read_at[point] = [*self._reads_of(self._ways[point])]
+        self._reads = dict.fromkeys(itertools.chain.from_iterable(self._read_at.values()))
+        self.counters = [read for read in self._reads if isinstance(read, FieldOf) and self._unchanged.counted(read)]
+        # Beyond the numbers in guards, a count is only known to be at least this.
+        self._many = 1 + max((number for ways in self._ways.values() for number in self._numbers(ways)), default=0)
 
     def _ways_of(self, point: FlowPoint) -> list[_Way]:
         assert point.plan_node is not None and point.node is not None
         if point.opens is not None:
-            return [_Way(None, self._acting[point.node.name])]
+            return [_Way(None, self._unchanged.nodes[point.node.name])]
         entries = self._flow.entries[point.path]
         if len(entries) == 2 and point is entries[0]:  # where the trigger is evaluated
             due, skipped = point.arrows
-            guard, counters = self._read_guard(FieldOf(point.node.name, "due"))
-            return [_Way(guard, due.target, (f"{point.node.name}.due",), counters), _Way(None, skipped.target)]
+            guard = self._meaning(FieldOf(point.node.name, "due"))
+            return [_Way(guard, due.target, (f"{point.node.name}.due",)), _Way(None, skipped.target)]
         return [self._way(arrow) for arrow in point.arrows]
 
     def _way(self, arrow: FlowEdge) -> _Way:
         target = arrow.target if arrow.target in self._order else None
-        if arrow.guard is None:
-            return _Way(None, target, arrow.deciding)
-        if id(arrow.guard) not in self._guards:
-            self._guards[id(arrow.guard)] = self._read_guard(arrow.guard)
-        guard, counters = self._guards[id(arrow.guard)]
-        return _Way(guard, target, arrow.deciding, counters)
-
-    def _read_guard(self, asked: Expression) -> tuple[Expression, tuple[FieldOf, ...]]:
-        """A guard, expanded, and the counts of backward passes in it."""
-        guard = self._meaning(asked)
-        reads = dict.fromkeys(part for part in walk(guard) if isinstance(part, FieldOf | Name))
-        self._reads |= reads.keys()
-        counters = tuple(read for read in reads if isinstance(read, FieldOf) and self._unchanged.counted(read))
-        return guard, counters
+        return _Way(None if arrow.guard is None else self._meaning(arrow.guard), target, arrow.deciding)
 
     def _meaning(self, guard: Expression) -> Expression:
         """A guard that reads the counts of windows; what is due must also have reached its `from`."""
@@ -327,236 +176,272 @@ class _Search:
                 return Operation("and", (part, FieldOf(part.node, FROM))) if part.node in self._delayed else part
             return rebuilt(part, delayed)
 
-        meaning = by_count(self._graph, guard)
+        meaning = by_count(self._scope.graph, guard)
         return delayed(meaning) if self._delayed else meaning
 
-    def _reached(self, start: FlowPoint) -> Points:
-        every_way = self._every_way
-        return frozenset(Ways([start], lambda point: (after for after in every_way[point] if after is not None)))
+    def _reads_of(self, ways: Iterable[_Way]) -> Iterator[FieldOf | Name]:
+        """What the guards of some ways read."""
+        guards = (way.guard for way in ways if way.guard is not None)
+        return (part for guard in guards for part in walk(guard) if isinstance(part, FieldOf | Name))
+
+    def _numbers(self, ways: Iterable[_Way]) -> Iterator[int]:
+        """The numbers in the guards of some ways, as far as a count is followed."""
+        parts = (part for way in ways if way.guard is not None for part in walk(way.guard))
+        values = (part.value for part in parts if isinstance(part, Constant))
+        return (int(value) for value in values if isinstance(value, int | float) and 0 <= value < MOST_COUNTED)
+
+    def _is_detour(self, point: FlowPoint, way: _Way) -> bool:
+        """True for a way to a node that is due, which leads back and changes nothing else: it decides nothing."""
+        own = list(self._reads_of([way]))
+        if way.target is None or way.target.node is None or way.target.kind is None or not own:
+            return False
+        name = way.target.node.name
+        if way.target.kind.trigger != "every" or {*own} - {FieldOf(name, "due"), FieldOf(name, FROM)}:
+            return False
+        path = [way.target]
+        while path[-1] is not point:
+            following = [each.target for each in self._ways[path[-1]]]
+            if len(following) != 1 or following[0] is None or following[0] in path:
+                return False
+            path.append(following[0])
+        reads = list(itertools.chain.from_iterable(self._read_at.values()))
+        if any(reads.count(read) > own.count(read) for read in own):
+            return False
+        ups = (self._unchanged.moves(read).up for read in own)
+        others = (self._unchanged.moves(read).either_way.up for read in reads if read not in own)
+        return NOWHERE.union(*ups, *others).isdisjoint(path[:-1])
 
     # ---- the search
 
-    def traps(self, bypassed: frozenset[str]) -> Iterator[Trap]:
-        """A trap in each component of the graph, if there is one.
+    def problem(self, bypassed: frozenset[str], without: Sequence[str] = ()) -> Problem | None:
+        """The first trap of the graph, if there is one.
 
         Arguments:
             bypassed: the names of nodes that do nothing.
+            without: the resources whose absence is the reason. Default: none.
         """
         self._begin(bypassed)
-        for part in self._parts(self._points, self._every_way):
-            trap = self._first_trap(part)
-            if trap is not None:
-                yield trap
-
-    def _first_trap(self, part: Points) -> Trap | None:
-        waiting = [_Candidate(part, self._always)]
-        seen: set[tuple[Points, int]] = set()
-        sets = sizes = 0
-        while waiting:
-            candidate = waiting.pop()
-            points = candidate.points
-            key = (points, candidate.answers.literals)
-            if key in seen:
-                continue
-            seen.add(key)
-            sets, sizes = sets + 1, sizes + len(points)
-            if sets > MOST_SETS or sizes > MOST_POINTS:
-                raise _TooManySetsError
-            is_open = self._opened(points, candidate.answers)
-            waiting += self._uncleared(points, is_open.counts)
-            # With all ways open they are strongly connected, as they came from `_parts`.
-            parts = self._parts(points, is_open.targets) if is_open.is_reduced else [points]
-            if parts != [points]:
-                waiting += [_Candidate(inner, self._always) for inner in reversed(parts)]
-                continue
-            leaving = self._leaving(points, is_open)
-            if leaving is None:
-                return self._found(points, is_open)
-            # Depth first: what remains without that point; then, for each closing, the components with the way out.
-            waiting += reversed(
-                [
-                    *self._without(points, frozenset({leaving[0]})),
-                    *self._closing(leaving, candidate, is_open.counts),
-                ]
-            )
-        return None
-
-    def _without(self, points: Points, removed: Points, around: Points = NOWHERE) -> Iterator[_Candidate]:
-        """The components that remain without some points.
-
-        Arguments:
-            around: points that a component must contain. Default: none.
-        """
-        rest = points - removed
-        if rest not in self._parts_of:
-            self._parts_of[rest] = self._parts(rest, self._every_way)
-        yield from (_Candidate(part, self._always) for part in self._parts_of[rest] if around <= part)
-
-    def _uncleared(self, points: Points, counts: Mapping[FlowPoint, Counts]) -> Iterator[_Candidate]:
-        """The rest without the points that clear gradients: a run may enter it with any count of passes."""
-        known = {self._changes.counted(read) for counted in counts.values() for read in counted}
-        for optimizers in sorted(known, key=sorted):
-            yield from self._without(points, self._acting_on(optimizers, "zero_grad"))
-
-    def _leaving(self, points: Points, is_open: _Open) -> Exit | None:
-        """A way out that can be taken, the last of its point, closed by the fewest values; None if there is none."""
-        ways_out = [point for point in points if any(target not in points for target in is_open.targets[point])]
-        if not ways_out:
+        start = self._flow.entries[self._scope.path + self._scope.graph.start][0]
+        self._following: dict[_State, list[tuple[_State | None, _Way]]] = {}
+        # Gradients that are never cleared are G405: here their number may be any.
+        counts = tuple(0 if self._changes.cleared(read) else None for read in self.counters)
+        first: _State = start, self._entered(start, self._always), counts
+        states = []
+        for state in Ways([first], lambda at: (after for after, _ in self._follow(at) if after is not None)):
+            states.append(state)
+            if len(states) > MOST_STATES:
+                raise _TooManyStatesError
+        sources: dict[_State, list[_State]] = {}
+        for state in states:
+            for after, _ in self._following[state]:
+                if after is not None:
+                    sources.setdefault(after, []).append(state)
+        ending = [state for state in states if any(after is None for after, _ in self._following[state])]
+        leaving = {*Ways(ending, lambda at: sources.get(at, ()))}
+        stuck = [state for state in states if state not in leaving]
+        if not stuck:
             return None
-        point = min(ways_out, key=self._order.__getitem__)
-        return point, max(number for number in is_open.ways[point] if self._ways[point][number].target not in points)
+        targets = {state: [after for after, _ in self._following[state]] for state in stuck}
+        reached = [*Ways(stuck[:1], lambda at: (after for after in targets[at] if after is not None))]
+        parts = components(reached, targets)
+        still = next((part for part in parts if self._is_still(part)), None)
+        return self._reported(still or set().union(*parts), without, is_still=still is not None)
 
-    def _closing(
-        self, leaving: Exit, candidate: _Candidate, counts: Mapping[FlowPoint, Counts]
-    ) -> Iterator[_Candidate]:
-        """For each value that closes a way out: the rest without the points that could change it."""
-        point, number = leaving
-        known = counts.get(point, {})
-        for earlier, way in enumerate(self._ways[point][: number + 1]):
-            closes = earlier == number
-            if way.guard is None or (not closes and way.target not in candidate.points):
-                continue
-            is_taken_back = False
-            for answers in self._answers(way, not closes, known) or ():
-                common = candidate.answers.both(answers)
-                if common is None:
-                    continue
-                breaking = self._taken_back_by(answers) & candidate.points
-                if not breaking:
-                    yield _Candidate(candidate.points, common)
-                    continue
-                around = frozenset({point} if closes or way.target is None else {point, way.target})
-                if not around & breaking:
-                    yield from self._without(candidate.points, breaking, around)
-                is_taken_back = True
-            if is_taken_back and way.counters:
-                yield from self._with_steady_counts(point, way, candidate)
+    def depends_on(self, names: Collection[str]) -> bool:
+        """True if some nodes may change what guards read."""
+        moving = NOWHERE.union(*(self._unchanged.moves(read).either_way.up for read in self._reads))
+        return any(point.node is not None and point.node.name in names for point in moving)
 
-    def _taken_back_by(self, answers: Answers) -> Points:
-        """The points that may change one of some values."""
-        if answers.literals not in self._breaking:
-            literals = (each for bit, each in enumerate(self._table.literals) if answers.literals >> bit & 1)
-            self._breaking[answers.literals] = NOWHERE.union(*map(self._changes.breaking, literals))
-        return self._breaking[answers.literals]
+    def _begin(self, bypassed: frozenset[str]) -> None:
+        """Prepare a search in which some nodes do nothing."""
+        self._changes = Changes(self._points, self._gradients, bypassed)
+        self._table = Table()
+        self._moves: dict[int, Moves] = {}
+        self._after_visit: dict[tuple[FlowPoint, Facts], Facts] = {}
+        self._decides: dict[tuple[int, bool, bool], set[FlowPoint]] = {}
+        self._answered: dict[tuple[_Way, _Counts], dict[bool, tuple[Facts, ...] | None]] = {}
+        self._always = NO_FACTS
+        for read in self._where_entered():
+            self._hold(read, True)
+        for name in sorted(bypassed):
+            kind = self._scope.kinds[name]
+            # Bypassed, `on_metrics` is not called, so what it would set stays False.
+            fields = kind.fields.items() if kind is not None and kind.has("on_metrics") else ()
+            for field_name in ("due", *(key for key, declared in fields if declared.default is False)):
+                self._hold(FieldOf(name, field_name), False)
 
-    def _with_steady_counts(self, point: FlowPoint, way: _Way, candidate: _Candidate) -> Iterator[_Candidate]:
-        """The rest without a cycle that adds backward passes and never clears them: a count may then recur."""
-        for optimizers in {self._changes.counted(read) for read in way.counters}:
-            adding, clearing = (self._acting_on(optimizers, effect) & candidate.points for effect in COUNTED)
-            if not adding or not clearing:
-                continue
-            for part in self._parts(candidate.points - clearing, self._every_way):
-                if adding & part:
-                    first = min(adding & part, key=self._order.__getitem__)
-                    around = circle(first, within(part, self._every_way))
-                    for on_circle in around[1:]:
-                        if on_circle is not point:
-                            yield from self._without(candidate.points, frozenset({on_circle}), frozenset({point}))
-                    break
+    def _hold(self, read: FieldOf | Name, answer: bool) -> None:
+        """Note a constant value of something that guards read."""
+        if read in self._reads:
+            for facts in self._table.ways_to_answer(read, self._changes.known)[answer] or ():
+                self._always = both(self._always, facts) or self._always
 
-    # ---- ways that can be taken
+    def _where_entered(self) -> Iterator[Name]:
+        """Values that hold as long as a run is in a body: the enclosing nodes, entered when due, are due."""
+        plan = self._flow.plan
+        around = [plan.by_path[inner.path.removesuffix("/")] for inner in plan.around(self._scope)]
+        due = [FieldTarget(plan_node.path, "due") for plan_node in around if plan_node.can_be_skipped]
+        for read in self._reads if due else ():
+            if isinstance(read, Name) and self._scope.resolve(read.name) in due and not self._changes.moving(read):
+                yield read
 
-    def _opened(self, points: Points, answers: Answers) -> _Open:
-        """The possible moves among some points while some values hold.
-
-        A way that cannot be taken may make another count known, which may close further ways.
-        """
-        ways: dict[FlowPoint, Sequence[int]] = {point: range(len(self._ways[point])) for point in points}
-        targets = {point: self._every_way[point] for point in points}
-        counts: dict[FlowPoint, Counts] = {}
-        changed, is_reduced = True, False
-        while changed:
-            self._add_known_counts(counts, answers, targets)
-            changed = False
-            for point in points & self._choosing:
-                taken = self._taken_at(point, answers, counts.get(point, {}))
-                if len(taken) < len(ways[point]):
-                    ways[point], changed, is_reduced = taken, True, True
-                    targets[point] = [self._ways[point][number].target for number in taken]
-            changed = changed and len(self._counters) > 1
-        return _Open(ways, targets, is_reduced, counts)
-
-    def _taken_at(self, point: FlowPoint, answers: Answers, counts: Counts) -> Sequence[int]:
-        """The numbers of the ways of a point that can be taken."""
-        key = (point, answers.literals, tuple(counts.get(read) for read in self._counters_at[point]))
-        if key not in self._taken:
-            self._taken[key] = self._consistent_ways(point, answers, counts)
-        return self._taken[key]
-
-    def _consistent_ways(self, point: FlowPoint, answers: Answers, counts: Counts) -> list[int]:
-        """The ways whose guard is consistent with the known values and the failure of those before it."""
-        taken: list[int] = []
-        before = [answers]
-        for number, way in enumerate(self._ways[point]):
-            if way.guard is None:
-                taken.append(number)
-                break
-            holding = self._answers(way, True, counts)
-            if holding is None or any(first.both(second) is not None for first in before for second in holding):
-                taken.append(number)
-            failing = self._answers(way, False, counts)
+    def _follow(self, state: _State) -> list[tuple[_State | None, _Way]]:
+        """The states after a visit, None for the end, each with the way there."""
+        point, facts, before = state
+        counts = self._counted(point, before)
+        waiting = [facts]
+        following: list[tuple[_State | None, _Way]] = []
+        for way in self._ways[point]:
+            holding, failing = (self._answers(way, answer, counts) for answer in (True, False))
+            entering = waiting if holding is None else together(waiting, holding)
+            if way.target is None:
+                following += [(None, way)] if entering else []
+            else:
+                entered = dict.fromkeys(self._entered(way.target, facts) for facts in entering)
+                following += [((way.target, facts, counts), way) for facts in entered]
             if failing is not None:
-                after = together(before, failing)
-                if not after:
-                    break
-                before = after if len(after) <= MOST_TOGETHER else before
-        return taken
+                left = together(waiting, failing)
+                waiting = left if len(left) <= MOST_TOGETHER else waiting
+            if not waiting:
+                break
+        self._following[state] = following
+        return following
 
-    def _answers(self, way: _Way, answer: bool, counts: Counts) -> tuple[Answers, ...] | None:
-        assert way.guard is not None
-        key = (id(way.guard), *(counts.get(read) for read in way.counters))  # the ways keep the guards
+    def _answers(self, way: _Way, answer: bool, counts: _Counts) -> tuple[Facts, ...] | None:
+        """The ways in which the guard of a way can have a value; None for too many."""
+        if way.guard is None:
+            return (NO_FACTS,) if answer else ()
+        key = way, counts
         if key not in self._answered:
-            self._answered[key] = self._table.ways_to_answer(way.guard, self._changes.known(counts))
+            known = {
+                read: Values(least=count, whole=True) if count == self._many else Constant(count)
+                for read, count in zip(self.counters, counts, strict=True)
+                if count is not None
+            }
+            self._answered[key] = self._table.ways_to_answer(
+                way.guard, lambda read: known[read] if read in known else self._changes.known(read)
+            )
         return self._answered[key][answer]
 
-    def _acting_on(self, optimizers: frozenset[str], effect: str) -> Points:
-        """The points whose visits add to the gradients of some optimizers, or clear them."""
-        doing = self._changes.adding if effect == "backward" else self._changes.clearing
-        return frozenset(point for point, names in doing.items() if names & optimizers)
+    def _entered(self, point: FlowPoint, before: Facts) -> Facts:
+        """What is known after a visit, of what was known before it, and may still decide something."""
+        key = point, before
+        if key not in self._after_visit:
+            kept = {}
+            for term, values in before:
+                moves = self._moves_of(term)
+                least = None if point in moves.down else values.least
+                most = None if point in moves.up else values.most
+                without = frozenset() if point in moves.down | moves.up else values.without
+                if least is not None or most is not None or without:
+                    kept[term] = Values(least, most, without, values.whole)
+            for term, read in enumerate(self._table.terms) if point in self._changes.adding else ():
+                if isinstance(read, FieldOf) and self._is_counting(point, read):
+                    kept[term] = kept.get(term, ANY).both(Values(least=1, whole=True)) or ANY
+            known = frozenset(
+                (term, values)
+                for term, values in kept.items()
+                if point in self._deciding(term, values.least is not None, values.most is not None)
+            )
+            self._after_visit[key] = both(known, self._always) or self._always
+        return self._after_visit[key]
 
-    def _add_known_counts(self, known: dict[FlowPoint, Counts], answers: Answers, targets: Targets) -> None:
-        """Add the counts that are the same at every visit of a point, as long as the run stays where it is.
+    def _moves_of(self, term: int) -> Moves:
+        if term not in self._moves:
+            self._moves[term] = self._changes.moves(self._table.terms[term])
+        return self._moves[term]
 
-        Only the ways that these counts allow are followed. `_uncleared` are the moves that clear nothing.
+    def _is_counting(self, point: FlowPoint, read: FieldOf) -> bool:
+        """True if each visit adds to a field, which is not 0 after it."""
+        if point.node is None or point.node.name != read.node or point.kind is None:
+            return False
+        declared = point.kind.fields.get(read.field)
+        return read.field == "runs" or (declared is not None and bool(declared.adds))
 
-        Arguments:
-            known: of each point, the known values of other counts.
-            targets: of each point, the targets of the ways that are not known to be closed.
-        """
-        for optimizers, reads in self._counters.items():
-            if optimizers not in self._countings:
-                self._countings[optimizers] = Counting(self._flow, self._in_order, self._changes, optimizers)
+    def _deciding(self, term: int, has_least: bool, has_most: bool) -> set[FlowPoint]:
+        """The points from which an operand is read before a visit changes what is known of it."""
+        key = term, has_least, has_most
+        if key not in self._decides:
+            moves, reads = self._moves_of(term), {*walk(self._table.terms[term])}
+            breaking = moves.up & moves.down if has_least == has_most else moves.down if has_least else moves.up
+            sources: dict[FlowPoint, list[FlowPoint]] = {}
+            for point, ways in self._ways.items():
+                for way in ways:
+                    if way.target is not None and way.target not in breaking:
+                        sources.setdefault(way.target, []).append(point)
+            reading = [point for point, read in self._read_at.items() if not reads.isdisjoint(read)]
+            self._decides[key] = {*Ways(reading, lambda at: sources.get(at, ()))}
+        return self._decides[key]
 
-            def taken(
-                point: FlowPoint, count: int | None, reads: Mapping[FieldOf, None] = reads
-            ) -> Sequence[FlowPoint | None]:
-                if len(targets[point]) < 2 or not self._counters_at[point] or count is None:
-                    return targets[point]
-                counted = {**known.get(point, {}), **dict.fromkeys(reads, count)}
-                return [self._ways[point][number].target for number in self._taken_at(point, answers, counted)]
-
-            for point, count in self._countings[optimizers].counts(targets, taken).items():
-                if count is not None and self._counters_at.get(point):
-                    known[point] = {**known.get(point, {}), **dict.fromkeys(reads, count)}
+    def _counted(self, point: FlowPoint, counts: _Counts) -> _Counts:
+        """The counts of backward passes after a visit; within a body any number may be added."""
+        changes = self._changes
+        after: list[int | None] = []
+        for read, count in zip(self.counters, counts, strict=True):
+            optimizers = changes.counted(read)
+            if point in changes.adding and point.node is not None and point.node.body is not None:
+                count = None if (changes.adding[point] | changes.clearing[point]) & optimizers else count
+            for action in point.actions if point in changes.adding else ():
+                if optimizers & {*action.optimizers}:
+                    if action.effect == "zero_grad":
+                        count = 0
+                    elif action.effect == "backward" and count is not None:
+                        count = min(count + 1, self._many)
+            after.append(count)
+        return tuple(after)
 
     # ---- reports
 
-    def _found(self, points: Points, is_open: _Open) -> Trap:
-        ordered = sorted(points, key=self._order.__getitem__)
-        asked = {arrow.guard for point in ordered for arrow in point.arrows if arrow.guard is not None}
-        guards = map(self._meaning, asked)
-        changing = NOWHERE.union(*map(self._changes.moving, guards))
-        closed: list[tuple[FlowPoint, tuple[str, ...]]] = []
-        staying: list[_Way] = []
-        for point in ordered:
-            ways, last = self._ways[point], self._ways[point][max(is_open.ways[point])]
-            for number, way in enumerate(ways):
-                if way.target not in points:
-                    # After a guard that stays true, that guard decides.
-                    closed.append((point, last.deciding if number > ways.index(last) else way.deciding))
-                    staying += [last] if number > ways.index(last) else []
-        return Trap(ordered, within(points, is_open.targets), closed, staying, is_still=not changing & points)
+    def _is_still(self, part: Collection[_State]) -> bool:
+        """True if nothing changes that a guard there reads."""
+        points = {point for point, *_ in part}
+        guards = {self._meaning(arrow.guard) for point in points for arrow in point.arrows if arrow.guard is not None}
+        return points.isdisjoint(NOWHERE.union(*map(self._changes.moving, guards)))
 
-    def _parts(self, points: Points, targets: Targets) -> list[Points]:
-        """The strongly connected components that contain a cycle, in the order of the graph."""
-        return sorted(components(points, targets), key=lambda part: min(map(self._order.__getitem__, part)))
+    def _reported(self, part: Collection[_State], without: Sequence[str], *, is_still: bool) -> Problem:
+        """The problem of states that a run may never leave."""
+        taken: dict[FlowPoint, list[_Way]] = {}
+        for state in sorted(part, key=lambda state: self._order[state[0]]):
+            taken.setdefault(state[0], []).extend(way for _, way in self._following[state])
+        targets = {
+            point: [way.target for way in dict.fromkeys(ways) if way.target is not None and way.target in taken]
+            for point, ways in taken.items()
+        }
+        first, hint = next(iter(taken)), ""
+        way = circle(first, targets)
+        closed: list[tuple[FlowPoint, tuple[str, ...]]] = []
+        for point in taken:
+            ways = self._ways[point]
+            last = max(map(ways.index, taken[point]))
+            out = [number for number, each in enumerate(ways) if each.target not in taken]
+            staying = ways[last].target
+            if staying is not None and not hint and any(number > last for number in out):
+                hint = _counted_instead(self._scope, ways[last].guard, staying.path)
+                way = circle(staying, targets)
+            # After a guard that stays true, that guard decides.
+            closed += [(point, ways[min(number, last)].deciding) for number in out]
+        deciding = list(dict.fromkeys(name for _, names in closed for name in names))
+        if without:
+            hint += "; or, if it is always supplied, take it out of the `optional` of the body or the kind"
+        path = names_on(way)
+        nodes = list(dict.fromkeys(point.path for point in taken))
+        names = quoted(nodes, most=16)
+        absent = f"without {quoted(without)} " if without else ""
+        around = f"go round {names}" if len(nodes) > 1 else f"stay at {names}"
+        if is_still:
+            return first.problem(
+                "G501",
+                f"{absent}the run can {around} forever: no guard there reads anything that changes on the way",
+                "route the loop through a node whose progress a guard in it reads, such as `next_batch`, or guard an "
+                f"edge that leads back by something that changes{hint}",
+                path=path if len(path) > 1 else path * 2,
+            )
+        decide = "decides" if len(deciding) == 1 else "decide"
+        return next((point for point, names in closed if names), first).problem(
+            "G502",
+            f"{absent}the loop of {names} can be left only as {quoted(deciding)} {decide}, and no node in the loop can "
+            "cause the value that leads out",
+            f"let the guard read progress of a node of the loop, such as `runs`{hint}",
+            thing="edges",
+            path=path if len(path) > 1 else path * 2,
+        )

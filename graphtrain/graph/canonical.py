@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from graphtrain.errors import GraphtrainError, UsageError
+from graphtrain.errors import EditError
 from graphtrain.kind.parameter import NOT_PLAIN, plain_value
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def plain(graph: Graph, *, layers: bool = False) -> dict[str, Any]:
         layers: True adds the layers of overlays, in each graph that has any. Default: False.
 
     Raises:
-        UsageError: a parameter is not a plain value.
+        EditError: a parameter is not a plain value.
 
     >>> from graphtrain.graph import Graph
     >>> list(plain(Graph.load("fit"))), plain(Graph.load("evaluate"))["edges"]["eval_batch"]
@@ -55,16 +55,12 @@ def _plain_node(node: Node, layers: bool) -> dict[str, Any]:
     }
 
 
-def plain_parameter(node: str, name: str, value: Any, error_type: type[GraphtrainError] = UsageError) -> Any:
-    """A parameter of a node as the text of a graph holds it.
-
-    Raises:
-        GraphtrainError: it cannot be written as text.
-    """
+def plain_parameter(node: str, name: str, value: Any) -> Any:
+    """A parameter of a node as the text of a graph holds it; raises an EditError if it cannot be written as text."""
     try:
         return plain_value(value)
     except ValueError as error:
-        raise error_type(f"{node}.{name}: {error}", NOT_PLAIN[value is None]) from None
+        raise EditError(f"{node}.{name}: {error}", NOT_PLAIN[value is None]) from None
 
 
 def to_json(graph: Graph) -> str:

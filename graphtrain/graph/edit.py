@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import EditError
 from graphtrain.graph.canonical import plain_parameter
-from graphtrain.graph.elements import END, NESTED, Edge, Node, redirected, slots_of
+from graphtrain.graph.elements import END, NESTED, Edge, Node, Reads, Writes, redirected
 from graphtrain.graph.hooks import hook
 from graphtrain.graph.registry import may_be_bypassed
 from graphtrain.graph.rename import rename
 from graphtrain.kind import kind_of
-from graphtrain.kind.parameter import show_value
+from graphtrain.kind.parameter import coerce, show_value
 from graphtrain.names import suggestion
 
 if TYPE_CHECKING:
@@ -133,12 +133,8 @@ def remove(self: Graph, name: str, to: str | None = None) -> Graph:
             reason = f"has {len(targets)} targets" if targets else "has no edge to follow"
             raise EditError(f"remove: `{name}` {reason}", f"choose: {choices}" if choices else "give `to`")
         to = targets[0]
-    elif to == name:
-        raise EditError(f"remove: the predecessors of `{name}` cannot go to `{name}`, which is removed")
     elif to != END:
         _known(self, to, "remove: to")
-    if self.start == name and to == END:
-        raise EditError(f"remove: the graph starts at `{name}`, and would start at its end", "give `to` another node")
     edges = {
         source: tuple(edge for edge in redirected(leaving, name, to) if edge.target != source or edge in leaving)
         for source, leaving in self.edges.items()
@@ -146,9 +142,7 @@ def remove(self: Graph, name: str, to: str | None = None) -> Graph:
     }
     nodes = {key: value for key, value in self.nodes.items() if key != name}
     used = _guards_of(self.edges, self.guards)
-    kept = _guards_of(
-        edges, self.guards, [guard for guard in self.guards if guard not in used]
-    )  # unused, they may stay
+    kept = _guards_of(edges, self.guards, [guard for guard in self.guards if guard not in used])
     guards = {guard: text for guard, text in self.guards.items() if guard in kept}
     units = {unit: text for unit, text in self.units.items() if text != f"{name}.runs"}
     start = to if self.start == name else self.start
@@ -340,17 +334,18 @@ def _with_parameters(self: Graph, node: Node, parameters: Mapping[str, Any]) -> 
         elif not isinstance(body, type(self)):
             raise EditError(f"graph: expected a name, a path or a Graph, got {show_value(body)}")
         node = changed(node, use=NESTED, kind=None, body=body, reference=reference)
-    set_now, wrong = slots_of(f"{node.name}.reads", rest.pop("reads", {}), lists=True)
-    writes, wrong_writes = slots_of(f"{node.name}.writes", rest.pop("writes", {}))
-    if wrong or wrong_writes:
-        raise EditError([*wrong, *wrong_writes][0])
-    plain = {key: plain_parameter(node.name, key, value, EditError) for key, value in rest.items()}
+    slots: dict[str, Any] = {}
+    for key, annotation in (("reads", Reads), ("writes", Writes)):
+        try:
+            slots[key] = coerce(rest.pop(key, {}), annotation)
+        except ValueError as error:
+            raise EditError(f"{node.name}.{key}: {error}") from None
+    plain = {key: plain_parameter(node.name, key, value) for key, value in rest.items()}
     # A parameter has a value or an expression, whichever is set last. The checks report both at once.
-    kept = {key: value for key, value in node.parameters.items() if key not in set_now}
-    reads = {key: target for key, target in node.reads.items() if key not in plain}
-    return changed(
-        node, parameters={**kept, **plain}, reads={**reads, **set_now}, writes={**node.writes, **writes}, place=None
-    )
+    kept = {key: value for key, value in node.parameters.items() if key not in slots["reads"]}
+    reads = {key: target for key, target in node.reads.items() if key not in plain} | slots["reads"]
+    writes = {**node.writes, **slots["writes"]}
+    return changed(node, parameters={**kept, **plain}, reads=reads, writes=writes, place=None)
 
 
 def _known(self: Graph, name: str, verb: str) -> str:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from graphtrain.errors import EditError, GraphError, UsageError
 from graphtrain.graph.edit import VERBS
 from graphtrain.graph.elements import END, Node, Place, Problem, nodes_of
-from graphtrain.kind.parameter import show_value, type_name
+from graphtrain.kind.parameter import coerce_item, show_value
+from graphtrain.kind.signatures import hints_of
 from graphtrain.names import suggestion
 
 if TYPE_CHECKING:
@@ -108,8 +109,15 @@ def edit_of(table: Mapping[str, Any], place: Place, overlay: str = "") -> Edit:
     # `or` and `and` are keywords of Python.
     rest = {f"{name}_" if name in ("or", "and") else name: value for name, value in table.items() if name != verb}
     if_there = rest.pop(IF_THERE, False)
-    if wrong := _wrong_argument(verb, table[verb], {**rest, IF_THERE: if_there}):
-        raise EditError(f"edit: {verb}: {wrong}", f"it takes {', '.join([*_signature(verb).parameters][1:])}")
+    try:
+        arguments = _signature(verb).bind(None, table[verb], **rest).arguments
+        coerce_item(IF_THERE, if_there, bool)
+        for name, annotation in _types(verb).items():
+            if name in arguments and name != "parameters":
+                coerce_item(name.rstrip("_"), arguments[name], annotation)
+    except (TypeError, ValueError) as error:
+        names = [*_signature(verb).parameters][1:]
+        raise EditError(f"edit: {verb}: {error}", f"it takes {', '.join(names)}") from None
     return Edit(verb, table[verb], rest, place, if_there, overlay)
 
 
@@ -118,19 +126,9 @@ def _signature(verb: str) -> inspect.Signature:
     return inspect.signature(VERBS[verb][0])
 
 
-def _wrong_argument(verb: str, first: Any, others: Mapping[str, Any]) -> str:
-    """The problem with the arguments of a verb, before it is called; empty if there is none."""
-    rest = {name: value for name, value in others.items() if name != IF_THERE}
-    try:
-        _signature(verb).bind(None, first, **rest)
-    except TypeError as error:
-        return str(error)
-    texts = _signature(verb).parameters.keys() - {"between", "graph", "parameters"}
-    for name, value in {verb: first, **others}.items():
-        expected = bool if name in ("first", IF_THERE) else str
-        if (name in texts or name in (verb, IF_THERE)) and type(value) is not expected:
-            return f"{name.rstrip('_')}: expected {type_name(expected)}, got {show_value(value)}"
-    return ""
+@functools.cache
+def _types(verb: str) -> dict[str, Any]:
+    return hints_of(VERBS[verb][0])
 
 
 # ---- places in files after an edit
@@ -140,25 +138,21 @@ def placed(edited: Graph, before: Graph, place: Place) -> Graph:
     """The graph in which everything that an edit changed has the place of the edit."""
     nodes = {name: _placed_node(node, before.nodes.get(name), place) for name, node in edited.nodes.items()}
     edges = {
-        source: leaving
-        if leaving is before.edges.get(source)
-        else tuple(
-            edge if edge.place is not None and edge in before.edges.get(source, ()) else replace(edge, place=place)
-            for edge in leaving
-        )
+        source: tuple(edge if edge in before.edges.get(source, ()) else replace(edge, place=place) for edge in leaving)
         for source, leaving in edited.edges.items()
     }
-    changed = [
-        f"{section}.{name}"
-        for section, now, former in (
-            ("guards", edited.guards, before.guards),
-            ("clock", edited.units, before.units),
-            ("edges", edges, before.edges),
-        )
+    sections = (
+        ("guards", edited.guards, before.guards),
+        ("clock", edited.units, before.units),
+        ("edges", edges, before.edges),
+    )
+    changed = {
+        f"{section}.{name}": place
+        for section, now, former in sections
         for name, value in now.items()
         if former.get(name) != value
-    ]
-    return replace(edited, nodes=nodes, edges=edges, places={**edited.places, **dict.fromkeys(changed, place)})
+    }
+    return replace(edited, nodes=nodes, edges=edges, places={**edited.places, **changed})
 
 
 def _placed_node(node: Node, before: Node | None, place: Place) -> Node:

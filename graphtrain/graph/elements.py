@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 END = "end"  # the reserved target that ends the graph
 NESTED = "nested"  # the kind of every node that has a graph as its body
 
+# The types of `reads` and `writes` of a node, as of `Node`.
+Reads = dict[str, str | tuple[str, ...]]
+Writes = dict[str, str]
+
 
 @dataclass(frozen=True)
 class Place:
@@ -132,26 +136,6 @@ def settings_of(node: Node) -> list[str]:
         ),
         *(f"writes {slot} to {target}" for slot, target in node.writes.items()),
     ]
-
-
-def slots_of(where: str, table: Any, *, lists: bool = False) -> tuple[dict[str, Any], list[str]]:
-    """The contents of the table `reads` or `writes` of a node, and its problems, in words.
-
-    Arguments:
-        where: its place, for messages.
-        lists: True takes a list of names too. Default: False.
-    """
-    if not isinstance(table, Mapping):
-        return {}, [f'{where}: expected a table such as {{ slot = "other" }}, got {show_value(table)}']
-    slots: dict[str, Any] = {}
-    wrong = []
-    for slot, target in table.items():
-        several = lists and isinstance(target, list | tuple)
-        if all(isinstance(name, str) for name in (target if several else [target])):
-            slots[slot] = tuple(target) if several else target
-        else:
-            wrong.append(f"{where}.{slot}: expected the name of a slot, got {show_value(target)}")
-    return slots, wrong
 
 
 def is_computed(target: str | tuple[str, ...]) -> bool:

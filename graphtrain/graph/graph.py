@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime
 import math
-import os
-import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -117,8 +115,7 @@ class Graph(Drawable):
         >>> Graph.load("fit").start
         'decide'
         """
-        may_be_saved = os.path.isdir(source) or re.search(r"(^|[/\\])(best(:.+)?|newest)$", str(source))
-        if may_be_saved and find_graph(str(source)) is None:
+        if isinstance(source, str | Path) and Path(source).suffix != ".toml" and find_graph(str(source)) is None:
             from graphtrain.storage.named import holds_a_graph, saved_graph
 
             if holds_a_graph(Path(source)):
@@ -295,21 +292,7 @@ _CLOCK_WIDTH = 100  # characters
 
 
 def _readable(graph: Graph, indent: str) -> Iterator[str]:
-    """The nodes with their settings, their edges in order, the guards and the clock.
-
-    The body of a node is below it, indented.
-
-    >>> print(Graph.load("evaluate"))
-    graph evaluate: start begin_evaluation; outputs metrics; optional val_data
-      begin_evaluation  split = "val"  -> next_batch
-      next_batch        repeat = true, reads indices from val_indices, reads train_data from val_data
-                                       -> end_evaluation if data_exhausted, eval_batch
-      eval_batch                       -> end_evaluation if last_batch, next_batch
-      end_evaluation                   -> end
-      guards  data_exhausted  next_batch.exhausted
-              last_batch      next_batch.last
-      clock   batches = next_batch.batches, samples = next_batch.samples
-    """
+    """The nodes with their settings, their edges in order, the guards and the clock; bodies are indented."""
     lists = {key: getattr(graph, key) for key in ("outputs", "optional", "allow")}
     lists["overlays"] = graph.layers.names
     lists["optimizer"] = (graph.optimizer,) if graph.optimizer else ()

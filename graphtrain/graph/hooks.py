@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from graphtrain.errors import EditError
 from graphtrain.graph.elements import END, Edge
-from graphtrain.kind import kind_of, node
+from graphtrain.kind import kind_of
 from graphtrain.names import suggestion
 
 if TYPE_CHECKING:
@@ -123,8 +123,6 @@ def hook(
     >>> [str(edge) for edge in graph.edges["zero_grad"]], graph.check()
     (['decide if data_exhausted', 'report'], [])
     """
-    if callable(use) and getattr(use, "__kind__", None) is None:
-        use = node(use)
     name = name or (use if isinstance(use, str) else kind_of(use).name)
     if place not in HOOKS:
         raise EditError(f"hook: there is no place `{place}`", suggestion(place, HOOKS))

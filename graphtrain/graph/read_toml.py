@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from graphtrain.errors import EditError, GraphError, GraphtrainError, UsageError
 from graphtrain.graph.canonical import FORMAT
 from graphtrain.graph.edits import Edit, edit_of, with_edits
-from graphtrain.graph.elements import NESTED, Edge, Node, Place, Problem, slots_of
+from graphtrain.graph.elements import NESTED, Edge, Node, Place, Problem, Reads, Writes
 from graphtrain.graph.layers import Layers
 from graphtrain.graph.overlay import Overlay, with_overlays
 from graphtrain.graph.registry import GRAPHS, OVERLAYS, find_graph
@@ -148,12 +148,6 @@ class Reader:
         texts = {name: self.value(table, name, str, None, key) for name in table}
         return {name: text for name, text in texts.items() if text is not None}
 
-    def slots(self, value: Any, key: tuple[str, ...], *, lists: bool = False) -> dict[str, Any]:
-        slots, wrong = slots_of(".".join(key), value, lists=lists)
-        for message in wrong:
-            self.problem("G003", key, message)
-        return slots
-
 
 def read_graph(make: type[Graph], source: str | Path) -> Draft:
     """Read a shipped or installed graph by name, or a file by path; `make` is the class of the graph.
@@ -243,7 +237,7 @@ def _read_table(data: Mapping[str, Any], reader: Reader, default_name: str) -> G
     if is_json and "layers" in data:
         data = {**data}
         saved = data.pop("layers")
-        layers = Layers(tuple(saved["names"]), {what: tuple(by) for what, by in saved["made"].items()})
+        layers = Layers(tuple(saved["names"]), {what: tuple(by) for what, by in saved["origins"].items()})
     _check_keys(data, _EXTENDING_KEYS if "extends" in data and not is_json else _PLAIN_KEYS, reader)
     name = reader.value(data, "name", str, default_name)
     if "extends" in data:
@@ -289,10 +283,11 @@ def _read_node(name: str, value: Any, reader: Reader) -> Node:
         reader.problem("G003", key, f"nodes.{name}: expected a table of parameters, got {show_value(value)}", hint)
         return Node(name, name, place=place)
     rest = dict(value)
-    reads = reader.slots(rest.pop("reads", {}), (*key, "reads"), lists=True)
-    writes = reader.slots(rest.pop("writes", {}), (*key, "writes"))
+    reads = reader.value(rest, "reads", Reads, {}, *key)
+    writes = reader.value(rest, "writes", Writes, {}, *key)
     use = reader.value(rest, "use", str | None, None, *key)
-    rest.pop("use", None)
+    for name_of in ("reads", "writes", "use"):
+        rest.pop(name_of, None)
     body, reference = None, None
     if "graph" in rest:
         body, reference = _read_body(name, rest.pop("graph"), reader)

@@ -60,24 +60,18 @@ def rename(self: Graph, old: str, new: str) -> Graph:
             for name, node in nodes.items()
         },
         edges=edges,
-        guards={key: rename_in_expression(text, old, path, bodies) for key, text in self.guards.items()},
+        guards={key: _renamed_expression(text, old, path, bodies) for key, text in self.guards.items()},
         units={unit: in_reads(text) for unit, text in self.units.items()},
         start=start,
         layers=layers,
     )
 
 
-def rename_in_expression(text: str, old: str, new: str, bodies: Collection[str] = ()) -> str:
-    """A guard expression that reads fields of `old` from `new`; the checks report text that cannot be parsed.
+def _renamed_expression(text: str, old: str, new: str, bodies: Collection[str] = ()) -> str:
+    """A guard expression that reads fields of `old` from `new`; `bodies` are the nodes with whose names paths begin.
 
-    Arguments:
-        old, new: the names, or paths that differ in the last name.
-        bodies: the nodes that have a body, with whose names paths begin. Default: none.
-
-    >>> rename_in_expression("step.steps > 3 and 'step.steps' == mode", "step", "d_step")
-    "d_step.steps > 3 and 'step.steps' == mode"
-    >>> rename_in_expression("step.runs / 2 > fit/step.steps", "step", "d_step", ["fit"])
-    'd_step.runs / 2 > fit/step.steps'
+    >>> _renamed_expression("step.runs / 2 > fit/step.steps and 'step.steps' == mode", "step", "d_step", ["fit"])
+    "d_step.runs / 2 > fit/step.steps and 'step.steps' == mode"
     """
     text, old = with_paths(text, bodies), with_paths(old, bodies)
     owner = rf"(?<![\w.]){re.escape(old)}(?=\s*\.|{SLASH})"
@@ -88,6 +82,6 @@ def _renamed_text(text: str, old: str, new: str, bodies: Collection[str]) -> str
     """A text that a node reads or a unit counts, with a node renamed in it."""
     owned = field_of(text)
     if owned is None:
-        return rename_in_expression(text, old, new, bodies) if is_expression(text) else text
+        return _renamed_expression(text, old, new, bodies) if is_expression(text) else text
     path, name = owned
     return f"{new}{path.removeprefix(old)}.{name}" if f"{path}/".startswith(f"{old}/") else text

@@ -5,65 +5,46 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import final
 
 from graphtrain.errors import DataError, UsageError
 
 
-@final
-class BatchLimit:
-    """The most batches of an epoch.
+def refuse_batch_limit(limit: float | None) -> None:
+    """Raise a UsageError if it is neither a whole number nor a share of the batches."""
+    if isinstance(limit, float) and limit != math.inf and not 0 < limit < 1:
+        raise UsageError(
+            f"next_batch.limit = {limit:g} is neither a whole number nor a share between 0 and 1",
+            "write limit = 100 for 100 batches, limit = 0.25 for a quarter of them; leave it out for all",
+        )
+
+
+def most_batches(limit: float | None, length: int | None) -> int | None:
+    """The most batches of an epoch of data with this length; None for all.
 
     Arguments:
-        amount: a whole number, or a share below 1, which is exact in decimal: 0.29 of 100 batches are 29. None and
+        limit: a whole number, or a share below 1, which is exact in decimal: 0.29 of 100 batches are 29. None and
             infinity: all of them.
 
-    Attributes:
-        amount: the same; None for infinity.
-        is_share: True for a share, which needs data with a length.
-
     Raises:
-        UsageError: it is neither.
+        UsageError: the limit is neither.
+        DataError: it is a share, and the data has no length, or too few batches to leave any.
 
-    >>> BatchLimit(3).of(10), BatchLimit(0.29).of(100), BatchLimit(None).of(10), BatchLimit(3).of(None)
+    >>> most_batches(3, 10), most_batches(0.29, 100), most_batches(None, 10), most_batches(3, None)
     (3, 29, None, 3)
     """
-
-    def __init__(self, amount: float | None) -> None:
-        self.amount = None if amount == math.inf else amount
-        self.is_share = isinstance(self.amount, float)
-        if isinstance(self.amount, float) and not 0 < self.amount < 1:
-            raise UsageError(
-                f"next_batch.limit = {amount:g} is neither a whole number nor a share between 0 and 1",
-                "write limit = 100 for 100 batches, limit = 0.25 for a quarter of them; leave it out for all",
-            )
-
-    def __bool__(self) -> bool:
-        return self.amount is not None
-
-    def __str__(self) -> str:
-        return str(self.amount)
-
-    def of(self, length: int | None) -> int | None:
-        """The most batches of an epoch of data with this length; None for all.
-
-        Raises:
-            DataError: it is a share, and the data has no length, or too few batches to leave any.
-        """
-        if self.amount is None or isinstance(self.amount, int):
-            return self.amount
-        if length is None:
-            raise DataError(
-                f"next_batch.limit = {self} is a share of the batches, and the data has no length",
-                "set limit to a number of batches, or give the data a `__len__`",
-            )
-        batches = int(Fraction(str(self.amount)) * length)
-        if not batches and length:
-            raise DataError(
-                f"next_batch.limit = {self} of {length} batches is none",
-                "set limit to a number of batches, as in limit = 1",
-            )
-        return batches
+    refuse_batch_limit(limit)
+    if limit is None or limit == math.inf or isinstance(limit, int):
+        return limit if isinstance(limit, int) else None
+    if length is None:
+        raise DataError(
+            f"next_batch.limit = {limit} is a share of the batches, and the data has no length",
+            "set limit to a number of batches, or give the data a `__len__`",
+        )
+    batches = int(Fraction(str(limit)) * length)
+    if not batches and length:
+        message = f"next_batch.limit = {limit} of {length} batches is none"
+        raise DataError(message, "set limit to a number of batches, as in limit = 1")
+    return batches
 
 
 def combined_length(lengths: Sequence[int | None], combine: str) -> int | None:

@@ -70,7 +70,8 @@ def node(implementation: Callable[..., Any] | None = None, /, **declared: Unpack
     """
 
     def mark(target: Implementation) -> Implementation:
-        if not _is_function_or_class(target):
+        can_be_kind: bool = inspect.isclass(target) or inspect.isroutine(target)
+        if not can_be_kind:
             raise TypeError(f"@node marks a function or a class; got {target!r}")
         name = declared.get("name") or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", target.__name__).lower()
         if not name.isidentifier():
@@ -96,26 +97,10 @@ def node(implementation: Callable[..., Any] | None = None, /, **declared: Unpack
 
 
 def kind_of(target: Callable[..., Any]) -> Kind:
-    """The kind that a marked function or class declares; an unmarked one as by `@node` without arguments.
-
-    >>> kind_of(lambda model: None).reads
-    Traceback (most recent call last):
-        ...
-    TypeError: a kind needs a name: give `node(name=...)` to a lambda
-    """
-    declared = vars(target).get("__kind__") if hasattr(target, "__dict__") else None
-    if isinstance(declared, Kind):
-        return declared
-    if not _is_function_or_class(target):
-        raise TypeError(f"a kind is a function or a class; got {target!r}")
-    if target.__name__ == "<lambda>":
-        raise TypeError("a kind needs a name: give `node(name=...)` to a lambda")
-    kind: Kind = vars(node(target))["__kind__"]
+    """The kind that a marked function or class declares; an unmarked one as by `@node` without arguments."""
+    declared = vars(target).get("__kind__") if hasattr(target, "__dict__") else None  # not that of a base class
+    kind: Kind = declared if isinstance(declared, Kind) else vars(node(target))["__kind__"]
     return kind
-
-
-def _is_function_or_class(target: Any) -> bool:
-    return inspect.isclass(target) or inspect.isroutine(target)
 
 
 # ---- reading a declaration off a function or a class: slots, parameters and fields

@@ -177,6 +177,8 @@ def coerce(value: Any, annotation: Any) -> Any:
         if any(value == choice and type(value) is type(choice) for choice in arguments):
             return value
         raise _mismatch(value, annotation)
+    if origin is dict and isinstance(value, Mapping):
+        return {key: coerce_item(key, item, arguments[1]) for key, item in value.items()}
     if origin is list and isinstance(value, list | tuple):
         return [coerce(item, arguments[0]) for item in value]
     if (origin or annotation) is tuple and isinstance(value, list | tuple):
@@ -197,6 +199,14 @@ def coerce(value: Any, annotation: Any) -> Any:
     if not isinstance(plain, type) or (isinstance(value, plain) and isinstance(value, bool) == (plain is bool)):
         return value
     raise _mismatch(value, annotation)
+
+
+def coerce_item(key: str, item: Any, annotation: Any) -> Any:
+    """As `coerce`, for an item of a table, whose key the message names."""
+    try:
+        return coerce(item, annotation)
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from None
 
 
 def plain_value(value: Any) -> Any:

@@ -44,21 +44,7 @@ _SECTION = re.compile(r"^(?:Arguments|Args|Parameters):[ ]*\n((?:(?:[ ].*)?\n)+)
 
 
 def descriptions_of(documented: Any) -> dict[str, str]:
-    """The first sentence of the description of each argument in the docstring of a function or a class.
-
-    >>> def setup(lr, b):
-    ...     '''Make things.
-    ...
-    ...     Arguments:
-    ...         lr: learning rate
-    ...             of AdamW. Default: 1.
-    ...         b: other.
-    ...
-    ...     More.
-    ...     '''
-    >>> descriptions_of(setup)
-    {'lr': 'learning rate of AdamW.', 'b': 'other.'}
-    """
+    """The first sentence of the description of each argument in the docstring of a function or a class."""
     section = _SECTION.search(f"{inspect.getdoc(documented) or ''}\n")
     descriptions: dict[str, str] = {}
     for described in re.split(r"\n(?=\S)", textwrap.dedent(section[1]).strip() if section is not None else ""):

@@ -109,8 +109,10 @@ class Trigger:
         if not texts:
             raise ValueError(f"{_EXPECTED}; got an empty list")
         self.once = ONCE in texts
-        amounts = [text for text in texts if text != ONCE]
-        self.terms: tuple[Term, ...] = () if texts == ["never"] else tuple(map(_term, map(_text, amounts)))
+        amounts = [text for text in texts if text != ONCE] if texts != ["never"] else []
+        if wrong := [text for text in amounts if not isinstance(text, str)]:
+            raise ValueError(f"{_EXPECTED}; got {wrong[0]!r}")
+        self.terms: tuple[Term, ...] = tuple(map(_term, map(str, amounts)))
 
     @property
     def texts(self) -> list[str]:
@@ -133,12 +135,6 @@ class Trigger:
 
     def __hash__(self) -> int:
         return hash((self.terms, self.once))
-
-
-def _text(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    raise ValueError(f"{_EXPECTED}; got {value!r}")
 
 
 @functools.lru_cache(maxsize=1024)  # 15 us; a check of `fit` reads 12 of them

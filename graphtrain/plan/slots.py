@@ -1,7 +1,7 @@
 """What each point of a flow does with slots, which of them are alive there, and where a run can be saved.
 
 A slot is alive if it was written before and is read later. A checkpoint holds the slots that are alive and no others;
-where one of them cannot be saved, no checkpoint is made. Checks, `show` and the engine use this.
+where one of them cannot be saved, no checkpoint is made. Checks and the engine use this.
 """
 
 from __future__ import annotations
@@ -74,10 +74,7 @@ class Slots:
 
     def bits(self, paths: Iterable[str]) -> int:
         """The bits of some slots; a resource has none."""
-        bits = 0
-        for path in paths:
-            bits |= self._bits.get(path, 0)
-        return bits
+        return _either(self._bits.get(path, 0) for path in paths)
 
     def named(self, bits: int) -> list[str]:
         """The paths of slots."""
@@ -147,13 +144,7 @@ class Alive:
     after: Mapping[FlowPoint, int]
 
 
-def alive(slots: Slots) -> Alive:
-    """The slots that a run reads later."""
-    reads = {point: slots.uses[point].uses for point in slots.flow.points}
-    return _solved(slots, reads, slots.guards, closed=False)
-
-
-def alive_for_a_resume(slots: Slots, *, optional: bool = True) -> Alive:
+def alive(slots: Slots, *, optional: bool = True) -> Alive:
     """The slots that a resume reads later, from wherever it begins.
 
     A resume sets up the nodes of its body and of enclosing bodies again. At the end of a run it evaluates the guards of
@@ -162,23 +153,10 @@ def alive_for_a_resume(slots: Slots, *, optional: bool = True) -> Alive:
     Arguments:
         optional: False leaves out reads with a default. Default: they count too.
     """
-    plan = slots.flow.plan
+    plan, points = slots.flow.plan, slots.flow.points
     set_up = {path: slots.set_up_with(scope)[1 if optional else 0] for path, scope in plan.scopes.items()}
-    reads = {}
-    for point in slots.flow.points:
-        use = slots.uses[point]
-        reads[point] = use.uses if optional else use.requires
-        for scope in plan.around(point.scope):
-            reads[point] |= set_up[scope.path]
-    guards = {point: slots.guards_evaluated(point) for point in slots.flow.points}
-    return _solved(slots, reads, guards, closed=True)
-
-
-def _solved(slots: Slots, reads: Mapping[FlowPoint, int], guards: Mapping[FlowPoint, int], *, closed: bool) -> Alive:
-    points = slots.flow.points
-    targets = {
-        point: [arrow.target for arrow in (*point.arrows, *(point.closed if closed else ()))] for point in points
-    }
+    guards = {point: slots.guards_evaluated(point) for point in points}
+    targets = {point: [arrow.target for arrow in (*point.arrows, *point.closed)] for point in points}
     sources: dict[FlowPoint, list[FlowPoint]] = {point: [] for point in points}
     for point, following in targets.items():
         for target in following:
@@ -186,17 +164,20 @@ def _solved(slots: Slots, reads: Mapping[FlowPoint, int], guards: Mapping[FlowPo
 
     def alive_before(point: FlowPoint, after: int) -> int:
         use = slots.uses[point]
-        return reads[point] | (after & ~use.defines & ~use.kills)
+        reads = use.uses if optional else use.requires
+        return reads | inside[point] | (after & ~use.defines & ~use.kills)
 
     def transfer(point: FlowPoint, before: int) -> Iterator[tuple[FlowPoint, int]]:
         return ((source, alive_before(source, before)) for source in sources[point])
 
+    inside = {point: _either(set_up[scope.path] for scope in plan.around(point.scope)) for point in points}
     before = solve({point: alive_before(point, guards[point]) for point in points}, transfer, operator.or_)
-    after = {
-        point: functools.reduce(operator.or_, (before[target] for target in targets[point]), guards[point])
-        for point in points
-    }
+    after = {point: guards[point] | _either(before[target] for target in targets[point]) for point in points}
     return Alive(before, after)
+
+
+def _either(bits: Iterable[int]) -> int:
+    return functools.reduce(operator.or_, bits, 0)
 
 
 @final
@@ -208,9 +189,8 @@ class SavePoints:
     """
 
     def __init__(self, slots: Slots) -> None:
-        self._slots = slots
-        self.flow = self._flow = slots.flow
-        self._alive = alive_for_a_resume(slots)
+        self._slots, self.flow = slots, slots.flow
+        self._alive = alive(slots)
 
     def alive(self, path: str, *, ended: bool = False) -> list[str]:
         """The slots that are alive before the node at a path runs; if it took an edge to the end, after it."""
@@ -222,33 +202,31 @@ class SavePoints:
 
     def needed(self, path: str, *, ended: bool = False) -> list[str]:
         """Those that a resume needs: read without a default."""
-        needed = alive_for_a_resume(self._slots, optional=False)
+        needed = alive(self._slots, optional=False)
         return self._slots.named(self._bits(path, ended, needed))
 
     def late(self, arrow: FlowEdge, source: FlowPoint) -> list[str]:
         """The slots for which no checkpoint can be made where an arrow leads: it would be made at a later position."""
-        bits = 0
-        for path, ended in self._positions(arrow, source):
-            bits |= self._bits(path, ended) & self._slots.transient
-        return self._slots.named(bits)
+        bits = _either(self._bits(*position) for position in self._positions(arrow, source))
+        return self._slots.named(bits & self._slots.transient)
 
-    def _bits(self, path: str, ended: bool, alive: Alive | None = None) -> int:
-        alive = alive if alive is not None else self._alive
+    def _bits(self, path: str, ended: bool, at: Alive | None = None) -> int:
+        at = at or self._alive
         if ended:
-            return functools.reduce(operator.or_, (alive.after[point] for point in self._flow.exits[path]))
-        return alive.before[self._flow.entries[path][0]]
+            return _either(at.after[point] for point in self.flow.exits[path])
+        return at.before[self.flow.entries[path][0]]
 
     def is_position(self, arrow: FlowEdge, source: FlowPoint) -> bool:
         """True if a run is at a position after an arrow; within one visit it is not."""
-        target, entries, exits = arrow.target, self._flow.entries, self._flow.exits
-        if target is self._flow.end:
+        target, entries, exits = arrow.target, self.flow.entries, self.flow.exits
+        if target is self.flow.end:
             return True
         return target in entries[target.path] and (source.opens is not None or source in exits[source.path])
 
     def _positions(self, arrow: FlowEdge, source: FlowPoint) -> Iterator[tuple[str, bool]]:
         """The position of the run after an arrow: the end of a body is passed in the same visit."""
         for point, taken in Ways([(source, arrow)], lambda at: ((at[1].target, after) for after in self._within(at))):
-            if taken.target is self._flow.end:
+            if taken.target is self.flow.end:
                 yield point.path, True
             elif self.is_position(taken, point):
                 yield taken.target.path, False
@@ -256,5 +234,5 @@ class SavePoints:
     def _within(self, at: tuple[FlowPoint, FlowEdge]) -> list[FlowEdge]:
         """The arrows after one that are taken in the same visit."""
         source, arrow = at
-        is_over = arrow.target is self._flow.end or self.is_position(arrow, source)
+        is_over = arrow.target is self.flow.end or self.is_position(arrow, source)
         return [] if is_over else arrow.target.arrows

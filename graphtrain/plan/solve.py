@@ -86,7 +86,7 @@ def within(points: Collection[Point], targets: Mapping[Point, Iterable[Point | N
     return {point: [target for target in targets[point] if target is not None and target in points] for point in points}
 
 
-def circle(start: Point, targets: Mapping[Point, Iterable[Point]]) -> list[Point]:
+def circle(start: State, targets: Mapping[State, list[State]]) -> list[State]:
     """A shortest path from a point back to itself; there must be one.
 
     >>> circle(2, {1: [2], 2: [3, 1], 3: [4], 4: [2]})

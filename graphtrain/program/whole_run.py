@@ -10,7 +10,7 @@ from graphtrain.data.samplers import EpochLength, epoch_length
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import nodes_of
-from graphtrain.kind.batch_limit import BatchLimit, combined_length
+from graphtrain.kind.batch_limit import combined_length, most_batches
 from graphtrain.names import suggestion
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import Scope, resources_of
@@ -157,9 +157,9 @@ class WholeRun:
             ) from None
         named = (plan_node.parameters.get(name) for name in ("limit", "overfit"))
         amounts = [amount for amount in named if amount is not None]
-        limit = BatchLimit(min(amounts, default=None))
+        limit = min(amounts, default=None)
         if isinstance(length, Mapping):
-            length, limit = _of_loaders(length, limit, plan_node), BatchLimit(None)
+            length, limit = _of_loaders(length, limit, plan_node), None
         if length is None:
             raise UsageError(
                 f"`{names[0]}` has no length, so how many batches `{plan_node.path}` will fetch is not known ahead",
@@ -241,13 +241,13 @@ class PlannedRun:
         return f"<PlannedRun of {self._plan.graph.title}>"
 
 
-def _limited(length: EpochLength, limit: BatchLimit) -> EpochLength:
-    most = limit.of(length.batches)
+def _limited(length: EpochLength, limit: float | None) -> EpochLength:
+    most = most_batches(limit, length.batches)
     return EpochLength(most, length.samples, length.samples) if most is not None and most < length.batches else length
 
 
 def _of_loaders(
-    lengths: Mapping[str, EpochLength | None], limit: BatchLimit, plan_node: PlanNode
+    lengths: Mapping[str, EpochLength | None], limit: float | None, plan_node: PlanNode
 ) -> EpochLength | None:
     """The length of an epoch of several loaders, of which each or all of them are limited."""
     known = [length for length in lengths.values() if length is not None]

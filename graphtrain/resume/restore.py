@@ -240,7 +240,6 @@ def _expect_digest(checkpoint: Checkpoint, run: Session, state: RunState, *, is_
     is_whole = is_as_written and checkpoint.manifest.graph_hash == run.compiled.saved_graph[1]
     # Nodes and slots may have other names than they had, by which values in transit are encoded.
     others = () if is_whole else ("progress", "slots")
-    # Those that few runs need are written only where they hold something.
     sections = [name for name in SECTIONS if name in checkpoint.sections and name not in others]
     saved = checkpoint.digest
     if not is_whole:

@@ -23,8 +23,8 @@ import torch
 from graphtrain.errors import CheckpointError
 from graphtrain.names import plainly_named
 from graphtrain.printable import shown_path
-from graphtrain.state.graphs import KEEPS_GRAPH, keeps_graph
-from graphtrain.state.kinds import CONSTANTS, KINDS, Category, category_of, is_constant, is_users
+from graphtrain.state.autograd_graphs import KEEPS_GRAPH, keeps_graph
+from graphtrain.state.kinds import CONSTANTS, IN_CONTAINERS, KINDS, Category, category_of, is_constant, is_users
 from graphtrain.state.memory import MemoryIndex, view_of, viewed
 from graphtrain.state.reachable import REMEDY
 from graphtrain.state.snapshot import StateSnapshot
@@ -345,7 +345,7 @@ def parts_in(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]]
     category = category_of(type(value))
     if category in _CONTAINERS or category in _IN_MEMORY:
         yield path, value
-    if category in ("list", "tuple", "mapping") and depth < MOST_DEPTH:  # it may hold itself
+    if category in IN_CONTAINERS and category != "set" and depth < MOST_DEPTH:  # it may hold itself
         keys, parts = KINDS[category].contents(value)
         for key, part in zip(keys or range(len(parts)), parts, strict=True):
             if type(part) not in CONSTANTS and is_constant(key):

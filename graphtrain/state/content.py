@@ -17,7 +17,7 @@ import torch
 import xxhash
 
 from graphtrain.state.generators import generator_of
-from graphtrain.state.kinds import CONSTANTS, KINDS, WATCHED, category_of, is_constant
+from graphtrain.state.kinds import CONSTANTS, IN_CONTAINERS, KINDS, WATCHED, category_of, is_constant
 from graphtrain.storage.strides import flat_bytes
 
 MOST_BYTES = 2**30
@@ -200,8 +200,14 @@ def hold_the_same(one: Any, other: Any) -> bool:
     >>> hold_the_same({"names": {"a", "b"}}, {"names": {"b", "a"}}), hold_the_same([0.0], [-0.0])
     (True, False)
     """
-    is_container = category_of(type(one)) in ("list", "tuple", "mapping", "set")
-    return is_equal(one, other) or (is_container and content_hash(one) == content_hash(other))
+    if is_equal(one, other):
+        return True
+    if category_of(type(one)) not in IN_CONTAINERS:
+        return False
+    before, now = ContentHash(), ContentHash()
+    before.add(one)
+    now.add(other)
+    return before.is_whole and now.is_whole and before.hexdigest() == now.hexdigest()
 
 
 def is_equal(before: Any, now: Any) -> bool:

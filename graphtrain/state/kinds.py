@@ -261,6 +261,8 @@ TABLE: Mapping[Category, ObjectKind] = {
 }
 KINDS = {category: kind for category, kind in TABLE.items() if kind.contents is not None}
 """The kinds of objects with contents."""
+IN_CONTAINERS = frozenset(category for category, kind in KINDS.items() if not kind.is_named)
+"""Those whose parts have numbers, keys, or, in a set, neither."""
 
 
 @_cached

@@ -10,7 +10,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from graphtrain.errors import CheckpointError
 from graphtrain.names import plainly_named, quoted
-from graphtrain.state.graphs import KEEPS_GRAPH, keeps_graph
+from graphtrain.state.autograd_graphs import KEEPS_GRAPH, keeps_graph
 from graphtrain.state.optimizers import CHANGED
 from graphtrain.state.weights import weights_of
 from graphtrain.storage.strides import without_repeats

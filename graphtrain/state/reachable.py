@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader
 from graphtrain.state.code_names import names_in
 from graphtrain.state.content import content_hash
 from graphtrain.state.kinds import (
+    IN_CONTAINERS,
     KINDS,
     MOST_COMPARED,
     NOT_STATE,
@@ -68,7 +69,6 @@ _NOT_LOOKED_FOR = f", where changes are not looked for: {REMEDY}"
 
 # Of larger tensors and arrays of data only a sample counts in a stamp; data is hashed whole after a save.
 _MOST_BYTES = {"tensor": 64 * 2**10, "array": 2 * 2**20}
-IN_CONTAINERS = frozenset(category for category, kind in KINDS.items() if not kind.is_named)
 
 Child = tuple[str, Any, bool]
 """Path, object, and whether a `state_dict` covers it."""
@@ -136,24 +136,23 @@ def _is_of_users(hook: Any) -> bool:
 
 def parts_of(entry: Entry) -> Iterator[Child]:
     """A part of an object with contents, by attribute, number or key."""
-    path, is_covered = entry.path, entry.is_covered
-    match entry.category:
-        case "list" | "tuple":
-            yield from ((f"{path}[{number}]", part, is_covered) for number, part in enumerate(entry.parts))
-        case "mapping":
-            for number, (key, part) in enumerate(zip(entry.keys, entry.parts, strict=True)):
-                is_plain = is_value(key) or (isinstance(key, tuple) and all(map(is_value, key)))
-                shown = repr(key) if is_plain else f"a {type(key).__name__}"
-                is_address = type(key) is int and key >= LEAST_ADDRESS
-                yield f"{path}[{f'#{number}' if is_address else shown}]", part, is_covered
-                if not is_constant(key):
-                    yield f"{path}.keys()[{number}]", key, is_covered
-            yield f"{path}.default_factory", getattr(entry.value, "default_factory", None), is_covered
-        case category if category in KINDS and KINDS[category].is_named:
-            is_covered = is_covered and category != "module"
-            for name, part in zip(entry.keys, entry.parts, strict=True):
-                if name not in entry.ignored:
-                    yield place_of(entry, name), part, is_covered or name in entry.covered
+    path, category, is_covered = entry.path, entry.category, entry.is_covered
+    if category == "mapping":
+        for number, (key, part) in enumerate(zip(entry.keys, entry.parts, strict=True)):
+            is_plain = is_value(key) or (isinstance(key, tuple) and all(map(is_value, key)))
+            shown = repr(key) if is_plain else f"a {type(key).__name__}"
+            is_address = type(key) is int and key >= LEAST_ADDRESS
+            yield f"{path}[{f'#{number}' if is_address else shown}]", part, is_covered
+            if not is_constant(key):
+                yield f"{path}.keys()[{number}]", key, is_covered
+        yield f"{path}.default_factory", getattr(entry.value, "default_factory", None), is_covered
+    elif category in KINDS and KINDS[category].is_named:
+        is_covered = is_covered and category != "module"
+        for name, part in zip(entry.keys, entry.parts, strict=True):
+            if name not in entry.ignored:
+                yield place_of(entry, name), part, is_covered or name in entry.covered
+    elif category in IN_CONTAINERS and category != "set":
+        yield from ((f"{path}[{number}]", part, is_covered) for number, part in enumerate(entry.parts))
 
 
 def place_of(entry: Entry, name: str) -> str:

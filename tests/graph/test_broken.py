@@ -357,10 +357,10 @@ LOOPS = [
     edited("an early stop after the end", lambda g: g.overlay("early_stop").set("early_stop", min_epochs=20),
            "G504 nodes.finish.after"),
     edited("a validation at each hundredth step, and again", lambda g: g.guard(
-        "val_check_batch", "step.steps % 100 == 0"), "G502 edges.decide"),
+        "val_check_batch", "step.steps % 100 == 0"), "G501 nodes.decide"),
     edited("a loop of log without data", lambda g: g.guard("log_due", "step.steps > 3"), "G501 nodes.decide"),
     edited("a loop of validation without data", lambda g: g.guard("val_check_batch", "step.steps > 3"),
-           "G502 edges.decide"),
+           "G501 nodes.decide"),
     edited("a loop that nobody counts", lambda g: g.guard("done", "clip.max_norm > 1"),
            "G501 nodes.next_batch", of=plain(train_batch=["clip"], clip=["step"])),
     edited("a loop of the clock of another loop", lambda g: tiny(

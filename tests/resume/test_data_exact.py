@@ -388,6 +388,26 @@ def test_with_workers_the_state_of_torchdatas_loader_is_taken_where_it_is_asked_
     assert step.batches == seen, "nothing here is drawn by workers"
 
 
+def test_what_data_caches_is_stored_once(tmp_path: Path) -> None:
+    """Once it does not change any more; an epoch is drawn again from it all the same."""
+
+    class Cached(kinds.Samples):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cache: dict[int, torch.Tensor] = {}
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            if index not in self.cache:
+                self.cache[index] = torch.rand(10_000)
+            return self.cache[index][:1].clone()
+
+    it = reading(lambda: DataLoader(Cached(), 2, shuffle=True))
+    it.trainer(tmp_path / "size").run(until="10 batches")
+    newest = max((tmp_path / "size" / "checkpoints").iterdir())
+    assert 1 < sum(file.stat().st_size for file in newest.iterdir()) / (kinds.COUNT * 40_000) < 1.2
+    assert_exact(it, tmp_path, at=2)
+
+
 def test_a_node_that_is_replaced_in_mid_epoch_leaves_data_as_it_is() -> None:
     it = reading(lambda: DataLoader(kinds.Counting(), 2, shuffle=True))
     whole, rewired = it.trainer(), it.trainer()
