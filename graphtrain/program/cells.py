@@ -54,13 +54,6 @@ class Cells:
             case ResourceTarget(name):
                 return constant(self._resource(node, read, name))
 
-    def index(self, cell: Cell) -> int | None:
-        """The slot of a cell; a constant gets a new one. None if the cell is not a slot."""
-        if cell.is_constant:
-            self._slots.append(cell.read())
-            return len(self._slots) - 1
-        return cell.key if cell.values is self._slots else None
-
     # ---- resources, and step functions with their inputs
 
     def _resource(self, node: ProgramNode, read: Read, name: str) -> Any:

@@ -159,8 +159,7 @@ class CompiledGraph:
 
     def written(self) -> set[int]:
         """The slots that hold a value, whether it will be read or not."""
-        # Constants come after them in the table.
-        return {index for index in range(len(self.program.slot_names)) if self.program.slots[index] is not None}
+        return {index for index, value in enumerate(self.program.slots) if value is not None}
 
     def activity(self, position: int) -> str | None:
         """The activity at a position, other than training."""

@@ -106,7 +106,7 @@ def _clearing_slots(compiled: CompiledGraph, transitions: list[Transition]) -> l
         return transitions
     fetch, slots = transitions[fetching.index], compiled.program.slots
     written = {compiled.program.slot_index(path) for path in fetching.plan_node.writes}
-    others = set(range(len(compiled.program.slot_names))) - written  # constants come after the slots
+    others = set(range(len(compiled.program.slots))) - written
 
     def fetch_and_clear() -> int:
         position = fetch()
