@@ -15,7 +15,7 @@ ROOMS = {
     "language": 451,
     "kind": 1_420,
     "graph": 2_892,
-    "plan": 5_301,
+    "plan": 5_297,
     "storage": 2_910,
     "state": 2_979,
     "data": 1_751,

@@ -1,8 +1,8 @@
 """G5xx: a run cannot loop forever without a change of anything that decides where it goes.
 
-One graph is explored, bodies in one step. A state is a point, the results of the comparisons in guards that are known
-there, and the counts of backward passes. A result is forgotten where a visit may change it; one that is not known may
-be either. So a state from which no path leads out of the graph is one that a run can never leave.
+One graph is explored, bodies in one step. A state is a point, what is known of the values that guards read, and the
+counts of backward passes. A guard that is not decided by them may be either, and is known from then on, until a visit
+may change what it reads. So a run can never leave a state from which no path leads out of the graph.
 
 There may be many states, so the search stops after `MOST_STATES`, with a warning; `fit` takes about 200.
 Source: explicit states, Holzmann, "The SPIN Model Checker", 2003; predicate abstraction, Graf and Saidi, 1997.
