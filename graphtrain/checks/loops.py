@@ -404,7 +404,7 @@ class _Search:
         for state in sorted(part, key=lambda state: self._order[state[0]]):
             taken.setdefault(state[0], []).extend(way for _, way in self._following[state])
         targets = {
-            point: [way.target for way in dict.fromkeys(ways) if way.target is not None and way.target in taken]
+            point: [way.target for way in self._ways[point] if way in ways and way.target in taken]
             for point, ways in taken.items()
         }
         first, hint = next(iter(taken)), ""
