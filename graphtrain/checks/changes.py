@@ -1,15 +1,13 @@
-"""How the visits of the points of one graph may change the values of its guards, and in which direction.
+"""How the visits of the points of one graph may change the values that its guards read, and in which direction.
 
-Counts that grow (`runs`, and what a clock counts) can make ``>=`` true and never false; no count is below 0, so only
-clearing can make one of backward passes ``== 0`` again. A trigger becomes due when its clock advances, and stops being
-due when its node runs; whether its `from` is reached is a separate field, which only that clock changes. Bypassed nodes
-change nothing. Backward passes are counted: a guard on a full window is expanded to its comparison, and `Counting`
-knows the counts that are the same at every visit.
+Counts that grow (`runs`, and what a clock counts) never fall; those of backward passes fall where gradients are
+cleared. A trigger becomes due when its clock advances, and stops being due when its node runs; whether its `from` is
+reached is a separate field, which only that clock changes. Bypassed nodes change nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from graphtrain.checks.answers import ANY, Values, values_of
@@ -24,8 +22,6 @@ from graphtrain.plan.flow import FlowPoint, changers
 from graphtrain.plan.solve import Ways
 
 Points = frozenset[FlowPoint]
-Targets = Mapping[FlowPoint, Sequence[FlowPoint | None]]
-"""The targets of the ways that can be taken; None for leaving the graph."""
 NOWHERE: Points = frozenset()
 
 

@@ -141,45 +141,6 @@ class Gradients:
             if action.effect == "divide" and name in action.optimizers and state in ("exchanged", "scaled")
         }
 
-    def way_to_end(self, optimizer: str, last: FlowPoint) -> list[FlowPoint]:
-        """A shortest path to a point from which the run can end with gradients of an optimizer; empty if there is none.
-
-        Unlike the automata, it follows all optimizers at once, and remembers the values of the guards that lead to the
-        end: if the end needs the guard of a step, the step was taken.
-        """
-        scope, end = self.flow.scope, self.flow.end
-        ending = [arrow.guard for point in self.flow.points for arrow in point.arrows if arrow.target is end]
-        parts = {part for guard in ending if guard is not None for part in (guard, *conjuncts(guard))}
-        changed = {part: changers(self.flow.plan, scope, part) for part in parts}
-        automata = list(self._automata.values())
-
-        def following(at: _Moment) -> Iterator[_Moment]:
-            point, before, counted, known = at
-            if point.plan_node is None:
-                return
-            name = point.plan_node.node.name if point.acts and point.scope is scope else ""
-            kept = frozenset((part, answer) for part, answer in known if name not in changed[part])
-            states = tuple(each.acted(point, state)[0] for each, state in zip(automata, before, strict=True))
-            counted = self.counted(point, counted)
-            for arrow in self.open(point, counted):
-                answers = {(guard, False) for guard in arrow.failed}
-                answers |= {(part, True) for part in conjuncts(arrow.guard)} if arrow.guard is not None else set()
-                if point.scope is not scope:
-                    yield arrow.target, states, counted, kept
-                elif not any((part, not answer) in kept for part, answer in answers):
-                    now = kept | {(part, answer) for part, answer in answers if part in parts}
-                    yield arrow.target, states, counted, now
-
-        place = self.optimizers.index(optimizer)
-        start: _Moment = (self.flow.start, ("clean",) * len(automata), frozenset(), frozenset())
-        ways = Ways([start], following)
-        for at in ways:
-            if len(ways) > _MOST_MOMENTS:
-                return [last]  # beyond this, it is not decided whether the run can get there
-            if at[0] is last and any(each[0] is end and each[1][place] in UNUSED for each in following(at)):
-                return [each[0] for each in ways.to(at)]
-        return []
-
     def problems(self) -> Iterator[Problem]:
         """Every problem of gradients, of all optimizers."""
         problems = list(self._problems())
@@ -256,9 +217,9 @@ class Gradients:
             )
 
 
-# States of all optimizers and guards together are not distinguished beyond this number.
+# States with the values of guards are not distinguished beyond this number.
 _MOST_MOMENTS = 50_000
-_Moment = tuple[FlowPoint, tuple[State, ...], Counted, frozenset[tuple[Expression, bool]]]
+_Moment = tuple[_At, frozenset[tuple[Expression, bool]]]
 
 
 def _is_unbound(point: FlowPoint) -> bool:
@@ -319,13 +280,45 @@ class _Automaton:
         # Everything after meets gradients that are never cleared: reported once.
         kept = {self._after_step(at) for fault, at in faults_at.values() if fault.code == "G405"}
         for fault, at in faults_at.values():
-            way = self._gradients.way_to_end(self._optimizer, at[0]) if fault is OPEN else self.way(at)
+            way = self._way_to_end(at[0]) if fault is OPEN else self.way(at)
             if way and (fault.code not in ("G403", "G406") or self._after_step(at) not in kept):
                 yield self._reported(fault, at[0], way)
 
     def way(self, at: _At) -> list[FlowPoint]:
         """A shortest path to a point in a state."""
         return [point for point, *_ in self._ways.to(at)]
+
+    def _way_to_end(self, last: FlowPoint) -> list[FlowPoint]:
+        """A shortest path to a point from which the run can end with unused gradients; empty if there is none.
+
+        It remembers the values of the guards that lead to the end: if that needs the guard of a step, it was taken.
+        """
+        plan, scope, end = self._flow.plan, self._flow.scope, self._flow.end
+        ending = [arrow.guard for point in self._flow.points for arrow in point.arrows if arrow.target is end]
+        parts = {part for guard in ending if guard is not None for part in (guard, *conjuncts(guard))}
+        changed = {part: changers(plan, scope, part) for part in parts}
+
+        def following(moment: _Moment) -> Iterator[_Moment]:
+            (point, before, counted), known = moment
+            name = point.node.name if point.acts and point.scope is scope and point.node is not None else ""
+            kept = frozenset((part, answer) for part, answer in known if name not in changed[part])
+            state, counted = self.acted(point, before)[0], self._gradients.counted(point, counted)
+            for arrow in self._gradients.open(point, counted):
+                answers = {(guard, False) for guard in arrow.failed if point.scope is scope}
+                if arrow.guard is not None and point.scope is scope:
+                    answers |= {(part, True) for part in conjuncts(arrow.guard)}
+                if not any((part, not answer) in kept for part, answer in answers):
+                    now = kept | {(part, answer) for part, answer in answers if part in parts}
+                    yield (arrow.target, state, counted), now
+
+        start: _Moment = (self._flow.start, "clean", frozenset()), frozenset()
+        ways = Ways([start], following)
+        for moment in ways:
+            if len(ways) > _MOST_MOMENTS:
+                return [last]  # beyond this, it is not decided whether the run can get there
+            if moment[0][0] is last and any(at[0] is end and at[1] in UNUSED for at, _ in following(moment)):
+                return [at[0] for at, _ in ways.to(moment)]
+        return []
 
     def _after_step(self, at: _At) -> FlowPoint | None:
         """The position on the path to a point after its last step."""

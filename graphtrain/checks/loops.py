@@ -1,8 +1,8 @@
 """G5xx: a run cannot loop forever without a change of anything that decides where it goes.
 
-One graph is explored, bodies in one step. A state is a point, the results of the comparisons in guards that are known
-there, and the counts of backward passes. A result is forgotten where a visit may change it; one that is not known may
-be either. So a state from which no path leads out of the graph is one that a run can never leave.
+One graph is explored, bodies in one step. A state is a point, what is known of the values that guards read, and the
+counts of backward passes. A guard that is not decided by them may be either, and is known from then on, until a visit
+may change what it reads. So a run can never leave a state from which no path leads out of the graph.
 
 There may be many states, so the search stops after `MOST_STATES`, with a warning; `fit` takes about 200.
 Source: explicit states, Holzmann, "The SPIN Model Checker", 2003; predicate abstraction, Graf and Saidi, 1997.
@@ -404,7 +404,7 @@ class _Search:
         for state in sorted(part, key=lambda state: self._order[state[0]]):
             taken.setdefault(state[0], []).extend(way for _, way in self._following[state])
         targets = {
-            point: [way.target for way in dict.fromkeys(ways) if way.target is not None and way.target in taken]
+            point: [way.target for way in self._ways[point] if way in ways and way.target in taken]
             for point, ways in taken.items()
         }
         first, hint = next(iter(taken)), ""

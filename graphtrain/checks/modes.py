@@ -40,21 +40,15 @@ def _followed(flow: Flow, model: str, acting: set[FlowPoint]) -> Iterator[Proble
     """
 
     def following(at: _State) -> Iterator[_State]:
-        point, _ = at
-        state, is_wrong = _after(at, is_acting=point in acting)
-        if is_wrong:
-            wrong.append(at)
-        for arrow in point.arrows:
-            yield arrow.target, state
+        state, _ = _after(at, is_acting=at[0] in acting)
+        return ((arrow.target, state) for arrow in at[0].arrows)
 
-    wrong: list[_State] = []
     start: _State = flow.start, (None,)
     ways = Ways([start], following)
-    for _ in ways:
-        pass
     first: dict[str, _State] = {}
-    for at in wrong:
-        first.setdefault(at[0].path, at)
+    for at in ways:
+        if _after(at, is_acting=at[0] in acting)[1]:
+            first.setdefault(at[0].path, at)
     for at in first.values():
         point = at[0]
         way = [each for each, _ in ways.to(at)]
