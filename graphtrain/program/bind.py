@@ -359,6 +359,17 @@ class Program:
             terms.append((self.by_path[owner.path], field_name, term))
         return terms
 
+    def begun_with(self, ranks: int) -> Iterator[str]:
+        """Note the number of ranks with which the run began; a line for each share of the run counted with another."""
+        counted, self.window_ranks = self.window_ranks, ranks
+        for node in self.nodes if counted != ranks else ():
+            shares = [term for trigger in node.plan_node.triggers for term in trigger.terms if term.unit == RUN]
+            if shares and not node.bypassed:
+                yield (
+                    f'`{node.path}` is due by "{shares[0]}", as counted with a world size of {counted}; '
+                    f"the run began with {ranks}, and its windows are of that size: count steps instead"
+                )
+
     def limits(self, limit: Trigger) -> list[Limit]:
         """The amounts at which a run stops, with their counters: one for each graph that may be meant.
 
