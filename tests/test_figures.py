@@ -15,7 +15,7 @@ ROOMS = {
     "language": 451,
     "kind": 1_419,
     "graph": 2_888,
-    "plan": 5_314,
+    "plan": 5_299,
     "storage": 2_910,
     "state": 2_979,
     "data": 1_751,

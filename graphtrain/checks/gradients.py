@@ -182,6 +182,8 @@ class Gradients:
         for name in self.optimizers:
             effects = [(point, action.effect) for point, actions in self.acting(name) for action in actions]
             used = {effect for _, effect in effects}
+            if used == {"read"}:
+                continue  # a run refuses it at its start, if it is not supplied
             if "step" in used and "backward" not in used:
                 point = next(point for point, effect in effects if effect == "step")
                 yield point.problem(
@@ -224,8 +226,8 @@ _Moment = tuple[_At, frozenset[tuple[Expression, bool]]]
 
 def _is_unbound(point: FlowPoint) -> bool:
     """True if neither a node nor one around it names its optimizer."""
-    if not counters_of(point) and all(action.slot != "optimizer" for action in point.actions):
-        return False  # its kind names the optimizers by separate slots
+    if not counters_of(point) and all(each.slot != "optimizer" or each.effect == "read" for each in point.actions):
+        return False  # its kind names the optimizers by separate slots; one that only reads changes nothing
     scope: Scope | None = point.scope
     node = point.node
     is_of_overlay = _is_of_overlay(point)
