@@ -148,8 +148,8 @@ def test_what_cannot_be_copied_is_refused_with_its_name() -> None:
 @pytest.mark.parametrize(
     ("name", "made", "message"),
     [
-        ("wrong", "model", r"wrong: it makes `average` as 'model'; write copy_of\(SLOT\)"),
-        ("blind", copy_of("critic"), r"blind: it makes `average` as .*; write copy_of\(SLOT\), and read both"),
+        ("wrong", "model", r"wrong: it makes 'average': write copy_of\(SLOT\)"),
+        ("blind", copy_of("critic"), r"blind: it makes 'average': write copy_of\(SLOT\), and read both"),
     ],
 )
 def test_a_wrong_declaration_is_refused(name: str, made: Any, message: str) -> None:
