@@ -239,7 +239,7 @@ LOSSES = {
     "gradients/model/weight": ("model.weight.grad.add_(1)", "accumulate.every=4"),
     "modules/model/training/": ("model.train(False)", "accumulate.every=1"),
     "random/python": ("import random; random.random()", "accumulate.every=1"),
-    "random/numpy/1": ("import numpy; numpy.random.rand()", "accumulate.every=1"),
+    "random/numpy/state/pos": ("import numpy; numpy.random.rand()", "accumulate.every=1"),
     "random/torch": ("torch.rand(1)", "accumulate.every=1"),
 }
 

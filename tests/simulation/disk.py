@@ -163,6 +163,7 @@ class Disk(Calls):
             result = counted(*arguments, **keywords)
             if name in ("rename", "replace"):
                 source, target = (os.path.abspath(os.fspath(path)) for path in arguments[:2])
+                self._unflushed.pop(target, None)  # what was there is no longer part of the tree
                 moved = [path for path in self._unflushed if path == source or path.startswith(source + os.sep)]
                 for path in moved:
                     self._unflushed[target + path[len(source) :]] = self._unflushed.pop(path)

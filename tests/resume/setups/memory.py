@@ -259,7 +259,7 @@ def average_by_the_identity_of_parameters() -> dict[str, Any]:
     return {**resources, "training_step": step}
 
 
-@row(needs="optimizers")
+@row()
 def ensemble_over_a_module_without_values() -> dict[str, Any]:
     torch.manual_seed(0)
     models = [perceptron() for _ in range(3)]
