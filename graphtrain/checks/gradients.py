@@ -201,22 +201,6 @@ class Gradients:
             else:
                 yield from self._automata[name].problems()
         yield from check_divisions(self)
-        for point in self.flow.points:
-            if point.acts and point.kind is not None and "scheduler" in point.kind.optional:
-                yield from self._early_schedule(point)
-
-    def _early_schedule(self, point: FlowPoint) -> Iterator[Problem]:
-        """A node that steps schedulers and is only visited where there are gradients that no step has used."""
-        met = [(each, at) for each in self._automata.values() for at in each.met if at[0] is point]
-        if met and all(state in UNUSED for _, (_, state, _) in met):
-            automaton, at = met[0]
-            yield point.problem(
-                "G416",
-                f"`{point.path}` steps the scheduler before the optimizer is stepped",
-                "torch expects it after, and skips the first rate: put it behind the node that steps the optimizer",
-                severity="warning",
-                path=automaton.way(at),
-            )
 
 
 # States with the values of guards are not distinguished beyond this number.

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import pytest
 import torch
@@ -73,11 +72,6 @@ def two_optimizers(graph: Graph = FIT) -> Graph:
 def handing_out(graph: Graph) -> Graph:
     """A training that hands out the metrics of its validation, which it may not have had."""
     return replace(graph, outputs=("metrics",))
-
-
-def moved_schedule(where: dict[str, Any], every: str) -> Callable[[Graph], Graph]:
-    """Have `schedule` elsewhere than at the hub."""
-    return lambda graph: graph.remove("schedule", to="decide").insert("schedule", **where, every=every)
 
 
 def without_window(graph: Graph) -> Graph:
@@ -281,9 +275,6 @@ GRADIENTS = [
         "second", "train_batch", after="perturb").set("accumulate", every=4), "G409 nodes.train_batch"),
     edited("unscale where there is nothing", lambda g: add(g, "unscale", before="train_batch"),
            "G411 nodes.unscale", of=plain()),
-    *(edited(f"a schedule {place} {node}", moved_schedule({place: node}, every), "G416 nodes.schedule")
-      for place, node, every in (("before", "step", "1 batches"), ("after", "train_batch", "1 steps"),
-                                 ("before", "clip", "1 epochs"))),
     edited("clip where there is nothing", lambda g: g.insert("early", "clip", before="train_batch"), "G411 nodes.early",
            of=plain()),
     edited("the norm of cleared gradients", lambda g: g.insert("gradient_norm", after="zero_grad"),
@@ -352,10 +343,6 @@ LOOPS = [
     edited("an end that contradicts itself", lambda g: g.guard("ending", "step.steps > 9 and step.steps < 5"),
            "G504 guards.finished"),
     edited("an end before the beginning", lambda g: g.guard("ending", "step.steps < 0"), "G504 guards.finished"),
-    edited("a minimum above the maximum", lambda g: g.guard("ending", and_="500 <= step.steps").set(
-        "finish", after=["100 steps", "8 hours"]), "G504 nodes.finish.after"),
-    edited("an early stop after the end", lambda g: g.overlay("early_stop").set("early_stop", min_epochs=20),
-           "G504 nodes.finish.after"),
     edited("a validation at each hundredth step, and again", lambda g: g.guard(
         "val_check_batch", "step.steps % 100 == 0"), "G501 nodes.decide"),
     edited("a loop of log without data", lambda g: g.guard("log_due", "step.steps > 3"), "G501 nodes.decide"),
@@ -396,8 +383,6 @@ LOOPS = [
         {"full": "accumulate.count >= accumulate.every", "many": "accumulate.count > 9"}), "G501 nodes.train_batch"),
     edited("an ending that leaves the amount out", lambda g: g.guard("ending", "step.steps > 9"),
            "G505 nodes.finish.after"),
-    edited("an average that begins after the end", lambda g: g.overlay("swa").set(
-        "swa", **{"from": ["12 epochs", "2000000 epochs"]}), "G505 nodes.swa.from"),
     edited("more than the whole run", lambda g: g.overlay("swa").set("swa", **{"from": "1.5 run"}).set(
         "validate", every=["2 run", "1 epochs"]), "G505 nodes.swa.from", "G505 nodes.validate.every"),
     edited("a share of a run that ends by time", lambda g: g.set("log", every="0.1 run").set("finish", after="2 hours"),
