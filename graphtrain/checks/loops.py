@@ -4,7 +4,7 @@ One graph is explored, bodies in one step. A state is a point, what is known of 
 counts of backward passes. A guard that is not decided by them may be either, and is known from then on, until a visit
 may change what it reads. So a run can never leave a state from which no path leads out of the graph.
 
-There may be many states, so the search stops after `MOST_STATES`, with a warning; `fit` takes about 40.
+There may be many states, so the search stops after `MOST_STATES`, with a warning; `fit` takes about 30.
 Source: explicit states, Holzmann, "The SPIN Model Checker", 2003; predicate abstraction, Graf and Saidi, 1997.
 """
 
@@ -359,11 +359,14 @@ class _Search:
         key = point, term, known
         if key not in self._after_visit:
             moves, least, most, without = self._moves_of(term), known.least, known.most, known.without
-            if point in moves.down:  # by one, for a difference of `runs`
-                is_positive = term in self._differences and least is not None and least > 0
-                least, without = least - 1 if is_positive else None, frozenset()
-            if point in moves.up:
-                most, without = None, frozenset()
+            if term in self._differences and (step := (point in moves.up) - (point in moves.down)):
+                # Changed by one; followed from -1 to 1.
+                least = None if least is None or least + step < -1 else min(least + step, 1)
+                most = None if most is None or most + step > 1 else max(most + step, -1)
+                without = frozenset()
+            elif point in moves.up | moves.down:
+                least, most = None if point in moves.down else least, None if point in moves.up else most
+                without = frozenset()
             values = Values(least, most, without, known.whole)
             is_known = least is not None or most is not None or bool(without)
             self._after_visit[key] = values if is_known and self._is_needed(point, term, values) else None

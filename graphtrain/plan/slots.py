@@ -69,7 +69,7 @@ class Slots:
             for point in flow.points
             if point.acts and point.plan_node is not None and point.plan_node.body is not None
         }
-        self.guards = {point: self._guards(point, point.arrows) for point in flow.points}
+        self.guards = {point: self._guards(point) for point in flow.points}
         self.transient = self.bits(flow.plan.transient)
 
     def bits(self, paths: Iterable[str]) -> int:
@@ -127,13 +127,9 @@ class Slots:
         """Where a body is left: the bits of each slot that leaves it, inside and outside."""
         return self._body_outputs.get(point, ())
 
-    def _guards(self, point: FlowPoint, arrows: Iterable[FlowEdge]) -> int:
-        guards = [arrow.guard for arrow in arrows if arrow.guard is not None]
+    def _guards(self, point: FlowPoint) -> int:
+        guards = [arrow.guard for arrow in point.arrows if arrow.guard is not None]
         return self.bits(path for guard in guards for path in slots_of(point.scope.read_in(guard)))
-
-    def guards_evaluated(self, point: FlowPoint) -> int:
-        """As `guards`, with the guards of edges that no run takes, which are evaluated too."""
-        return self.guards[point] | self._guards(point, point.closed)
 
 
 @dataclass(frozen=True)
@@ -148,15 +144,14 @@ def alive(slots: Slots, *, optional: bool = True) -> Alive:
     """The slots that a resume reads later, from wherever it begins.
 
     A resume sets up the nodes of its body and of enclosing bodies again. At the end of a run it evaluates the guards of
-    the last node again, which may have changed, as when the ending was postponed: so ways that no run takes count.
+    the last node again, which may have changed, as when the ending was postponed.
 
     Arguments:
         optional: False leaves out reads with a default. Default: they count too.
     """
     plan, points = slots.flow.plan, slots.flow.points
     set_up = {path: slots.set_up_with(scope)[1 if optional else 0] for path, scope in plan.scopes.items()}
-    guards = {point: slots.guards_evaluated(point) for point in points}
-    targets = {point: [arrow.target for arrow in (*point.arrows, *point.closed)] for point in points}
+    targets = {point: [arrow.target for arrow in point.arrows] for point in points}
     sources: dict[FlowPoint, list[FlowPoint]] = {point: [] for point in points}
     for point, following in targets.items():
         for target in following:
@@ -171,8 +166,8 @@ def alive(slots: Slots, *, optional: bool = True) -> Alive:
         return ((source, alive_before(source, before)) for source in sources[point])
 
     inside = {point: _either(set_up[scope.path] for scope in plan.around(point.scope)) for point in points}
-    before = solve({point: alive_before(point, guards[point]) for point in points}, transfer, operator.or_)
-    after = {point: guards[point] | _either(before[target] for target in targets[point]) for point in points}
+    before = solve({point: alive_before(point, slots.guards[point]) for point in points}, transfer, operator.or_)
+    after = {point: slots.guards[point] | _either(before[target] for target in targets[point]) for point in points}
     return Alive(before, after)
 
 

@@ -107,7 +107,7 @@ DATA = [
                "zero_grad").remove("next_batch"),
            "G202 guards.done", of=plain()),
     edited("a reader that the writer comes after", lambda g: add(g, "read_score", before="train_batch").insert(
-        "score", KINDS["score"], before="finish"), "G303 nodes.read_score"),
+        "score", KINDS["score"], before="finish"), "G304 nodes.read_score"),
     edited("a reader before the only writer",
            lambda g: add(add(g, "read_score", before="next_batch"), "score", before="end"), "G303 nodes.read_score",
            of=EVALUATE),
@@ -369,7 +369,7 @@ LOOPS = [
         "accumulation_reached", and_="step.steps >= 1"), "G502 edges.accumulate"),
     edited("an open window that no edge leads to the step from", lambda g: g.guard(
         "open", "accumulate.count > 0").connect("exchange", "decide", when="open").guard(
-            "finished", "ending and 0 == accumulate.count"), "G502 edges.decide"),
+            "finished", "ending and 0 == accumulate.count"), "G502 edges.exchange"),
     edited("an end that comes before the first step or never", lambda g: g.guard(
         "finished", "ending and step.steps == 0 and accumulate.count == 0"), "G502 edges.decide"),
     edited("clearing until the window is smaller", lambda g: g.set("accumulate", every=3).guard(
