@@ -83,13 +83,12 @@ class Gradients:
 
     def open(self, point: FlowPoint, counted: Counted) -> Iterator[FlowEdge]:
         """The arrows that can be taken while some counters are not 0."""
-        count = 0  # the failures before an arrow begin those before the next
         for arrow in point.arrows:
-            if not all(False in self._answers(point.scope, guard, counted) for guard in arrow.failed[count:]):
-                return
-            count = len(arrow.failed)
-            if arrow.guard is None or True in self._answers(point.scope, arrow.guard, counted):
+            answers = {True, False} if arrow.guard is None else self._answers(point.scope, arrow.guard, counted)
+            if True in answers:
                 yield arrow
+            if False not in answers:
+                return
 
     def _answers(self, scope: Scope, guard: Expression, counted: Counted) -> frozenset[bool]:
         """The possible values of a guard."""
@@ -266,11 +265,11 @@ class _Automaton:
         # Everything after meets gradients that are never cleared: reported once.
         kept = {self._after_step(at) for fault, at in faults_at.values() if fault.code == "G405"}
         for fault, at in faults_at.values():
-            way = self._way_to_end(at[0]) if fault is OPEN else self.way(at)
+            way = self._way_to_end(at[0]) if fault is OPEN else self._way(at)
             if way and (fault.code not in ("G403", "G406") or self._after_step(at) not in kept):
                 yield self._reported(fault, at[0], way)
 
-    def way(self, at: _At) -> list[FlowPoint]:
+    def _way(self, at: _At) -> list[FlowPoint]:
         """A shortest path to a point in a state."""
         return [point for point, *_ in self._ways.to(at)]
 
@@ -290,7 +289,8 @@ class _Automaton:
             kept = frozenset((part, answer) for part, answer in known if name not in changed[part])
             state, counted = self.acted(point, before)[0], self._gradients.counted(point, counted)
             for arrow in self._gradients.open(point, counted):
-                answers = {(guard, False) for guard in arrow.failed if point.scope is scope}
+                earlier = [each.guard for each in point.arrows[: point.arrows.index(arrow)]]
+                answers = {(guard, False) for guard in earlier if guard is not None and point.scope is scope}
                 if arrow.guard is not None and point.scope is scope:
                     answers |= {(part, True) for part in conjuncts(arrow.guard)}
                 if not any((part, not answer) in kept for part, answer in answers):
@@ -308,7 +308,7 @@ class _Automaton:
 
     def _after_step(self, at: _At) -> FlowPoint | None:
         """The position on the path to a point after its last step."""
-        path = self.way(at)
+        path = self._way(at)
         for before, after in zip(reversed(path[:-1]), reversed(path[1:]), strict=True):
             if {"step", "use"} & {action.effect for action in self._actions.get(before, ())}:
                 return after

@@ -285,7 +285,7 @@ class _Search:
         self._after_visit: dict[tuple[FlowPoint, int, Values], Values | None] = {}
         self._decides: dict[tuple[int, bool, bool], set[FlowPoint]] = {}
         self._answered: dict[tuple[_Way, _Counts], dict[bool, tuple[Facts, ...] | None]] = {}
-        # Of how often two nodes have run, which is never at the start.
+        # Of how often two nodes have run; they are 0 at the start.
         guards = [way.guard for ways in self._ways.values() for way in ways if way.guard is not None]
         operands = dict.fromkeys(left_by(atom, answer=True)[0] for guard in guards for atom in atoms(guard))
         self._differences = [self._table.number(operand) for operand in operands if self._is_difference(operand)]

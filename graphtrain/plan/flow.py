@@ -25,13 +25,11 @@ class FlowEdge:
 
     Attributes:
         guard: the condition, with the guards it names expanded; None if there is none.
-        failed: the conditions evaluated before it that did not hold.
         deciding: the names of the guards that decide: its own or, if it has none, those before it.
     """
 
     target: FlowPoint
     guard: Expression | None = None
-    failed: tuple[Expression, ...] = ()
     deciding: tuple[str, ...] = ()
 
 
@@ -154,25 +152,23 @@ class Flow:
             self.exits[plan_node.path] = tuple(exits)
             left += exits
         for point in left:
-            self._leave(point, entry, end)
-        for arrow in (arrow for point in left for arrow in point.arrows):
-            node = arrow.target.node if arrow.target is not end else None
-            if node is not None and arrow.guard is not None and FieldOf(node.name, "due") in conjuncts(arrow.guard):
-                arrow.target = certain[node.name]  # it is due
+            self._leave(point, entry, certain, end)
         return entry[scope.graph.start]
 
-    def _leave(self, point: FlowPoint, entry: Mapping[str, FlowPoint], end: FlowPoint) -> None:
+    def _leave(
+        self, point: FlowPoint, entry: Mapping[str, FlowPoint], certain: Mapping[str, FlowPoint], end: FlowPoint
+    ) -> None:
         """Make the arrows for the edges of a node, from one of the points at which it is left."""
         assert point.plan_node is not None
-        failed: tuple[Expression, ...] = ()
         names: list[str] = []
         for way in point.plan_node.exits:
-            target = end if way.target is None else entry[way.target.node.name]
-            deciding = (way.when,) if way.when is not None else tuple(names)
-            point.arrows.append(FlowEdge(target, way.guard, failed, deciding))
-            if way.guard is not None and way.when is not None:
-                failed = (*failed, way.guard)
-                names.append(way.when)
+            target = end
+            if way.target is not None:
+                name = way.target.node.name
+                is_due = way.guard is not None and FieldOf(name, "due") in conjuncts(way.guard)
+                target = (certain if is_due else entry)[name]
+            names += [way.when] if way.when is not None else []
+            point.arrows.append(FlowEdge(target, way.guard, tuple(names if way.when is None else names[-1:])))
 
 
 def names_on(path: Iterable[FlowPoint | str]) -> tuple[str, ...]:
