@@ -11,7 +11,6 @@ from graphtrain.kind import Field
 from graphtrain.language.syntax import FieldOf, walk
 from graphtrain.plan.flow import FlowPoint
 from graphtrain.plan.plan import PlanNode
-from graphtrain.plan.scope import named_by
 from graphtrain.plan.solve import Ways
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ def _division(gradients: Gradients, point: FlowPoint) -> _Division | None:
     optimizers, graph = gradients.acted_on("backward", point), point.scope.graph
     if not optimizers or point.node is None or point.kind is None or "window" not in point.kind.slots:
         return None
-    window = named_by(graph, point.node, "window")
+    window = point.scope.named_by(point.node, "window")
     name, dot, size = window.partition(".") if isinstance(window, str) else ("", "", "")
     owner = gradients.flow.plan.by_path.get(f"{point.scope.path}{name}") if dot and name in graph.nodes else None
     if owner is None or owner.kind is None:

@@ -30,7 +30,7 @@ from graphtrain.language.syntax import (
 )
 from graphtrain.names import suggestion
 from graphtrain.plan.scope import (
-    ExpressionTarget,
+    Ref,
     Scope,
     ValueType,
     field_type,
@@ -315,7 +315,7 @@ def spell(expression: Expression) -> str:
 
 def check_expressions(scope: Scope) -> Iterator[Problem]:
     """Every problem of the expressions that the nodes of one graph read."""
-    targets: list[tuple[_Place, ExpressionTarget]] = []
+    targets: list[tuple[_Place, Ref]] = []
     is_sound = True
     for node in scope.graph.nodes.values():
         kind = scope.kinds[node.name]
@@ -328,7 +328,6 @@ def check_expressions(scope: Scope) -> Iterator[Problem]:
                 yield problem
             elif isinstance(text, str) and (is_parameter or is_expression(text)):
                 target = scope.parameter(node, name) if is_parameter else scope.resolve(text, f"{node.name}.{name}")
-                assert isinstance(target, ExpressionTarget)
                 place = _Place(scope, f"nodes.{node.name}.reads.{name}", f"{node.name}.{name}", name, text)
                 problems = list(_problems_of(place, target.parameter))
                 is_sound = is_sound and not problems
@@ -374,7 +373,7 @@ def _problems_of(place: _Place, parameter: Parameter | None) -> Iterator[Problem
     yield from place.problems(parsed, misfit)
 
 
-def _cycles(targets: list[tuple[_Place, ExpressionTarget]]) -> Iterator[Problem]:
+def _cycles(targets: list[tuple[_Place, Ref]]) -> Iterator[Problem]:
     circles: set[frozenset[str]] = set()  # each is reported once, at its first expression
     for place, target in targets:
         try:
@@ -386,10 +385,10 @@ def _cycles(targets: list[tuple[_Place, ExpressionTarget]]) -> Iterator[Problem]
             yield place.problem("G207", f"defined in terms of itself: {' -> '.join(circle)}")
 
 
-def _circle(target: ExpressionTarget, path: tuple[str, ...]) -> tuple[str, ...]:
+def _circle(target: Ref, path: tuple[str, ...]) -> tuple[str, ...]:
     """The names on a path from an expression into a cycle; empty if there is none."""
     for inner in target.reads():
-        if isinstance(inner, ExpressionTarget):
+        if inner.kind == "expression":
             if inner.name in path:
                 return (*path[path.index(inner.name) :], inner.name)
             if further := _circle(inner, (*path, inner.name)):

@@ -34,7 +34,7 @@ from graphtrain.kind.declaration import FROM, RANKS
 from graphtrain.language.syntax import Constant, Expression, FieldOf, Name, Operation, rebuilt, walk
 from graphtrain.names import quoted
 from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint, names_on
-from graphtrain.plan.scope import FieldTarget, Scope, resources_of
+from graphtrain.plan.scope import Ref, Scope, resources_of
 from graphtrain.plan.solve import Ways, circle, components
 
 MOST_STATES = 20_000
@@ -150,7 +150,7 @@ class _Search:
         self._unchanged = Changes(points, gradients)
         plan = flow.plan
         around = [plan.by_path[inner.path.removesuffix("/")] for inner in plan.around(self._scope)]
-        self._entered_when = [FieldTarget(each.path, "due") for each in around if each.can_be_skipped]
+        self._entered_when = [Ref("field", each.path, "due") for each in around if each.can_be_skipped]
         nodes = [(point.node.name, point.plan_node) for point in points if point.node is not None and point.plan_node]
         self._delayed = {name for name, plan_node in nodes if plan_node.start is not None}
         start = flow.entries[self._scope.path + self._scope.graph.start][0]

@@ -234,10 +234,8 @@ def refuse_fractions(amounts: Iterable[Amount]) -> None:
         if term.base.amount.denominator != 1 and not Clock.of(owner, field).counts_fractions()
     ]
     if refused:
-        from graphtrain.plan.counted import data_read_by
-
         texts, (_, counter, name) = ", ".join(text for text, _, _ in refused), refused[0]
-        data = data_read_by(counter.plan_node)
+        data = counter.plan_node.data
         named = f"`{data[0]}`" if data else f"the data of `{counter.path}`"
         raise UsageError(
             f"{texts}: {named} has no length, so a fraction of an epoch cannot be counted",
