@@ -66,7 +66,6 @@ class Gradients:
             dict.fromkeys(name for actions in self.actions.values() for action in actions for name in action.optimizers)
         )
         self._answered: dict[tuple[int, str, Counted], frozenset[bool]] = {}
-        self._tables: dict[tuple[str, Counted], Table] = {}
         self._automata = {name: _Automaton(self, name) for name in self.optimizers}
 
     # ---- the counts of backward passes
@@ -94,7 +93,7 @@ class Gradients:
         """The possible values of a guard."""
         key = id(guard), scope.path, counted  # the plan keeps the guards; hashing one would take as long as this
         if key not in self._answered:
-            ways = self._tables.setdefault(key[1:], Table()).ways_to_answer(guard, partial(self._known, scope, counted))
+            ways = Table().ways_to_answer(guard, partial(self._known, scope, counted))
             self._answered[key] = frozenset(answer for answer, found in ways.items() if found != ())
         return self._answered[key]
 

@@ -27,7 +27,7 @@ from graphtrain.checks.answers import (
     reads_in,
     together,
 )
-from graphtrain.checks.changes import NOWHERE, Changes, Moves, by_count
+from graphtrain.checks.changes import NOWHERE, Changes, by_count
 from graphtrain.checks.gradients import Gradients
 from graphtrain.graph.elements import Problem, Severity
 from graphtrain.kind.declaration import FROM, RANKS
@@ -281,7 +281,6 @@ class _Search:
         """Prepare a search in which some nodes do nothing."""
         self._changes = Changes(self._points, self._gradients, bypassed)
         self._table = Table()
-        self._moves: dict[int, Moves] = {}
         self._after_visit: dict[tuple[FlowPoint, int, Values], Values | None] = {}
         self._decides: dict[tuple[int, bool, bool], set[FlowPoint]] = {}
         self._answered: dict[tuple[_Way, _Counts], dict[bool, tuple[Facts, ...] | None]] = {}
@@ -358,7 +357,8 @@ class _Search:
         """The values that an operand may have after a visit, if that may still decide something."""
         key = point, term, known
         if key not in self._after_visit:
-            moves, least, most, without = self._moves_of(term), known.least, known.most, known.without
+            moves = self._changes.moves(self._table.terms[term])
+            least, most, without = known.least, known.most, known.without
             if term in self._differences and (step := (point in moves.up) - (point in moves.down)):
                 # Changed by one; followed from -1 to 1.
                 least = None if least is None or least + step < -1 else min(least + step, 1)
@@ -376,11 +376,6 @@ class _Search:
         """True if something may read, before a visit changes it, what is known of an operand at a point."""
         return point in self._deciding(term, values.least is not None, values.most is not None)
 
-    def _moves_of(self, term: int) -> Moves:
-        if term not in self._moves:
-            self._moves[term] = self._changes.moves(self._table.terms[term])
-        return self._moves[term]
-
     def _is_difference(self, operand: Expression) -> bool:
         """True for one of how often two nodes have run."""
         match operand:
@@ -397,7 +392,8 @@ class _Search:
         """The points from which an operand is read before a visit changes what is known of it."""
         key = term, has_least, has_most
         if key not in self._decides:
-            moves, reads = self._moves_of(term), {*reads_in(self._table.terms[term])}
+            operand = self._table.terms[term]
+            moves, reads = self._changes.moves(operand), {*reads_in(operand)}
             breaking = moves.up & moves.down if has_least == has_most else moves.down if has_least else moves.up
             reading = [point for point, atoms in self._atoms_at.items() if any(reads <= atom for atom in atoms)]
             self._decides[key] = {*Ways(reading, lambda at: () if at in breaking else self._sources.get(at, ()))}
