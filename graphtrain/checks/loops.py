@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from graphtrain.checks.answers import (
     ANY,
@@ -42,21 +42,6 @@ MOST_STATES = 20_000
 MOST_TOGETHER = 64
 # A count of backward passes is not followed beyond this number.
 MOST_COUNTED = 4
-
-
-@dataclass(eq=False)
-class _Way:
-    """A way to leave a point.
-
-    Attributes:
-        guard: the condition; None if there is none.
-        target: None if it leads out of the graph.
-        deciding: the names of the guards that decide.
-    """
-
-    guard: Expression | None
-    target: FlowPoint | None
-    deciding: tuple[str, ...] = ()
 
 
 # The counts of backward passes, in the order of `_Search.counters`; None for one that is not known.
@@ -155,7 +140,7 @@ class _Search:
         self._delayed = {name for name, plan_node in nodes if plan_node.start is not None}
         start = flow.entries[self._scope.path + self._scope.graph.start][0]
         every_way = {point: self._ways_of(point) for point in points}
-        reached = Ways([start], lambda at: (way.target for way in every_way[at] if way.target is not None))
+        reached = Ways([start], lambda at: (way.target for way in every_way[at] if way.target in self._order))
         self._ways = {point: every_way[point] for point in reached}
         reads = Counter(self._reads_of(itertools.chain.from_iterable(self._ways.values())))
         for point, ways in self._ways.items():
@@ -167,27 +152,27 @@ class _Search:
         self._sources: dict[FlowPoint, list[FlowPoint]] = {}
         for point, ways in self._ways.items():
             for way in ways:
-                if way.target is not None:
-                    self._sources.setdefault(way.target, []).append(point)
-        self._reads = dict.fromkeys(self._reads_of(itertools.chain.from_iterable(self._ways.values())))
+                self._sources.setdefault(way.target, []).append(point)
+        self._guards = [way.guard for ways in self._ways.values() for way in ways if way.guard is not None]
+        self._reads = dict.fromkeys(read for guard in self._guards for read in reads_in(guard))
         self.counters = [read for read in self._reads if isinstance(read, FieldOf) and self._unchanged.counted(read)]
         # Beyond the numbers in guards, a count is only known to be at least this.
-        self._many = 1 + max((number for ways in self._ways.values() for number in self._numbers(ways)), default=0)
+        parts = [part.value for guard in self._guards for part in walk(guard) if isinstance(part, Constant)]
+        numbers = [int(part) for part in parts if isinstance(part, int | float) and 0 <= part < MOST_COUNTED]
+        self._many = 1 + max(numbers, default=0)
 
-    def _ways_of(self, point: FlowPoint) -> list[_Way]:
+    def _ways_of(self, point: FlowPoint) -> list[FlowEdge]:
         assert point.plan_node is not None and point.node is not None
         if point.opens is not None:
-            return [_Way(None, self._unchanged.nodes[point.node.name])]
+            return [FlowEdge(self._unchanged.nodes[point.node.name])]
         entries = self._flow.entries[point.path]
         if len(entries) == 2 and point is entries[0]:  # where the trigger is evaluated
             due, skipped = point.arrows
             guard = self._meaning(FieldOf(point.node.name, "due"))
-            return [_Way(guard, due.target, (f"{point.node.name}.due",)), _Way(None, skipped.target)]
-        return [self._way(arrow) for arrow in point.arrows]
-
-    def _way(self, arrow: FlowEdge) -> _Way:
-        target = arrow.target if arrow.target in self._order else None
-        return _Way(None if arrow.guard is None else self._meaning(arrow.guard), target, arrow.deciding)
+            return [FlowEdge(due.target, guard, (f"{point.node.name}.due",)), FlowEdge(skipped.target)]
+        return [
+            replace(each, guard=self._meaning(each.guard)) if each.guard is not None else each for each in point.arrows
+        ]
 
     def _meaning(self, guard: Expression) -> Expression:
         """A guard by the counts of windows; what is due has reached its `from`, and a node with this body is due."""
@@ -202,24 +187,18 @@ class _Search:
         meaning = by_count(self._scope.graph, guard)
         return meant(meaning) if self._delayed or self._entered_when else meaning
 
-    def _reads_of(self, ways: Iterable[_Way]) -> Iterator[FieldOf | Name]:
+    def _reads_of(self, ways: Iterable[FlowEdge]) -> Iterator[FieldOf | Name]:
         """What the guards of some ways read."""
         return (read for way in ways if way.guard is not None for read in reads_in(way.guard))
 
-    def _numbers(self, ways: Iterable[_Way]) -> Iterator[int]:
-        """The numbers in the guards of some ways, as far as a count is followed."""
-        parts = (part for way in ways if way.guard is not None for part in walk(way.guard))
-        values = (part.value for part in parts if isinstance(part, Constant))
-        return (int(value) for value in values if isinstance(value, int | float) and 0 <= value < MOST_COUNTED)
-
-    def _is_detour(self, point: FlowPoint, way: _Way, reads: Counter[FieldOf | Name]) -> bool:
+    def _is_detour(self, point: FlowPoint, way: FlowEdge, reads: Counter[FieldOf | Name]) -> bool:
         """True for a way to a node that is due, which leads back and changes nothing else: it decides nothing.
 
         Arguments:
             reads: how often each is read.
         """
         own = Counter(self._reads_of([way]))
-        if way.target is None or way.target.node is None or way.target.kind is None or not own:
+        if way.target not in self._ways or way.target.node is None or way.target.kind is None or not own:
             return False
         name = way.target.node.name
         if way.target.kind.trigger != "every" or own.keys() - {FieldOf(name, "due"), FieldOf(name, FROM)}:
@@ -227,7 +206,7 @@ class _Search:
         path = [way.target]
         while path[-1] is not point:
             following = [each.target for each in self._ways[path[-1]]]
-            if len(following) != 1 or following[0] is None or following[0] in path:
+            if len(following) != 1 or following[0] not in self._ways or following[0] in path:
                 return False
             path.append(following[0])
         if any(reads[read] > own[read] for read in own):
@@ -247,7 +226,7 @@ class _Search:
         """
         self._begin(bypassed)
         start = self._flow.entries[self._scope.path + self._scope.graph.start][0]
-        self._following: dict[_State, list[tuple[_State | None, _Way]]] = {}
+        self._following: dict[_State, list[tuple[_State | None, FlowEdge]]] = {}
         # Gradients that are never cleared are G405: here their number may be any.
         counts = tuple(0 if self._changes.cleared(read) else None for read in self.counters)
         first = self._arrived(start, frozenset((term, Values(0, 0, whole=True)) for term in self._differences), counts)
@@ -283,19 +262,18 @@ class _Search:
         self._table = Table()
         self._after_visit: dict[tuple[FlowPoint, int, Values], Values | None] = {}
         self._decides: dict[tuple[int, bool, bool], set[FlowPoint]] = {}
-        self._answered: dict[tuple[_Way, _Counts], dict[bool, tuple[Facts, ...] | None]] = {}
+        self._answered: dict[tuple[FlowEdge, _Counts], dict[bool, tuple[Facts, ...] | None]] = {}
         # Of how often two nodes have run; they are 0 at the start.
-        guards = [way.guard for ways in self._ways.values() for way in ways if way.guard is not None]
-        operands = dict.fromkeys(left_by(atom, answer=True)[0] for guard in guards for atom in atoms(guard))
+        operands = dict.fromkeys(left_by(atom, answer=True)[0] for guard in self._guards for atom in atoms(guard))
         self._differences = [self._table.number(operand) for operand in operands if self._is_difference(operand)]
         self._straight = {point: way.target for point, (way, *more) in self._ways.items() if not more}
         for point, target in [*self._straight.items()]:  # one point of a loop of such points is a state nevertheless
-            if target is not None and target in self._straight and self._order[target] <= self._order[point]:
+            if target in self._straight and self._order[target] <= self._order[point]:
                 del self._straight[point]
 
-    def _arrived(self, point: FlowPoint | None, facts: Facts, counts: _Counts) -> _State | None:
+    def _arrived(self, point: FlowPoint, facts: Facts, counts: _Counts) -> _State | None:
         """The state at the first point with several ways, from a point that is entered; None for the end."""
-        while point is not None:
+        while point in self._order:
             facts = self._entered(point, facts)
             if point not in self._straight:
                 return point, facts, counts
@@ -307,12 +285,12 @@ class _Search:
         """The states after a visit, without the end."""
         return [after for after, _ in self._follow(state) if after is not None]
 
-    def _follow(self, state: _State) -> list[tuple[_State | None, _Way]]:
+    def _follow(self, state: _State) -> list[tuple[_State | None, FlowEdge]]:
         """The states after a visit, None for the end, each with the way there."""
         point, facts, before = state
         counts = self._counted(point, before)
         waiting = [facts]
-        following: list[tuple[_State | None, _Way]] = []
+        following: list[tuple[_State | None, FlowEdge]] = []
         for way in self._ways[point]:
             holding, failing = (self._answers(way, answer, counts) for answer in (True, False))
             entering = waiting if holding is None else together(waiting, holding)
@@ -326,7 +304,7 @@ class _Search:
         self._following[state] = following
         return following
 
-    def _answers(self, way: _Way, answer: bool, counts: _Counts) -> tuple[Facts, ...] | None:
+    def _answers(self, way: FlowEdge, answer: bool, counts: _Counts) -> tuple[Facts, ...] | None:
         """The ways in which the guard of a way can have a value; None for too many."""
         if way.guard is None:
             return (NO_FACTS,) if answer else ()
@@ -426,7 +404,7 @@ class _Search:
 
     def _reported(self, part: Collection[_State], without: Sequence[str], *, is_still: bool) -> Problem:
         """The problem of states that a run may never leave."""
-        taken: dict[FlowPoint, list[_Way]] = {}
+        taken: dict[FlowPoint, list[FlowEdge]] = {}
         for state in sorted(part, key=lambda state: self._order[state[0]]):
             taken.setdefault(state[0], []).extend(way for _, way in self._following[state])
         targets = {
@@ -441,7 +419,7 @@ class _Search:
             last = max(map(ways.index, taken[point]))
             out = [number for number, each in enumerate(ways) if each.target not in taken]
             staying = ways[last].target
-            if staying is not None and not hint and any(number > last for number in out):
+            if not hint and any(number > last for number in out):
                 hint = _counted_instead(self._scope, ways[last].guard, staying.path)
                 way = circle(staying, targets)
             # After a guard that stays true, that guard decides.
