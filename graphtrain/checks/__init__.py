@@ -8,9 +8,8 @@ from pathlib import Path
 from graphtrain.checks.codes import can_be_allowed
 from graphtrain.checks.data_flow import check_data_flow, written_before
 from graphtrain.checks.endings import check_endings
-from graphtrain.checks.expressions import check_expressions
 from graphtrain.checks.gradients import Gradients
-from graphtrain.checks.guards import check_guards
+from graphtrain.checks.guards import check_expressions, check_guards
 from graphtrain.checks.loops import check_loops
 from graphtrain.checks.modes import check_modes
 from graphtrain.checks.saving import check_saving

@@ -10,16 +10,18 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 from graphtrain.kind.parameter import Above
 from graphtrain.language.closures import COMPARISONS, constant_value
-from graphtrain.language.syntax import Constant, Expression, FieldOf, Operation
+from graphtrain.language.syntax import Constant, Expression, FieldOf, Name, Operation, walk
 from graphtrain.plan.scope import Scope
 
 # The ways in which a guard can have a value are not distinguished beyond this number.
 MOST_WAYS = 64
+
+CONNECTIVES = ("not", "and", "or", "if")
 
 
 class Values(NamedTuple):
@@ -29,9 +31,6 @@ class Values(NamedTuple):
         least, most: the bounds, both included. Default: none.
         without: excluded values between them. Default: none.
         whole: True if only whole numbers remain. Default: False.
-
-    >>> Values(least=2).both(Values(most=0)) is None
-    True
     """
 
     least: Any = None
@@ -39,31 +38,41 @@ class Values(NamedTuple):
     without: frozenset[Any] = frozenset()
     whole: bool = False
 
-    def both(self, other: Values) -> Values | None:
-        """The intersection; None if it is empty."""
-        if self is ANY:  # most fields have no declared bounds
-            return other
-        try:
-            least, most = self.least, self.most
-            if least is None or (other.least is not None and other.least > least):
-                least = other.least
-            if most is None or (other.most is not None and other.most < most):
-                most = other.most
-            without, whole = self.without | other.without, self.whole or other.whole
-            if without and whole:
-                without -= {math.inf, -math.inf}  # no whole number is equal to it
-                while least in without:
-                    least += 1
-                while most in without:
-                    most -= 1
-            if least is not None and most is not None and (least > most or (least == most and least in without)):
-                return None
-        except TypeError:  # a number and a text: nothing is known about a value that is compared with both
-            return self
-        return Values(least, most, without, whole)
-
 
 ANY = Values()
+
+
+@functools.lru_cache(maxsize=1024)  # few pairs come again and again
+def intersection(first: Values, other: Values) -> Values | None:
+    """The values in both; None if there are none.
+
+    >>> intersection(Values(least=2), Values(most=0)) is None
+    True
+    """
+    if first is ANY:  # most fields have no declared bounds
+        return other
+    try:
+        least, most = first.least, first.most
+        if least is None or (other.least is not None and other.least > least):
+            least = other.least
+        if most is None or (other.most is not None and other.most < most):
+            most = other.most
+        without, whole = first.without | other.without, first.whole or other.whole
+        if without and whole:
+            without -= {math.inf, -math.inf}  # no whole number is equal to it
+            while least in without:
+                least += 1
+            while most in without:
+                most -= 1
+        if least is not None or most is not None:  # no holes beyond the bounds: values that are equal look equal
+            without = frozenset(
+                each for each in without if (least is None or each >= least) and (most is None or each <= most)
+            )
+        if least is not None and most is not None and (least > most or (least == most and least in without)):
+            return None
+    except TypeError:  # a number and a text: nothing is known about a value that is compared with both
+        return first
+    return Values(least, most, without, whole)
 
 
 def values_of(scope: Scope, node: str, field: str) -> Values:
@@ -108,7 +117,7 @@ def both(facts: Facts, others: Facts) -> Facts | None:
         return facts or others
     values = dict(facts)
     for term, left in others:
-        common = left.both(values[term]) if term in values else left
+        common = intersection(left, values[term]) if term in values else left
         if common is None:
             return None
         values[term] = common
@@ -116,9 +125,24 @@ def both(facts: Facts, others: Facts) -> Facts | None:
 
 
 def together(known: Iterable[Facts], further: Iterable[Facts]) -> list[Facts]:
-    """The consistent pairs."""
+    """The consistent pairs, without those that only add to another: what it decides needs no further facts."""
     pairs = (both(*pair) for pair in itertools.product(known, further))
-    return list(dict.fromkeys(common for common in pairs if common is not None))
+    found = dict.fromkeys(common for common in pairs if common is not None)
+    return [facts for facts in found if not any(other < facts for other in found)]
+
+
+def reads_in(expression: Expression) -> Iterator[FieldOf | Name]:
+    """What an expression reads."""
+    return (part for part in walk(expression) if isinstance(part, FieldOf | Name))
+
+
+def atoms(guard: Expression) -> Iterator[Expression]:
+    """The comparisons, and truth values, that decide a guard."""
+    if isinstance(guard, Operation) and guard.name in CONNECTIVES:
+        for operand in guard.operands:
+            yield from atoms(operand)
+    else:
+        yield guard
 
 
 class Table:
@@ -152,7 +176,7 @@ class Table:
 
     def _ways(self, expression: Expression, answer: bool, known: Known) -> list[Facts]:
         name = expression.name if isinstance(expression, Operation) else ""
-        if name not in ("not", "and", "or", "if"):
+        if name not in CONNECTIVES:
             return self._of_atom(expression, answer, known)
         assert isinstance(expression, Operation)
         operands = expression.operands
@@ -178,17 +202,18 @@ class Table:
     def _of_atom(self, atom: Expression, answer: bool, known: Known) -> list[Facts]:
         if isinstance(atom, Constant):
             return [NO_FACTS] if bool(atom.value) is answer else []
-        term, values = _left_by(atom, answer)
+        term, values = left_by(atom, answer=answer)
         if isinstance(term, FieldOf):
             declared = known(term)
             assert isinstance(declared, Values), "filled in before"
-            common = declared.both(_rounded(values) if declared.whole else values)
+            common = intersection(declared, _rounded(values) if declared.whole else values)
             if common is None or common == declared:
                 return [] if common is None else [NO_FACTS]
             values = common
-        return [frozenset({(self._number(term), values)})]
+        return [frozenset({(self.number(term), values)})]
 
-    def _number(self, term: Expression) -> int:
+    def number(self, term: Expression) -> int:
+        """The number of an operand."""
         if term not in self._numbers:
             self._numbers[term] = len(self.terms)
             self.terms.append(term)
@@ -199,7 +224,7 @@ class _TooManyError(Exception):
     pass
 
 
-def _left_by(atom: Expression, answer: bool) -> tuple[Expression, Values]:
+def left_by(atom: Expression, *, answer: bool) -> tuple[Expression, Values]:
     """The operand of an atom, and the values that remain for a result."""
     if not isinstance(atom, Operation) or atom.name not in COMPARISONS:
         return atom, Values(least=True) if answer else Values(most=False)

@@ -94,8 +94,11 @@ class Changes:
         kind = plan_node.kind if plan_node is not None else None
         if plan_node is None or kind is None or field.field == FROM:  # in a body, counting restarts at every visit
             return ANY
+        is_bypassed, declared = field.node not in self._doing, kind.fields.get(field.field)
+        if is_bypassed and kind.has("on_metrics") and declared is not None and declared.default is False:
+            return Constant(False)  # what `on_metrics` would set, which is not called
         if field.field == "due":
-            return Constant(False) if plan_node.is_never_due else ANY
+            return Constant(False) if plan_node.is_never_due or is_bypassed else ANY
         if field.field in kind.parameters:
             return values_of(self._scope, field.node, field.field)
         if kind.fields[field.field].counts == "backward":

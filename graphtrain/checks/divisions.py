@@ -10,6 +10,7 @@ from graphtrain.graph.elements import Problem
 from graphtrain.kind import Field
 from graphtrain.language.syntax import FieldOf, walk
 from graphtrain.plan.flow import FlowPoint
+from graphtrain.plan.plan import PlanNode
 from graphtrain.plan.solve import Ways
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ class _Division:
 
     Attributes:
         optimizers: those whose gradients it adds to.
-        window: the divisor: ``"accumulate.window"``.
         owner: the node that counts the backward passes of the window.
         counters: the fields that count them.
         size, parameter: its field with the size of the window, and the parameter that sets it.
@@ -35,8 +35,7 @@ class _Division:
 
     point: FlowPoint
     optimizers: frozenset[str]
-    window: str
-    owner: str
+    owner: PlanNode
     counters: tuple[Field, ...]
     size: str
     parameter: str
@@ -44,13 +43,18 @@ class _Division:
 
     def problem(self, message: str, hint: str, path: Sequence[FlowPoint] = ()) -> Problem:
         """A problem of it; for a window of one, which leaves the sum, a warning."""
-        text = f"`{self.point.path}` divides the loss by `{self.window}`, and {message}"
+        text = f"`{self.point.path}` divides the loss by `{self.name}.{self.size}`, and {message}"
         return self.point.problem("G409", text, hint, path=path, severity="warning" if self.value == 1 else "error")
+
+    @property
+    def name(self) -> str:
+        """The name of the owner."""
+        return self.owner.node.name
 
     @property
     def varies(self) -> bool:
         """True if the size is an expression."""
-        return self.parameter in self.point.scope.graph.nodes[self.owner].reads
+        return self.parameter in self.owner.expressions
 
     def effects(self, point: FlowPoint) -> set[str]:
         """What a visit does to its gradients."""
@@ -74,7 +78,7 @@ def check_divisions(gradients: Gradients) -> Iterator[Problem]:
         if kept := division.kept_size:
             yield division.problem(
                 "that is an expression, whose value may change while a window is open",
-                f'read the size with which the window opened: window = "{division.owner}.{kept}"',
+                f'read the size with which the window opened: window = "{division.name}.{kept}"',
             )
             continue
         path = _unchecked(division) if division.counters else []
@@ -82,34 +86,26 @@ def check_divisions(gradients: Gradients) -> Iterator[Problem]:
         if path and (division.value != 1 or (point.node is not None and "window" in point.node.reads)):
             yield division.problem(*_reason(division, path[-1]), path)
         elif isinstance(division.value, int):
-            windows.setdefault((point.scope.path, division.window), {})[point] = division
+            windows.setdefault((division.owner.path, division.size), {})[point] = division
     for divisions in windows.values():
         if len(divisions) > 1:
             yield from _miscounted(gradients.flow.start, divisions)
 
 
 def _division(gradients: Gradients, point: FlowPoint) -> _Division | None:
-    optimizers, window = gradients.acted_on("backward", point), _window_of(point)
-    if not optimizers or not isinstance(window, str) or "." not in window:
+    optimizers, graph = gradients.acted_on("backward", point), point.scope.graph
+    if not optimizers or point.node is None or point.kind is None or "window" not in point.kind.slots:
         return None
-    owner, _, size = window.partition(".")
-    kind, node = point.scope.kinds.get(owner), point.scope.graph.nodes.get(owner)
-    if kind is None or node is None:
+    window = point.scope.named_by(point.node, "window")
+    name, dot, size = window.partition(".") if isinstance(window, str) else ("", "", "")
+    owner = gradients.flow.plan.by_path.get(f"{point.scope.path}{name}") if dot and name in graph.nodes else None
+    if owner is None or owner.kind is None:
         return None
-    counters = tuple(declared for declared in kind.fields.values() if declared.counts == "backward")
+    counters = tuple(declared for declared in owner.kind.fields.values() if declared.counts == "backward")
     # The size at opening is the value of the parameter, unless that is an expression.
     parameter = next((counter.target for counter in counters if counter.window == size), size) or size
-    declared = kind.parameters.get(parameter)
-    known = declared is not None and parameter not in node.reads
-    value = node.parameters.get(parameter, declared.default) if known and declared is not None else None
-    return _Division(point, optimizers, window, owner, counters, size, parameter, value)
-
-
-def _window_of(point: FlowPoint) -> str | tuple[str, ...] | None:
-    """The divisor of a node's loss; None if it reads no window."""
-    if point.node is None or point.kind is None or "window" not in point.kind.slots:
-        return None
-    return point.scope.named_by(point.node, "window")
+    value = None if parameter in owner.expressions else owner.parameters.get(parameter)
+    return _Division(point, optimizers, owner, counters, size, parameter, value)
 
 
 def _reason(division: _Division, last: FlowPoint) -> tuple[str, str]:
@@ -122,7 +118,7 @@ def _reason(division: _Division, last: FlowPoint) -> tuple[str, str]:
         )
     return (
         f"on the way to `{last.path}` no guard checks the number of gradients",
-        f"route the path through `{division.owner}`, where `accumulation_reached` checks it; or do not divide: "
+        f"route the path through `{division.name}`, where `accumulation_reached` checks it; or do not divide: "
         f'reads = {{ window = "1" }} of `{division.point.path}`',
     )
 
@@ -177,7 +173,7 @@ def _miscounted(start: FlowPoint, divisions: dict[FlowPoint, _Division]) -> Iter
             yield divisions[added[0]].problem(
                 f"`{added[-1].path}` adds to the window {when} whether it is full: {total} backward passes would be "
                 f"divided by {division.value}",
-                f"{division.owner}.{division.parameter} counts backward passes: set a multiple of those between two "
+                f"{division.name}.{division.parameter} counts backward passes: set a multiple of those between two "
                 'guards for a mean; for a sum return one loss from one step function; or allow = ["G409"] if that is '
                 "meant",
                 way[-1 - way[::-1].index(added[0]) :],
@@ -193,7 +189,7 @@ def _checks_window(point: FlowPoint, division: _Division) -> bool:
     sizes = {division.size} if division.varies else {division.size, division.parameter}
     for arrow in point.arrows:
         parts = walk(arrow.guard) if arrow.guard is not None else ()
-        fields = {part.field for part in parts if isinstance(part, FieldOf) and part.node == division.owner}
+        fields = {part.field for part in parts if isinstance(part, FieldOf) and part.node == division.name}
         if {counter.full for counter in counters} & fields:
             return True
         if fields & sizes and {counter.name for counter in counters} <= fields:

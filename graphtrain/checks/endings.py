@@ -1,14 +1,12 @@
 """How a run ends.
 
-G504: the end of a run can be reached, and no minimum is above a maximum; if `after` is "never" and nothing else ends
-the run, it is a warning: the user may want to stop it. G505: every amount has an effect, and can be reached.
+G504: the end of a run can be reached; if `after` is "never" and nothing else ends the run, it is a warning: the user
+may want to stop it. G505: every amount that would end a run does, and no share of a run is more than all of it.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from fractions import Fraction
 
 from graphtrain.checks.answers import ANY, Table, Values
 from graphtrain.errors import UsageError
@@ -16,11 +14,9 @@ from graphtrain.graph.elements import END, Problem
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.parameter import show_value
 from graphtrain.kind.trigger import RUN, Trigger
-from graphtrain.language.syntax import Constant, Expression, FieldOf, Operation, walk
+from graphtrain.language.syntax import Constant, FieldOf, walk
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import Scope
-
-_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "=="}
 
 
 def check_endings(plan: Plan) -> Iterator[Problem]:
@@ -53,11 +49,6 @@ class _Endings:
         else:
             yield from self._unread()
         yield from self._shares()
-        if not is_guarded:
-            return
-        yield from self._after_the_end()
-        for plan_node in self._ending_nodes():
-            yield from self._above_the_maximum(plan_node)
 
     # ---- guards that can hold
 
@@ -110,24 +101,6 @@ class _Endings:
                     f'let the guard of an edge to "end" read it, or set {name}.after = "never"',
                 )
 
-    def _after_the_end(self) -> Iterator[Problem]:
-        """The nodes with a `from` above the amount at which the run ends, where that is counted by the same clock."""
-        ending = self._ending_nodes()
-        end = ending[0].trigger if len(ending) == 1 else None
-        most = self._amounts(end) if end is not None and not end.is_never else {}
-        for plan_node in self._plan.nodes_in(self._scope) if most else ():
-            start = plan_node.start
-            amounts = self._amounts(start) if start is not None else {}
-            if amounts and all(field in most and amount > most[field][1] for field, (_, amount) in amounts.items()):
-                name, field = plan_node.node.name, next(iter(amounts))
-                yield self._scope.problem(
-                    "G505",
-                    f"nodes.{name}.{FROM}",
-                    f'{name}.{FROM} = "{amounts[field][0]}" is after the end of the run, {ending[0].node.name}.after = '
-                    f'"{most[field][0]}": `{name}` never does anything',
-                    "lower the first, or raise the second",
-                )
-
     def _shares(self) -> Iterator[Problem]:
         """The shares of the run that are more than all of it, or by which its length would depend on itself."""
         for plan_node in self._plan.nodes_in(self._scope):
@@ -169,8 +142,6 @@ class _Endings:
         is_endless = all(Table().ways_to_answer(guard, inner._known)[True] == () for guard in guards)
         return "nothing that is counted ends it" if guards and is_endless else ""
 
-    # ---- a minimum above the maximum
-
     def _ending_nodes(self) -> list[PlanNode]:
         """The nodes with `after` that the guards read."""
         asked = {part.node for guard in self._guards for part in walk(guard) if isinstance(part, FieldOf)}
@@ -179,55 +150,3 @@ class _Endings:
             for plan_node in self._plan.nodes_in(self._scope)
             if plan_node.node.name in asked and plan_node.kind is not None and plan_node.kind.trigger == "after"
         ]
-
-    def _above_the_maximum(self, plan_node: PlanNode) -> Iterator[Problem]:
-        trigger = plan_node.trigger
-        most = self._amounts(trigger) if isinstance(trigger, Trigger) else {}
-        for guard in self._guards:
-            for part in walk(guard):
-                for field, operator, bound in self._bounds(part):
-                    text, amount = most.get(field, ("", bound))
-                    if operator not in (">", ">=") or bound <= amount:
-                        continue
-                    node = plan_node.node
-                    yield self._scope.problem(
-                        "G504",
-                        f"nodes.{node.name}.after",
-                        f"the ending needs at least {float(bound):g} `{field.node}.{field.field}`, and "
-                        f'{node.name}.after = "{text}" is less: the minimum is above the maximum',
-                        "raise the maximum, or lower the minimum",
-                    )
-                    return
-
-    def _amounts(self, trigger: Trigger) -> dict[FieldOf, tuple[str, Fraction]]:
-        """The amounts of a trigger, by the field that counts them."""
-        amounts = {}
-        for owner, name, term in self._plan.terms(self._scope, trigger):
-            if term.unit != RUN:
-                amounts[FieldOf(owner.path.removeprefix(self._scope.path), name)] = str(term), term.base.amount
-        return amounts
-
-    def _bounds(self, part: Expression) -> Iterator[tuple[FieldOf, str, Fraction]]:
-        """The comparison of a field with a number or a parameter, seen from the field; else nothing."""
-        if not isinstance(part, Operation) or part.name not in _MIRRORED:
-            return
-        left, right = map(self._with_value, part.operands)
-        if isinstance(left, FieldOf) and (bound := _number(right)) is not None:
-            yield left, part.name, bound
-        elif isinstance(right, FieldOf) and (bound := _number(left)) is not None:
-            yield right, _MIRRORED[part.name], bound
-
-    def _with_value(self, operand: Expression) -> Expression:
-        if not isinstance(operand, FieldOf):
-            return operand
-        plan_node = self._plan.by_path.get(f"{self._scope.path}{operand.node}")
-        if plan_node is None or operand.field not in plan_node.parameters or operand.field in plan_node.expressions:
-            return operand
-        value = plan_node.parameters[operand.field]
-        return Constant(value) if isinstance(value, int | float) else operand
-
-
-def _number(expression: Expression) -> Fraction | None:
-    if not isinstance(expression, Constant) or type(expression.value) not in (int, float):
-        return None
-    return Fraction(expression.value) if math.isfinite(expression.value) else None  # type: ignore[arg-type]

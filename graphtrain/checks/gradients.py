@@ -66,7 +66,6 @@ class Gradients:
             dict.fromkeys(name for actions in self.actions.values() for action in actions for name in action.optimizers)
         )
         self._answered: dict[tuple[int, str, Counted], frozenset[bool]] = {}
-        self._tables: dict[tuple[str, Counted], Table] = {}
         self._automata = {name: _Automaton(self, name) for name in self.optimizers}
 
     # ---- the counts of backward passes
@@ -83,19 +82,18 @@ class Gradients:
 
     def open(self, point: FlowPoint, counted: Counted) -> Iterator[FlowEdge]:
         """The arrows that can be taken while some counters are not 0."""
-        count = 0  # the failures before an arrow begin those before the next
         for arrow in point.arrows:
-            if not all(False in self._answers(point.scope, guard, counted) for guard in arrow.failed[count:]):
-                return
-            count = len(arrow.failed)
-            if arrow.guard is None or True in self._answers(point.scope, arrow.guard, counted):
+            answers = {True, False} if arrow.guard is None else self._answers(point.scope, arrow.guard, counted)
+            if True in answers:
                 yield arrow
+            if False not in answers:
+                return
 
     def _answers(self, scope: Scope, guard: Expression, counted: Counted) -> frozenset[bool]:
         """The possible values of a guard."""
         key = id(guard), scope.path, counted  # the plan keeps the guards; hashing one would take as long as this
         if key not in self._answered:
-            ways = self._tables.setdefault(key[1:], Table()).ways_to_answer(guard, partial(self._known, scope, counted))
+            ways = Table().ways_to_answer(guard, partial(self._known, scope, counted))
             self._answered[key] = frozenset(answer for answer, found in ways.items() if found != ())
         return self._answered[key]
 
@@ -201,22 +199,6 @@ class Gradients:
             else:
                 yield from self._automata[name].problems()
         yield from check_divisions(self)
-        for point in self.flow.points:
-            if point.acts and point.kind is not None and "scheduler" in point.kind.optional:
-                yield from self._early_schedule(point)
-
-    def _early_schedule(self, point: FlowPoint) -> Iterator[Problem]:
-        """A node that steps schedulers and is only visited where there are gradients that no step has used."""
-        met = [(each, at) for each in self._automata.values() for at in each.met if at[0] is point]
-        if met and all(state in UNUSED for _, (_, state, _) in met):
-            automaton, at = met[0]
-            yield point.problem(
-                "G416",
-                f"`{point.path}` steps the scheduler before the optimizer is stepped",
-                "torch expects it after, and skips the first rate: put it behind the node that steps the optimizer",
-                severity="warning",
-                path=automaton.way(at),
-            )
 
 
 # States with the values of guards are not distinguished beyond this number.
@@ -282,11 +264,11 @@ class _Automaton:
         # Everything after meets gradients that are never cleared: reported once.
         kept = {self._after_step(at) for fault, at in faults_at.values() if fault.code == "G405"}
         for fault, at in faults_at.values():
-            way = self._way_to_end(at[0]) if fault is OPEN else self.way(at)
+            way = self._way_to_end(at[0]) if fault is OPEN else self._way(at)
             if way and (fault.code not in ("G403", "G406") or self._after_step(at) not in kept):
                 yield self._reported(fault, at[0], way)
 
-    def way(self, at: _At) -> list[FlowPoint]:
+    def _way(self, at: _At) -> list[FlowPoint]:
         """A shortest path to a point in a state."""
         return [point for point, *_ in self._ways.to(at)]
 
@@ -306,7 +288,8 @@ class _Automaton:
             kept = frozenset((part, answer) for part, answer in known if name not in changed[part])
             state, counted = self.acted(point, before)[0], self._gradients.counted(point, counted)
             for arrow in self._gradients.open(point, counted):
-                answers = {(guard, False) for guard in arrow.failed if point.scope is scope}
+                earlier = [each.guard for each in point.arrows[: point.arrows.index(arrow)]]
+                answers = {(guard, False) for guard in earlier if guard is not None and point.scope is scope}
                 if arrow.guard is not None and point.scope is scope:
                     answers |= {(part, True) for part in conjuncts(arrow.guard)}
                 if not any((part, not answer) in kept for part, answer in answers):
@@ -324,7 +307,7 @@ class _Automaton:
 
     def _after_step(self, at: _At) -> FlowPoint | None:
         """The position on the path to a point after its last step."""
-        path = self.way(at)
+        path = self._way(at)
         for before, after in zip(reversed(path[:-1]), reversed(path[1:]), strict=True):
             if {"step", "use"} & {action.effect for action in self._actions.get(before, ())}:
                 return after

@@ -1,16 +1,18 @@
-"""G2xx: guards parse, their names and fields exist and have the right types, none is constant or repeated.
+"""G2xx: guards, and expressions that nodes read, parse; their names and fields exist and have the right types.
 
-`checks.expressions` checks the same of the expressions that nodes read.
+No guard is constant or repeated, and nothing is defined in terms of itself.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from graphtrain.graph.elements import Problem, Severity, nodes_of
-from graphtrain.kind.parameter import known_mode
+from graphtrain.graph.elements import Node, Problem, Severity, nodes_of
+from graphtrain.kind import Kind
+from graphtrain.kind.parameter import Parameter, known_mode
 from graphtrain.language.closures import COMPARISONS, constant_value
 from graphtrain.language.syntax import (
     FUNCTIONS,
@@ -23,10 +25,63 @@ from graphtrain.language.syntax import (
     Name,
     Operation,
     expand,
+    is_expression,
     walk,
 )
 from graphtrain.names import suggestion
-from graphtrain.plan.scope import Scope, ValueType, field_type, readable_fields, resources_of
+from graphtrain.plan.scope import (
+    Ref,
+    Scope,
+    ValueType,
+    field_type,
+    readable_fields,
+    resources_of,
+    value_type,
+)
+
+
+class ExpressionFault(NamedTuple):
+    """What is wrong with an expression, in a guard or elsewhere."""
+
+    code: str
+    message: str
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """An expression in a graph: the place, what it is called there, the key in the file, and the text."""
+
+    scope: Scope
+    where: str
+    title: str
+    key: str
+    text: str
+
+    def problem(self, code: str, message: str, hint: str = "", severity: Severity = "error") -> Problem:
+        shown = self.text if len(self.text) <= 120 else self.text[:117] + "..."
+        text = f'{self.title}: {message}\n    {self.key} = "{shown}"'
+        return self.scope.problem(code, self.where, text, hint, severity=severity)
+
+    def problems(
+        self, expression: Expression, misfit: Callable[[ValueType], ExpressionFault | None]
+    ) -> Iterator[Problem]:
+        """The problems of its names and types.
+
+        Arguments:
+            misfit: returns what is wrong with an expression of a type.
+        """
+        faults: list[ExpressionFault | None] = [*_name_faults(self.scope, self.text, expression)]
+        if not faults:
+            try:
+                faults = [misfit(type_of(self.scope, expression))]
+            except ValueTypeError as error:
+                faults = [ExpressionFault("G204", str(error), error.hint)]
+        yield from (self.problem(*fault) for fault in faults if fault is not None)
+
+
+def _guard_place(scope: Scope, name: str) -> _Place:
+    return _Place(scope, f"guards.{name}", f"guard `{name}`", name, scope.graph.guards[name])
 
 
 def check_guards(scope: Scope) -> Iterator[Problem]:
@@ -36,62 +91,50 @@ def check_guards(scope: Scope) -> Iterator[Problem]:
         try:
             guards[name] = scope.parse(text)
         except GuardSyntaxError as error:
-            yield _problem(scope, name, "G201", str(error))
+            yield _guard_place(scope, name).problem("G201", str(error))
     used = {edge.when for leaving in scope.graph.edges.values() for edge in leaving}
     expanded: dict[str, Expression] = {}
     circles: set[frozenset[str]] = set()  # each is reported once, at its first guard
     for name, expression in guards.items():
-        problems = list(_guard(scope, name, expression, guards))
+        place = _guard_place(scope, name)
+        problems = [*_shadowed(place), *place.problems(expression, _not_a_guard)]
         try:
             whole = expand(expression, guards, (name,))
         except GuardCycleError as error:
             if name in error.path and frozenset(error.path) not in circles:
-                yield _problem(scope, name, "G207", f"defined in terms of itself: {error}")
+                yield place.problem("G207", f"defined in terms of itself: {error}")
                 circles.add(frozenset(error.path))
             yield from problems
             continue
         if not problems and (constant := constant_value(whole)) is not None:
             hint = "an edge that is always taken needs no guard; one that is never taken can be removed"
-            problems.append(_problem(scope, name, "G205", f"is always {str(constant).lower()}, whatever happens", hint))
+            problems.append(place.problem("G205", f"is always {str(constant).lower()}, whatever happens", hint))
         yield from problems
         expanded[name] = whole
     named = {part.name for guard in guards.values() for part in walk(guard) if isinstance(part, Name)}
     for name in guards:
         if name not in used and name not in named:
-            yield _problem(scope, name, "G209", "no edge and no other guard names it", severity="warning")
+            yield _guard_place(scope, name).problem("G209", "no edge and no other guard names it", severity="warning")
     yield from _duplicates(scope, expanded)
 
 
-def _guard(scope: Scope, name: str, expression: Expression, guards: dict[str, Expression]) -> Iterator[Problem]:
-    if name in scope.slots:
-        message = f"a slot is called `{name}` too, so the name means two things"
-        yield _problem(scope, name, "G208", message, "rename the guard")
-    elif name in NUMBERS:
-        yield _problem(scope, name, "G208", f"`{name}` is the number in every expression", "rename the guard")
-    sound = True
-    for fault in name_faults(scope, scope.graph.guards[name], expression):
-        sound = False
-        yield _problem(scope, name, *fault)
-    if sound:
-        try:
-            value_type = type_of(scope, expression, guards)
-        except ValueTypeError as problem:
-            yield _problem(scope, name, "G204", str(problem), problem.hint)
-        else:
-            if value_type not in ("boolean", "unknown"):
-                message = f"a guard is true or false; this is a {_word(value_type)}"
-                yield _problem(scope, name, "G204", message, "compare it with something, as in `> 0`")
+def _shadowed(place: _Place) -> Iterator[Problem]:
+    """A guard whose name means something else too."""
+    if place.key in place.scope.slots:
+        message = f"a slot is called `{place.key}` too, so the name means two things"
+        yield place.problem("G208", message, "rename the guard")
+    elif place.key in NUMBERS:
+        yield place.problem("G208", f"`{place.key}` is the number in every expression", "rename the guard")
 
 
-class ExpressionFault(NamedTuple):
-    """The problems of an expression, in a guard or elsewhere."""
+def _not_a_guard(received: ValueType) -> ExpressionFault | None:
+    if received in ("boolean", "unknown"):
+        return None
+    message = f"a guard is true or false; this is a {_word(received)}"
+    return ExpressionFault("G204", message, "compare it with something, as in `> 0`")
 
-    code: str
-    message: str
-    hint: str = ""
 
-
-def name_faults(scope: Scope, text: str, expression: Expression) -> Iterator[ExpressionFault]:
+def _name_faults(scope: Scope, text: str, expression: Expression) -> Iterator[ExpressionFault]:
     """Every undefined or ambiguous name in an expression."""
     for part in walk(expression):
         if isinstance(part, Name):
@@ -166,11 +209,11 @@ class ValueTypeError(Exception):
         self.hint = hint
 
 
-def _word(value_type: ValueType) -> str:
-    return "number" if value_type == "integer" else value_type
+def _word(received: ValueType) -> str:
+    return "number" if received == "integer" else received
 
 
-def type_of(scope: Scope, expression: Expression, guards: Collection[str]) -> ValueType:
+def type_of(scope: Scope, expression: Expression) -> ValueType:
     """The type of an expression whose names are known to exist.
 
     Raises:
@@ -186,16 +229,16 @@ def type_of(scope: Scope, expression: Expression, guards: Collection[str]) -> Va
         case Constant():
             return "number"
         case Name(name):
-            return "boolean" if name in guards else "unknown"
+            return "boolean" if name in scope.graph.guards else "unknown"
         case FieldOf(node, field):
             return field_type(scope, node, field) or "unknown"
         case Operation("not" | "and" | "or" as name, operands):
             for operand in operands:
-                _expect(scope, operand, "boolean", name, guards)
+                _expect(scope, operand, "boolean", name)
             return "boolean"
         case Operation("if", (condition, then, otherwise)):
-            _expect(scope, condition, "boolean", "if", guards)
-            first, second = (type_of(scope, operand, guards) for operand in (then, otherwise))
+            _expect(scope, condition, "boolean", "if")
+            first, second = (type_of(scope, operand) for operand in (then, otherwise))
             if "unknown" not in (first, second) and _word(first) != _word(second):
                 raise ValueTypeError(
                     f"`{spell(then)}` is a {_word(first)} and `{spell(otherwise)}` a {_word(second)}: "
@@ -203,10 +246,10 @@ def type_of(scope: Scope, expression: Expression, guards: Collection[str]) -> Va
                 )
             return _common({first, second}) if first != second else first
         case Operation(name, (left, right)) if name in COMPARISONS:
-            _compare(scope, name, left, right, guards)
+            _compare(scope, name, left, right)
             return "boolean"
         case Operation(name, operands):
-            types = {_expect(scope, operand, "number", name, guards) for operand in operands}
+            types = {_expect(scope, operand, "number", name) for operand in operands}
             if name in ("floor", "ceil"):
                 return "integer"
             return "number" if name == "/" or name in FUNCTIONS.keys() - {"abs", "min", "max"} else _common(types)
@@ -218,16 +261,16 @@ def _common(types: set[ValueType]) -> ValueType:
     return "unknown" if "unknown" in types else "integer" if types == {"integer"} else "number"
 
 
-def _expect(scope: Scope, operand: Expression, wanted: ValueType, symbol: str, guards: Collection[str]) -> ValueType:
-    value_type = type_of(scope, operand, guards)
-    if _word(value_type) not in (wanted, "unknown"):
-        hint = "compare the number, as in `> 0`" if (wanted, _word(value_type)) == ("boolean", "number") else ""
-        raise ValueTypeError(f"`{symbol}` takes a {wanted}; `{spell(operand)}` is a {_word(value_type)}", hint)
-    return value_type
+def _expect(scope: Scope, operand: Expression, wanted: ValueType, symbol: str) -> ValueType:
+    received = type_of(scope, operand)
+    if _word(received) not in (wanted, "unknown"):
+        hint = "compare the number, as in `> 0`" if (wanted, _word(received)) == ("boolean", "number") else ""
+        raise ValueTypeError(f"`{symbol}` takes a {wanted}; `{spell(operand)}` is a {_word(received)}", hint)
+    return received
 
 
-def _compare(scope: Scope, symbol: str, first: Expression, second: Expression, guards: Collection[str]) -> None:
-    left, right = (_word(type_of(scope, operand, guards)) for operand in (first, second))
+def _compare(scope: Scope, symbol: str, first: Expression, second: Expression) -> None:
+    left, right = (_word(type_of(scope, operand)) for operand in (first, second))
     if "unknown" not in (left, right) and left != right:
         raise ValueTypeError(f"`{spell(first)}` is a {left} and `{spell(second)}` a {right}: they cannot be compared")
     if symbol not in ("==", "!=") and {left, right} & {"boolean", "string"}:
@@ -267,8 +310,87 @@ def spell(expression: Expression) -> str:
     raise AssertionError(expression)
 
 
-def _problem(scope: Scope, name: str, code: str, message: str, hint: str = "", severity: Severity = "error") -> Problem:
-    text = scope.graph.guards[name]
-    shown = text if len(text) <= 120 else text[:117] + "..."
-    text = f'guard `{name}`: {message}\n    {name} = "{shown}"'
-    return scope.problem(code, f"guards.{name}", text, hint, severity=severity)
+# ---- the expressions that nodes read
+
+
+def check_expressions(scope: Scope) -> Iterator[Problem]:
+    """Every problem of the expressions that the nodes of one graph read."""
+    targets: list[tuple[_Place, Ref]] = []
+    is_sound = True
+    for node in scope.graph.nodes.values():
+        kind = scope.kinds[node.name]
+        if kind is None:
+            continue
+        for name, text in node.reads.items():
+            is_parameter = node.body is None and name in kind.parameters and name not in kind.slots
+            if is_parameter and (problem := _cannot_vary(scope, node, kind, name)) is not None:
+                is_sound = False
+                yield problem
+            elif isinstance(text, str) and (is_parameter or is_expression(text)):
+                target = scope.parameter(node, name) if is_parameter else scope.resolve(text, f"{node.name}.{name}")
+                place = _Place(scope, f"nodes.{node.name}.reads.{name}", f"{node.name}.{name}", name, text)
+                problems = list(_problems_of(place, target.parameter))
+                is_sound = is_sound and not problems
+                targets.append((place, target))
+                yield from problems
+    if is_sound:
+        yield from _cycles(targets)
+
+
+def _cannot_vary(scope: Scope, node: Node, kind: Kind, name: str) -> Problem | None:
+    """The problem of a parameter that cannot have an expression, if it cannot."""
+    if name in kind.varying and name not in node.parameters and isinstance(node.reads[name], str):
+        return None
+    varying = ", ".join(other for other in kind.varying if other in kind.parameters) or "none"
+    message = f"`{node.name}.{name}` cannot be given an expression: it is read once, has a value, or is a list"
+    hint = f"the parameters of `{kind.name}` that are read at every visit: {varying}"
+    return scope.problem("G211", f"nodes.{node.name}.reads.{name}", message, hint)
+
+
+def _problems_of(place: _Place, parameter: Parameter | None) -> Iterator[Problem]:
+    """The problems of an expression by itself: its text, its names, its type."""
+
+    def misfit(received: ValueType) -> ExpressionFault | None:
+        wanted = value_type(parameter.annotation) if parameter is not None else "unknown"
+        if parameter is None or "unknown" in (received, wanted):
+            return None
+        if received == wanted or (received, wanted) == ("integer", "number"):
+            return None
+        hint = "write `//`, or round with `floor` or `ceil`" if (received, wanted) == ("number", "integer") else ""
+        article = "an" if received == "integer" else "a"
+        message = f"expected {parameter.type_name}, and the expression is {article} {received}"
+        return ExpressionFault("G204", message, hint)
+
+    try:
+        parsed = place.scope.parse(place.text)
+    except GuardSyntaxError as error:
+        if parameter is None and "not an expression" in str(error):
+            message = f"`{place.text}` is not a valid name for a slot"
+            yield place.scope.problem("G115", place.where, message, "nor is it a field (`node.field`) or an expression")
+        else:
+            yield place.problem("G201", str(error))
+        return
+    yield from place.problems(parsed, misfit)
+
+
+def _cycles(targets: list[tuple[_Place, Ref]]) -> Iterator[Problem]:
+    circles: set[frozenset[str]] = set()  # each is reported once, at its first expression
+    for place, target in targets:
+        try:
+            circle = _circle(target, (target.name,))
+        except (GuardSyntaxError, GuardCycleError):  # a faulty guard is reported at the guard
+            continue
+        if target.name in circle and frozenset(circle) not in circles:
+            circles.add(frozenset(circle))
+            yield place.problem("G207", f"defined in terms of itself: {' -> '.join(circle)}")
+
+
+def _circle(target: Ref, path: tuple[str, ...]) -> tuple[str, ...]:
+    """The names on a path from an expression into a cycle; empty if there is none."""
+    for inner in target.reads():
+        if inner.kind == "expression":
+            if inner.name in path:
+                return (*path[path.index(inner.name) :], inner.name)
+            if further := _circle(inner, (*path, inner.name)):
+                return further
+    return ()

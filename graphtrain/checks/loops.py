@@ -4,18 +4,30 @@ One graph is explored, bodies in one step. A state is a point, what is known of 
 counts of backward passes. A guard that is not decided by them may be either, and is known from then on, until a visit
 may change what it reads. So a run can never leave a state from which no path leads out of the graph.
 
-There may be many states, so the search stops after `MOST_STATES`, with a warning; `fit` takes about 200.
+There may be many states, so the search stops after `MOST_STATES`, with a warning; `fit` takes about 30.
 Source: explicit states, Holzmann, "The SPIN Model Checker", 2003; predicate abstraction, Graf and Saidi, 1997.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from graphtrain.checks.answers import ANY, NO_FACTS, Facts, Table, Values, both, together
-from graphtrain.checks.changes import NOWHERE, Changes, Moves, by_count
+from graphtrain.checks.answers import (
+    ANY,
+    NO_FACTS,
+    Facts,
+    Table,
+    Values,
+    atoms,
+    intersection,
+    left_by,
+    reads_in,
+    together,
+)
+from graphtrain.checks.changes import NOWHERE, Changes, by_count
 from graphtrain.checks.gradients import Gradients
 from graphtrain.graph.elements import Problem, Severity
 from graphtrain.kind.declaration import FROM, RANKS
@@ -30,21 +42,6 @@ MOST_STATES = 20_000
 MOST_TOGETHER = 64
 # A count of backward passes is not followed beyond this number.
 MOST_COUNTED = 4
-
-
-@dataclass(eq=False)
-class _Way:
-    """A way to leave a point.
-
-    Attributes:
-        guard: the condition; None if there is none.
-        target: None if it leads out of the graph.
-        deciding: the names of the guards that decide.
-    """
-
-    guard: Expression | None
-    target: FlowPoint | None
-    deciding: tuple[str, ...] = ()
 
 
 # The counts of backward passes, in the order of `_Search.counters`; None for one that is not known.
@@ -115,11 +112,9 @@ def _bypassed(flow: Flow, scope: Scope, supplied: Collection[str]) -> tuple[froz
         if plan_node.path in flow.bypassed or plan_node.kind.is_idle(plan_node.parameters, plan_node.expressions):
             idle.add(plan_node.node.name)
             continue
-        body = plan_node.body
-        for slot in body.graph.optional if body is not None else plan_node.kind.optional:
-            for name in resources_of([scope.read_by(plan_node.node, slot)]):
-                if name not in (RANKS, *supplied):
-                    optional[name] = optional.get(name, frozenset()) | {plan_node.node.name}
+        for name in resources_of(plan_node.optional):
+            if name not in (RANKS, *supplied):
+                optional[name] = optional.get(name, frozenset()) | {plan_node.node.name}
     return frozenset(idle), optional
 
 
@@ -138,74 +133,83 @@ class _Search:
         self._flow, self._points, self._scope, self._gradients = flow, points, points[0].scope, gradients
         self._order = {point: number for number, point in enumerate(points)}
         self._unchanged = Changes(points, gradients)
+        plan = flow.plan
+        around = [plan.by_path[inner.path.removesuffix("/")] for inner in plan.around(self._scope)]
+        self._entered_when = [Ref("field", each.path, "due") for each in around if each.can_be_skipped]
         nodes = [(point.node.name, point.plan_node) for point in points if point.node is not None and point.plan_node]
         self._delayed = {name for name, plan_node in nodes if plan_node.start is not None}
         start = flow.entries[self._scope.path + self._scope.graph.start][0]
         every_way = {point: self._ways_of(point) for point in points}
-        reached = Ways([start], lambda at: (way.target for way in every_way[at] if way.target is not None))
+        reached = Ways([start], lambda at: (way.target for way in every_way[at] if way.target in self._order))
         self._ways = {point: every_way[point] for point in reached}
-        self._read_at = {point: [*self._reads_of(ways)] for point, ways in self._ways.items()}
+        reads = Counter(self._reads_of(itertools.chain.from_iterable(self._ways.values())))
         for point, ways in self._ways.items():
-            self._ways[point] = [way for way in ways if not self._is_detour(point, way)]
-            self._read_at[point] = [*self._reads_of(self._ways[point])]
-        self._reads = dict.fromkeys(itertools.chain.from_iterable(self._read_at.values()))
+            self._ways[point] = [way for way in ways if not self._is_detour(point, way, reads)]
+        self._atoms_at = {
+            point: {frozenset(reads_in(atom)) for way in ways if way.guard is not None for atom in atoms(way.guard)}
+            for point, ways in self._ways.items()
+        }
+        self._sources: dict[FlowPoint, list[FlowPoint]] = {}
+        for point, ways in self._ways.items():
+            for way in ways:
+                self._sources.setdefault(way.target, []).append(point)
+        self._guards = [way.guard for ways in self._ways.values() for way in ways if way.guard is not None]
+        self._reads = dict.fromkeys(read for guard in self._guards for read in reads_in(guard))
         self.counters = [read for read in self._reads if isinstance(read, FieldOf) and self._unchanged.counted(read)]
         # Beyond the numbers in guards, a count is only known to be at least this.
-        self._many = 1 + max((number for ways in self._ways.values() for number in self._numbers(ways)), default=0)
+        parts = [part.value for guard in self._guards for part in walk(guard) if isinstance(part, Constant)]
+        numbers = [int(part) for part in parts if isinstance(part, int | float) and 0 <= part < MOST_COUNTED]
+        self._many = 1 + max(numbers, default=0)
 
-    def _ways_of(self, point: FlowPoint) -> list[_Way]:
+    def _ways_of(self, point: FlowPoint) -> list[FlowEdge]:
         assert point.plan_node is not None and point.node is not None
         if point.opens is not None:
-            return [_Way(None, self._unchanged.nodes[point.node.name])]
+            return [FlowEdge(self._unchanged.nodes[point.node.name])]
         entries = self._flow.entries[point.path]
         if len(entries) == 2 and point is entries[0]:  # where the trigger is evaluated
             due, skipped = point.arrows
             guard = self._meaning(FieldOf(point.node.name, "due"))
-            return [_Way(guard, due.target, (f"{point.node.name}.due",)), _Way(None, skipped.target)]
-        return [self._way(arrow) for arrow in point.arrows]
-
-    def _way(self, arrow: FlowEdge) -> _Way:
-        target = arrow.target if arrow.target in self._order else None
-        return _Way(None if arrow.guard is None else self._meaning(arrow.guard), target, arrow.deciding)
+            return [FlowEdge(due.target, guard, (f"{point.node.name}.due",)), FlowEdge(skipped.target)]
+        return [
+            replace(each, guard=self._meaning(each.guard)) if each.guard is not None else each for each in point.arrows
+        ]
 
     def _meaning(self, guard: Expression) -> Expression:
-        """A guard that reads the counts of windows; what is due must also have reached its `from`."""
+        """A guard by the counts of windows; what is due has reached its `from`, and a node with this body is due."""
 
-        def delayed(part: Expression) -> Expression:
+        def meant(part: Expression) -> Expression:
             if isinstance(part, FieldOf) and part.field == "due":
                 return Operation("and", (part, FieldOf(part.node, FROM))) if part.node in self._delayed else part
-            return rebuilt(part, delayed)
+            if isinstance(part, Name) and self._scope.resolve(part.name) in self._entered_when:
+                return part if self._unchanged.moving(part) else Constant(True)
+            return rebuilt(part, meant)
 
         meaning = by_count(self._scope.graph, guard)
-        return delayed(meaning) if self._delayed else meaning
+        return meant(meaning) if self._delayed or self._entered_when else meaning
 
-    def _reads_of(self, ways: Iterable[_Way]) -> Iterator[FieldOf | Name]:
+    def _reads_of(self, ways: Iterable[FlowEdge]) -> Iterator[FieldOf | Name]:
         """What the guards of some ways read."""
-        guards = (way.guard for way in ways if way.guard is not None)
-        return (part for guard in guards for part in walk(guard) if isinstance(part, FieldOf | Name))
+        return (read for way in ways if way.guard is not None for read in reads_in(way.guard))
 
-    def _numbers(self, ways: Iterable[_Way]) -> Iterator[int]:
-        """The numbers in the guards of some ways, as far as a count is followed."""
-        parts = (part for way in ways if way.guard is not None for part in walk(way.guard))
-        values = (part.value for part in parts if isinstance(part, Constant))
-        return (int(value) for value in values if isinstance(value, int | float) and 0 <= value < MOST_COUNTED)
+    def _is_detour(self, point: FlowPoint, way: FlowEdge, reads: Counter[FieldOf | Name]) -> bool:
+        """True for a way to a node that is due, which leads back and changes nothing else: it decides nothing.
 
-    def _is_detour(self, point: FlowPoint, way: _Way) -> bool:
-        """True for a way to a node that is due, which leads back and changes nothing else: it decides nothing."""
-        own = list(self._reads_of([way]))
-        if way.target is None or way.target.node is None or way.target.kind is None or not own:
+        Arguments:
+            reads: how often each is read.
+        """
+        own = Counter(self._reads_of([way]))
+        if way.target not in self._ways or way.target.node is None or way.target.kind is None or not own:
             return False
         name = way.target.node.name
-        if way.target.kind.trigger != "every" or {*own} - {FieldOf(name, "due"), FieldOf(name, FROM)}:
+        if way.target.kind.trigger != "every" or own.keys() - {FieldOf(name, "due"), FieldOf(name, FROM)}:
             return False
         path = [way.target]
         while path[-1] is not point:
             following = [each.target for each in self._ways[path[-1]]]
-            if len(following) != 1 or following[0] is None or following[0] in path:
+            if len(following) != 1 or following[0] not in self._ways or following[0] in path:
                 return False
             path.append(following[0])
-        reads = list(itertools.chain.from_iterable(self._read_at.values()))
-        if any(reads.count(read) > own.count(read) for read in own):
+        if any(reads[read] > own[read] for read in own):
             return False
         ups = (self._unchanged.moves(read).up for read in own)
         others = (self._unchanged.moves(read).either_way.up for read in reads if read not in own)
@@ -222,12 +226,12 @@ class _Search:
         """
         self._begin(bypassed)
         start = self._flow.entries[self._scope.path + self._scope.graph.start][0]
-        self._following: dict[_State, list[tuple[_State | None, _Way]]] = {}
+        self._following: dict[_State, list[tuple[_State | None, FlowEdge]]] = {}
         # Gradients that are never cleared are G405: here their number may be any.
         counts = tuple(0 if self._changes.cleared(read) else None for read in self.counters)
-        first: _State = start, self._entered(start, self._always), counts
+        first = self._arrived(start, frozenset((term, Values(0, 0, whole=True)) for term in self._differences), counts)
         states = []
-        for state in Ways([first], lambda at: (after for after, _ in self._follow(at) if after is not None)):
+        for state in Ways([first] if first is not None else [], self._after):
             states.append(state)
             if len(states) > MOST_STATES:
                 raise _TooManyStatesError
@@ -241,9 +245,9 @@ class _Search:
         stuck = [state for state in states if state not in leaving]
         if not stuck:
             return None
-        targets = {state: [after for after, _ in self._following[state]] for state in stuck}
-        reached = [*Ways(stuck[:1], lambda at: (after for after in targets[at] if after is not None))]
-        parts = components(reached, targets)
+        self._straight.clear()  # a report names every node
+        targets = {state: self._after(state) for state in Ways(stuck[:1], self._after)}
+        parts = components(targets, targets)
         still = next((part for part in parts if self._is_still(part)), None)
         return self._reported(still or set().union(*parts), without, is_still=still is not None)
 
@@ -256,49 +260,42 @@ class _Search:
         """Prepare a search in which some nodes do nothing."""
         self._changes = Changes(self._points, self._gradients, bypassed)
         self._table = Table()
-        self._moves: dict[int, Moves] = {}
-        self._after_visit: dict[tuple[FlowPoint, Facts], Facts] = {}
+        self._after_visit: dict[tuple[FlowPoint, int, Values], Values | None] = {}
         self._decides: dict[tuple[int, bool, bool], set[FlowPoint]] = {}
-        self._answered: dict[tuple[_Way, _Counts], dict[bool, tuple[Facts, ...] | None]] = {}
-        self._always = NO_FACTS
-        for read in self._where_entered():
-            self._hold(read, True)
-        for name in sorted(bypassed):
-            kind = self._scope.kinds[name]
-            # Bypassed, `on_metrics` is not called, so what it would set stays False.
-            fields = kind.fields.items() if kind is not None and kind.has("on_metrics") else ()
-            for field_name in ("due", *(key for key, declared in fields if declared.default is False)):
-                self._hold(FieldOf(name, field_name), False)
+        self._answered: dict[tuple[FlowEdge, _Counts], dict[bool, tuple[Facts, ...] | None]] = {}
+        # Of how often two nodes have run; they are 0 at the start.
+        operands = dict.fromkeys(left_by(atom, answer=True)[0] for guard in self._guards for atom in atoms(guard))
+        self._differences = [self._table.number(operand) for operand in operands if self._is_difference(operand)]
+        self._straight = {point: way.target for point, (way, *more) in self._ways.items() if not more}
+        for point, target in [*self._straight.items()]:  # one point of a loop of such points is a state nevertheless
+            if target in self._straight and self._order[target] <= self._order[point]:
+                del self._straight[point]
 
-    def _hold(self, read: FieldOf | Name, answer: bool) -> None:
-        """Note a constant value of something that guards read."""
-        if read in self._reads:
-            for facts in self._table.ways_to_answer(read, self._changes.known)[answer] or ():
-                self._always = both(self._always, facts) or self._always
+    def _arrived(self, point: FlowPoint, facts: Facts, counts: _Counts) -> _State | None:
+        """The state at the first point with several ways, from a point that is entered; None for the end."""
+        while point in self._order:
+            facts = self._entered(point, facts)
+            if point not in self._straight:
+                return point, facts, counts
+            counts = self._counted(point, counts)
+            point = self._straight[point]
+        return None
 
-    def _where_entered(self) -> Iterator[Name]:
-        """Values that hold as long as a run is in a body: the enclosing nodes, entered when due, are due."""
-        plan = self._flow.plan
-        around = [plan.by_path[inner.path.removesuffix("/")] for inner in plan.around(self._scope)]
-        due = [Ref("field", plan_node.path, "due") for plan_node in around if plan_node.can_be_skipped]
-        for read in self._reads if due else ():
-            if isinstance(read, Name) and self._scope.resolve(read.name) in due and not self._changes.moving(read):
-                yield read
+    def _after(self, state: _State) -> list[_State]:
+        """The states after a visit, without the end."""
+        return [after for after, _ in self._follow(state) if after is not None]
 
-    def _follow(self, state: _State) -> list[tuple[_State | None, _Way]]:
+    def _follow(self, state: _State) -> list[tuple[_State | None, FlowEdge]]:
         """The states after a visit, None for the end, each with the way there."""
         point, facts, before = state
         counts = self._counted(point, before)
         waiting = [facts]
-        following: list[tuple[_State | None, _Way]] = []
+        following: list[tuple[_State | None, FlowEdge]] = []
         for way in self._ways[point]:
             holding, failing = (self._answers(way, answer, counts) for answer in (True, False))
             entering = waiting if holding is None else together(waiting, holding)
-            if way.target is None:
-                following += [(None, way)] if entering else []
-            else:
-                entered = dict.fromkeys(self._entered(way.target, facts) for facts in entering)
-                following += [((way.target, facts, counts), way) for facts in entered]
+            arrived = dict.fromkeys(self._arrived(way.target, facts, counts) for facts in entering)
+            following += [(after, way) for after in arrived]
             if failing is not None:
                 left = together(waiting, failing)
                 waiting = left if len(left) <= MOST_TOGETHER else waiting
@@ -307,7 +304,7 @@ class _Search:
         self._following[state] = following
         return following
 
-    def _answers(self, way: _Way, answer: bool, counts: _Counts) -> tuple[Facts, ...] | None:
+    def _answers(self, way: FlowEdge, answer: bool, counts: _Counts) -> tuple[Facts, ...] | None:
         """The ways in which the guard of a way can have a value; None for too many."""
         if way.guard is None:
             return (NO_FACTS,) if answer else ()
@@ -325,52 +322,59 @@ class _Search:
 
     def _entered(self, point: FlowPoint, before: Facts) -> Facts:
         """What is known after a visit, of what was known before it, and may still decide something."""
-        key = point, before
+        kept = {term: values for term, known in before if (values := self._kept(point, term, known)) is not None}
+        name = point.node.name if point in self._changes.adding and point.node is not None else ""
+        for term, read in enumerate(self._table.terms):
+            if isinstance(read, FieldOf) and read.node == name and self._is_counting(point, read):
+                values = intersection(kept.get(term, ANY), Values(least=1, whole=True)) or ANY
+                if self._is_needed(point, term, values):
+                    kept[term] = values
+        return frozenset(kept.items())
+
+    def _kept(self, point: FlowPoint, term: int, known: Values) -> Values | None:
+        """The values that an operand may have after a visit, if that may still decide something."""
+        key = point, term, known
         if key not in self._after_visit:
-            kept = {}
-            for term, values in before:
-                moves = self._moves_of(term)
-                least = None if point in moves.down else values.least
-                most = None if point in moves.up else values.most
-                without = frozenset() if point in moves.down | moves.up else values.without
-                if least is not None or most is not None or without:
-                    kept[term] = Values(least, most, without, values.whole)
-            for term, read in enumerate(self._table.terms) if point in self._changes.adding else ():
-                if isinstance(read, FieldOf) and self._is_counting(point, read):
-                    kept[term] = kept.get(term, ANY).both(Values(least=1, whole=True)) or ANY
-            known = frozenset(
-                (term, values)
-                for term, values in kept.items()
-                if point in self._deciding(term, values.least is not None, values.most is not None)
-            )
-            self._after_visit[key] = both(known, self._always) or self._always
+            moves = self._changes.moves(self._table.terms[term])
+            least, most, without = known.least, known.most, known.without
+            if term in self._differences and (step := (point in moves.up) - (point in moves.down)):
+                # Changed by one; followed from -1 to 1.
+                least = None if least is None or least + step < -1 else min(least + step, 1)
+                most = None if most is None or most + step > 1 else max(most + step, -1)
+                without = frozenset()
+            elif point in moves.up | moves.down:
+                least, most = None if point in moves.down else least, None if point in moves.up else most
+                without = frozenset()
+            values = Values(least, most, without, known.whole)
+            is_known = least is not None or most is not None or bool(without)
+            self._after_visit[key] = values if is_known and self._is_needed(point, term, values) else None
         return self._after_visit[key]
 
-    def _moves_of(self, term: int) -> Moves:
-        if term not in self._moves:
-            self._moves[term] = self._changes.moves(self._table.terms[term])
-        return self._moves[term]
+    def _is_needed(self, point: FlowPoint, term: int, values: Values) -> bool:
+        """True if something may read, before a visit changes it, what is known of an operand at a point."""
+        return point in self._deciding(term, values.least is not None, values.most is not None)
+
+    def _is_difference(self, operand: Expression) -> bool:
+        """True for one of how often two nodes have run."""
+        match operand:
+            case Operation("-", (FieldOf(first, "runs"), FieldOf(other, "runs"))):
+                return {first, other} <= self._changes.nodes.keys()
+        return False
 
     def _is_counting(self, point: FlowPoint, read: FieldOf) -> bool:
         """True if each visit adds to a field, which is not 0 after it."""
-        if point.node is None or point.node.name != read.node or point.kind is None:
-            return False
-        declared = point.kind.fields.get(read.field)
-        return read.field == "runs" or (declared is not None and bool(declared.adds))
+        declared = point.kind.fields.get(read.field) if point.kind is not None else None
+        return declared is not None and (read.field == "runs" or bool(declared.adds))
 
     def _deciding(self, term: int, has_least: bool, has_most: bool) -> set[FlowPoint]:
         """The points from which an operand is read before a visit changes what is known of it."""
         key = term, has_least, has_most
         if key not in self._decides:
-            moves, reads = self._moves_of(term), {*walk(self._table.terms[term])}
+            operand = self._table.terms[term]
+            moves, reads = self._changes.moves(operand), {*reads_in(operand)}
             breaking = moves.up & moves.down if has_least == has_most else moves.down if has_least else moves.up
-            sources: dict[FlowPoint, list[FlowPoint]] = {}
-            for point, ways in self._ways.items():
-                for way in ways:
-                    if way.target is not None and way.target not in breaking:
-                        sources.setdefault(way.target, []).append(point)
-            reading = [point for point, read in self._read_at.items() if not reads.isdisjoint(read)]
-            self._decides[key] = {*Ways(reading, lambda at: sources.get(at, ()))}
+            reading = [point for point, atoms in self._atoms_at.items() if any(reads <= atom for atom in atoms)]
+            self._decides[key] = {*Ways(reading, lambda at: () if at in breaking else self._sources.get(at, ()))}
         return self._decides[key]
 
     def _counted(self, point: FlowPoint, counts: _Counts) -> _Counts:
@@ -400,7 +404,7 @@ class _Search:
 
     def _reported(self, part: Collection[_State], without: Sequence[str], *, is_still: bool) -> Problem:
         """The problem of states that a run may never leave."""
-        taken: dict[FlowPoint, list[_Way]] = {}
+        taken: dict[FlowPoint, list[FlowEdge]] = {}
         for state in sorted(part, key=lambda state: self._order[state[0]]):
             taken.setdefault(state[0], []).extend(way for _, way in self._following[state])
         targets = {
@@ -415,7 +419,7 @@ class _Search:
             last = max(map(ways.index, taken[point]))
             out = [number for number, each in enumerate(ways) if each.target not in taken]
             staying = ways[last].target
-            if staying is not None and not hint and any(number > last for number in out):
+            if not hint and any(number > last for number in out):
                 hint = _counted_instead(self._scope, ways[last].guard, staying.path)
                 way = circle(staying, targets)
             # After a guard that stays true, that guard decides.

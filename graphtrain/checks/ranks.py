@@ -7,7 +7,6 @@ ranks synchronise makes them one value. These checks apply only to runs of sever
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from graphtrain.checks.gradients import Gradients
 from graphtrain.graph.elements import Problem
@@ -36,37 +35,30 @@ def check_ranks(flow: Flow, gradients: Gradients) -> Iterator[Problem]:
 # ---- G701: values that differ between ranks
 
 
-@dataclass(frozen=True)
-class _Origin:
-    """The origin of a value that differs: the node that makes it, and its source; None for a batch."""
-
-    node: str
-    of: str | None
-
-
 class _Differing:
     """The slots (by path) and fields (``"node.field"``) whose values differ between ranks."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._origins: dict[str, _Origin] = {}
+        # Name -> the node that makes the value, and its source; None for a batch.
+        self._origins: dict[str, tuple[str, str | None]] = {}
         for plan_node in plan.nodes:
             kind = plan_node.kind
             if kind is not None and (counted := kind.epoch_fields) is not None:
                 # What step functions learn about a batch, and not about the epoch, concerns the batch of one rank.
                 own = [f"{plan_node.path}.{name}" for name in kind.step_inputs.values() if name not in counted]
-                self._add([*plan_node.own_writes, *own, f"{plan_node.path}.{IDLE}"], _Origin(plan_node.path, None))
+                self._add([*plan_node.own_writes, *own, f"{plan_node.path}.{IDLE}"], plan_node.path)
             elif kind is not None and ROUND in kind.fields:  # it gives each rank a part of its batch
-                self._add([*plan_node.own_writes, f"{plan_node.path}.{IDLE}"], _Origin(plan_node.path, None))
+                self._add([*plan_node.own_writes, f"{plan_node.path}.{IDLE}"], plan_node.path)
         count = -1
         while count != len(self._origins):
             count = len(self._origins)
             for plan_node in plan.nodes:
                 self._spread(plan_node)
 
-    def _add(self, names: Iterable[str], origin: _Origin) -> None:
+    def _add(self, names: Iterable[str], node: str, of: str | None = None) -> None:
         for name in names:
-            self._origins.setdefault(name, origin)
+            self._origins.setdefault(name, (node, of))
 
     def _first(self, refs: Iterable[Ref]) -> str | None:
         """The first read value that differs."""
@@ -79,33 +71,30 @@ class _Differing:
         if plan_node.body is not None:
             for inner, outer in zip(outputs_of(plan_node.body.graph), plan_node.writes, strict=True):
                 if f"{plan_node.body.path}{inner}" in self._origins:
-                    self._add([outer], _Origin(plan_node.path, f"{plan_node.body.path}{inner}"))
+                    self._add([outer], plan_node.path, f"{plan_node.body.path}{inner}")
         if kind is None or kind.is_idle(plan_node.parameters, plan_node.expressions):
             return
         for name, expression in plan_node.expressions.items():
             if (of := self._first([expression])) is not None:
                 counters = [declared for declared in kind.fields.values() if declared.target == name]
                 sizes = [size for declared in counters for size in (declared.window, declared.full) if size]
-                self._add((f"{plan_node.path}.{field}" for field in (name, *sizes)), _Origin(plan_node.path, of))
+                self._add((f"{plan_node.path}.{field}" for field in (name, *sizes)), plan_node.path, of)
         if (of := self._first(self._plan.due_by(plan_node))) is not None:
-            self._add([f"{plan_node.path}.due"], _Origin(plan_node.path, of))
+            self._add([f"{plan_node.path}.due"], plan_node.path, of)
         if kind.synchronises or plan_node.body is not None:
             return
         if (of := self._first(target for _, target in plan_node.visit_reads)) is not None:
             fields = [name for name, field in kind.fields.items() if name not in _OF_ENGINE and field.counts is None]
-            self._add(
-                [*plan_node.writes, *(f"{plan_node.path}.{name}" for name in fields)], _Origin(plan_node.path, of)
-            )
+            self._add([*plan_node.writes, *(f"{plan_node.path}.{name}" for name in fields)], plan_node.path, of)
 
     def _way(self, name: str) -> tuple[str, ...]:
         """The nodes through which a value comes from a batch."""
         nodes: list[str] = []
         of: str | None = name
         while of is not None:
-            origin = self._origins[of]
-            if origin.node not in nodes[-1:]:
-                nodes.append(origin.node)
-            of = origin.of
+            node, of = self._origins[of]
+            if node not in nodes[-1:]:
+                nodes.append(node)
         return tuple(reversed(nodes))
 
     def problems(self, gradients: Gradients) -> Iterator[Problem]:
@@ -117,7 +106,7 @@ class _Differing:
         for plan_node in self._plan.nodes:
             if plan_node.kind is None or not plan_node.kind.trigger or f"{plan_node.path}.due" not in self._origins:
                 continue
-            of = self._origins[f"{plan_node.path}.due"].of
+            _, of = self._origins[f"{plan_node.path}.due"]
             assert of is not None, "only batches come from nothing"
             yield self._problem(plan_node.scope, f"nodes.{plan_node.node.name}", f"`{plan_node.path}` is due by", of)
         for plan_node in self._plan.nodes:

@@ -184,7 +184,7 @@ def _slots(scope: Scope, node: Node) -> Iterator[Problem]:
     for verb, mapping, known in (("reads", node.reads, readable), ("writes", node.writes, writable)):
         for slot in mapping:
             if verb == "reads" and slot in parameters:
-                continue  # an expression gives its value: `checks.expressions`
+                continue  # an expression gives its value: `checks.guards`
             may_be_returned = verb == "writes" and slot in scope.returned_by(node) and slot.isidentifier()
             if may_be_returned and not nearest(slot, {*kind.writes} - mapping.keys()):
                 continue  # the step function returns it

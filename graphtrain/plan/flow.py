@@ -3,14 +3,11 @@
 A node is one point, or several: one that runs only when its trigger is due has a way around it; one with a body is
 entered, left, and has the points of its body in between.
 
-A guard is a pure function of what it reads: until that changes, its value stays the same. So an edge that needs the
-other value is never taken, and a node that an edge enters only if it is due is certainly due.
+A node that an edge enters only if it is due is certainly due.
 """
 
 from __future__ import annotations
 
-import operator
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -20,7 +17,6 @@ from graphtrain.kind import Kind
 from graphtrain.language.syntax import Expression, FieldOf, Name, Operation, walk
 from graphtrain.plan.plan import Plan, PlanAction, PlanNode
 from graphtrain.plan.scope import Ref, Scope
-from graphtrain.plan.solve import solve
 
 
 @dataclass(eq=False)
@@ -29,13 +25,11 @@ class FlowEdge:
 
     Attributes:
         guard: the condition, with the guards it names expanded; None if there is none.
-        failed: the conditions evaluated before it that did not hold.
         deciding: the names of the guards that decide: its own or, if it has none, those before it.
     """
 
     target: FlowPoint
     guard: Expression | None = None
-    failed: tuple[Expression, ...] = ()
     deciding: tuple[str, ...] = ()
 
 
@@ -48,7 +42,6 @@ class FlowPoint:
         acts: True where the node itself does its work; where a body is left, that is writing its outputs.
         opens: the scope of the body that is entered here.
         arrows: the ways that can be taken.
-        closed: the ways that no run takes, because their guards had another value just before.
     """
 
     scope: Scope
@@ -56,7 +49,6 @@ class FlowPoint:
     acts: bool = False
     opens: Scope | None = None
     arrows: list[FlowEdge] = field(default_factory=list)
-    closed: list[FlowEdge] = field(default_factory=list)
 
     @property
     def node(self) -> Node | None:
@@ -160,32 +152,23 @@ class Flow:
             self.exits[plan_node.path] = tuple(exits)
             left += exits
         for point in left:
-            self._leave(point, entry, end)
-        # Some of these arrows are never taken, and some lead to a node that is then certainly due.
-        points = list({*entry.values(), *certain.values(), *left})
-        known = KnownAnswers(self.plan, scope, points, entry[scope.graph.start])
-        for point in left:
-            point.closed = [arrow for arrow in point.arrows if not known.is_open(arrow)]
-            point.arrows = [arrow for arrow in point.arrows if known.is_open(arrow)]
-            for arrow in point.arrows:
-                if arrow.target is not end and arrow.target.node is not None:
-                    name = arrow.target.node.name
-                    if known.is_due(arrow, name):
-                        arrow.target = certain[name]
+            self._leave(point, entry, certain, end)
         return entry[scope.graph.start]
 
-    def _leave(self, point: FlowPoint, entry: Mapping[str, FlowPoint], end: FlowPoint) -> None:
+    def _leave(
+        self, point: FlowPoint, entry: Mapping[str, FlowPoint], certain: Mapping[str, FlowPoint], end: FlowPoint
+    ) -> None:
         """Make the arrows for the edges of a node, from one of the points at which it is left."""
         assert point.plan_node is not None
-        failed: tuple[Expression, ...] = ()
         names: list[str] = []
         for way in point.plan_node.exits:
-            target = end if way.target is None else entry[way.target.node.name]
-            deciding = (way.when,) if way.when is not None else tuple(names)
-            point.arrows.append(FlowEdge(target, way.guard, failed, deciding))
-            if way.guard is not None and way.when is not None:
-                failed = (*failed, way.guard)
-                names.append(way.when)
+            target = end
+            if way.target is not None:
+                name = way.target.node.name
+                is_due = way.guard is not None and FieldOf(name, "due") in conjuncts(way.guard)
+                target = (certain if is_due else entry)[name]
+            names += [way.when] if way.when is not None else []
+            point.arrows.append(FlowEdge(target, way.guard, tuple(names if way.when is None else names[-1:])))
 
 
 def names_on(path: Iterable[FlowPoint | str]) -> tuple[str, ...]:
@@ -196,70 +179,6 @@ def names_on(path: Iterable[FlowPoint | str]) -> tuple[str, ...]:
         if not names or names[-1] != name:
             names.append(name)
     return tuple(names)
-
-
-class KnownAnswers:
-    """Guard values known at each point of one graph, one bit each.
-
-    Arguments:
-        points: of the graph, without those in bodies; `start` is where it is entered.
-    """
-
-    def __init__(self, plan: Plan, scope: Scope, points: list[FlowPoint], start: FlowPoint) -> None:
-        self._bits: dict[tuple[Expression, bool], int] = {}
-        inside = set(points)
-        # Of each arrow: the values known once it is taken, and those that rule it out if known before.
-        answers: dict[FlowEdge, int] = {}
-        self._against: dict[FlowEdge, int] = {}
-        for point in points:
-            self._note_guards(point, answers)
-        answered: dict[Expression, int] = defaultdict(int)
-        for (expression, _), bit in self._bits.items():
-            answered[expression] |= bit
-        changed: dict[str, int] = defaultdict(int)
-        for expression, bits in answered.items():
-            for name in changers(plan, scope, expression):
-                changed[name] |= bits
-        left = {point.node.name: point for point in points if point.acts and point.node is not None}
-        self.after: dict[FlowEdge, int] = {}
-
-        def transfer(point: FlowPoint, known: int) -> Iterator[tuple[FlowPoint, int]]:
-            assert point.node is not None
-            kept = known & ~changed[point.node.name] if point.acts else known
-            if point.opens is not None:  # a body changes nothing in this graph before it is left
-                yield left[point.node.name], kept
-                return
-            for arrow in point.arrows:
-                self.after[arrow] = kept | answers[arrow]
-                if arrow.target in inside:
-                    yield arrow.target, self.after[arrow]
-
-        solve({start: 0}, transfer, operator.and_)
-
-    def _bit(self, expression: Expression, holds: bool) -> int:
-        return self._bits.setdefault((expression, holds), 1 << len(self._bits))
-
-    def _note_guards(self, point: FlowPoint, answers: dict[FlowEdge, int]) -> None:
-        """Note the guards of the arrows of a point; failures before an arrow include those before the previous one."""
-        count = failed = held = 0
-        for arrow in point.arrows:
-            for guard in arrow.failed[count:]:
-                failed |= self._bit(guard, False)
-                held |= self._bit(guard, True)
-            count = len(arrow.failed)
-            answers[arrow], self._against[arrow] = failed, held
-            if arrow.guard is not None:
-                for part in (arrow.guard, *conjuncts(arrow.guard)):
-                    answers[arrow] |= self._bit(part, True)
-                self._against[arrow] |= self._bit(arrow.guard, False)
-
-    def is_open(self, arrow: FlowEdge) -> bool:
-        """False for an arrow whose guard is known to have another value."""
-        return not self.after.get(arrow, 0) & self._against[arrow]
-
-    def is_due(self, arrow: FlowEdge, name: str) -> bool:
-        """True if a node is due where an arrow has led."""
-        return bool(self.after.get(arrow, 0) & self._bits.get((FieldOf(name, "due"), True), 0))
 
 
 def conjuncts(expression: Expression) -> Iterator[Expression]:

@@ -63,7 +63,7 @@ class Slots:
                 self._bits.setdefault(path, 1 << len(self._bits))
         self.body_outputs = {point: self._outputs(point) for point in flow.points}
         self.uses = {point: self._uses(point) for point in flow.points}
-        self.guards = {point: self._guards(point, point.arrows) for point in flow.points}
+        self.guards = {point: self._guards(point) for point in flow.points}
         self.transient = self.bits(flow.plan.transient)
 
     def bits(self, paths: Iterable[str]) -> int:
@@ -122,8 +122,8 @@ class Slots:
         pairs = zip(outputs_of(node.body.graph), node.writes, strict=True)
         return tuple((self.bits([f"{node.body.path}{inner}"]), self.bits([outer])) for inner, outer in pairs)
 
-    def _guards(self, point: FlowPoint, arrows: Iterable[FlowEdge]) -> int:
-        guards = [arrow.guard for arrow in arrows if arrow.guard is not None]
+    def _guards(self, point: FlowPoint) -> int:
+        guards = [arrow.guard for arrow in point.arrows if arrow.guard is not None]
         return self.bits(path for guard in guards for path in slots_of(point.scope.read_in(guard)))
 
     # ---- the slots that are alive: before each point, and after it
@@ -136,17 +136,14 @@ class Slots:
         """The slots that a resume reads later, from wherever it begins; `optional` counts reads with a default too.
 
         A resume sets up the nodes of its body and of enclosing bodies again. At the end of a run it evaluates the
-        guards of the last node again, which may have changed, as when the ending was postponed: so ways that no run
-        takes count.
+        guards of the last node again, which may have changed, as when the ending was postponed.
         """
         plan, points = self.flow.plan, self.flow.points
         set_up = {path: self.set_up_with(scope)[optional] for path, scope in plan.scopes.items()}
         inside = {point: _either(set_up[scope.path] for scope in plan.around(point.scope)) for point in points}
-        arrows = {point: [*point.arrows, *point.closed] for point in points}
-        guards = {point: self._guards(point, arrows[point]) for point in points}
         sources: dict[FlowPoint, list[FlowPoint]] = {point: [] for point in points}
         for point in points:
-            for arrow in arrows[point]:
+            for arrow in point.arrows:
                 sources[arrow.target].append(point)
 
         def alive_before(point: FlowPoint, after: int) -> int:
@@ -157,8 +154,10 @@ class Slots:
         def transfer(point: FlowPoint, before: int) -> Iterator[tuple[FlowPoint, int]]:
             return ((source, alive_before(source, before)) for source in sources[point])
 
-        before = solve({point: alive_before(point, guards[point]) for point in points}, transfer, operator.or_)
-        after = {point: guards[point] | _either(before[arrow.target] for arrow in arrows[point]) for point in points}
+        before = solve({point: alive_before(point, self.guards[point]) for point in points}, transfer, operator.or_)
+        after = {
+            point: self.guards[point] | _either(before[arrow.target] for arrow in point.arrows) for point in points
+        }
         return before, after
 
     # ---- the positions of a run: before a node or, once it is over, after the last one

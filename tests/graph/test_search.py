@@ -14,14 +14,14 @@ def codes(graph: Graph) -> list[tuple[str, str]]:
 
 
 def test_a_search_that_is_given_up_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphtrain.checks.loops, "MOST_STATES", 200)
+    monkeypatch.setattr(graphtrain.checks.loops, "MOST_STATES", 30)
     assert codes(FIT) == [("G503", "warning")]
-    monkeypatch.setattr(graphtrain.checks.loops, "MOST_STATES", 300)
+    monkeypatch.setattr(graphtrain.checks.loops, "MOST_STATES", 60)
     assert codes(FIT) == []
 
 
 def test_activities_around_one_hub_do_not_multiply(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphtrain.checks.loops, "MOST_STATES", 300)
+    monkeypatch.setattr(graphtrain.checks.loops, "MOST_STATES", 60)
     graph = FIT
     for index in range(30):
         graph = periodic(graph, f"log_{index}", "log", every=f"{index + 1} steps")
