@@ -35,9 +35,9 @@ class _Endings:
         self._guards = [scope.guards[name] for name in self._names if name is not None]
         # The path for data without any batch is not an intended ending.
         self._empty = {
-            FieldOf(plan_node.node.name, epoch.empty)
+            FieldOf(plan_node.node.name, "empty")
             for plan_node in plan.nodes_in(scope)
-            if plan_node.kind is not None and (epoch := plan_node.kind.epoch_fields) is not None
+            if plan_node.kind is not None and plan_node.kind.fetches
         }
         self._counters = {scope.counter(unit) for unit in scope.graph.units}
 

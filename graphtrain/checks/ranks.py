@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from graphtrain.checks.gradients import Gradients
 from graphtrain.graph.elements import Problem
-from graphtrain.kind.fields import IDLE, ROUND, Field
+from graphtrain.kind.fields import EPOCH_FIELDS, IDLE, ROUND, Field
 from graphtrain.language.syntax import FieldOf, walk
 from graphtrain.plan.flow import Flow, FlowPoint
 from graphtrain.plan.plan import Plan, PlanNode
@@ -44,7 +44,8 @@ class _Differing:
         self._origins: dict[str, tuple[str, str | None]] = {}
         for plan_node in plan.nodes:
             kind = plan_node.kind
-            if kind is not None and (counted := kind.epoch_fields) is not None:
+            if kind is not None and kind.fetches:
+                counted = {*EPOCH_FIELDS, "loader"}
                 # What step functions learn about a batch, and not about the epoch, concerns the batch of one rank.
                 own = [f"{plan_node.path}.{name}" for name in kind.step_inputs.values() if name not in counted]
                 self._add([*plan_node.own_writes, *own, f"{plan_node.path}.{IDLE}"], plan_node.path)

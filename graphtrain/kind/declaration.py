@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypedDict, get_args
 
-from graphtrain.kind.fields import ON_GRADIENTS, Action, EpochFields, Field, action_of
+from graphtrain.kind.fields import EPOCH_FIELDS, ON_GRADIENTS, Action, Field, action_of
 from graphtrain.kind.parameter import REQUIRED, Mode, Parameter, is_trigger
 from graphtrain.kind.signatures import descriptions_of
 
@@ -238,10 +238,9 @@ class Kind:
         return any(len(inspect.signature(method).parameters) > 1 for method in methods)
 
     @functools.cached_property
-    def epoch_fields(self) -> EpochFields | None:
-        """The fields about its epochs, of a kind that fetches batches; None for others."""
-        names = EpochFields()
-        return names if {*names.stored, *names.computed} <= self.fields.keys() else None
+    def fetches(self) -> bool:
+        """True if it fetches batches, and has the fields about epochs."""
+        return self.fields.keys() >= EPOCH_FIELDS
 
     @functools.cached_property
     def trigger(self) -> Literal["every", "after"] | None:

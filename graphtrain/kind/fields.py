@@ -51,35 +51,11 @@ def action_of(text: str) -> Action:
     return Action("scale" if effect == "unscale" else effect, slot.strip() or "optimizer")
 
 
-class EpochFields(NamedTuple):
-    """The field names of a kind that fetches batches: with them a run is counted ahead, without data.
-
-    A kind with all of these fields is one; the documentation of `next_batch` describes them.
-    """
-
-    epoch: str = "epoch"
-    epoch_batches: str = "epoch_batches"
-    batches: str = "batches"
-    samples: str = "samples"
-    last: str = "last"
-    exhausted: str = "exhausted"
-    empty: str = "empty"
-    opened: str = "opened"
-    epochs: str = "epochs"
-    length: str = "epoch_length"
-    batch_index: str = "batch_index"
-    limit: str = "limit"
-    loader: str = "loader"
-
-    @property
-    def stored(self) -> tuple[str, ...]:
-        """The fields that are progress: all up to `opened`."""
-        return self[:8]
-
-    @property
-    def computed(self) -> tuple[str, ...]:
-        """The fields that are computed from it."""
-        return (self.epochs, self.length, self.batch_index)
+# The fields of a kind that fetches batches, as `next_batch` does: with them a run is counted ahead, without data.
+EPOCH_FIELDS = frozenset((
+    *("epoch", "epoch_batches", "batches", "samples", "last", "exhausted", "empty", "opened"),  # progress
+    *("epochs", "epoch_length", "batch_index"),
+))  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from graphtrain.kind.signatures import hints_of
 from graphtrain.kind.trigger import Trigger
 
 Implementation = TypeVar("Implementation", bound=Callable[..., Any])
-Signature = tuple[tuple[Read, ...], dict[str, Parameter]]
 
 # Kinds declared outside graphtrain: scripts and notebook cells. A later definition of a name replaces the earlier one.
 DECLARED: dict[str, Kind] = {}
@@ -146,11 +145,9 @@ def _of_class(target: type) -> tuple[tuple[Read, ...], tuple[Read, ...] | None]:
         raise TypeError("a class kind needs a method __call__")
     try:
         inspect.signature(target).bind()
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         message = f"a class kind is made without arguments ({error}); parameters are annotated attributes"
         raise TypeError(message) from None
-    except ValueError:  # a class written in C has no signature
-        pass
     read = {
         method: _read(getattr(target, method), first=1)
         for method in ("__call__", "setup", *ENDINGS, "release")
@@ -198,7 +195,7 @@ def _attributes(target: type) -> tuple[dict[str, Parameter], dict[str, Field]]:
     return parameters, fields
 
 
-def _read(function: Callable[..., Any], first: int = 0) -> Signature:
+def _read(function: Callable[..., Any], first: int = 0) -> tuple[tuple[Read, ...], dict[str, Parameter]]:
     """The slots and the parameters that a function takes; `first` is 1 for a method."""
     hints = hints_of(function)
     reads: list[Read] = []

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import final
 
 from graphtrain.errors import UsageError
-from graphtrain.kind.fields import ROUND
+from graphtrain.kind.fields import EPOCH_FIELDS, ROUND
 from graphtrain.language.syntax import Constant, Expression, FieldOf, Name, Operation, rebuilt, walk
 from graphtrain.plan.plan import Exit, Plan, PlanNode
 from graphtrain.plan.scope import Ref, Scope, kind_at
@@ -71,7 +71,7 @@ class Counted:
         if kind is None or kind.is_idle(plan_node.parameters, plan_node.expressions):
             return False
         is_counter = any(declared.counts is not None for declared in kind.fields.values())
-        return is_counter or plan_node.epoch_fields is not None or self._acts(plan_node)
+        return is_counter or kind.fetches or self._acts(plan_node)
 
     def _acts(self, plan_node: PlanNode) -> bool:
         inside = [other for other in self.plan.nodes if other.path.startswith(f"{plan_node.path}/")]
@@ -137,7 +137,7 @@ class Counted:
         return self._known[key]
 
     def _follows(self, plan_node: PlanNode, field_name: str) -> bool:
-        kind, epoch = plan_node.kind, plan_node.epoch_fields
+        kind = plan_node.kind
         assert kind is not None, "asked before"
         if field_name in plan_node.expressions:
             return not any(self.unknown_of(plan_node.expressions[field_name]))
@@ -145,8 +145,8 @@ class Counted:
             return True
         if self.is_uncertain(plan_node):
             return False
-        if epoch is not None and field_name in (*epoch.stored, *epoch.computed):
-            return field_name != epoch.samples or self._knows_samples(plan_node)
+        if kind.fetches and field_name in EPOCH_FIELDS:
+            return field_name != "samples" or self._knows_samples(plan_node)
         declared = kind.fields.get(field_name)
         is_last = field_name in {counter.last for counter in kind.fields.values() if counter.counts is not None}
         is_counted = declared is not None and (declared.adds is not None or kind.counter(field_name) is not None)

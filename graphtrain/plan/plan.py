@@ -16,7 +16,7 @@ from graphtrain.graph import Graph
 from graphtrain.graph.elements import END, Node
 from graphtrain.kind import Read
 from graphtrain.kind.declaration import FROM, RANKS
-from graphtrain.kind.fields import ON_GRADIENTS, EpochFields
+from graphtrain.kind.fields import ON_GRADIENTS
 from graphtrain.kind.trigger import Term, Trigger
 from graphtrain.language.syntax import Expression
 from graphtrain.plan.scope import Ref, Scope, resources_of
@@ -76,11 +76,6 @@ class PlanNode:
         for name, value in self.parameters.items():
             setattr(instance, name, value)
         return instance
-
-    @property
-    def epoch_fields(self) -> EpochFields | None:
-        """The names of its fields about epochs, if it fetches batches."""
-        return self.kind.epoch_fields if self.kind is not None else None
 
     @property
     def data(self) -> tuple[str, ...]:

@@ -238,7 +238,7 @@ class Program:
         """The resources that nodes draw batches from; True where a node may keep its position by a `state_dict`."""
         drawn: dict[str, bool] = {}
         for plan_node in self.plan.nodes:
-            if plan_node.epoch_fields is not None:
+            if plan_node.kind is not None and plan_node.kind.fetches:
                 keeps = plan_node.parameters.get("resume") != "replay"
                 drawn |= {name: keeps or drawn.get(name, False) for name in plan_node.data}
         return drawn

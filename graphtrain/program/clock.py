@@ -5,7 +5,6 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any, final
 
-from graphtrain.kind.fields import EpochFields
 from graphtrain.kind.trigger import Term, Trigger, decimal, exactly
 from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 from graphtrain.program.rounds import is_fetching
@@ -127,9 +126,7 @@ class RunClock:
             names = [str(node.parameters[node.kind.records]) for node in nodes if node.kind.records]
             fetching = next(filter(is_fetching, nodes), None)
             if fetching is not None and names and not scope.names.steps:
-                fields = fetching.kind.epoch_fields or EpochFields()
-                batch, batches = (getattr(fetching.instance, name) for name in (fields.epoch_batches, fields.length))
-                return names[0], batch, batches or None
+                return names[0], fetching.instance.epoch_batches, fetching.instance.epoch_length or None
         return None
 
     def done(self, trigger: Trigger) -> dict[Term, float]:

@@ -91,9 +91,9 @@ class CompiledGraph:
         self._slots = Slots(flow, self.compiler.cells.extra_inputs)
         acting = [node for node in self.program.nodes if not node.bypassed]
         self._drawing = [
-            (node.fields, names, self.program.slot_index(ref.path))
+            (node.fields, self.program.slot_index(ref.path))
             for node in acting
-            if (names := node.kind.epoch_fields) is not None
+            if node.kind.fetches
             for read, ref in node.plan_node.setup_reads
             if "written batches" in read.holds and ref.kind == "slot"
         ]
@@ -123,7 +123,7 @@ class CompiledGraph:
 
     def alive(self, position: int, ended: bool = False) -> set[int]:
         """The slots that will be read, and those that an open epoch draws from, which may be written again before."""
-        inside = {slot for fields, names, slot in self._drawing if fields[names.opened] and not fields[names.last]}
+        inside = {slot for fields, slot in self._drawing if fields["opened"] and not fields["last"]}
         return {self.program.slot_index(name) for name in self.alive_names(position, ended)} | inside & self.written()
 
     def alive_names(self, position: int, ended: bool = False) -> set[str]:

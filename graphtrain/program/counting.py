@@ -21,7 +21,7 @@ from graphtrain.data.samplers import EpochLength
 from graphtrain.data.shares import round_size
 from graphtrain.errors import UsageError
 from graphtrain.kind import derived_clock
-from graphtrain.kind.fields import ROUND, EpochFields
+from graphtrain.kind.fields import ROUND
 from graphtrain.kind.trigger import Term, Trigger
 from graphtrain.language.closures import COMPARISONS, Cell, compile_guard, operation
 from graphtrain.language.syntax import Expression, FieldOf, Name, Operation
@@ -49,23 +49,23 @@ class TooLongError(UsageError):
     """There are too many visits, and they do not repeat."""
 
 
-def fetching(node: ProgramNode, epoch: EpochFields, length: EpochLength) -> Any:
+def fetching(node: ProgramNode, length: EpochLength) -> Any:
     """A stub for a node that fetches batches, with the fields that follow from counting."""
 
     def epochs(self: Any) -> int | Fraction:
         fields = vars(self)
-        number: int = fields[epoch.epoch]
-        if not fields[epoch.opened]:
+        number: int = fields["epoch"]
+        if not fields["opened"]:
             return number
-        if fields[epoch.last]:
-            return number + (not fields[epoch.empty])
-        return Fraction(number * length.batches + fields[epoch.epoch_batches], length.batches)
+        if fields["last"]:
+            return number + (not fields["empty"])
+        return Fraction(number * length.batches + fields["epoch_batches"], length.batches)
 
     computed = {
-        epoch.epochs: derived_clock.of(counter=epoch.epoch_batches, restarts=epoch.epoch, reach="reach")(epochs),
-        epoch.length: property(lambda self: length.batches),
-        epoch.batch_index: property(lambda self: max(vars(self)[epoch.epoch_batches] - 1, 0)),
-        "reach": lambda self, amount: math.ceil((amount - vars(self)[epoch.epoch]) * length.batches),
+        "epochs": derived_clock.of(counter="epoch_batches", restarts="epoch", reach="reach")(epochs),
+        "epoch_length": property(lambda self: length.batches),
+        "batch_index": property(lambda self: max(vars(self)["epoch_batches"] - 1, 0)),
+        "reach": lambda self, amount: math.ceil((amount - vars(self)["epoch"]) * length.batches),
     }
     counting = type("Counting", (), computed)()
     node.kind.reset(counting, whole=True)
@@ -89,9 +89,8 @@ class _CountingVisits(Visits):
         return []
 
     def call(self, node: ProgramNode) -> Act:
-        epoch = node.plan_node.epoch_fields
-        if epoch is not None:
-            return self._fetch(node, epoch)
+        if node.kind.fetches:
+            return self._fetch(node)
         fields, declared = node.fields, node.kind.fields.values()
         added = [(each.name, each.adds) for each in declared if each.adds is not None]
         copied = [(each.last, each.name) for each in declared if each.last is not None]
@@ -104,7 +103,7 @@ class _CountingVisits(Visits):
 
         return count if added or copied else nothing
 
-    def _fetch(self, node: ProgramNode, epoch: EpochFields) -> Act:
+    def _fetch(self, node: ProgramNode) -> Act:
         """A batch of an epoch whose length is known; of several ranks, a round of them."""
         fields, log, length = node.fields, self._log, node.instance.fetched_from
         windows = None
@@ -113,24 +112,24 @@ class _CountingVisits(Visits):
         before_last, last = length.samples or 0, length.last or 0
 
         def fetch() -> None:
-            if fields[epoch.last] or not fields[epoch.opened]:
-                fields[epoch.epoch] += fields[epoch.opened]
-                fields[epoch.opened], fields[epoch.epoch_batches] = True, 0
-                fields[epoch.last] = fields[epoch.exhausted] = fields[epoch.empty] = False
+            if fields["last"] or not fields["opened"]:
+                fields["epoch"] += fields["opened"]
+                fields["opened"], fields["epoch_batches"] = True, 0
+                fields["last"] = fields["exhausted"] = fields["empty"] = False
             if not length.batches:
-                fields[epoch.last] = fields[epoch.exhausted] = fields[epoch.empty] = True
+                fields["last"] = fields["exhausted"] = fields["empty"] = True
                 return
             size = 1
             if windows is not None:
                 left = [each() for each in windows]
-                size = round_size(fields[epoch.epoch_batches], length.batches, world_size, left)
+                size = round_size(fields["epoch_batches"], length.batches, world_size, left)
                 fields[ROUND] = size
-            fields[epoch.epoch_batches] += size
-            fields[epoch.batches] += size
-            is_last = fields[epoch.epoch_batches] >= length.batches
-            fields[epoch.samples] += before_last * (size - 1) + (last if is_last else before_last)
+            fields["epoch_batches"] += size
+            fields["batches"] += size
+            is_last = fields["epoch_batches"] >= length.batches
+            fields["samples"] += before_last * (size - 1) + (last if is_last else before_last)
             if is_last:
-                fields[epoch.last] = True
+                fields["last"] = True
             log.append((size, is_last))
 
         return fetch

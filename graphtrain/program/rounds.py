@@ -232,4 +232,4 @@ def _goes_in_rounds(node: ProgramNode) -> bool:
 
 def is_fetching(node: ProgramNode) -> bool:
     """True for a node that fetches batches."""
-    return node.kind.epoch_fields is not None
+    return node.kind.fetches

@@ -118,9 +118,8 @@ class WholeRun:
         program = Program(plan, {**dict.fromkeys(optional, object()), "ranks": ranks}, self, counted.left_out)
         program.window_ranks = self._window_ranks
         for program_node in program.nodes:
-            epoch = program_node.plan_node.epoch_fields
-            if epoch is not None and not program_node.bypassed:
-                program_node.hold(fetching(program_node, epoch, self._length(program_node.plan_node)))
+            if program_node.kind.fetches and not program_node.bypassed:
+                program_node.hold(fetching(program_node, self._length(program_node.plan_node)))
         run = CountedRun(program, counted)
         try:
             run.to_end()
