@@ -21,7 +21,6 @@ from graphtrain.nodes._training_step import (
     stand_in_is_missing,
     without_ask,
 )
-from graphtrain.plan.scope import ResourceTarget
 
 if TYPE_CHECKING:
     import torch
@@ -119,8 +118,8 @@ class TrainBatch(CallsTrainingStep):
     @staticmethod
     def refuse_settings(node: PlanNode, *, ranks: bool) -> None:
         """Raise for settings with which a run could not start: the checks call it."""
-        parameters, reads = node.parameters, {read.name: target for read, target in node.reads}
-        if parameters["precision"] == "16-mixed" and isinstance(reads["loss_scale"], ResourceTarget):
+        parameters, reads = node.parameters, {read.name: ref for read, ref in node.reads}
+        if parameters["precision"] == "16-mixed" and reads["loss_scale"].kind == "resource":
             raise UsageError(
                 f'{node.path}.precision "16-mixed": nothing scales the loss, so small gradients would be 0 in float16',
                 'add the overlay that scales it: --overlay fp16, in Python graph.overlay("fp16"); or use "bf16-mixed"',

@@ -13,7 +13,7 @@ from graphtrain.language.syntax import Expression, FieldOf, Name, Operation
 from graphtrain.names import quoted
 from graphtrain.plan.flow import Flow, FlowPoint, changers
 from graphtrain.plan.plan import Plan, PlanNode
-from graphtrain.plan.scope import ExpressionTarget, Scope, resources_of, slots_of
+from graphtrain.plan.scope import Scope, resources_of, slots_of
 from graphtrain.plan.slots import Slots
 from graphtrain.plan.solve import solve
 
@@ -45,7 +45,7 @@ def _written_after(slots: Slots, point: FlowPoint, before: int) -> int:
     """The slots written after a visit; the outputs of a body are those written inside."""
     use = slots.uses[point]
     after = (before & ~use.kills) | use.defines
-    for inner, outer in slots.body_outputs(point):
+    for inner, outer in slots.body_outputs[point]:
         if inner and not before & inner:
             after &= ~outer
     return after
@@ -58,7 +58,7 @@ def _surely_after(slots: Slots, point: FlowPoint, before: int) -> int:
 
 def _needs(slots: Slots, point: FlowPoint) -> int:
     """The slots that a visit needs, except outputs of a body, which may be absent: their readers are checked."""
-    return 0 if slots.body_outputs(point) else slots.uses[point].requires
+    return 0 if slots.body_outputs[point] else slots.uses[point].requires
 
 
 def check_data_flow(slots: Slots, before: Before) -> Iterator[Problem]:
@@ -131,7 +131,7 @@ def _unwritten_at_first(slots: Slots, reading: _Reading) -> int:
         names = visit.names(Operation("or", tuple(guards)))  # none is evaluated after one that holds
         return slots.bits(slots_of(map(point.scope.resolve, names))) & ~_written_after(slots, point, before[point][1])
     targets = [target for _, target in plan_node.visit_reads]
-    computed = [target for target in targets if isinstance(target, ExpressionTarget)]
+    computed = [target for target in targets if target.kind == "expression"]
     names = itertools.chain.from_iterable(visit.names(target.expression) for target in computed)
     always = reading.missed & ~slots.bits(slots_of(computed))
     return (always | slots.bits(slots_of(map(point.scope.resolve, names)))) & ~before[point][1]
@@ -195,7 +195,7 @@ def _missed(slots: Slots, reading: _Reading, bits: int, when: str) -> Problem:
     writers = [
         writer.path
         for writer in slots.flow.points
-        if slots.uses[writer].defines & sources and not slots.body_outputs(writer)
+        if slots.uses[writer].defines & sources and not slots.body_outputs[writer]
     ]
     reads = f"a guard on an edge leaving `{point.path}` reads" if is_guard else f"`{point.path}` {reading.verb}"
     writing = quoted(dict.fromkeys(writers))
@@ -211,7 +211,7 @@ def _missed(slots: Slots, reading: _Reading, bits: int, when: str) -> Problem:
 
 def _sources(slots: Slots, bits: int) -> int:
     """Some slots, and the slots inside bodies that become them as outputs."""
-    pairs = [pair for point in slots.flow.points for pair in slots.body_outputs(point)]
+    pairs = [pair for point in slots.flow.points for pair in slots.body_outputs[point]]
     while inside := [inner for inner, outer in pairs if outer & bits and inner & ~bits]:
         bits |= inside[0]
     return bits

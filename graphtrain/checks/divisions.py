@@ -10,7 +10,6 @@ from graphtrain.graph.elements import Problem
 from graphtrain.kind import Field
 from graphtrain.language.syntax import FieldOf, walk
 from graphtrain.plan.flow import FlowPoint
-from graphtrain.plan.scope import named_by
 from graphtrain.plan.solve import Ways
 
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ def _window_of(point: FlowPoint) -> str | tuple[str, ...] | None:
     """The divisor of a node's loss; None if it reads no window."""
     if point.node is None or point.kind is None or "window" not in point.kind.slots:
         return None
-    return named_by(point.scope.graph, point.node, "window")
+    return point.scope.named_by(point.node, "window")
 
 
 def _reason(division: _Division, last: FlowPoint) -> tuple[str, str]:

@@ -12,12 +12,12 @@ from graphtrain.language.syntax import (
     GuardSyntaxError,
     is_expression,
 )
-from graphtrain.plan.scope import ExpressionTarget, Scope, ValueType, value_type
+from graphtrain.plan.scope import Ref, Scope, ValueType, value_type
 
 
 def check_expressions(scope: Scope) -> Iterator[Problem]:
     """Every problem of the expressions that the nodes of one graph read."""
-    targets: list[tuple[Node, str, ExpressionTarget]] = []
+    targets: list[tuple[Node, str, Ref]] = []
     is_sound = True
     for node in scope.graph.nodes.values():
         kind = scope.kinds[node.name]
@@ -30,7 +30,6 @@ def check_expressions(scope: Scope) -> Iterator[Problem]:
                 yield problem
             elif isinstance(text, str) and (is_parameter or is_expression(text)):
                 target = scope.parameter(node, name) if is_parameter else scope.resolve(text, f"{node.name}.{name}")
-                assert isinstance(target, ExpressionTarget)
                 problems = list(_faults(scope, node, name, target))
                 is_sound = is_sound and not problems
                 targets.append((node, name, target))
@@ -56,7 +55,7 @@ def _problem(scope: Scope, node: Node, name: str, code: str, message: str, hint:
     return scope.problem(code, where, f'{node.name}.{name}: {message}\n    {name} = "{shown}"', hint)
 
 
-def _faults(scope: Scope, node: Node, name: str, target: ExpressionTarget) -> Iterator[Problem]:
+def _faults(scope: Scope, node: Node, name: str, target: Ref) -> Iterator[Problem]:
     """The problems of an expression by itself: its text, its names, its types."""
     try:
         parsed = scope.parse(target.text)
@@ -78,7 +77,7 @@ def _faults(scope: Scope, node: Node, name: str, target: ExpressionTarget) -> It
         yield _problem(scope, node, name, *fault)
 
 
-def _type_faults(target: ExpressionTarget, received: ValueType) -> list[ExpressionFault]:
+def _type_faults(target: Ref, received: ValueType) -> list[ExpressionFault]:
     if target.parameter is None or received == "unknown":
         return []
     wanted = value_type(target.parameter.annotation)
@@ -93,7 +92,7 @@ def _type_faults(target: ExpressionTarget, received: ValueType) -> list[Expressi
 # ---- cycles
 
 
-def _cycles(scope: Scope, targets: list[tuple[Node, str, ExpressionTarget]]) -> Iterator[Problem]:
+def _cycles(scope: Scope, targets: list[tuple[Node, str, Ref]]) -> Iterator[Problem]:
     circles: set[frozenset[str]] = set()  # each is reported once, at its first expression
     for node, name, target in targets:
         try:
@@ -105,10 +104,10 @@ def _cycles(scope: Scope, targets: list[tuple[Node, str, ExpressionTarget]]) -> 
             yield _problem(scope, node, name, "G207", f"defined in terms of itself: {' -> '.join(circle)}")
 
 
-def _circle(target: ExpressionTarget, path: tuple[str, ...]) -> tuple[str, ...]:
+def _circle(target: Ref, path: tuple[str, ...]) -> tuple[str, ...]:
     """The names on a path from an expression into a cycle; empty if there is none."""
     for inner in target.reads():
-        if isinstance(inner, ExpressionTarget):
+        if inner.kind == "expression":
             if inner.name in path:
                 return (*path[path.index(inner.name) :], inner.name)
             if further := _circle(inner, (*path, inner.name)):

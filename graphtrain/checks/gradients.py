@@ -29,7 +29,7 @@ from graphtrain.language.syntax import Constant, Expression, FieldOf
 from graphtrain.names import quoted
 from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint, changers, conjuncts
 from graphtrain.plan.plan import PlanAction
-from graphtrain.plan.scope import FieldTarget, Scope, leaves, named_by
+from graphtrain.plan.scope import Ref, Scope
 from graphtrain.plan.solve import Ways
 
 # The field with the scale of the loss, by which its kind divides gradients; the parameter that says what a loss sums.
@@ -164,7 +164,7 @@ class Gradients:
                 inside.setdefault(point.path.partition("/")[0], []).append(point)
             for name, (point, *more) in inside.items():
                 assert point.node is not None
-                default = named_by(point.scope.graph, point.node, "optimizer")
+                default = point.scope.named_by(point.node, "optimizer")
                 several = list(dict.fromkeys(named if len({*named}) > 1 else self.optimizers))
                 does = "acts on the gradients" if point in self.actions else "counts the backward passes"
                 also = f" as {len(more)} more in `{name}` do," if more else ""
@@ -374,7 +374,7 @@ def _divisors(gradients: Gradients) -> Iterator[tuple[str, _Actions]]:
             is_scale = name == _SCALE and "scale" in effects
             if not is_scale and (per is None or not declared.with_gradients or "backward" not in effects):
                 continue
-            reading = [other for other in gradients.actions if _reads(other, FieldTarget(point.path, name))]
+            reading = [other for other in gradients.actions if _reads(other, Ref("field", point.path, name))]
             if not any(("backward" if is_scale else "divide") in done[other] for other in reading):
                 is_read = (point.path, name) in gradients.flow.plan.fields_read
                 if is_read or not (is_scale or (per and not divides)):
@@ -389,8 +389,8 @@ def _divisors(gradients: Gradients) -> Iterator[tuple[str, _Actions]]:
             yield f"{point.path}.{name}", acting
 
 
-def _reads(point: FlowPoint, field: FieldTarget) -> bool:
+def _reads(point: FlowPoint, field: Ref) -> bool:
     """True if a node reads a field."""
     assert point.plan_node is not None
     reads = (*point.plan_node.setup_reads, *point.plan_node.visit_reads)
-    return any(field in leaves(target) for _, target in reads)
+    return any(field in target.leaves() for _, target in reads)

@@ -22,7 +22,7 @@ from graphtrain.kind.declaration import FROM, RANKS
 from graphtrain.language.syntax import Constant, Expression, FieldOf, Name, Operation, rebuilt, walk
 from graphtrain.names import quoted
 from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint, names_on
-from graphtrain.plan.scope import FieldTarget, ResourceTarget, Scope, leaves
+from graphtrain.plan.scope import Ref, Scope, resources_of
 from graphtrain.plan.solve import Ways, circle, components
 
 MOST_STATES = 20_000
@@ -117,9 +117,9 @@ def _bypassed(flow: Flow, scope: Scope, supplied: Collection[str]) -> tuple[froz
             continue
         body = plan_node.body
         for slot in body.graph.optional if body is not None else plan_node.kind.optional:
-            for leaf in leaves(scope.read_by(plan_node.node, slot)):
-                if isinstance(leaf, ResourceTarget) and leaf.name not in (RANKS, *supplied):
-                    optional[leaf.name] = optional.get(leaf.name, frozenset()) | {plan_node.node.name}
+            for name in resources_of([scope.read_by(plan_node.node, slot)]):
+                if name not in (RANKS, *supplied):
+                    optional[name] = optional.get(name, frozenset()) | {plan_node.node.name}
     return frozenset(idle), optional
 
 
@@ -280,7 +280,7 @@ class _Search:
         """Values that hold as long as a run is in a body: the enclosing nodes, entered when due, are due."""
         plan = self._flow.plan
         around = [plan.by_path[inner.path.removesuffix("/")] for inner in plan.around(self._scope)]
-        due = [FieldTarget(plan_node.path, "due") for plan_node in around if plan_node.can_be_skipped]
+        due = [Ref("field", plan_node.path, "due") for plan_node in around if plan_node.can_be_skipped]
         for read in self._reads if due else ():
             if isinstance(read, Name) and self._scope.resolve(read.name) in due and not self._changes.moving(read):
                 yield read

@@ -15,17 +15,7 @@ from graphtrain.kind.fields import IDLE, ROUND, Field
 from graphtrain.language.syntax import FieldOf, walk
 from graphtrain.plan.flow import Flow, FlowPoint
 from graphtrain.plan.plan import Plan, PlanNode
-from graphtrain.plan.scope import (
-    ExpressionTarget,
-    FieldTarget,
-    Scope,
-    SlotTarget,
-    Target,
-    kind_at,
-    leaves,
-    outputs_of,
-    used_guards,
-)
+from graphtrain.plan.scope import Ref, Scope, kind_at, outputs_of, used_guards
 from graphtrain.plan.solve import Ways, circle, components, within
 
 # Fields that the engine counts, equal on every rank.
@@ -78,9 +68,9 @@ class _Differing:
         for name in names:
             self._origins.setdefault(name, origin)
 
-    def _first(self, targets: Iterable[Target]) -> str | None:
+    def _first(self, refs: Iterable[Ref]) -> str | None:
         """The first read value that differs."""
-        named = (_named(leaf) for target in targets for leaf in leaves(target))
+        named = (str(leaf) for ref in refs for leaf in ref.leaves() if leaf.kind != "resource")
         return next((name for name in named if name in self._origins), None)
 
     def _spread(self, plan_node: PlanNode) -> None:
@@ -132,7 +122,7 @@ class _Differing:
             yield self._problem(plan_node.scope, f"nodes.{plan_node.node.name}", f"`{plan_node.path}` is due by", of)
         for plan_node in self._plan.nodes:
             is_alike = {action.effect for action in plan_node.actions} & {*_ALIKE}
-            reads: dict[str, Target] = {**plan_node.expressions} if is_alike else {}
+            reads: dict[str, Ref] = {**plan_node.expressions} if is_alike else {}
             synchronises = plan_node.kind is not None and plan_node.kind.synchronises
             if plan_node.path in dividing and not plan_node.parameters.get(_OVER_RANKS, synchronises):
                 reads = {read.name: target for read, target in plan_node.visit_reads}
@@ -153,16 +143,6 @@ class _Differing:
             f"{hint}make one value of it after `{writer}`, in a kind that declares `synchronises` and gathers it",
             path=way,
         )
-
-
-def _named(leaf: Target) -> str:
-    """The name of a leaf among values that differ."""
-    match leaf:
-        case SlotTarget():
-            return leaf.path
-        case FieldTarget():
-            return f"{leaf.node}.{leaf.field}"
-    return ""
 
 
 # ---- G705: cycles without a synchronisation point
@@ -219,7 +199,7 @@ def _windows(plan: Plan) -> Iterator[Problem]:
         if not any(action.effect == "backward" for action in plan_node.actions):
             continue
         for read, target in plan_node.reads:
-            for part in dict.fromkeys((target, *leaves(target))):
+            for part in dict.fromkeys((target, *target.leaves())):
                 owner, counter = _sized_by(plan, part)
                 if owner is not None and counter is not None:
                     size = f"{owner.path.removeprefix(plan_node.scope.path)}.{counter.window}"
@@ -246,15 +226,14 @@ def _windows(plan: Plan) -> Iterator[Problem]:
                 )
 
 
-def _sized_by(plan: Plan, target: Target) -> tuple[PlanNode | None, Field | None]:
-    """The node and its window counter, if a target is its size on one rank; else (None, None)."""
-    match target:
-        case FieldTarget(node, field):
-            path, name = node, field
-        case ExpressionTarget(called, parameter=parameter) if parameter is not None:
-            path, _, name = called.rpartition(".")
-        case _:
-            return None, None
+def _sized_by(plan: Plan, ref: Ref) -> tuple[PlanNode | None, Field | None]:
+    """The node and its window counter, if a reference is its size on one rank; else (None, None)."""
+    if ref.kind == "field":
+        path, name = ref.path, ref.name
+    elif ref.parameter is not None:
+        path, _, name = ref.name.rpartition(".")
+    else:
+        return None, None
     plan_node = plan.by_path.get(path)
     if plan_node is None or plan_node.kind is None:
         return None, None

@@ -8,33 +8,31 @@ from collections.abc import Iterator
 from graphtrain.checks.data_flow import Before
 from graphtrain.graph.elements import Problem
 from graphtrain.names import quoted
-from graphtrain.plan.flow import Flow, FlowPoint
-from graphtrain.plan.slots import SavePoints, Slots
+from graphtrain.plan.flow import FlowPoint
+from graphtrain.plan.slots import Slots
 from graphtrain.plan.solve import circle, components, within
 
 
 def check_saving(slots: Slots, before: Before) -> Iterator[Problem]:
     """Every training loop without a save point, and every checkpoint that is delayed."""
     if slots.transient:
-        flow = slots.flow
-        points = SavePoints(slots)
-        reached = [point for point in flow.points if point in before]
-        yield from _without_save_points(flow, points, reached)
+        reached = [point for point in slots.flow.points if point in before]
+        yield from _without_save_points(slots, reached)
         for point in reached:
             reads = point.plan_node.setup_reads if point.acts and point.plan_node is not None else ()
             if any(read.name == "checkpoints" for read, _ in reads):
-                yield from _late(point, points)
+                yield from _late(point, slots)
 
 
-def _without_save_points(flow: Flow, points: SavePoints, reached: list[FlowPoint]) -> Iterator[Problem]:
+def _without_save_points(slots: Slots, reached: list[FlowPoint]) -> Iterator[Problem]:
     ways = {  # within a visit a run has no position
         point: [
-            arrow.target for arrow in point.arrows if not points.is_position(arrow, point) or points.late(arrow, point)
+            arrow.target for arrow in point.arrows if not slots.is_position(arrow, point) or slots.late(arrow, point)
         ]
         for point in reached
     }
     for part in components(ways, ways):
-        point = next((point for point in flow.points if point in part and "backward" in point.effects), None)
+        point = next((point for point in slots.flow.points if point in part and "backward" in point.effects), None)
         if point is not None:
             path = circle(point, within(part, ways))
             arrows = [
@@ -43,7 +41,7 @@ def _without_save_points(flow: Flow, points: SavePoints, reached: list[FlowPoint
                 for arrow in before.arrows
                 if arrow.target is after
             ]
-            names = next(late for before, arrow in arrows if (late := points.late(arrow, before)))
+            names = next(late for before, arrow in arrows if (late := slots.late(arrow, before)))
             yield point.problem(
                 "G601",
                 f"the run can keep training without ever reaching a save point: {quoted(names)} cannot "
@@ -53,10 +51,10 @@ def _without_save_points(flow: Flow, points: SavePoints, reached: list[FlowPoint
             )
 
 
-def _late(point: FlowPoint, points: SavePoints) -> Iterator[Problem]:
+def _late(point: FlowPoint, slots: Slots) -> Iterator[Problem]:
     """A node that requests a checkpoint where none can be made."""
     for arrow in point.arrows:
-        if names := points.late(arrow, point):
+        if names := slots.late(arrow, point):
             yield point.problem(
                 "G602",
                 f"after `{point.path}` {quoted(names)} is still needed and cannot be saved: the checkpoint is made "

@@ -18,14 +18,13 @@ from graphtrain.kind.trigger import ONCE, Trigger, known_units
 from graphtrain.language.syntax import field_of, is_expression
 from graphtrain.names import nearest, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
-from graphtrain.plan.preparation import made_resources
 from graphtrain.plan.scope import (
     Scope,
     field_type,
     is_countable,
+    made_resources,
     outputs_of,
     readable_fields,
-    reads_of,
     resources_of,
 )
 
@@ -172,9 +171,10 @@ def _moments(scope: Scope, node: Node, kind: Kind, name: str, trigger: Trigger) 
 def _slots(scope: Scope, node: Node) -> Iterator[Problem]:
     kind = scope.kinds[node.name]
     assert kind is not None
-    readable = sorted(reads_of(node.body) - Scope(node.body).written) if node.body is not None else list(kind.slots)
+    body = scope.bodies.get(node.name)
+    readable = sorted(body.read - body.written) if body is not None else list(kind.slots)
     writable = outputs_of(node.body) if node.body is not None else kind.writes
-    open_body = node.body is not None and scope.body_of(node).may_hold("")
+    open_body = body is not None and body.may_hold("")
     parameters = kind.parameters if node.body is None else {}
     for verb, mapping, known in (("reads", node.reads, readable), ("writes", node.writes, writable)):
         for slot in mapping:

@@ -6,22 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import final
 
 from graphtrain.errors import UsageError
-from graphtrain.kind.fields import ROUND, EpochFields
+from graphtrain.kind.fields import ROUND
 from graphtrain.language.syntax import Constant, Expression, FieldOf, Name, Operation, rebuilt, walk
 from graphtrain.plan.plan import Exit, Plan, PlanNode
-from graphtrain.plan.scope import ExpressionTarget, FieldTarget, Scope, Target, kind_at, leaves, resources_of
+from graphtrain.plan.scope import Ref, Scope, kind_at
 
 _GRADIENTS = ("backward", "zero_grad")
-
-
-def epoch_fields_of(plan_node: PlanNode) -> EpochFields | None:
-    """The field names of a node that fetches batches."""
-    return plan_node.kind.epoch_fields if plan_node.kind is not None else None
-
-
-def data_read_by(plan_node: PlanNode) -> list[str]:
-    """The resources with the batches that a node fetches."""
-    return [*resources_of(target for read, target in plan_node.setup_reads if "batches" in read.holds)]
 
 
 @final
@@ -38,7 +28,7 @@ class Counted:
     """
 
     def __init__(self, plan: Plan, path: str, field_name: str, knows_samples: Callable[[PlanNode], bool]) -> None:
-        self.plan, self._wanted, self._knows_samples = plan, FieldTarget(path, field_name), knows_samples
+        self.plan, self._wanted, self._knows_samples = plan, Ref("field", path, field_name), knows_samples
         self._known: dict[tuple[str, str], bool] = {}
         around = {
             way: detour
@@ -81,7 +71,7 @@ class Counted:
         if kind is None or kind.is_idle(plan_node.parameters, plan_node.expressions):
             return False
         is_counter = any(declared.counts is not None for declared in kind.fields.values())
-        return is_counter or epoch_fields_of(plan_node) is not None or self._acts(plan_node)
+        return is_counter or plan_node.epoch_fields is not None or self._acts(plan_node)
 
     def _acts(self, plan_node: PlanNode) -> bool:
         inside = [other for other in self.plan.nodes if other.path.startswith(f"{plan_node.path}/")]
@@ -104,19 +94,17 @@ class Counted:
                 if plan_node.body is not None and self._acts(plan_node):
                     self._enter(plan_node.body)
 
-    def _need_all(self, targets: Iterator[Target]) -> None:
-        for target in targets:
-            for leaf in leaves(target):
-                if isinstance(leaf, FieldTarget):
-                    self._need(leaf)
+    def _need_all(self, refs: Iterator[Ref]) -> None:
+        for leaf in (leaf for ref in refs for leaf in ref.leaves() if leaf.kind == "field"):
+            self._need(leaf)
 
-    def _need(self, target: FieldTarget) -> None:
-        plan_node = self.plan.by_path.get(target.node)
+    def _need(self, ref: Ref) -> None:
+        plan_node = self.plan.by_path.get(ref.path)
         if plan_node is None or plan_node.kind is None:
             return
-        if target.field in plan_node.kind.parameters:
-            if target.field in plan_node.expressions:
-                self._need_all(plan_node.expressions[target.field].reads())
+        if ref.name in plan_node.kind.parameters:
+            if ref.name in plan_node.expressions:
+                self._need_all(plan_node.expressions[ref.name].reads())
             return
         self._need_node(plan_node)
         for scope in self.plan.around(plan_node.scope):
@@ -133,7 +121,7 @@ class Counted:
             self._need(read)
         for declared in plan_node.kind.fields.values():
             if declared.counts is not None and declared.target is not None:
-                self._need(FieldTarget(plan_node.path, declared.target))
+                self._need(Ref("field", plan_node.path, declared.target))
 
     # ---- what is known
 
@@ -149,7 +137,7 @@ class Counted:
         return self._known[key]
 
     def _follows(self, plan_node: PlanNode, field_name: str) -> bool:
-        kind, epoch = plan_node.kind, epoch_fields_of(plan_node)
+        kind, epoch = plan_node.kind, plan_node.epoch_fields
         assert kind is not None, "asked before"
         if field_name in plan_node.expressions:
             return not any(self.unknown_of(plan_node.expressions[field_name]))
@@ -168,13 +156,15 @@ class Counted:
         """True for a node that time, or a metric, may make due."""
         return bool(self._unknown_reads(plan_node))
 
-    def unknown_of(self, target: ExpressionTarget) -> Iterator[str]:
+    def unknown_of(self, ref: Ref) -> Iterator[str]:
         """The names in an expression whose values are not known."""
-        return self._unknown(target.scope, target.expression)
+        assert ref.scope is not None, "it is an expression"
+        return self._unknown(ref.scope, ref.expression)
 
     def unknown_at_end(self, scope: Scope) -> set[str]:
         """The names in the guards that end a graph whose values are not known."""
-        return {*self._unknown(scope, scope.ending)}
+        exits = [way for plan_node in self.plan.nodes_in(scope) for way in plan_node.exits if way.target is None]
+        return {name for way in exits if way.guard is not None for name in self._unknown(scope, way.guard)}
 
     def _unknown(self, scope: Scope, expression: Expression) -> Iterator[str]:
         """The names whose values are not known.
@@ -202,8 +192,8 @@ class Counted:
 
     def _unknown_reads(self, plan_node: PlanNode) -> list[FieldOf]:
         """The fields, from its graph, that make a node due and are not known."""
-        unknown = [read for read in self.plan.due_by(plan_node) if not self.is_known(read.node, read.field)]
-        return [FieldOf(read.node.removeprefix(plan_node.scope.path), read.field) for read in unknown]
+        unknown = [read for read in self.plan.due_by(plan_node) if not self.is_known(read.path, read.name)]
+        return [FieldOf(read.path.removeprefix(plan_node.scope.path), read.name) for read in unknown]
 
     def certain(self, scope: Scope, guard: Expression, *, holds: bool = True) -> Expression:
         """A guard that holds only where another is known to hold: unknown parts count as false."""

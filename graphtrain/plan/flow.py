@@ -19,7 +19,7 @@ from graphtrain.graph.elements import END, Node, Problem, Severity
 from graphtrain.kind import Kind
 from graphtrain.language.syntax import Expression, FieldOf, Name, Operation, walk
 from graphtrain.plan.plan import Plan, PlanAction, PlanNode
-from graphtrain.plan.scope import FieldTarget, Scope, leaves
+from graphtrain.plan.scope import Ref, Scope
 from graphtrain.plan.solve import solve
 
 
@@ -276,31 +276,31 @@ def changers(plan: Plan, scope: Scope, guard: Expression) -> set[str]:
     names: set[str] = set()
     for part in walk(guard):
         if isinstance(part, FieldOf):
-            names |= _changers_of(plan, scope, FieldTarget(f"{scope.path}{part.node}", part.field))
+            names |= _changers_of(plan, scope, Ref("field", f"{scope.path}{part.node}", part.field))
         elif isinstance(part, Name):
             names |= {name for name, node in scope.graph.nodes.items() if part.name in scope.written_by(node)}
-            for leaf in leaves(scope.resolve(part.name)):
-                if isinstance(leaf, FieldTarget):  # passed in by the enclosing graph
+            for leaf in scope.resolve(part.name).leaves():
+                if leaf.kind == "field":  # passed in by the enclosing graph
                     names |= _changers_of(plan, scope, leaf)
     return names
 
 
-def _changers_of(plan: Plan, scope: Scope, target: FieldTarget) -> set[str]:
+def _changers_of(plan: Plan, scope: Scope, field: Ref) -> set[str]:
     """The nodes of a graph whose visits may change a field of any node: here, in a body or in an enclosing graph."""
-    name, in_body, _ = target.node.removeprefix(scope.path).partition("/")
-    is_here = target.node.startswith(scope.path)
+    name, in_body, _ = field.path.removeprefix(scope.path).partition("/")
+    is_here = field.path.startswith(scope.path)
     if is_here and in_body:
         return {name}
-    plan_node, own = plan.by_path[target.node], {name} if is_here else set()
+    plan_node, own = plan.by_path[field.path], {name} if is_here else set()
     kind = plan_node.kind
-    if is_here and target.field in plan_node.expressions:
-        return changers(plan, scope, plan_node.expressions[target.field].expression)
-    if kind is None or target.field in kind.parameters:
+    if is_here and field.name in plan_node.expressions:
+        return changers(plan, scope, plan_node.expressions[field.name].expression)
+    if kind is None or field.name in kind.parameters:
         return set()
-    if (counter := kind.counter(target.field)) is not None:  # the engine counts it, where the effects are
-        effects = {"backward"} if target.field == counter.window else {"backward", "zero_grad"}
+    if (counter := kind.counter(field.name)) is not None:  # the engine counts it, where the effects are
+        effects = {"backward"} if field.name == counter.window else {"backward", "zero_grad"}
         return _nodes_that(scope, lambda kind: any(map(kind.has_effect, effects)))
-    if target.field != "due":  # nodes with `on_metrics` depend on the rows of metrics
+    if field.name != "due":  # nodes with `on_metrics` depend on the rows of metrics
         return own | (_nodes_that(scope, lambda kind: kind.may_record_rows) if kind.has("on_metrics") else set())
     reads = plan.due_by(plan_node)
     names = own if kind.trigger == "every" else set()

@@ -7,31 +7,22 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, final
 
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import END, Node
-from graphtrain.kind import Kind, Read
+from graphtrain.kind import Read
 from graphtrain.kind.declaration import FROM, RANKS
-from graphtrain.kind.fields import ON_GRADIENTS
+from graphtrain.kind.fields import ON_GRADIENTS, EpochFields
 from graphtrain.kind.trigger import Term, Trigger
 from graphtrain.language.syntax import Expression
-from graphtrain.plan.scope import (
-    ExpressionTarget,
-    FieldTarget,
-    Scope,
-    SlotTarget,
-    Target,
-    leaves,
-    outputs_of,
-    resources_of,
-)
+from graphtrain.plan.scope import Ref, Scope, resources_of
 
 
-@dataclass(eq=False)
+@final
 class PlanNode:
     """A node of the graph, or of a graph nested in it.
 
@@ -39,41 +30,62 @@ class PlanNode:
         path: ``"validate/next_batch"``.
         kind: None if it is not declared, which only checks accept.
         parameters: every parameter of the kind, of its type.
-        reads, setup_reads: what the kind reads, in its order, with the target of each name.
+        reads, setup_reads: what the kind reads, in its order, with the meaning of each name.
         expressions: the parameters that are evaluated at every visit, with their expressions.
         writes: the slots, by path, in the order declared by the kind or the body; then those `returned`.
         returned: values that its step function returns for slots: name -> path of the slot.
-        optimizers: the targets of its slot `optimizer`: names of resources (or paths of slots).
+        optimizers: the meaning of its slot `optimizer`: names of resources (or paths of slots).
         actions: its effects on gradients, in order.
         exits: its edges in order of priority.
         body: the names in the graph inside it.
         opens: the sizes, as expressions, of windows that its backward pass may open.
     """
 
-    path: str
-    node: Node
-    kind: Kind | None
-    scope: Scope
-    parameters: Mapping[str, Any]
-    reads: tuple[tuple[Read, Target], ...]
-    setup_reads: tuple[tuple[Read, Target], ...]
-    expressions: Mapping[str, ExpressionTarget]
-    writes: tuple[str, ...]
-    returned: Mapping[str, str]
-    optimizers: tuple[str, ...]
-    actions: tuple[PlanAction, ...]
-    body: Scope | None
-    exits: tuple[Exit, ...] = field(default=(), repr=False)
-    opens: tuple[tuple[Read, Target], ...] = field(default=(), repr=False)
+    exits: tuple[Exit, ...] = ()
+    opens: tuple[tuple[Read, Ref], ...] = ()
+
+    def __init__(self, scope: Scope, node: Node) -> None:
+        self.scope, self.node, self.kind = scope, node, scope.kinds[node.name]
+        self.path, self.body = f"{scope.path}{node.name}", scope.bodies.get(node.name)
+        kind = self.kind
+        self.parameters: Mapping[str, Any] = MappingProxyType(
+            {
+                name: parameter.coerce(node.parameters[name]) if name in node.parameters else parameter.default
+                for name, parameter in (kind.parameters if kind is not None else {}).items()
+            }
+        )
+        self.reads = self._resolved(kind.reads if kind is not None and self.body is None else ())
+        self.setup_reads = self._resolved(kind.setup_reads or () if kind is not None else ())
+        self.expressions = {name: scope.parameter(node, name) for name in scope.expressions(node)}
+        self.writes = tuple(f"{scope.path}{slot}" for slot in scope.written_by(node))
+        self.returned = {name: f"{scope.path}{slot}" for name, slot in scope.returned_by(node).items()}
+        self.optimizers = optimizers_of(scope, node, "optimizer")
+        self.actions = tuple(
+            PlanAction(action.effect, optimizers_of(scope, node, action.slot), action.slot)
+            for action in (kind.actions if kind is not None and self.body is None else ())
+            if action.effect in ON_GRADIENTS
+        )
+
+    def _resolved(self, reads: Iterable[Read]) -> tuple[tuple[Read, Ref], ...]:
+        return tuple((read, self.scope.read_by(self.node, read.name)) for read in reads)
+
+    def new_instance(self) -> Any:
+        """An instance of its kind, which must be declared, with its parameters."""
+        assert self.kind is not None, "checked before"
+        instance = self.kind.new_instance()
+        for name, value in self.parameters.items():
+            setattr(instance, name, value)
+        return instance
 
     @property
-    def maybe(self) -> tuple[str, ...]:
-        """The slots, by path, that the body of a node may leave without a value."""
-        if self.body is None:
-            return ()
-        needed = outputs_of(self.body.graph, optional=False)
-        names = zip(outputs_of(self.body.graph), self.writes, strict=True)
-        return tuple(path for name, path in names if name not in needed)
+    def epoch_fields(self) -> EpochFields | None:
+        """The names of its fields about epochs, if it fetches batches."""
+        return self.kind.epoch_fields if self.kind is not None else None
+
+    @property
+    def data(self) -> tuple[str, ...]:
+        """The resources with the batches that it fetches."""
+        return tuple(resources_of(ref for read, ref in self.setup_reads if "batches" in read.holds))
 
     @property
     def needs_ranks(self) -> bool:
@@ -81,7 +93,7 @@ class PlanNode:
         return RANKS in resources_of(self.optional)
 
     @property
-    def optional(self) -> tuple[Target, ...]:
+    def optional(self) -> tuple[Ref, ...]:
         """The reads without which it is bypassed."""
         slots = self.body.graph.optional if self.body is not None else self.kind.optional if self.kind else ()
         return tuple(self.scope.read_by(self.node, slot) for slot in slots)
@@ -97,7 +109,7 @@ class PlanNode:
         return self.scope.forgotten if self.kind is not None and self.kind.has_effect("forget") else frozenset()
 
     @property
-    def visit_reads(self) -> tuple[tuple[Read, Target], ...]:
+    def visit_reads(self) -> tuple[tuple[Read, Ref], ...]:
         """The reads of a visit: the slots of the kind, and the expressions of parameters."""
         return (
             *self.reads,
@@ -107,7 +119,7 @@ class PlanNode:
         )
 
     @property
-    def set_up_with(self) -> tuple[tuple[Read, Target], ...]:
+    def set_up_with(self) -> tuple[tuple[Read, Ref], ...]:
         """The reads that setup needs: all of `setup_reads` but data written by nodes, which visits read."""
         return tuple(pair for pair in self.setup_reads if not _is_written_data(pair))
 
@@ -182,31 +194,22 @@ class Plan:
         graph: one whose names and guards are sound.
 
     Attributes:
-        nodes: all of them, those of a body after its node.
+        nodes: all of them, those of a body after those of the graph around it.
 
     >>> plan = Plan(Graph.load("fit"))
-    >>> [target.path for _, target in plan.by_path["validate/eval_batch"].reads if hasattr(target, "path")]
+    >>> [ref.path for _, ref in plan.by_path["validate/eval_batch"].reads if ref.kind == "slot"]
     ['validate/batch', 'validate/split', 'validate/samples']
     """
 
     def __init__(self, graph: Graph, scope: Scope | None = None) -> None:
         self.graph = graph
         self.main = scope if scope is not None else Scope(graph)
-        self.nodes: list[PlanNode] = []
-        self.scopes: dict[str, Scope] = {}
-        self._lay_out(self.main)
+        self.scopes = {scope.path: scope for scope in self.main.with_inner()}
+        self.nodes = [PlanNode(scope, node) for scope in self.scopes.values() for node in scope.graph.nodes.values()]
         self.by_path: Mapping[str, PlanNode] = MappingProxyType({plan_node.path: plan_node for plan_node in self.nodes})
         for plan_node in self.nodes:
             plan_node.exits = tuple(self._exits(plan_node))
         self._add_opened()
-
-    def _lay_out(self, scope: Scope) -> None:
-        self.scopes[scope.path] = scope
-        for node in scope.graph.nodes.values():
-            body = scope.body_of(node) if node.body is not None else None
-            self.nodes.append(_planned(scope, node, body))
-            if body is not None:
-                self._lay_out(body)
 
     def _exits(self, plan_node: PlanNode) -> Iterator[Exit]:
         scope = plan_node.scope
@@ -244,22 +247,11 @@ class Plan:
             counters.append((self.by_path[f"{scope.path}{owner}"], field_name, term))
         return counters
 
-    def due_by(self, plan_node: PlanNode) -> list[FieldTarget]:
+    def due_by(self, plan_node: PlanNode) -> list[Ref]:
         """The fields that make a node due, apart from the end of its graph: the counts of units, and its own fields."""
         terms = [term for trigger in plan_node.triggers for term in self.terms(plan_node.scope, trigger)]
-        counts = [FieldTarget(owner.path, field_name) for owner, field_name, _ in terms]
-        return [*counts, *(FieldTarget(plan_node.path, field_name) for field_name in plan_node.extra_due_fields)]
-
-    def _is_counted(self, scope: Scope, unit: str) -> bool:
-        """False for a unit that counts the `runs` of a node and that no trigger uses."""
-        if scope.counter(unit)[1] != "runs":
-            return True
-        return any(
-            term.counted == unit
-            for plan_node in self.nodes_in(scope)
-            for trigger in plan_node.triggers
-            for term in trigger.terms
-        )
+        counts = [Ref("field", owner.path, field_name) for owner, field_name, _ in terms]
+        return [*counts, *(Ref("field", plan_node.path, field_name) for field_name in plan_node.extra_due_fields)]
 
     @functools.cached_property
     def transient(self) -> frozenset[str]:
@@ -275,71 +267,24 @@ class Plan:
     @functools.cached_property
     def fields_read(self) -> frozenset[tuple[str, str]]:
         """Every (path, field) that a guard, a clock or a read names; nothing depends on a `runs` that is not named."""
-        read: set[tuple[str, str]] = set()
+        refs: list[Ref] = []
         for scope in self.scopes.values():
-            targets = [target for guard in scope.guards.values() for target in scope.read_in(guard)]
-            targets += [
-                scope.resolve(text) for unit, text in scope.graph.units.items() if self._is_counted(scope, unit)
-            ]
-            for node in scope.graph.nodes.values():
-                parameters = scope.expressions(node)
-                targets += [scope.parameter(node, name) for name in parameters]
-                targets += [scope.resolve(text) for name, text in node.reads.items() if name not in parameters]
-            named = [leaf for target in targets for leaf in leaves(target)]
-            read |= {(leaf.node, leaf.field) for leaf in named if isinstance(leaf, FieldTarget)}
-        return frozenset(read)
+            nodes = self.nodes_in(scope)
+            counted = {term.counted for each in nodes for trigger in each.triggers for term in trigger.terms}
+            units = [unit for unit in scope.graph.units if unit in counted or scope.counter(unit)[1] != "runs"]
+            refs += [ref for guard in scope.guards.values() for ref in scope.read_in(guard)]
+            refs += [scope.resolve(scope.graph.units[unit]) for unit in units]
+            for each in nodes:
+                refs += each.expressions.values()
+                refs += [scope.resolve(text) for name, text in each.node.reads.items() if name not in each.expressions]
+        return frozenset((leaf.path, leaf.name) for ref in refs for leaf in ref.leaves() if leaf.kind == "field")
 
 
-def _is_written_data(pair: tuple[Read, Target]) -> bool:
-    read, target = pair
-    return "written batches" in read.holds and isinstance(target, SlotTarget)
-
-
-def _planned(scope: Scope, node: Node, body: Scope | None) -> PlanNode:
-    kind = scope.kinds[node.name]
-
-    def resolved(reads: tuple[Read, ...]) -> tuple[tuple[Read, Target], ...]:
-        return tuple((read, scope.read_by(node, read.name)) for read in reads)
-
-    return PlanNode(
-        path=f"{scope.path}{node.name}",
-        node=node,
-        kind=kind,
-        scope=scope,
-        parameters=_parameters(node, kind),
-        reads=resolved(kind.reads) if kind is not None and body is None else (),
-        setup_reads=resolved(kind.setup_reads or ()) if kind is not None else (),
-        expressions={name: scope.parameter(node, name) for name in scope.expressions(node)},
-        writes=tuple(f"{scope.path}{slot}" for slot in scope.written_by(node)),
-        returned={name: f"{scope.path}{slot}" for name, slot in scope.returned_by(node).items()},
-        optimizers=optimizers_of(scope, node, "optimizer"),
-        actions=tuple(
-            PlanAction(action.effect, optimizers_of(scope, node, action.slot), action.slot)
-            for action in (kind.actions if kind is not None and body is None else ())
-            if action.effect in ON_GRADIENTS
-        ),
-        body=body,
-    )
-
-
-def _parameters(node: Node, kind: Kind | None) -> Mapping[str, Any]:
-    if kind is None:
-        return {}
-    return MappingProxyType(
-        {
-            name: parameter.coerce(node.parameters[name]) if name in node.parameters else parameter.default
-            for name, parameter in kind.parameters.items()
-        }
-    )
+def _is_written_data(pair: tuple[Read, Ref]) -> bool:
+    read, ref = pair
+    return "written batches" in read.holds and ref.kind == "slot"
 
 
 def optimizers_of(scope: Scope, node: Node, slot: str) -> tuple[str, ...]:
     """The optimizers that a slot of a node holds: names of resources, or paths where a node writes one."""
-    names = []
-    for target in leaves(scope.read_by(node, slot)):
-        match target:
-            case FieldTarget(path, field_name):
-                names.append(f"{path}.{field_name}")
-            case _:
-                names.append(target.path if hasattr(target, "path") else target.name)
-    return tuple(dict.fromkeys(names))
+    return tuple(dict.fromkeys(map(str, scope.read_by(node, slot).leaves())))

@@ -8,13 +8,14 @@ from __future__ import annotations
 import functools
 import types
 import typing
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal, get_args, get_origin
 
+from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
-from graphtrain.graph.elements import END, Node, Place, Problem, Severity
+from graphtrain.graph.elements import Node, Place, Problem, Severity
 from graphtrain.graph.registry import kind_of_node
 from graphtrain.kind import Kind
 from graphtrain.kind.parameter import Parameter, is_trigger
@@ -23,7 +24,6 @@ from graphtrain.language.syntax import (
     FieldOf,
     GuardSyntaxError,
     Name,
-    Operation,
     expand,
     field_of,
     is_expression,
@@ -36,86 +36,56 @@ ValueType = Literal["number", "integer", "boolean", "string", "unknown", "trigge
 
 
 @dataclass(frozen=True)
-class SlotTarget:
-    """A slot that some node writes, by path: ``"validate/batch"``."""
-
-    path: str
-
-
-@dataclass(frozen=True)
-class FieldTarget:
-    """A field or parameter of a node, by the path of the node."""
-
-    node: str
-    field: str
-
-
-@dataclass(frozen=True)
-class ResourceTarget:
-    """A name that no node of the graph writes, so that it is supplied from outside."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class ListTarget:
-    """Several targets that are read as one tuple."""
-
-    targets: tuple[Target, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class ExpressionTarget:
-    """An expression, evaluated where it is read.
+class Ref:
+    """The meaning of a name where it is read.
 
     Arguments:
-        name: the slot or parameter under which it is read, with the path of the node: ``"clip.max_norm"``.
-        text: as in the graph.
-        scope: the scope of its names.
-        parameter: the parameter of the kind, with the type and bound of the value; None for a slot.
+        kind: a slot that some node writes; a field or parameter of a node; a resource, which no node of the graph
+            writes; several of these that are read as one tuple; an expression, evaluated where it is read.
+        path: that of the slot, ``"validate/batch"``; of the node with the field; or of the graph of an expression.
+        name: that of the field or of the resource; of an expression, what reads it: ``"clip.max_norm"``.
+        parts: those of a list.
+        text, scope: of an expression: as in the graph, and the scope of its names.
+        parameter: the parameter of the kind that has an expression, with type and bound; None for a slot.
     """
 
-    name: str
-    text: str
-    scope: Scope
-    parameter: Parameter | None = None
+    kind: Literal["slot", "field", "resource", "list", "expression"]
+    path: str = ""
+    name: str = ""
+    parts: tuple[Ref, ...] = ()
+    text: str = ""
+    scope: Scope | None = field(default=None, compare=False, repr=False)
+    parameter: Parameter | None = field(default=None, compare=False)
 
     @functools.cached_property
     def expression(self) -> Expression:
         """The expression, with the guards that it names expanded."""
+        assert self.scope is not None, "it is an expression"
         return expand(self.scope.parse(self.text), self.scope.guards)
 
-    def reads(self) -> Iterator[Target]:
-        """The targets of its names."""
-        return self.scope.read_in(self.expression)
+    def reads(self) -> Iterator[Ref]:
+        """What a list or an expression reads."""
+        return self.scope.read_in(self.expression) if self.scope is not None else iter(self.parts)
+
+    def leaves(self) -> Iterator[Ref]:
+        """The reference itself; or the slots, fields and resources in a list or an expression, at any depth."""
+        if self.kind not in ("list", "expression"):
+            yield self
+        for inner in self.reads():
+            yield from inner.leaves()
+
+    def __str__(self) -> str:
+        return ".".join(filter(None, (self.path, self.name)))
 
 
-Target = SlotTarget | FieldTarget | ResourceTarget | ListTarget | ExpressionTarget
+def slots_of(refs: Iterable[Ref]) -> Iterator[str]:
+    """The paths of the slots among some references."""
+    return (leaf.path for ref in refs for leaf in ref.leaves() if leaf.kind == "slot")
 
 
-def leaves(target: Target) -> Iterator[SlotTarget | FieldTarget | ResourceTarget]:
-    """The target itself; or those in a list or an expression, at any depth."""
-    match target:
-        case ListTarget(targets):
-            for inner in targets:
-                yield from leaves(inner)
-        case ExpressionTarget():
-            for inner in target.reads():
-                yield from leaves(inner)
-        case _:
-            yield target
-
-
-def slots_of(targets: Iterable[Target]) -> Iterator[str]:
-    """The paths of the slots among some targets."""
-    for target in targets:
-        yield from (leaf.path for leaf in leaves(target) if isinstance(leaf, SlotTarget))
-
-
-def resources_of(targets: Iterable[Target]) -> Iterator[str]:
-    """The names of the resources among some targets."""
-    for target in targets:
-        yield from (leaf.name for leaf in leaves(target) if isinstance(leaf, ResourceTarget))
+def resources_of(refs: Iterable[Ref]) -> Iterator[str]:
+    """The names of the resources among some references."""
+    return (leaf.name for ref in refs for leaf in ref.leaves() if leaf.kind == "resource")
 
 
 @dataclass(frozen=True)
@@ -135,14 +105,14 @@ class Scope:
     def with_inner(self) -> Iterator[Scope]:
         """This scope, and those of all graphs inside."""
         yield self
-        for node in self.graph.nodes.values():
-            if node.body is not None:
-                yield from self.body_of(node).with_inner()
+        for inner in self.bodies.values():
+            yield from inner.with_inner()
 
-    def body_of(self, node: Node) -> Scope:
-        """The scope of the graph inside a node."""
-        assert node.body is not None
-        return Scope(node.body, f"{self.path}{node.name}/", self, node)
+    @functools.cached_property
+    def bodies(self) -> dict[str, Scope]:
+        """The scopes of the graphs inside nodes, by the names of those, with which paths begin."""
+        bodies = [(node, node.body) for node in self.graph.nodes.values() if node.body is not None]
+        return {node.name: Scope(body, f"{self.path}{node.name}/", self, node) for node, body in bodies}
 
     @functools.cached_property
     def kinds(self) -> dict[str, Kind | None]:
@@ -158,7 +128,28 @@ class Scope:
     def slots(self) -> set[str]:
         """The slots that some node writes or reads, those of enclosing graphs included."""
         around = self.outer.slots if self.outer is not None else set()
-        return self.written | reads_of(self.graph) | around
+        return self.written | self.read | around
+
+    @functools.cached_property
+    def read(self) -> set[str]:
+        """The slots that nodes read, those of graphs inside included unless they are written there."""
+        texts = {text for node in self.graph.nodes.values() for text in node.reads.values() if isinstance(text, str)}
+        for node in self.graph.nodes.values():
+            kind, body = self.kinds[node.name], self.bodies.get(node.name)
+            slots = body.read - body.written if body is not None else kind.slots if kind is not None else ()
+            for name in (self.named_by(node, slot) for slot in slots):
+                texts.update([name] if isinstance(name, str) else name)
+        return {name for text in texts for name in ([text] if text.isidentifier() else self._named_in(text))}
+
+    def _named_in(self, text: str) -> set[str]:
+        """The slots that an expression names; none where it cannot be parsed, or is a field."""
+        if field_of(text) is not None:
+            return set()
+        try:
+            parsed = self.parse(text)
+        except GuardSyntaxError:
+            return set()
+        return {part.name for part in walk(parsed) if isinstance(part, Name)} - self.graph.guards.keys()
 
     def may_hold(self, name: str) -> bool:
         """True if a slot is written here or in a graph around, or could be by a node whose kind is not known.
@@ -169,14 +160,9 @@ class Scope:
             return True
         return self.outer is not None and self.outer.may_hold(name)
 
-    @functools.cached_property
-    def bodies(self) -> frozenset[str]:
-        """The nodes that have a body, with whose names paths begin."""
-        return frozenset(name for name, node in self.graph.nodes.items() if node.body is not None)
-
     def parse(self, text: str) -> Expression:
         """The expression of a text in this graph, as read by `language.syntax.parse`."""
-        return parse(text, self.bodies)
+        return parse(text, frozenset(self.bodies))
 
     def inside(self, path: str) -> tuple[Scope, Node] | None:
         """The node at a path from here, and the graph that it is in; None if there is none."""
@@ -184,16 +170,16 @@ class Scope:
         node = self.graph.nodes.get(outer)
         if node is None or not rest:
             return None if node is None else (self, node)
-        return self.body_of(node).inside(rest) if node.body is not None else None
+        return self.bodies[outer].inside(rest) if outer in self.bodies else None
 
-    def field(self, path: str, name: str) -> Target:
-        """The target of a field of the node at a path from here: an expression, if a parameter has one."""
+    def field(self, path: str, name: str) -> Ref:
+        """What a field of the node at a path from here means: an expression, if a parameter has one."""
         found = self.inside(path)
         if found is not None:
             scope, node = found
             if name in scope.expressions(node):
                 return scope.parameter(node, name)
-        return FieldTarget(f"{self.path}{path}", name)
+        return Ref("field", f"{self.path}{path}", name)
 
     def counter(self, unit: str) -> tuple[str, str]:
         """The node, or its path from here, and the field that count a unit of the clock."""
@@ -204,10 +190,10 @@ class Scope:
     def steps(self) -> bool:
         """True if one of its nodes steps an optimizer, or a body does whose own clock does not count that."""
         return any(
-            (body := self.body_of(node)).steps and not body.counts_training
-            if node.body is not None
-            else (kind := self.kinds[node.name]) is not None and kind.has_effect("step")
-            for node in self.graph.nodes.values()
+            (body := self.bodies[name]).steps and not body.counts_training
+            if name in self.bodies
+            else kind is not None and kind.has_effect("step")
+            for name, kind in self.kinds.items()
         )
 
     @property
@@ -222,41 +208,67 @@ class Scope:
             return []
         return [name for name in node.reads if name in kind.parameters and name not in kind.slots]
 
-    def parameter(self, node: Node, name: str) -> ExpressionTarget:
-        """The target of a parameter that is read."""
+    def parameter(self, node: Node, name: str) -> Ref:
+        """The expression of a parameter that is read."""
         kind, text = self.kinds[node.name], node.reads[name]
         assert kind is not None and isinstance(text, str), "checked before"
-        return ExpressionTarget(f"{self.path}{node.name}.{name}", text, self, kind.parameters[name])
+        reader, parameter = f"{self.path}{node.name}.{name}", kind.parameters[name]
+        return Ref("expression", self.path, reader, text=text, scope=self, parameter=parameter)
 
-    def read_in(self, expression: Expression) -> Iterator[Target]:
-        """The targets of the names in an expression, with its guards expanded."""
+    def read_in(self, expression: Expression) -> Iterator[Ref]:
+        """What the names in an expression mean, with its guards expanded."""
         for part in walk(expression):
             if isinstance(part, Name):
                 yield self.resolve(part.name)
             elif isinstance(part, FieldOf):
                 yield self.field(part.node, part.field)
 
-    def resolve(self, name: str | tuple[str, ...], reader: str = "") -> Target:
-        """The target of a text that is read: ``"node.field"``, a slot from here or outside, a resource or expression.
+    def resolve(self, name: str | tuple[str, ...], reader: str = "") -> Ref:
+        """What a text that is read means: ``"node.field"``, a slot from here or outside, a resource or expression.
 
         Arguments:
             reader: the node and the slot that read it, for messages. Default: not known.
         """
         if not isinstance(name, str):
-            return ListTarget(tuple(self.resolve(part, reader) for part in name))
+            return Ref("list", parts=tuple(self.resolve(part, reader) for part in name))
         if (field := field_of(name)) is not None:
             return self.field(*field)
         if is_expression(name):
-            return ExpressionTarget(reader, name, self)
+            return Ref("expression", self.path, reader, text=name, scope=self)
         if name in self.written:
-            return SlotTarget(f"{self.path}{name}")
+            return Ref("slot", f"{self.path}{name}")
         if self.outer is None or self.outer_node is None:
-            return ResourceTarget(name)
+            return Ref("resource", name=name)
         return self.outer.read_by(self.outer_node, name)
 
-    def read_by(self, node: Node, slot: str) -> Target:
-        """The target of a slot of the kind of a node, which may rename it."""
-        return self.resolve(named_by(self.graph, node, slot), f"{self.path}{node.name}.{slot}")
+    def read_by(self, node: Node, slot: str) -> Ref:
+        """What a slot of the kind of a node means, which may rename it."""
+        return self.resolve(self.named_by(node, slot), f"{self.path}{node.name}.{slot}")
+
+    def named_by(self, node: Node, slot: str) -> str | tuple[str, ...]:
+        """The name here of a slot read by the kind or the body of a node; the graph may set that of `optimizer`.
+
+        Unless it is renamed, `window` is the size of the window of its optimizer, if the graph has one.
+
+        >>> scope = Scope(Graph.load("fit"))
+        >>> [scope.named_by(scope.graph.nodes["step"], slot) for slot in ("optimizer", "model", "window")]
+        ['optimizer', 'model', 'accumulate.window']
+        """
+        if slot in node.reads:
+            return node.reads[slot]
+        if slot == "optimizer" and self.graph.optimizer:
+            return self.graph.optimizer
+        if slot != "window" or slot in self.written:
+            return slot
+        optimizer = self.named_by(node, "optimizer")
+        windows = [
+            f"{name}.{field.window}"
+            for name, kind in self.kinds.items()
+            if kind is not None and self.named_by(self.graph.nodes[name], "optimizer") == optimizer
+            for field in kind.fields.values()
+            if field.counts == "backward" and field.window is not None
+        ]
+        return windows[0] if len(windows) == 1 else slot
 
     def written_by(self, node: Node) -> tuple[str, ...]:
         """The slots that a node writes, by their names in this graph, in the order in which its kind declares them."""
@@ -286,13 +298,6 @@ class Scope:
         """The guards, with those that they name expanded; they must be sound."""
         parsed = {name: self.parse(text) for name, text in self.graph.guards.items()}
         return {name: expand(expression, parsed, (name,)) for name, expression in parsed.items()}
-
-    @functools.cached_property
-    def ending(self) -> Expression:
-        """The guards of the edges to the end of this graph; they must be sound."""
-        edges = [edge for leaving in self.graph.edges.values() for edge in leaving if edge.target == END]
-        guards = tuple(self.guards[name] for name in dict.fromkeys(edge.when for edge in edges) if name is not None)
-        return guards[0] if len(guards) == 1 else Operation("or", guards)
 
     def problem(
         self,
@@ -370,64 +375,35 @@ def outputs_of(graph: Graph, *, optional: bool = True) -> tuple[str, ...]:
     return tuple(name.removesuffix("?") for name in graph.outputs if optional or not name.endswith("?"))
 
 
-def named_by(graph: Graph, node: Node, slot: str) -> str | tuple[str, ...]:
-    """The name, in a graph, of a slot read by the kind or the body of a node; the graph may set that of `optimizer`.
+def made_resources(graph: Graph, resources: Mapping[str, Any] | None) -> dict[str, str]:
+    """The resources that the nodes of a graph make before the run: name -> the name of the one that is copied.
 
-    Unless it is renamed, `window` is the size of the window of its optimizer, if the graph has one.
+    Supplied resources are not among them, nor those whose source is missing.
 
-    >>> fit = Graph.load("fit")
-    >>> [named_by(fit, fit.nodes["step"], slot) for slot in ("optimizer", "model", "window")]
-    ['optimizer', 'model', 'accumulate.window']
+    Arguments:
+        resources: those supplied. None: not known; all copies are made.
+
+    Raises:
+        UsageError: two nodes make the same resource from different ones.
     """
-    if slot in node.reads:
-        return node.reads[slot]
-    if slot == "optimizer" and graph.optimizer:
-        return graph.optimizer
-    return _window_of(graph, node) or slot if slot == "window" else slot
-
-
-def _window_of(graph: Graph, node: Node) -> str:
-    """The field with the size of the one window of a node's optimizer; empty without one, or with a slot `window`."""
-    if "window" in Scope(graph).written:
-        return ""
-    optimizer = named_by(graph, node, "optimizer")
-    windows = [
-        f"{other.name}.{field.window}"
-        for other in graph.nodes.values()
-        if other.body is None and named_by(graph, other, "optimizer") == optimizer
-        for field in getattr(kind_of_node(other), "fields", {}).values()
-        if field.counts == "backward" and field.window is not None
-    ]
-    return windows[0] if len(windows) == 1 else ""
-
-
-def reads_of(graph: Graph) -> set[str]:
-    """The slots that nodes of a graph read, those of graphs inside included unless they are written there."""
-    slots: set[str] = set()
-    for node in graph.nodes.values():
-        if node.body is not None:
-            inner = reads_of(node.body) - Scope(node.body).written
-            names: Iterable[str] = inner
-        else:
-            kind = kind_of_node(node)
-            names = kind.slots if kind is not None else ()
-        for name in names:
-            renamed = named_by(graph, node, name)
-            slots.update([renamed] if isinstance(renamed, str) else renamed)
-        slots.update(text for text in node.reads.values() if isinstance(text, str))
-    plain = {text for text in slots if text.isidentifier()}
-    return plain.union(*(_named_in(text, graph) for text in slots - plain))
-
-
-def _named_in(text: str, graph: Graph) -> set[str]:
-    """The slots that an expression names; none where it cannot be parsed, or is a field."""
-    if field_of(text) is not None:
-        return set()
-    try:
-        parsed = parse(text, frozenset(name for name, node in graph.nodes.items() if node.body is not None))
-    except GuardSyntaxError:
-        return set()
-    return {part.name for part in walk(parsed) if isinstance(part, Name)} - graph.guards.keys()
+    made: dict[str, str] = {}
+    makers: dict[str, str] = {}
+    nodes = [(scope, node) for scope in Scope(graph).with_inner() for node in scope.graph.nodes.values()]
+    for scope, node in nodes:
+        kind, path = scope.kinds[node.name], f"{scope.path}{node.name}"
+        for slot, copied in kind.makes.items() if kind is not None else ():
+            copy, source = scope.read_by(node, slot), scope.read_by(node, copied.source)
+            name, of = copy.name, source.name
+            is_made = resources is None or (resources.get(name) is None and resources.get(of) is not None)
+            if copy.kind != "resource" or source.kind != "resource" or not is_made:
+                continue
+            if made.setdefault(name, of) != of:
+                raise UsageError(
+                    f"`{makers[name]}` makes `{name}` as a copy of `{made[name]}`, and `{path}` as one of `{of}`",
+                    "give one of them another name, in `reads` of its node",
+                )
+            makers.setdefault(name, path)
+    return made
 
 
 def value_type(annotation: Any) -> ValueType:

@@ -14,12 +14,11 @@ from typing import final
 
 from graphtrain.kind import Read
 from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint
-from graphtrain.plan.plan import PlanNode
-from graphtrain.plan.scope import Scope, Target, outputs_of, slots_of
+from graphtrain.plan.scope import Ref, Scope, outputs_of, slots_of
 from graphtrain.plan.solve import Ways, solve
 
 # Paths of nodes -> what they read in addition to the slots of their kinds, as a user's step function does.
-ExtraReads = Mapping[str, Sequence[tuple[Read, Target]]]
+ExtraReads = Mapping[str, Sequence[tuple[Read, Ref]]]
 
 
 @dataclass(frozen=True)
@@ -51,6 +50,8 @@ class Slots:
     Attributes:
         uses: what each point does.
         guards: the slots that the guards on the edges leaving each point read.
+        body_outputs: where a body is left, the bits of each slot that leaves it, inside and outside.
+        transient: the slots that cannot be saved.
     """
 
     def __init__(self, flow: Flow, extra_reads: ExtraReads | None = None) -> None:
@@ -60,15 +61,8 @@ class Slots:
         for plan_node in flow.plan.nodes:
             for path in plan_node.writes:
                 self._bits.setdefault(path, 1 << len(self._bits))
+        self.body_outputs = {point: self._outputs(point) for point in flow.points}
         self.uses = {point: self._uses(point) for point in flow.points}
-        self._body_outputs = {
-            point: tuple(
-                (self.bits([f"{point.path}/{inner}"]), self.bits([outer]))
-                for inner, outer in zip(outputs_of(point.plan_node.body.graph), point.plan_node.writes, strict=True)
-            )
-            for point in flow.points
-            if point.acts and point.plan_node is not None and point.plan_node.body is not None
-        }
         self.guards = {point: self._guards(point, point.arrows) for point in flow.points}
         self.transient = self.bits(flow.plan.transient)
 
@@ -85,7 +79,7 @@ class Slots:
         reads = [pair for plan_node in self.flow.plan.nodes_in(scope) for pair in plan_node.set_up_with]
         return self._bits_of(reads)
 
-    def _bits_of(self, reads: Iterable[tuple[Read, Target]]) -> tuple[int, int]:
+    def _bits_of(self, reads: Iterable[tuple[Read, Ref]]) -> tuple[int, int]:
         needs = everything = 0
         for read, target in reads:
             bits = self.bits(slots_of([target]))
@@ -93,16 +87,16 @@ class Slots:
             needs |= bits if read.required else 0
         return needs, everything
 
-    def _bits_at_end(self, acting: Iterable[PlanNode]) -> tuple[int, int]:
-        """The reads of nodes that act where their graph ends."""
-        reading = [node for node in acting if node.kind is not None and node.kind.reads_at_end]
-        return self._bits_of(pair for node in reading for pair in node.visit_reads)
+    def _bits_at_end(self, scope: Scope, method: str) -> tuple[int, int]:
+        """The reads of the nodes of a graph that act where it ends, by a method."""
+        nodes = [(node, node.kind) for node in self.flow.plan.nodes_in(scope) if node.kind is not None]
+        acting = [node for node, kind in nodes if kind.has(method) and kind.reads_at_end]
+        return self._bits_of(pair for node in acting for pair in node.visit_reads)
 
     def _uses(self, point: FlowPoint) -> Uses:
         plan_node = point.plan_node
         if point is self.flow.end:
-            acting = [node for node in self.flow.plan.nodes_in(point.scope) if node.kind and node.kind.has("at_end")]
-            return Uses(*self._bits_at_end(acting))
+            return Uses(*self._bits_at_end(point.scope, "at_end"))
         if point.opens is not None:
             inside = point.opens
             forgets = self.bits(f"{inside.path}{name}" for name in inside.written)
@@ -112,109 +106,80 @@ class Slots:
             return Uses()
         writes = self.bits(plan_node.writes)
         if plan_node.body is not None:
-            graph, prefix = plan_node.body.graph, plan_node.body.path
-            outputs = self.bits(f"{prefix}{name}" for name in outputs_of(graph))
-            needs = self.bits(f"{prefix}{name}" for name in outputs_of(graph, optional=False))
-            acting = [
-                node for node in self.flow.plan.nodes_in(plan_node.body) if node.kind and node.kind.has("at_body_end")
-            ]
-            acting_needs, acting_reads = self._bits_at_end(acting)
-            return Uses(needs | acting_needs, outputs | acting_reads, writes, maybe=self.bits(plan_node.maybe))
+            body, pairs = plan_node.body, self.body_outputs[point]
+            needs = self.bits(f"{body.path}{name}" for name in outputs_of(body.graph, optional=False))
+            maybe = _either(outer for inner, outer in pairs if not inner & needs)
+            acting_needs, acting_reads = self._bits_at_end(body, "at_body_end")
+            outputs = _either(inner for inner, _ in pairs)
+            return Uses(needs | acting_needs, outputs | acting_reads, writes, maybe=maybe)
         needs, reads = self._bits_of([*plan_node.visit_reads, *self._extra_reads.get(plan_node.path, ())])
         return Uses(needs, reads, writes, self.bits(plan_node.kills))
 
-    def body_outputs(self, point: FlowPoint) -> tuple[tuple[int, int], ...]:
-        """Where a body is left: the bits of each slot that leaves it, inside and outside."""
-        return self._body_outputs.get(point, ())
+    def _outputs(self, point: FlowPoint) -> tuple[tuple[int, int], ...]:
+        node = point.plan_node
+        if node is None or node.body is None or not point.acts:
+            return ()
+        pairs = zip(outputs_of(node.body.graph), node.writes, strict=True)
+        return tuple((self.bits([f"{node.body.path}{inner}"]), self.bits([outer])) for inner, outer in pairs)
 
     def _guards(self, point: FlowPoint, arrows: Iterable[FlowEdge]) -> int:
         guards = [arrow.guard for arrow in arrows if arrow.guard is not None]
         return self.bits(path for guard in guards for path in slots_of(point.scope.read_in(guard)))
 
-    def guards_evaluated(self, point: FlowPoint) -> int:
-        """As `guards`, with the guards of edges that no run takes, which are evaluated too."""
-        return self.guards[point] | self._guards(point, point.closed)
+    # ---- the slots that are alive: before each point, and after it
 
+    @functools.cached_property
+    def _alive(self) -> tuple[Mapping[FlowPoint, int], Mapping[FlowPoint, int]]:
+        return self._solved(optional=True)
 
-@dataclass(frozen=True)
-class Alive:
-    """The slots that are alive at each point: before it and after it."""
+    def _solved(self, *, optional: bool) -> tuple[Mapping[FlowPoint, int], Mapping[FlowPoint, int]]:
+        """The slots that a resume reads later, from wherever it begins; `optional` counts reads with a default too.
 
-    before: Mapping[FlowPoint, int]
-    after: Mapping[FlowPoint, int]
+        A resume sets up the nodes of its body and of enclosing bodies again. At the end of a run it evaluates the
+        guards of the last node again, which may have changed, as when the ending was postponed: so ways that no run
+        takes count.
+        """
+        plan, points = self.flow.plan, self.flow.points
+        set_up = {path: self.set_up_with(scope)[optional] for path, scope in plan.scopes.items()}
+        inside = {point: _either(set_up[scope.path] for scope in plan.around(point.scope)) for point in points}
+        arrows = {point: [*point.arrows, *point.closed] for point in points}
+        guards = {point: self._guards(point, arrows[point]) for point in points}
+        sources: dict[FlowPoint, list[FlowPoint]] = {point: [] for point in points}
+        for point in points:
+            for arrow in arrows[point]:
+                sources[arrow.target].append(point)
 
+        def alive_before(point: FlowPoint, after: int) -> int:
+            use = self.uses[point]
+            reads = use.uses if optional else use.requires
+            return reads | inside[point] | (after & ~use.defines & ~use.kills)
 
-def alive(slots: Slots, *, optional: bool = True) -> Alive:
-    """The slots that a resume reads later, from wherever it begins.
+        def transfer(point: FlowPoint, before: int) -> Iterator[tuple[FlowPoint, int]]:
+            return ((source, alive_before(source, before)) for source in sources[point])
 
-    A resume sets up the nodes of its body and of enclosing bodies again. At the end of a run it evaluates the guards of
-    the last node again, which may have changed, as when the ending was postponed: so ways that no run takes count.
+        before = solve({point: alive_before(point, guards[point]) for point in points}, transfer, operator.or_)
+        after = {point: guards[point] | _either(before[arrow.target] for arrow in arrows[point]) for point in points}
+        return before, after
 
-    Arguments:
-        optional: False leaves out reads with a default. Default: they count too.
-    """
-    plan, points = slots.flow.plan, slots.flow.points
-    set_up = {path: slots.set_up_with(scope)[1 if optional else 0] for path, scope in plan.scopes.items()}
-    guards = {point: slots.guards_evaluated(point) for point in points}
-    targets = {point: [arrow.target for arrow in (*point.arrows, *point.closed)] for point in points}
-    sources: dict[FlowPoint, list[FlowPoint]] = {point: [] for point in points}
-    for point, following in targets.items():
-        for target in following:
-            sources[target].append(point)
+    # ---- the positions of a run: before a node or, once it is over, after the last one
 
-    def alive_before(point: FlowPoint, after: int) -> int:
-        use = slots.uses[point]
-        reads = use.uses if optional else use.requires
-        return reads | inside[point] | (after & ~use.defines & ~use.kills)
+    def alive(self, path: str, *, ended: bool = False, optional: bool = True) -> int:
+        """The slots that are alive before the node at a path runs; if it took an edge to the end, after it.
 
-    def transfer(point: FlowPoint, before: int) -> Iterator[tuple[FlowPoint, int]]:
-        return ((source, alive_before(source, before)) for source in sources[point])
+        A resume may give the last node another trigger, so it counts as one that may be skipped.
 
-    inside = {point: _either(set_up[scope.path] for scope in plan.around(point.scope)) for point in points}
-    before = solve({point: alive_before(point, guards[point]) for point in points}, transfer, operator.or_)
-    after = {point: guards[point] | _either(before[target] for target in targets[point]) for point in points}
-    return Alive(before, after)
-
-
-def _either(bits: Iterable[int]) -> int:
-    return functools.reduce(operator.or_, bits, 0)
-
-
-@final
-class SavePoints:
-    """The positions of a run, each with the slots that are alive there.
-
-    A run is before a node or, once it is over, after the last one. A resume may give that node another trigger, so it
-    counts as one that may be skipped.
-    """
-
-    def __init__(self, slots: Slots) -> None:
-        self._slots, self.flow = slots, slots.flow
-        self._alive = alive(slots)
-
-    def alive(self, path: str, *, ended: bool = False) -> list[str]:
-        """The slots that are alive before the node at a path runs; if it took an edge to the end, after it."""
-        return self._slots.named(self._bits(path, ended))
-
-    def transient(self, path: str, *, ended: bool = False) -> list[str]:
-        """Those of them that cannot be saved; where there are any, it is not a save point."""
-        return self._slots.named(self._bits(path, ended) & self._slots.transient)
-
-    def needed(self, path: str, *, ended: bool = False) -> list[str]:
-        """Those that a resume needs: read without a default."""
-        needed = alive(self._slots, optional=False)
-        return self._slots.named(self._bits(path, ended, needed))
+        Arguments:
+            optional: False leaves out those that are only read with a default. Default: they count too.
+        """
+        before, after = self._alive if optional else self._solved(optional=False)
+        if ended:
+            return _either(after[point] for point in self.flow.exits[path])
+        return before[self.flow.entries[path][0]]
 
     def late(self, arrow: FlowEdge, source: FlowPoint) -> list[str]:
         """The slots for which no checkpoint can be made where an arrow leads: it would be made at a later position."""
-        bits = _either(self._bits(*position) for position in self._positions(arrow, source))
-        return self._slots.named(bits & self._slots.transient)
-
-    def _bits(self, path: str, ended: bool, at: Alive | None = None) -> int:
-        at = at or self._alive
-        if ended:
-            return _either(at.after[point] for point in self.flow.exits[path])
-        return at.before[self.flow.entries[path][0]]
+        alive = (self.alive(path, ended=ended) for path, ended in self._positions(arrow, source))
+        return self.named(_either(alive) & self.transient)
 
     def is_position(self, arrow: FlowEdge, source: FlowPoint) -> bool:
         """True if a run is at a position after an arrow; within one visit it is not."""
@@ -234,5 +199,8 @@ class SavePoints:
     def _within(self, at: tuple[FlowPoint, FlowEdge]) -> list[FlowEdge]:
         """The arrows after one that are taken in the same visit."""
         source, arrow = at
-        is_over = arrow.target is self.flow.end or self.is_position(arrow, source)
-        return [] if is_over else arrow.target.arrows
+        return [] if self.is_position(arrow, source) else arrow.target.arrows
+
+
+def _either(bits: Iterable[int]) -> int:
+    return functools.reduce(operator.or_, bits, 0)

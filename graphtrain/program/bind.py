@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, final
 
@@ -15,23 +15,13 @@ import torch
 
 from graphtrain.data.loaders import are_loaders
 from graphtrain.errors import UsageError
-from graphtrain.graph import Graph
-from graphtrain.graph.elements import Node, Problem
+from graphtrain.graph.elements import Problem
 from graphtrain.graph.registry import trains
-from graphtrain.kind import Kind, Read
+from graphtrain.kind import Read
 from graphtrain.kind.trigger import RUN, Term, Trigger, exactly
 from graphtrain.names import FOREIGN, quoted, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
-from graphtrain.plan.scope import (
-    ExpressionTarget,
-    FieldTarget,
-    Scope,
-    SlotTarget,
-    Target,
-    leaves,
-    resources_of,
-    used_guards,
-)
+from graphtrain.plan.scope import Ref, Scope, resources_of, used_guards
 from graphtrain.program.resources import PROVIDED, USUAL, may_be_unread, resources_read, unread_line
 
 if TYPE_CHECKING:
@@ -44,7 +34,7 @@ _OF_TRAINING = ("step", "epoch")
 _STAGES = {"test_step": "test", "predict_step": "predict"}
 
 
-@dataclass(eq=False)
+@final
 class ProgramNode:
     """A node with its progress: one row of the table that the engine runs.
 
@@ -58,23 +48,18 @@ class ProgramNode:
         arguments: the dictionary in which a visit finds its parameters: `fields`; of a function, its keywords.
     """
 
-    plan_node: PlanNode
-    kind: Kind
-    scope: ProgramGraph
-    index: int
     instance: Any
-    bypassed: bool = False
+    fields: dict[str, Any]
+    arguments: dict[str, Any]
+    bypassed = False
     body: ProgramGraph | None = None
     trigger: Any = None
-    path: str = field(init=False)
-    node: Node = field(init=False)
-    parameters: Mapping[str, Any] = field(init=False)
-    fields: dict[str, Any] = field(init=False)
-    arguments: dict[str, Any] = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.path, self.node, self.parameters = self.plan_node.path, self.plan_node.node, self.plan_node.parameters
-        self.hold(self.instance)
+    def __init__(self, plan_node: PlanNode, scope: ProgramGraph, index: int) -> None:
+        assert plan_node.kind is not None, "checked before"
+        self.plan_node, self.kind, self.scope, self.index = plan_node, plan_node.kind, scope, index
+        self.path, self.node, self.parameters = plan_node.path, plan_node.node, plan_node.parameters
+        self.hold(plan_node.new_instance())
 
     @property
     def metric_prefix(self) -> str:
@@ -106,7 +91,7 @@ class ProgramNode:
             )
 
 
-@dataclass(eq=False)
+@final
 class ProgramGraph:
     """A graph inside the program: the outermost, or the body of a node.
 
@@ -115,14 +100,10 @@ class ProgramGraph:
         prefix: the prefix of the paths in it: empty, or ``"validate/"``.
     """
 
-    names: Scope
-    outer: ProgramNode | None
-    nodes: dict[str, ProgramNode] = field(default_factory=dict)
-    graph: Graph = field(init=False)
-    prefix: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.graph, self.prefix = self.names.graph, self.names.path
+    def __init__(self, names: Scope, outer: ProgramNode | None, by_path: Mapping[str, ProgramNode]) -> None:
+        self.names, self.outer, self._by_path = names, outer, by_path
+        self.graph, self.prefix = names.graph, names.path
+        self.nodes: dict[str, ProgramNode] = {}
 
     @property
     def activity(self) -> str | None:
@@ -130,20 +111,12 @@ class ProgramGraph:
 
         A body without a backward pass, such as an evaluation, counts as one activity; the outermost such body names it.
         """
-        if self.outer is None:
-            return None
-        around = self.outer.scope.activity
-        if around is not None:
-            return around
-        return None if trains(self.graph) else self.outer.node.name
+        outer = [scope.outer for scope in self.around() if scope.outer is not None and not trains(scope.graph)]
+        return outer[0].node.name if outer else None
 
     def at(self, path: str) -> ProgramNode | None:
         """The node at a path from here; None for one in a body that is bypassed, which never runs."""
-        outer, slash, rest = path.partition("/")
-        node = self.nodes[outer]
-        if not slash:
-            return node
-        return node.body.at(rest) if node.body is not None else None
+        return self._by_path.get(f"{self.prefix}{path}")
 
     def counter(self, unit: str) -> tuple[ProgramNode | None, str]:
         """The node and the field that count a unit of its clock; None for one in a body that is bypassed."""
@@ -160,13 +133,6 @@ class ProgramGraph:
     def counting(self, unit: str) -> ProgramGraph | None:
         """The innermost enclosing graph, including itself, whose clock has a unit; None if there is none."""
         return next((scope for scope in reversed([*self.around()]) if unit in scope.graph.units), None)
-
-    def inner(self) -> Iterator[ProgramGraph]:
-        """The graphs inside this one, at any depth."""
-        for node in self.nodes.values():
-            if node.body is not None:
-                yield node.body
-                yield from node.body.inner()
 
     def around(self) -> Iterator[ProgramGraph]:
         """The enclosing graphs, the outermost first, and itself."""
@@ -246,13 +212,9 @@ class Program:
     # ---- nodes
 
     def _bind_graph(self, names: Scope, outer: ProgramNode | None) -> ProgramGraph:
-        scope = self.scopes[names.path] = ProgramGraph(names, outer)
+        scope = self.scopes[names.path] = ProgramGraph(names, outer, self.by_path)
         for plan_node in self.plan.nodes_in(names):
-            kind = plan_node.kind
-            assert kind is not None, "checked before"
-            node = ProgramNode(plan_node, kind, scope, len(self.nodes), kind.new_instance())
-            for name, value in plan_node.parameters.items():
-                setattr(node.instance, name, value)
+            node = ProgramNode(plan_node, scope, len(self.nodes))
             self.nodes.append(node)
             self.by_path[plan_node.path] = scope.nodes[plan_node.node.name] = node
             node.bypassed = self._has_no_work(node)
@@ -276,10 +238,9 @@ class Program:
         """The resources that nodes draw batches from; True where a node may keep its position by a `state_dict`."""
         drawn: dict[str, bool] = {}
         for plan_node in self.plan.nodes:
-            if plan_node.kind is not None and plan_node.kind.epoch_fields is not None:
+            if plan_node.epoch_fields is not None:
                 keeps = plan_node.parameters.get("resume") != "replay"
-                for name in resources_of(target for read, target in plan_node.setup_reads if "batches" in read.holds):
-                    drawn[name] = keeps or drawn.get(name, False)
+                drawn |= {name: keeps or drawn.get(name, False) for name in plan_node.data}
         return drawn
 
     def resource(self, name: str, read: Read, reader: str) -> Any:
@@ -294,7 +255,7 @@ class Program:
         self.missing.setdefault(name, set()).add(reader)
         return None
 
-    def step_input(self, node: ProgramNode, read: Read) -> Target:
+    def step_input(self, node: ProgramNode, read: Read) -> Ref:
         """The meaning of a further parameter of a user's step function, for the node that calls it.
 
         A resource of that name comes first, then a slot that is written no further out than the counter. `step` and
@@ -303,11 +264,12 @@ class Program:
         """
         name = read.name
         if name in node.plan_node.returned:
-            return SlotTarget(node.plan_node.returned[name])  # a value that it returned itself
+            return Ref("slot", node.plan_node.returned[name])  # a value that it returned itself
         if name == "optimizer":
             return node.scope.names.read_by(node.node, name)
         if name == "stage" and name not in {*self.resources, *node.scope.names.written}:
-            return ExpressionTarget(f"{node.path}.stage", repr(_stage_of(node)), node.scope.names)
+            stage, scope = repr(_stage_of(node)), node.scope.names
+            return Ref("expression", scope.path, f"{node.path}.stage", text=stage, scope=scope)
         unit = "steps" if name == "step" else "batches"
         around = list(node.scope.around())
         counting = [scope for scope in around if unit in scope.graph.units and name not in self.resources]
@@ -317,7 +279,7 @@ class Program:
             counter, counted = counting[-1].counter(unit)
             field_name = counted if name == "step" else counter.kind.step_inputs.get(name) if counter else None
             if counter is not None and field_name is not None:
-                return FieldTarget(counter.path, field_name)
+                return Ref("field", counter.path, field_name)
         elif name == "step" and not counting:
             self._takes_no_step = True
         return node.scope.names.resolve(name)
@@ -466,12 +428,8 @@ class Program:
     @functools.cached_property
     def timed_nodes(self) -> list[ProgramNode]:
         """The nodes that fire by wall-clock time, and so at different moments in every replay."""
-        timed = []
-        for node in self.nodes:
-            terms = [term for trigger in node.plan_node.triggers for term in self.terms(node, trigger)]
-            if not node.bypassed and not all(owner.kind.fields[counted].in_digest for owner, counted, _ in terms):
-                timed.append(node)
-        return timed
+        acting = [node for node in self.nodes if not node.bypassed]
+        return [node for node in acting if any(map(self._is_timed, self.plan.due_by(node.plan_node)))]
 
     @property
     def records_by_time(self) -> bool:
@@ -486,24 +444,21 @@ class Program:
             for node in self.timed_nodes
             if not node.kind.observer or (goes_back and node.is_set_up_with("checkpoints"))
         ]
-        read = {
-            f"the guard `{scope.prefix}{name}`": [*scope.names.read_in(guard)]
+        timed += [
+            f"the guard `{scope.prefix}{name}`"
             for scope in self.scopes.values()
             for name, guard in used_guards(scope.names).items()
-        }
-        expressions = [
-            target for node in self.nodes if not node.bypassed for target in node.plan_node.expressions.values()
+            if any(map(self._is_timed, scope.names.read_in(guard)))
         ]
-        read |= {f"`{target.name}`": [target] for target in expressions}
-        timed += [name for name, targets in read.items() if any(map(self._is_timed, targets))]
+        acting = [node.plan_node for node in self.nodes if not node.bypassed]
+        expressions = [ref for plan_node in acting for ref in plan_node.expressions.values()]
+        timed += [f"`{ref.name}`" for ref in expressions if self._is_timed(ref)]
         line = f"wall-clock time decides about {', '.join(timed)}: a resumed run may differ from one that was never cut"
         return [line] if timed else []
 
-    def _is_timed(self, target: Target) -> bool:
+    def _is_timed(self, ref: Ref) -> bool:
         """True for what reads a field that no digest has, such as seconds."""
-        fields = [leaf for leaf in leaves(target) if isinstance(leaf, FieldTarget) and leaf.node in self.by_path]
-        kinds = [(self.by_path[leaf.node].kind, leaf.field) for leaf in fields]
-        return any(
-            name in kind.fields and not kind.fields[name].in_digest and kind.counter(name) is None
-            for kind, name in kinds
-        )
+        leaves = [leaf for leaf in ref.leaves() if leaf.kind == "field" and leaf.path in self.by_path]
+        read = [(self.by_path[leaf.path].kind, leaf.name) for leaf in leaves]
+        fields = [kind.fields[name] for kind, name in read if name in kind.fields and kind.counter(name) is None]
+        return not all(field.in_digest for field in fields)

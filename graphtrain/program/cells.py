@@ -12,7 +12,7 @@ from graphtrain.kind import Read
 from graphtrain.kind.parameter import Above, Below
 from graphtrain.language.closures import Cell, compile_guard, constant, never, stored
 from graphtrain.language.syntax import Expression, FieldOf, Name
-from graphtrain.plan.scope import ExpressionTarget, FieldTarget, ListTarget, ResourceTarget, SlotTarget, Target
+from graphtrain.plan.scope import Ref
 from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 from graphtrain.program.resources import StepCall, StepInputs, StepOutputs, step_call
 from graphtrain.program.triggers import After, Due, Every, any_of
@@ -31,28 +31,28 @@ class Cells:
         self._program = program
         self._slots = program.slots
         self._returned = {path for node in program.nodes for path in node.plan_node.returned.values()}
-        self.extra_inputs: dict[str, list[tuple[Read, Target]]] = {}
+        self.extra_inputs: dict[str, list[tuple[Read, Ref]]] = {}
 
-    def of(self, node: ProgramNode, read: Read, target: Target) -> Cell:
+    def of(self, node: ProgramNode, read: Read, ref: Ref) -> Cell:
         """The cell that a node reads. A slot without a value has the default of its reader."""
-        match target:
-            case SlotTarget(path):
-                slots, index, default = self._slots, self._program.slot_index(path), read.default
+        match ref.kind:
+            case "slot":
+                slots, index, default = self._slots, self._program.slot_index(ref.path), read.default
                 if read.required or default is None:
                     return stored(slots, index)
                 return Cell(lambda: default if slots[index] is None else slots[index])
-            case ListTarget(targets):
-                cells = [self.of(node, read, part) for part in targets]
+            case "list":
+                cells = [self.of(node, read, part) for part in ref.parts]
                 gets = [cell.read for cell in cells]
                 if all(cell.is_constant for cell in cells):
                     return constant(tuple(get() for get in gets))
                 return Cell(lambda: tuple(get() for get in gets))
-            case ExpressionTarget():
-                return Cell(self.expression(target))
-            case FieldTarget(path, name):
-                return self.at(path, name)
-            case ResourceTarget(name):
-                return constant(self._resource(node, read, name))
+            case "expression":
+                return Cell(self.expression(ref))
+            case "field":
+                return self.at(ref.path, ref.name)
+            case "resource":
+                return constant(self._resource(node, read, ref.name))
 
     # ---- resources, and step functions with their inputs
 
@@ -68,15 +68,15 @@ class Cells:
         """A user's step function, called with the model and the batch; its extra inputs are looked up here."""
         reads = [(read, self._program.step_input(node, read)) for read in step.extra_inputs]
         self.extra_inputs.setdefault(node.path, []).extend(reads)
-        getters = tuple((read.name, self._step_input(node, read, target)) for read, target in reads)
+        getters = tuple((read.name, self._step_input(node, read, ref)) for read, ref in reads)
         call = StepInputs(step.call, getters) if getters else step.call
         returned = {name: self._program.slot_index(path) for name, path in node.plan_node.returned.items()}
         return StepOutputs(call, node.path, name, returned, self._slots) if returned else call
 
-    def _step_input(self, node: ProgramNode, read: Read, target: Target) -> Get:
+    def _step_input(self, node: ProgramNode, read: Read, ref: Ref) -> Get:
         """A call that returns an input of a step function, absent for a slot that no step function has written."""
-        get = self.of(node, read, target).read
-        if not isinstance(target, SlotTarget) or target.path not in self._returned:
+        get = self.of(node, read, ref).read
+        if ref.kind != "slot" or ref.path not in self._returned:
             return get
 
         def written() -> Any:
@@ -100,15 +100,7 @@ class Cells:
         if node is not None:
             return self.field(node, name)
         plan_node = self._program.plan.by_path[path]
-        assert plan_node.kind is not None, "checked before"
-        if name == "due":
-            return constant(False)
-        if name in plan_node.parameters:
-            return constant(plan_node.parameters[name])
-        instance = plan_node.kind.new_instance()
-        for parameter, value in plan_node.parameters.items():
-            setattr(instance, parameter, value)
-        return constant(getattr(instance, name))
+        return constant(False if name == "due" else getattr(plan_node.new_instance(), name))
 
     def field(self, node: ProgramNode, name: str) -> Cell:
         """A field, or a parameter, of a node."""
@@ -147,21 +139,21 @@ class Cells:
         """A call that returns the value of a guard or of another expression of a graph."""
         return compile_guard(expression, functools.partial(self.named, scope))
 
-    def expression(self, target: ExpressionTarget) -> Get:
+    def expression(self, ref: Ref) -> Get:
         """A call that returns the value of an expression, converted for its parameter.
 
         Raises:
             ExpressionError: when called: it raises, or has a value that the parameter cannot have.
         """
-        scope = self._program.scopes.get(target.scope.path)
+        scope = self._program.scopes.get(ref.path)
         if scope is None:  # of a node in a bypassed body
-            path, _, name = target.name.rpartition(".")
+            path, _, name = ref.name.rpartition(".")
             return self.at(path, name).read
-        return evaluated(target, self.compiled(scope, target.expression))
+        return evaluated(ref, self.compiled(scope, ref.expression))
 
     def wrap(self, node: ProgramNode, visit: Get) -> Get:
         """The visit of a node, before which its parameters get the values of their expressions."""
-        getters = [(name, self.expression(target)) for name, target in node.plan_node.expressions.items()]
+        getters = [(name, self.expression(ref)) for name, ref in node.plan_node.expressions.items()]
         if not getters:
             return visit
         arguments, (only_name, only_get) = node.arguments, getters[0]
@@ -184,11 +176,11 @@ class Cells:
         """
         if isinstance(expression, FieldOf):
             return self.at(f"{scope.prefix}{expression.node}", expression.field)
-        target = scope.names.resolve(expression.name)
-        cell = self.of(next(iter(scope.nodes.values())), Read(expression.name), target)
-        if not isinstance(target, SlotTarget):
+        ref = scope.names.resolve(expression.name)
+        cell = self.of(next(iter(scope.nodes.values())), Read(expression.name), ref)
+        if ref.kind != "slot":
             return Cell(cell.read)
-        get, name = cell.read, target.path
+        get, name = cell.read, ref.path
 
         def read() -> Any:
             value = get()
@@ -202,7 +194,7 @@ class Cells:
         return Cell(read)
 
 
-def evaluated(target: ExpressionTarget, read: Get) -> Get:
+def evaluated(ref: Ref, read: Get) -> Get:
     """A call that returns the value of an expression.
 
     A number of the right type and within its bound passes two comparisons (0.05 us); `Parameter.evaluated` decides
@@ -214,7 +206,7 @@ def evaluated(target: ExpressionTarget, read: Get) -> Get:
     Raises:
         ExpressionError: when called.
     """
-    name, text, parameter = target.name, target.text, target.parameter
+    name, text, parameter = ref.name, ref.text, ref.parameter
     number, least, most = _bounded(parameter.annotation if parameter is not None else None)
 
     def get() -> Any:

@@ -14,22 +14,20 @@ from graphtrain.errors import GraphError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.canonical import saved_json, structural_hash
 from graphtrain.graph.renaming import Renaming
-from graphtrain.kind.fields import EpochFields
 from graphtrain.plan.flow import Flow
 from graphtrain.plan.plan import Plan
-from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, leaves, resources_of
-from graphtrain.plan.slots import SavePoints, Slots
+from graphtrain.plan.scope import resources_of
+from graphtrain.plan.slots import Slots
 from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.cells import Cells
 from graphtrain.program.clock import RunClock
-from graphtrain.program.loop import Transition
 from graphtrain.program.requests import Requests
 from graphtrain.program.rounds import is_fetching
 from graphtrain.program.stateful_objects import StatefulObjects
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.table import Compiler
 from graphtrain.program.triggers import Triggers
-from graphtrain.program.visits import Aspect, Visits
+from graphtrain.program.visits import Visits
 from graphtrain.program.whole_run import WholeRun
 from graphtrain.report.recorder import Recorder
 from graphtrain.storage.retention import Retention
@@ -89,38 +87,27 @@ class CompiledGraph:
         self.run_clock = RunClock(self.program)
         self.state = StatefulObjects(self.program, resources, recorder, made)
         flow = Flow(plan, {node.path for node in self.program.nodes if node.bypassed})
-        self._points = SavePoints(Slots(flow, self.compiler.cells.extra_inputs))
+        self._slots = Slots(flow, self.compiler.cells.extra_inputs)
+        acting = [node for node in self.program.nodes if not node.bypassed]
         self._drawing = [
-            (node, self.program.slot_index(target.path))
-            for node in self.program.nodes
-            if node.kind.epoch_fields is not None and not node.bypassed
-            for read, target in node.plan_node.setup_reads
-            if "written batches" in read.holds and isinstance(target, SlotTarget)
+            (node.fields, names, self.program.slot_index(ref.path))
+            for node in acting
+            if (names := node.kind.epoch_fields) is not None
+            for read, ref in node.plan_node.setup_reads
+            if "written batches" in read.holds and ref.kind == "slot"
         ]
-        self._with_on_metrics = [
-            program_node
-            for program_node in self.program.nodes
-            if program_node.kind.has("on_metrics") and not program_node.bypassed
-        ]
-        acting = [program_node for program_node in self.program.nodes if not program_node.bypassed]
-        returning, saving = (
-            {program_node.path: program_node.instance for program_node in acting if program_node.is_set_up_with(slot)}
-            for slot in ("history", "checkpoints")
-        )
-        self.returning = list(returning)
+        self._with_on_metrics = [node for node in acting if node.kind.has("on_metrics")]
+        self.returning = [node.path for node in acting if node.is_set_up_with("history")]
         self.retentions: dict[str, Retention] = {
-            path: node.retention() for path, node in saving.items() if callable(getattr(node, "retention", None))
+            node.path: node.instance.retention()
+            for node in acting
+            if node.is_set_up_with("checkpoints") and callable(getattr(node.instance, "retention", None))
         }
 
     @functools.cached_property
     def saved_graph(self) -> tuple[str, str]:
         """The graph as checkpoints store it, and its hash: a twentieth of a small save, if made for each."""
         return saved_json(self.graph), structural_hash(self.graph)
-
-    def wrapped(self, aspect: Aspect) -> list[Transition]:
-        """The transitions with one more aspect around them, outside all others."""
-        pairs = zip(self.program.nodes, self.compiler.transitions, strict=True)
-        return [aspect.wrap(node, transition) for node, transition in pairs]
 
     @property
     def start(self) -> int:
@@ -135,17 +122,12 @@ class CompiledGraph:
 
     def alive(self, position: int, ended: bool = False) -> set[int]:
         """The slots that will be read, and those that an open epoch draws from, which may be written again before."""
-        drawn = set()
-        for node, slot in self._drawing:
-            names = node.kind.epoch_fields or EpochFields()
-            is_inside = node.fields[names.opened] and not node.fields[names.last]
-            if is_inside and self.program.slots[slot] is not None:
-                drawn.add(slot)
-        return {self.program.slot_index(name) for name in self.alive_names(position, ended)} | drawn
+        inside = {slot for fields, names, slot in self._drawing if fields[names.opened] and not fields[names.last]}
+        return {self.program.slot_index(name) for name in self.alive_names(position, ended)} | inside & self.written()
 
     def alive_names(self, position: int, ended: bool = False) -> set[str]:
         """The paths of the slots that will be read."""
-        return set(self._points.alive(self.path(position), ended=ended))
+        return set(self._slots.named(self._slots.alive(self.path(position), ended=ended)))
 
     def has_batch(self, position: int) -> bool:
         """True if a batch that was fetched is among them."""
@@ -154,7 +136,7 @@ class CompiledGraph:
 
     def transient(self, position: int, ended: bool = False) -> list[str]:
         """Those that are declared transient; where there are any, it is not a save point."""
-        return self._points.transient(self.path(position), ended=ended)
+        return self._slots.named(self._slots.alive(self.path(position), ended=ended) & self._slots.transient)
 
     def written(self) -> set[int]:
         """The slots that hold a value, whether it will be read or not."""
@@ -192,9 +174,8 @@ class CompiledGraph:
                 f"name the corresponding node: --rename {path}=NODE, in Python rename={{...}}; "
                 "or resume with the saved graph: --graph saved",
             )
-        if self.alive_names(node.index, ended) <= {*saved}:
-            return node.index
-        if missing := sorted({*self._points.needed(path, ended=ended)} - {*saved}):
+        needed = self._slots.named(self._slots.alive(path, ended=ended, optional=False))
+        if missing := sorted({*needed} - {*saved}):
             raise UsageError(
                 f"this graph needs the slot `{missing[0]}` at `{path}`, which the run does not hold there",
                 "train on to where it is not needed before what reads it is inserted, or read it with a default "
@@ -275,16 +256,11 @@ def _keep_instances(program: Program, former: Program, renaming: Renaming) -> se
 def _supplies(program: Program, node: ProgramNode, renaming: Renaming | None = None) -> list[object]:
     """The comparable form of what a node is set up with: a resource may not support comparison by value."""
     supplies: list[object] = []
-    for read, target in node.plan_node.setup_reads:
-        for leaf in leaves(target):
-            match leaf:
-                case SlotTarget(path):
-                    supplies.append(path if renaming is None else renaming.slot(path))
-                    continue
-                case FieldTarget(path, name):
-                    owner = program.by_path[path]
-                    value = owner.parameters.get(name, (path, name))
-                case ResourceTarget(name):
-                    value = program.resource(name, read, node.path)
-            supplies.append(value if isinstance(value, int | float | str | tuple) else id(value))
+    for read, leaf in [(read, leaf) for read, ref in node.plan_node.setup_reads for leaf in ref.leaves()]:
+        value: Any = leaf.path if renaming is None else renaming.slot(leaf.path)
+        if leaf.kind == "field":
+            value = program.by_path[leaf.path].parameters.get(leaf.name, (leaf.path, leaf.name))
+        elif leaf.kind == "resource":
+            value = program.resource(leaf.name, read, node.path)
+        supplies.append(value if isinstance(value, int | float | str | tuple) else id(value))
     return supplies

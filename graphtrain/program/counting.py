@@ -25,8 +25,8 @@ from graphtrain.kind.fields import ROUND, EpochFields
 from graphtrain.kind.trigger import Term, Trigger
 from graphtrain.language.closures import COMPARISONS, Cell, compile_guard, operation
 from graphtrain.language.syntax import Expression, FieldOf, Name, Operation
-from graphtrain.plan.counted import Counted, epoch_fields_of
-from graphtrain.plan.scope import ExpressionTarget
+from graphtrain.plan.counted import Counted
+from graphtrain.plan.scope import Ref
 from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 from graphtrain.program.cells import Cells
 from graphtrain.program.loop import Transition
@@ -89,7 +89,7 @@ class _CountingVisits(Visits):
         return []
 
     def call(self, node: ProgramNode) -> Act:
-        epoch = epoch_fields_of(node.plan_node)
+        epoch = node.plan_node.epoch_fields
         if epoch is not None:
             return self._fetch(node, epoch)
         fields, declared = node.fields, node.kind.fields.values()
@@ -147,12 +147,12 @@ class _LoggingCells(Cells):
         certain = self._counted.certain(scope.names, expression)
         return compile_guard(certain, functools.partial(self._cell, scope), lambda part: _logged(part, self._log))
 
-    def expression(self, target: ExpressionTarget) -> Act:
-        if unknown := [*self._counted.unknown_of(target)]:
+    def expression(self, ref: Ref) -> Act:
+        if unknown := [*self._counted.unknown_of(ref)]:
             raise UsageError(
-                f"`{target.name}` depends on `{unknown[0]}`, which is not known ahead", "compute the number in `setup`"
+                f"`{ref.name}` depends on `{unknown[0]}`, which is not known ahead", "compute the number in `setup`"
             )
-        return super().expression(target)
+        return super().expression(ref)
 
     def due(self, node: ProgramNode) -> Act:
         return self._logged(super().due(node))

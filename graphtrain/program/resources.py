@@ -16,7 +16,7 @@ from graphtrain.kind.declaration import Ask
 from graphtrain.kind.parameter import REQUIRED
 from graphtrain.names import FOREIGN, nearest, quoted, suggestion
 from graphtrain.plan.plan import Plan
-from graphtrain.plan.scope import Scope, reads_of, resources_of
+from graphtrain.plan.scope import Scope, resources_of
 from graphtrain.report.values import described
 from graphtrain.state.kinds import category_of
 from graphtrain.state.reachable import keeps_state
@@ -282,7 +282,7 @@ def resources_read(graph: Graph, resources: Mapping[str, Any]) -> set[str]:
         resources: with step functions wrapped.
     """
     functions = [value for value in resources.values() if isinstance(value, StepCall)]
-    return reads_of(graph) | {read.name for function in functions for read in function.extra_inputs}
+    return Scope(graph).read | {read.name for function in functions for read in function.extra_inputs}
 
 
 def may_be_unread(value: Any) -> bool:

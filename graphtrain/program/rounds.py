@@ -14,7 +14,7 @@ import torch
 
 from graphtrain.errors import UsageError
 from graphtrain.kind.fields import IDLE, ROUND
-from graphtrain.plan.scope import ResourceTarget, SlotTarget, leaves, outputs_of
+from graphtrain.plan.scope import outputs_of, slots_of
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.state.generators import RandomAside, named_generators
@@ -86,8 +86,7 @@ class Rounds:
         agreement, slots = self.agreement, self._program.slots
         idle = getattr(node.instance, "idle", None)
         is_direct = any(
-            isinstance(target, SlotTarget) and target.path in source.plan_node.own_writes
-            for _, target in node.plan_node.reads
+            ref.kind == "slot" and ref.path in source.plan_node.own_writes for _, ref in node.plan_node.reads
         )
         call = self._call_of(idle, node) if idle is not None and is_direct else None
         writes = [self._program.slot_index(path) for path in node.plan_node.own_writes]
@@ -174,8 +173,7 @@ def _sharded_modules(node: ProgramNode, program: Program) -> list[Any]:
     """The sharded models that a node reads."""
     from graphtrain.ranks.sharded import is_sharded  # which few runs need
 
-    targets = (target for _, target in node.plan_node.reads)
-    read = [program.resources.get(each.name) for each in targets if isinstance(each, ResourceTarget)]
+    read = [program.resources.get(ref.name) for _, ref in node.plan_node.reads if ref.kind == "resource"]
     modules = [value for value in read if isinstance(value, torch.nn.Module)]
     return [module for module in modules if any(map(is_sharded, module.parameters()))]
 
@@ -215,11 +213,8 @@ def _source(node: ProgramNode, dependent: dict[str, ProgramNode]) -> ProgramNode
 
 
 def _first_source(node: ProgramNode, dependent: dict[str, ProgramNode]) -> ProgramNode | None:
-    for read, target in node.plan_node.reads:
-        for leaf in leaves(target):
-            if read.required and isinstance(leaf, SlotTarget) and leaf.path in dependent:
-                return dependent[leaf.path]
-    return None
+    required = (ref for read, ref in node.plan_node.reads if read.required)
+    return next((dependent[path] for path in slots_of(required) if path in dependent), None)
 
 
 def _goes_in_rounds(node: ProgramNode) -> bool:

@@ -115,7 +115,7 @@ class Compiler:
     def _entering(self, node: ProgramNode, body: ProgramGraph, leave: Transition) -> Transition:
         start = self.position(body.nodes[body.graph.start])
         trigger, watch, is_due = node.trigger, self._watch, self.cells.due(node)
-        inner_nodes = [inner for scope in body.inner() for inner in scope.nodes.values()]
+        deeper = [each for each in self._program.nodes if each.path.startswith(body.prefix) and each.scope is not body]
         program, is_training = self._program, body in self._program.training
         begins_activity = body.activity is not None and node.scope.activity is None
         # A save does not keep what an earlier visit wrote either.
@@ -128,8 +128,8 @@ class Compiler:
                 slots[index] = None
             if begins_activity:
                 watch.enter(node.node.name)
-            for inner in inner_nodes:
-                inner.kind.reset(inner.instance)
+            for each in deeper:
+                each.kind.reset(each.instance)
             if is_training:
                 program.clocked = body
             self.enter(body, reset=True)

@@ -13,7 +13,7 @@ from graphtrain.errors import UsageError
 from graphtrain.kind import FunctionRecord, Read, WrittenBatches
 from graphtrain.kind.declaration import FROM, Ask
 from graphtrain.language.closures import constant
-from graphtrain.plan.scope import FieldTarget, ResourceTarget, SlotTarget, Target
+from graphtrain.plan.scope import Ref
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 from graphtrain.program.cells import Cells
@@ -97,32 +97,31 @@ class Visits:
         """The call that sets a node up."""
         if node.kind.setup_reads is None or node.bypassed:
             return nothing
-        getters = [self._setup_getter(node, read, target) for read, target in node.plan_node.setup_reads]
+        getters = [self._setup_getter(node, read, ref) for read, ref in node.plan_node.setup_reads]
         setup = node.instance.setup
         return lambda: setup(*(get() for get in getters))
 
-    def _setup_getter(self, node: ProgramNode, read: Read, target: Target) -> Act:
+    def _setup_getter(self, node: ProgramNode, read: Read, ref: Ref) -> Act:
         """A call that returns the setup arguments of a node; data written by nodes is read when it is opened."""
         if read.name in self._provided:
             return constant(self._provided[read.name](node)).read
-        get = self.cells.of(node, read, target).read
-        is_written = "written batches" in read.holds and isinstance(target, SlotTarget)
+        get = self.cells.of(node, read, ref).read
+        is_written = "written batches" in read.holds and ref.kind == "slot"
         return constant(WrittenBatches(get)).read if is_written else get
 
     def _step_names(self, node: ProgramNode) -> Mapping[str, str]:
         """The user's names of the step functions that a node calls, by its name for them."""
         names = {}
-        for read, target in node.plan_node.reads:
-            call = self.program.resources.get(target.name) if isinstance(target, ResourceTarget) else None
+        for read, ref in node.plan_node.reads:
+            call = self.program.resources.get(ref.name) if ref.kind == "resource" else None
             if "a step function" in read.holds and call is not None:
-                assert isinstance(target, ResourceTarget), "looked up above"
-                names[read.name] = call.name if isinstance(call, StepCall) else target.name
+                names[read.name] = call.name if isinstance(call, StepCall) else ref.name
         return names
 
     def _current_loader(self, node: ProgramNode) -> Act | None:
         """A call that returns the loader of the present batch, for step functions that take `loader`."""
-        target = self.program.step_input(node, Read("loader"))
-        return self.cells.at(target.node, target.field).read if isinstance(target, FieldTarget) else None
+        ref = self.program.step_input(node, Read("loader"))
+        return self.cells.at(ref.path, ref.name).read if ref.kind == "field" else None
 
     def _history(self, node: ProgramNode) -> Any:
         from graphtrain.program.history import History  # which few graphs ask for
@@ -171,7 +170,7 @@ class Visits:
 
     def _with_slots(self, function: Callable[..., Any], node: ProgramNode) -> Act:
         """A call without arguments, specialised by the number of inputs: a general one costs 0.12 us more."""
-        cells = [self.cells.of(node, read, target) for read, target in node.plan_node.reads]
+        cells = [self.cells.of(node, read, ref) for read, ref in node.plan_node.reads]
         places = [([cell.read()], 0) if cell.is_constant else (cell.values, cell.key) for cell in cells]
         if any(values is None for values, _ in places):
             getters = [cell.read for cell in cells]

@@ -110,7 +110,6 @@ class WholeRun:
 
     def _run(self, scope: Scope, counted: Counted) -> Program:
         """The program of a graph, run to its end."""
-        from graphtrain.plan.counted import epoch_fields_of
         from graphtrain.program.counting import CountedRanks, CountedRun, EndlessError, fetching
 
         plan = counted.plan
@@ -119,7 +118,7 @@ class WholeRun:
         program = Program(plan, {**dict.fromkeys(optional, object()), "ranks": ranks}, self, counted.left_out)
         program.window_ranks = self._window_ranks
         for program_node in program.nodes:
-            epoch = epoch_fields_of(program_node.plan_node)
+            epoch = program_node.plan_node.epoch_fields
             if epoch is not None and not program_node.bypassed:
                 program_node.hold(fetching(program_node, epoch, self._length(program_node.plan_node)))
         run = CountedRun(program, counted)
@@ -140,9 +139,7 @@ class WholeRun:
     # ---- the length of data
 
     def _length(self, plan_node: PlanNode) -> EpochLength:
-        from graphtrain.plan.counted import data_read_by
-
-        names = data_read_by(plan_node)
+        names = plan_node.data
         if not names:
             raise UsageError(
                 f"the data of `{plan_node.path}` is made in the graph, so how many batches it has is not known ahead",

@@ -85,7 +85,8 @@ class Explainer:
         """The transitions of a graph, each explained right after it."""
         if self._compiled is not compiled:
             self._compiled = compiled
-            self._transitions = compiled.wrapped(self)
+            pairs = zip(compiled.program.nodes, compiled.compiler.transitions, strict=True)
+            self._transitions = [self.wrap(node, transition) for node, transition in pairs]
         return self._transitions
 
     def wrap(self, node: ProgramNode, visit: Transition) -> Transition:

@@ -12,7 +12,7 @@ from graphtrain.graph import Graph
 from graphtrain.graph.difference import Difference
 from graphtrain.graph.elements import nodes_of
 from graphtrain.graph.renaming import Renaming
-from graphtrain.plan.preparation import made_resources
+from graphtrain.plan.scope import made_resources
 from graphtrain.printable import one_line
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
 from graphtrain.resume.hyper_parameters import SettingChange

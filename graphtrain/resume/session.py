@@ -11,7 +11,7 @@ from graphtrain.data.loader import derived_seed
 from graphtrain.data.state import DataState
 from graphtrain.graph import Graph
 from graphtrain.graph.renaming import Renaming
-from graphtrain.plan.preparation import made_resources
+from graphtrain.plan.scope import made_resources
 from graphtrain.printable import Notices
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.compiled_graph import CompiledGraph
