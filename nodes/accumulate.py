@@ -21,7 +21,6 @@ class Accumulate:
         window: size of the current window over all ranks, which is `every` when it opened times the number of ranks
             with which the run began. Between two windows, the size of the previous one.
         full: `count` has reached `window`.
-        exchanged: the gradients of the window were summed over ranks; always false in one process.
         last_count: `count` at the last visit; after a step, the size of the window that was stepped.
 
     >>> from graphtrain import Graph
@@ -35,7 +34,6 @@ class Accumulate:
     # The engine counts, from the effects that the other nodes declare.
     count: int = progress(0, counts="backward", target="every")
     last_count: int = progress(0)
-    exchanged: bool = progress(False)
     window: int = progress(0)
 
     def __call__(self) -> None:

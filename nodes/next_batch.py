@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from graphtrain.data import NOTHING
 from graphtrain.data.batch import NESTS, count_samples, tensors_held
-from graphtrain.errors import DataError
+from graphtrain.errors import DataError, UsageError
 from graphtrain.kind import Slot, derived_clock, node, progress
 from graphtrain.kind.batch_limit import refuse_batch_limit
 from graphtrain.kind.parameter import Above
@@ -300,7 +300,7 @@ class NextBatch:
         """Batches that the current epoch will have; 0 where that is not known."""
         return (self._reading.length_in_turn if self._reading is not None else 0) or self.length or 0
 
-    @derived_clock.of(counter="epoch_batches", restarts="turns", reach="_epoch_batches_at", fractions="_has_length")
+    @derived_clock.of(counter="epoch_batches", restarts="turns", reach="_epoch_batches_at")
     def epochs(self) -> Fraction:
         """Epochs fetched so far; the fraction of the current one where its length is known."""
         if self.last or not self.opened:
@@ -310,11 +310,13 @@ class NextBatch:
         return self.epoch + Fraction(min(self.epoch_batches, length - 1), length)
 
     def _epoch_batches_at(self, epochs: Fraction) -> int:
+        if epochs.denominator != 1 and self._reading is not None and not self._reading.has_length:
+            raise UsageError(
+                f"`{self._reading.name}` has no length, so a fraction of an epoch cannot be counted",
+                'count batches or steps, as in "100 batches", or whole epochs; or give the data a `__len__`',
+            )
         length = self.epoch_length
         if self.last or not self.opened or not length:
             return _NEVER  # nothing within this epoch; its end voids this answer
         batches = math.ceil((epochs - self.epoch) * length)
         return batches if batches < length else _NEVER
-
-    def _has_length(self) -> bool:
-        return self._reading is not None and self._reading.has_length

@@ -104,10 +104,6 @@ class Changes:
         if kind.fields[field.field].counts == "backward":
             is_growing = any(names & self.counted(field) for names in self.adding.values())
             return Values(least=0, whole=True) if is_growing else Constant(0)
-        if field.field in [counter.exchanged for counter in kind.fields.values()]:
-            optimizers = {*plan_node.optimizers}  # exchanged by none in one process
-            exchanged = (self.gradients.acted_on("exchange", point) for point in self.nodes.values())
-            return ANY if any(names & optimizers for names in exchanged) else Constant(False)
         if field.field == "runs":
             return Values(least=0, whole=True)
         return Values(whole=kind.fields[field.field].type is int)

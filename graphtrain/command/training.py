@@ -27,11 +27,13 @@ from graphtrain.graph.registry import kind_of_node
 from graphtrain.lazy import imported
 from graphtrain.names import quoted
 from graphtrain.outcome import Outcome
+from graphtrain.printable import one_line
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.requests import Requests
 from graphtrain.program.resources import USUAL, resolve_device, without_unread
 from graphtrain.ranks import current_ranks, is_one_of_several, on_all_ranks
 from graphtrain.report.logger import Logger
+from graphtrain.report.numbers import count
 from graphtrain.storage.checkpoint import read_checkpoint
 from graphtrain.storage.named import checkpoint_folder, holds_a_graph, newest_in, saved_graph
 from graphtrain.storage.rank_files import digest_of_ranks
@@ -209,7 +211,8 @@ class _Training:
         """Train, and report the outcome; the exit code."""
         options, report = self._options, self._report
         if not options.quiet and not self._ranks.rank:
-            imported("graphtrain.report.display.choose").introduce(trainer.summary(), report)
+            for line in _introduced(trainer):
+                report(line)
         for line in loaded:
             report(line)
         if options.run_dir is None:
@@ -288,6 +291,18 @@ class _Training:
             f"graphtrain status {shlex.quote(str(run_dir))} --exit-code tells 75"
         )
         return 0
+
+
+def _introduced(trainer: Trainer) -> Iterator[str]:
+    """The graph, and each model with its size."""
+    from torch.nn import Module
+    from torch.nn.parameter import is_lazy
+
+    yield f"graph {one_line(trainer.graph.title)}"
+    for name, model in trainer.resources.items():
+        if isinstance(model, Module):
+            elements = sum(parameter.numel() for parameter in model.parameters() if not is_lazy(parameter))
+            yield f"{name}: {type(model).__name__}, {count(elements)} parameters"
 
 
 # ---- several processes

@@ -13,9 +13,9 @@ EFFECTS: tuple[str, ...] = (*ON_GRADIENTS, "eval", "train", "forget")
 
 # `restarts` of a field that belongs to the gradients of the node's optimizer, and is cleared with them.
 GRADIENTS = "gradients"
-# The fields of a kind with a counter of a window, by their names: the size of the open window, whether it is reached,
-# and whether its gradients were summed over ranks. The last value of the counter is `last_` and its name.
-WINDOW, FULL, EXCHANGED, LAST = "window", "full", "exchanged", "last_"
+# The fields of a kind with a counter of a window, by their names: the size of the open window, and whether that is
+# reached. The last value of the counter is `last_` and its name.
+WINDOW, FULL, LAST = "window", "full", "last_"
 # Of a node that gives all ranks batches, or parts of them: how many ranks got one in its last round.
 ROUND = "round_batches"
 # Of a node that may leave out ranks: true on those left out.
@@ -72,7 +72,6 @@ class Field:
         last: for a counter of a window, the field that holds the size of the last one.
         window: for a counter of a window, the field in which the engine keeps the `target` from when it opened.
         full: for a counter of a window, the field that is true once it has reached that.
-        exchanged: for a counter of a window, the field that is true once its gradients were summed over ranks.
         adds: the amount that each visit adds to it, where that is constant.
         with_gradients: True if it belongs to the gradients of the node's optimizer, and is cleared with them.
         in_digest: False if no continuation depends on it, such as a reading of the wall clock.
@@ -89,7 +88,6 @@ class Field:
     last: str | None = None
     window: str | None = None
     full: str | None = None
-    exchanged: str | None = None
     adds: int | None = None
     with_gradients: bool = False
     in_digest: bool = True
@@ -108,7 +106,6 @@ class Field:
             last=last if last in names else None,
             window=window,
             full=FULL if window and FULL in names else None,
-            exchanged=EXCHANGED if window and EXCHANGED in names else None,
         )
 
 
@@ -129,9 +126,8 @@ def progress(
         counts: ``"backward"``: the engine counts the backward passes since the gradients of the node's optimizer were
             last cleared. A kind with such a counter may have fields that the engine keeps, by their names: `window`,
             progress, is the value of `target` when the window opened, so that the window keeps its size; the property
-            `full` is true once the counter has reached that; `exchanged`, progress, is true once the gradients were
-            summed over ranks; and `last_` with the name of the counter holds the size of the last window that was
-            stepped. Default: the kind changes the value itself.
+            `full` is true once the counter has reached that; and `last_` with the name of the counter holds the size of
+            the last window that was stepped. Default: the kind changes the value itself.
         restarts: for a counter that starts again at 0 (batches within an epoch): the attribute that changes when it
             does. ``"gradients"``: for a sum that belongs to the gradients of the node's optimizer, and that another
             node or a guard reads: the engine resets it to its default when they are cleared. Among several ranks each
@@ -163,9 +159,8 @@ class derived_clock(property):  # noqa: N801 - used as a decorator, like propert
     Arguments:
         counter: the attribute that holds the integer counter.
         restarts: the attribute whose change voids what was computed from the counter.
-        reach: the method that returns, for a value of this clock, the first value of the counter that may reach it.
-        fractions: the method that returns, once the node is set up, whether fractions are counted; if not, an amount
-            such as ``"0.25 epochs"`` is refused. Default: they are.
+        reach: the method that returns, for a value of this clock, the first value of the counter that may reach it; it
+            raises if no value can, such as a fraction of an epoch of data without a length.
 
     They let a trigger compare two integers a batch instead of two fractions (0.1 us against 2 us).
     """
@@ -173,15 +168,12 @@ class derived_clock(property):  # noqa: N801 - used as a decorator, like propert
     counter: str
     restarts: str
     reach: str
-    fractions: str | None
 
     @classmethod
-    def of(
-        cls, *, counter: str, restarts: str, reach: str, fractions: str | None = None
-    ) -> Callable[[Callable[[Any], Any]], Any]:
+    def of(cls, *, counter: str, restarts: str, reach: str) -> Callable[[Callable[[Any], Any]], Any]:
         def decorate(function: Callable[[Any], Any]) -> derived_clock:
             clock = cls(function)
-            clock.counter, clock.restarts, clock.reach, clock.fractions = counter, restarts, reach, fractions
+            clock.counter, clock.restarts, clock.reach = counter, restarts, reach
             return clock
 
         return decorate

@@ -83,6 +83,7 @@ class Agreement:
         self.saves_known = 0
         self._choices: list[tuple[int, int]] = []
         self._early: GradientSums | None = None
+        self._is_summed = False  # within the last pass of the window
         self._summed: Sequence[torch.Tensor] = ()  # the parameters of the last exchange
         self._last_position: int | None = None
 
@@ -187,7 +188,7 @@ class Agreement:
         """
         from graphtrain.ranks.buckets import GradientSums  # which one process never needs
 
-        self._early = GradientSums(self.ranks, parameters, self._summed)
+        self._early, self._is_summed = GradientSums(self.ranks, parameters, self._summed), False
 
     def backward(self, loss: torch.Tensor) -> None:
         """Run backward, at most once in a visit; the sums of gradients begin in it if they are expected to."""
@@ -204,7 +205,8 @@ class Agreement:
     ) -> None:
         """Sum the gradients of these parameters over ranks, and give all ranks the buffers of rank 0.
 
-        Sharded parameters and buffers are left out: a backward pass has added up the gradients of those.
+        Sharded parameters and buffers are left out: a backward pass has added up the gradients of those. After `begin`
+        it is called within the pass, and again at the node that exchanges, where nothing is left to do.
 
         A parameter without a gradient on any rank keeps none; if some ranks have none, it counts there as zeros. A
         buffer whose shape or type differs between ranks, such as a cache, stays as it is.
@@ -214,12 +216,16 @@ class Agreement:
         """
         from graphtrain.ranks import buckets as sums  # which one process never needs
 
+        if parameters and self._is_summed:
+            self._is_summed = False
+            return
         buffers = self.buffers() if buffers is None else buffers
         if self.sharded:
             from graphtrain.ranks.sharded import is_sharded
 
             parameters = [parameter for parameter in parameters if not is_sharded(parameter)]
             buffers = {path: buffer for path, buffer in buffers.items() if not is_sharded(buffer)}
+        self._is_summed = self._early is not None
         early, self._early = self._early or sums.GradientSums(self.ranks), None
         begun = early.count
         present = bytes(parameter.grad is not None for parameter in parameters)

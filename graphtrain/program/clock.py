@@ -177,10 +177,9 @@ def _ends(scope: ProgramGraph) -> tuple[Term, ...]:
 
 
 def _outer_clocks(scope: ProgramGraph) -> dict[str, tuple[ProgramNode, str]]:
-    """The counters of enclosing graphs, the outermost first: name -> node and field.
+    """The counters of enclosing graphs but time and what an inner one counts as well: name -> node and field.
 
-    Not the time, which differs between equal runs, nor what an inner graph counts as well. A name that rows of metrics
-    already have is prefixed by the path of its graph, or the name of the outermost.
+    A name that rows of metrics already have is prefixed by the path of its graph, or the name of the outermost.
     """
     *outer, innermost = scope.around()
     known = {innermost.counter(unit) for unit in innermost.graph.units}

@@ -14,7 +14,6 @@ from graphtrain.errors import GraphError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.canonical import saved_json, structural_hash
 from graphtrain.graph.renaming import Renaming
-from graphtrain.kind.trigger import Trigger
 from graphtrain.plan.flow import Flow
 from graphtrain.plan.plan import Plan
 from graphtrain.plan.scope import resources_of
@@ -27,7 +26,7 @@ from graphtrain.program.rounds import is_fetching
 from graphtrain.program.stateful_objects import StatefulObjects
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.table import Compiler
-from graphtrain.program.triggers import Triggers, refuse_fractions
+from graphtrain.program.triggers import Triggers
 from graphtrain.program.visits import Visits
 from graphtrain.program.whole_run import WholeRun
 from graphtrain.report.recorder import Recorder
@@ -183,19 +182,6 @@ class CompiledGraph:
                 f"(`{missing[0].rpartition('/')[2]}=None` in its kind); --graph saved resumes with the saved graph",
             )
         return node.index
-
-    def refuse_fractions(self, name: str, limit: Trigger | None, position: int) -> None:
-        """Raise if a limit of the run has an amount that is not counted, as a fraction of an epoch without a length.
-
-        Arguments:
-            position: of the run. Only the data of the graphs around it is known.
-
-        Raises:
-            UsageError: there is such a limit.
-        """
-        around = [*self.program.nodes[position].scope.around()]
-        limits = self.program.limits(limit) if limit is not None else []
-        refuse_fractions((name, each.term, each.owner, each.field) for each in limits if each.owner.scope in around)
 
     def at_end(self) -> None:
         """Run what nodes do at the end of the run; a second call does nothing."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, final
 
 from graphtrain.kind import Field
@@ -73,9 +73,7 @@ class GradientWindows:
 
     def wrap(self, node: ProgramNode, act: Act) -> Act:
         """The call of a node; its actions on gradients are counted for the windows of its optimizers."""
-        effects = [action.effect for action in node.plan_node.actions]
-        flags: list[tuple[dict[str, Any], str]] = []
-        if self._rounds is not None and self.visit_of is not None and "backward" in effects:
+        if self._rounds is not None and self.visit_of is not None and node.kind.has_effect("backward"):
             from graphtrain.program.overlap import exchanging_within  # which one process never needs
 
             act = exchanging_within(self._program, self._cells, self._rounds, node, self.visit_of, act)
@@ -86,19 +84,10 @@ class GradientWindows:
                     continue
                 if action.effect == "backward":
                     act = self._opening(act, counter, field, always=is_cleared)
-                    if field.exchanged is not None and self._rounds is not None:
-                        act = then(functools.partial(fields.__setitem__, field.exchanged, False), act)
                     amount = self._rounds.amount(node) if self._rounds is not None else None
                     act = then(act, _counting(fields, field.name, amount))
-                elif action.effect == "exchange" and field.exchanged is not None:
-                    act = then(act, functools.partial(fields.__setitem__, field.exchanged, True))
-                    flags.append((fields, field.exchanged))
                 elif action.effect == "zero_grad":
                     act, is_cleared = then(act, functools.partial(fields.__setitem__, field.name, 0)), True
-                    if field.exchanged is not None and self._rounds is not None:
-                        act = then(act, functools.partial(fields.__setitem__, field.exchanged, False))
-        if effects == ["exchange"] and flags:
-            act = _unless(act, flags)
         # Fields that belong to gradients, and are read, restart with them.
         cleared = {
             name for action in node.plan_node.actions if action.effect == "zero_grad" for name in action.optimizers
@@ -130,13 +119,3 @@ def _counting(fields: dict[str, Any], name: str, amount: Callable[[], int] | Non
         fields[name] += amount() if amount is not None else 1
 
     return count
-
-
-def _unless(act: Act, flags: Sequence[tuple[dict[str, Any], str]]) -> Act:
-    """The call of a node, left out while all of these fields are true."""
-
-    def act_unless() -> None:
-        if not all(fields[name] for fields, name in flags):
-            act()
-
-    return act_unless

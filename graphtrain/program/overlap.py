@@ -1,8 +1,8 @@
 """The exchange of gradients within the last backward pass of a window, among several ranks.
 
 Gradients are summed while that pass still runs, and the sums are waited for before its visit ends: no exchange is open
-between two transitions, where a run may be cut. So the node that exchanges has nothing left to do when the run reaches
-it; `exchanged` of the counter, which is saved, says so.
+between two transitions, where a run may be cut. So the node that exchanges finds them summed when the run reaches it,
+which no rank saves before.
 
 That a pass is the last of its window is known before it runs only in graphs of one form: the node that runs backward,
 the node that counts, the node that exchanges, one after the other. The guards of the second are evaluated ahead, with
@@ -81,7 +81,7 @@ def _way(program: Program, node: ProgramNode) -> tuple[ProgramNode, Field, Progr
         return None
     field = next((field for field in counter.kind.fields.values() if field.counts is not None), None)
     exchange = next((target for target in program.targets(counter) if target is not None and _exchanges(target)), None)
-    if field is None or field.exchanged is None or exchange is None:
+    if field is None or exchange is None:
         return None
     of_nodes = [node.plan_node.actions[0].optimizers, exchange.plan_node.actions[0].optimizers]
     if any(set(optimizers) != set(counter.plan_node.optimizers) for optimizers in of_nodes):

@@ -38,13 +38,14 @@ class Rounds:
 
     Arguments:
         agreement: that with the other ranks.
+        call_of: a call without arguments of a function with what a node reads.
     """
 
-    def __init__(self, program: Program, agreement: Agreement) -> None:
-        self._program = program
-        self.agreement = agreement
+    def __init__(
+        self, program: Program, agreement: Agreement, call_of: Callable[[Callable[..., Any], ProgramNode], Act]
+    ) -> None:
+        self._program, self.agreement, self._call_of = program, agreement, call_of
         self._dependent = slots_of_rounds(program)
-        self.call_of: Callable[[Callable[..., Any], ProgramNode], Act] | None = None
 
     def divides(self, node: ProgramNode) -> bool:
         """True for a node that fetches batches, and gives each rank its own."""
@@ -78,11 +79,8 @@ class Rounds:
         return act_on_own_batch
 
     def _wrap_sharded(self, node: ProgramNode, source: ProgramNode, act: Act, modules: list[Any]) -> Act:
-        """The call of a node that runs a sharded model, in which all ranks take part, those without a batch too.
-
-        Such a rank has the first batch of the round in its place: `idle` of the kind runs the model with it and adds
-        nothing. Of other kinds a round without a batch for each rank is an error, on all of them.
-        """
+        # A rank without a batch has the first one of the round in its place: `idle` of the kind runs the model with it
+        # and adds nothing. Of other kinds a round without a batch for each rank is an error, on all of them.
         from graphtrain.ranks.sharded import reshard  # which few runs need
 
         agreement, slots = self.agreement, self._program.slots
@@ -90,8 +88,7 @@ class Rounds:
         is_direct = any(
             ref.kind == "slot" and ref.path in source.plan_node.own_writes for _, ref in node.plan_node.reads
         )
-        assert self.call_of is not None, "set by the visits"
-        call = self.call_of(idle, node) if idle is not None and is_direct else None
+        call = self._call_of(idle, node) if idle is not None and is_direct else None
         writes = [self._program.slot_index(path) for path in node.plan_node.own_writes]
         has_batch, fields = self._has_batch(source), source.fields
         runs_backward = any(action.effect == "backward" for action in node.plan_node.actions)
@@ -183,18 +180,12 @@ def _sharded_modules(node: ProgramNode, program: Program) -> list[Any]:
 
 def slots_of_rounds(program: Program) -> dict[str, ProgramNode]:
     """Every slot that depends on a batch, by path, with the node that fetches the batch."""
-    dependent: dict[str, ProgramNode] = {}
-    for node in program.nodes:
-        if _goes_in_rounds(node):
-            dependent.update(dict.fromkeys(node.plan_node.own_writes, node))
-    has_grown = True
-    while has_grown:
-        has_grown = False
-        for node in program.nodes:
-            for path, source in _written(node, dependent):
-                if path not in dependent:
-                    dependent[path], has_grown = source, True
-    return dependent
+    dependent = {path: node for node in program.nodes if _goes_in_rounds(node) for path in node.plan_node.own_writes}
+    while True:
+        written = [pair for node in reversed(program.nodes) for pair in _written(node, dependent)]
+        if not (more := {path: source for path, source in written if path not in dependent}):
+            return dependent
+        dependent |= more
 
 
 def _written(node: ProgramNode, dependent: dict[str, ProgramNode]) -> Iterator[tuple[str, ProgramNode]]:

@@ -264,14 +264,6 @@ def _restore_slots(run: StatefulObjects, saved: Section, exempt: Exemptions) -> 
             run.program.slots[run.program.slot_index(name)] = run.decoded(value)
 
 
-def _capture_metrics(run: StatefulObjects, alive: set[int]) -> Section:
-    return run.recorder.state_dict()
-
-
-def _restore_metrics(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
-    run.recorder.load_state_dict(saved)
-
-
 def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
     changed, objects = run.changes(run.states), run.objects
     run.writer, run.changed = changed.writer, frozenset(changed.section)
@@ -301,14 +293,6 @@ def _restore_reachable(run: StatefulObjects, saved: Section, exempt: Exemptions)
     run.reader = None
 
 
-def _capture_random(run: StatefulObjects, alive: set[int]) -> Section:
-    return capture_random()
-
-
-def _restore_random(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
-    restore_random(saved)
-
-
 # ---- the record
 
 
@@ -326,11 +310,13 @@ SECTIONS: dict[str, Handler] = {
     # The values between nodes that are alive.
     "slots": Handler(_capture_slots, _restore_slots),
     # Running means; the rows are in a file of their own.
-    "metrics": Handler(_capture_metrics, _restore_metrics),
+    "metrics": Handler(
+        lambda run, alive: run.recorder.state_dict(), lambda run, saved, exempt: run.recorder.load_state_dict(saved)
+    ),
     # The changes since set-up of all reachable state that nothing else saves; all other generators.
     "reachable": Handler(_capture_reachable, _restore_reachable),
     # The global generators of the process.
-    "random": Handler(_capture_random, _restore_random),
+    "random": Handler(lambda run, alive: capture_random(), lambda run, saved, exempt: restore_random(saved)),
 }
 """The sections of a `RunState`.
 

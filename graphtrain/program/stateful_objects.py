@@ -68,7 +68,7 @@ class StatefulObjects:
         resources = {name: uncompiled(value) for name, value in resources.items()}
         self.program = program
         self.copies = made
-        self.recorder = recorder
+        self.recorder: Recorder = recorder
         data, _ = self._data(resources)
         self.objects = SavedObjects(
             {name: value for name, value in resources.items() if name not in data and keeps_state(value)}

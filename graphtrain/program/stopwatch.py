@@ -135,11 +135,9 @@ class Stopwatch:
 
 @final
 class NodeTimes:
-    """Times some of the visits of each node.
+    """Times some of the visits of each node: one in 128 batches, for a node that every batch visits.
 
-    Timed are the visits from one batch to the next, for the second batch and one in 128 after it; other nodes are timed
-    until one visit was. The first visits of a process, which include set-up, do not count. A device may still compute
-    after a visit.
+    The first visit of a process, which includes set-up, does not count. A device may still compute after a visit.
 
     Arguments:
         clock: returns the time in seconds. Default: `time.perf_counter`.
@@ -157,49 +155,35 @@ class NodeTimes:
     def over(self, nodes: Sequence[ProgramNode], transitions: Sequence[Visit]) -> list[Visit]:
         """The transitions of nodes, which are sometimes timed; 0.1 us a batch where they are not.
 
-        A list that changes while it runs: a batch is timed by putting timed transitions into it, and the others back.
+        A list that changes while it runs: a transition that was timed puts the other into its place, until a node that
+        fetches batches puts the timed ones back.
         """
-        if not any(map(is_fetching, nodes)):  # there is no batch to time
-            return [*transitions]
-        timed = [self._timing(node.path, visit) for node, visit in zip(nodes, transitions, strict=True)]
-        table = timed.copy()
+        table: list[Visit] = []
 
-        def fetching(index: int) -> Visit:
-            """The visit of a node that fetches batches: for some of them, all nodes are timed until the next."""
-            visit, timed_visit, path = transitions[index], timed[index], nodes[index].path
-
+        def fetching(visit: Visit) -> Visit:
             def fetch() -> int:
                 self._batches += 1
-                number = self._batches % _ONE_IN
-                if number == 2:
+                if self._batches % _ONE_IN == 0:
                     table[:] = timed
-                elif number == 3:
-                    table[:] = [
-                        transitions[node.index] if self._is_timed(node.path) and not is_fetching(node) else now
-                        for node, now in zip(nodes, timed, strict=True)
-                    ]
-                return visit() if number != 2 and self._is_timed(path) else timed_visit()
+                return visit()
 
             return fetch
 
-        for node in nodes:
-            if is_fetching(node):
-                table[node.index] = fetching(node.index)
-        timed[:] = table
+        pairs = [*zip(nodes, transitions, strict=True)]
+        others = [fetching(visit) if is_fetching(node) else visit for node, visit in pairs]
+        timed = [self._timing(node, visit, others, table) for node, visit in pairs]
+        table[:] = timed
         return table
 
-    def _is_timed(self, path: str) -> bool:
-        return self._timed[path][1] > 0
-
-    def _timing(self, path: str, visit: Visit) -> Visit:
-        """A visit that is timed, unless it is the first of its node in this process, which includes set-up."""
-        clock, timed = self._clock, self._timed.setdefault(path, [0.0, -1])
+    def _timing(self, node: ProgramNode, visit: Visit, others: list[Visit], table: list[Visit]) -> Visit:
+        clock, index, timed = self._clock, node.index, self._timed.setdefault(node.path, [0.0, -1])
 
         def timed_visit() -> int:
             start = clock()
             position = visit()
-            if timed[1] >= 0:
+            if timed[1] >= 0:  # else it includes set-up
                 timed[0] += clock() - start
+                table[index] = others[index]
             timed[1] += 1
             return position
 

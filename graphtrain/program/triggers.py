@@ -16,7 +16,6 @@ from typing import Any, final
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import derived_clock
-from graphtrain.kind.declaration import FROM
 from graphtrain.kind.trigger import Term, Trigger, exactly, next_multiple
 from graphtrain.language.closures import never
 from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
@@ -25,8 +24,8 @@ Due = Callable[[], bool]
 Aim = Callable[[], None]
 Target = Callable[[], int | Fraction]
 
-Amount = tuple[str, Term, ProgramNode, str]
-"""An amount with its name in messages, ``"validate.every"``, and the node and the field that count it."""
+CountedTerm = tuple[ProgramNode, str, Term]
+"""An amount, with the node and the field that count it."""
 
 _ONLY_WHOLE_FLOATS = 2**53
 _NEVER = Fraction(2**62)
@@ -50,11 +49,6 @@ class Clock:
         """The declaration, if the field is computed from a counter."""
         declared = getattr(type(self.owner), self.field, None)
         return declared if isinstance(declared, derived_clock) else None
-
-    def counts_fractions(self) -> bool:
-        """False if only whole amounts can be counted at present, as for epochs of unknown length."""
-        derived = self.derived
-        return derived is None or derived.fractions is None or bool(getattr(self.owner, derived.fractions)())
 
     def now(self) -> Fraction:
         """The exact value of the clock."""
@@ -171,76 +165,46 @@ class Triggers:
     """
 
     def __init__(
-        self,
-        program: Program,
-        terms: Callable[[ProgramNode, Trigger], list[tuple[ProgramNode, str, Term]]] | None = None,
+        self, program: Program, terms: Callable[[ProgramNode, Trigger], Sequence[CountedTerm]] | None = None
     ) -> None:
-        self._terms = terms or program.terms
+        terms = terms or program.terms
         # For each body: the triggers of enclosing graphs with a unit whose counter restarts with the body.
         self._restarting: dict[ProgramGraph, list[tuple[Every, str]]] = {}
-        # Most graphs have none: nothing is checked when they are entered.
-        self._fractions: dict[ProgramGraph, list[Amount]] = {}
         for node in program.nodes:
-            if not node.bypassed:
-                self._add(node, node.plan_node.trigger, node.plan_node.start)
-
-    def _add(self, node: ProgramNode, trigger: Trigger | None, start: Trigger | None) -> None:
-        for name, each in ((node.kind.trigger, trigger), (FROM, start)):
-            for owner, field, term in self._terms(node, each) if each is not None else ():
-                if term.base.amount.denominator != 1:
-                    amount = f"{node.path}.{name}", term, owner, field
-                    self._fractions.setdefault(node.scope, []).append(amount)
-        if trigger is None:
-            return
-        clocks = self.clocks(node, trigger)
-        if node.kind.trigger != "every":
-            node.trigger = After(clocks, node.instance, str(trigger))
-            return
-        may_be_due = after(self.clocks(node, start)) if start is not None else None
-        node.trigger = Every(clocks, node.instance, once=trigger.once, may_be_due=may_be_due)
-        for owner, _, term in self._terms(node, trigger):
-            for body in owner.scope.around():
-                if body is not node.scope and body.prefix.startswith(node.scope.prefix):
-                    self._restarting.setdefault(body, []).append((node.trigger, term.base.unit))
-
-    def clocks(self, node: ProgramNode, trigger: Trigger) -> list[tuple[Clock, Term]]:
-        """For each amount of a trigger of a node: the clock that counts its unit, and the amount."""
-        return [(Clock.of(owner, field), term) for owner, field, term in self._terms(node, trigger)]
+            trigger, start = node.plan_node.trigger, node.plan_node.start
+            if trigger is None or node.bypassed:
+                continue
+            counted = terms(node, trigger)
+            if node.kind.trigger != "every":
+                node.trigger = After(_clocks(counted), node.instance, str(trigger))
+                continue
+            may_be_due = after(_clocks(terms(node, start))) if start is not None else None
+            node.trigger = Every(_clocks(counted), node.instance, once=trigger.once, may_be_due=may_be_due)
+            for owner, _, term in counted:
+                for body in owner.scope.around():
+                    if body is not node.scope and body.prefix.startswith(node.scope.prefix):
+                        self._restarting.setdefault(body, []).append((node.trigger, term.base.unit))
 
     def enter(self, scope: ProgramGraph, *, reset: bool) -> None:
         """Begin or resume, with the present progress of the nodes of a graph.
 
         Raises:
-            UsageError: as for `refuse_fractions`.
+            UsageError: an amount cannot be counted, such as ``"0.25 epochs"`` of data without a length.
         """
         for node in scope.nodes.values():
             if node.trigger is not None:
-                node.trigger.start()
+                try:
+                    node.trigger.start()
+                except UsageError as error:
+                    name = f'{node.path}.{node.kind.trigger} = "{node.plan_node.trigger}"'
+                    raise UsageError(f"{name}: {error.message}", error.hint) from None
         if reset:
             for trigger, unit in self._restarting.get(scope, ()):
                 trigger.restart(unit)
-        refuse_fractions(self._fractions.get(scope, ()))
 
 
-def refuse_fractions(amounts: Iterable[Amount]) -> None:
-    """Raise if some of these amounts are fractions of a unit that is counted only in whole numbers.
-
-    Raises:
-        UsageError: such as ``"0.25 epochs"`` of data without a length.
-    """
-    refused = [
-        (f'{name} = "{term}"', owner, name)
-        for name, term, owner, field in amounts
-        if term.base.amount.denominator != 1 and not Clock.of(owner, field).counts_fractions()
-    ]
-    if refused:
-        texts, (_, counter, name) = ", ".join(text for text, _, _ in refused), refused[0]
-        data = counter.plan_node.data
-        named = f"`{data[0]}`" if data else f"the data of `{counter.path}`"
-        raise UsageError(
-            f"{texts}: {named} has no length, so a fraction of an epoch cannot be counted",
-            f'count batches or steps, as in {name} = "100 batches", or whole epochs; or give the data a `__len__`',
-        )
+def _clocks(terms: Iterable[CountedTerm]) -> list[tuple[Clock, Term]]:
+    return [(Clock.of(owner, field), term) for owner, field, term in terms]
 
 
 def _firing(clock: Clock) -> list[int | None]:
@@ -269,10 +233,8 @@ def _least_number(amount: int | Fraction) -> int | float:
 
 
 def _threshold(clock: Clock, target: Target) -> tuple[Due, Aim]:
-    """True once the clock has reached the target; the second call is made when the target has changed.
-
-    A clock may restart at 0, or be computed from a counter that does: the counter is then read with its restarts.
-    """
+    """True once the clock has reached the target; the second call is made when the target has changed."""
+    # A clock may restart at 0, or be computed from a counter that does: the counter is then read with its restarts.
     derived, counter, restarts = clock.derived, clock.field, clock.restarts
     reach: Callable[[int | Fraction], int | float] = _least_number  # the counter at which the clock is at an amount
     if derived is not None:
@@ -303,6 +265,7 @@ def _threshold(clock: Clock, target: Target) -> tuple[Due, Aim]:
     def aim_again() -> None:
         nonlocal count
         count = None
+        reach(target())  # which refuses an amount that cannot be counted
 
     return (is_reached, aim) if restarts is None else (is_reached_since_restart, aim_again)
 

@@ -50,9 +50,8 @@ class Visits:
         self.program, self.cells = program, cells
         self._slots = program.slots
         agreement = program.resources.get("ranks")
-        self.rounds = Rounds(program, agreement) if agreement is not None else None
+        self.rounds = Rounds(program, agreement, self._with_slots) if agreement is not None else None
         if self.rounds is not None:
-            self.rounds.call_of = self._with_slots
             program.absent += self.rounds.undivided()
         self.windows = GradientWindows(program, cells, self.rounds)
         self.aspects: list[Aspect] = [cells, *filter(None, [self.rounds]), self.windows]

@@ -40,11 +40,11 @@ class Replay:
 
     def to_start(self) -> None:
         """Run nothing: this is where the checkpoint was made."""
-        self.compiled = self.trainer.stand_at(self._start)
+        self._run_to(lambda compiled, loop: Breakpoint(loop.position, lambda: True))
 
     def to_amount(self, term: Term) -> bool:
         """Run until the node that counts a unit has reached an amount; False if the run ends before."""
-        return self._run_to(lambda compiled: after_amount(compiled, term))
+        return self._run_to(lambda compiled, loop: after_amount(compiled, term))
 
     def to_node(self, path: str, runs: int | None = None) -> bool:
         """Run until a node is next; False if the run ends before.
@@ -55,12 +55,13 @@ class Replay:
         Raises:
             UsageError: there is no such node.
         """
-        return self._run_to(lambda compiled: before_node(compiled, path, "--node", runs=runs))
+        return self._run_to(lambda compiled, loop: before_node(compiled, path, "--node", runs=runs))
 
-    def _run_to(self, breakpoint: Callable[[CompiledGraph], Breakpoint]) -> bool:
+    def _run_to(self, breakpoint: Callable[[CompiledGraph, Loop], Breakpoint]) -> bool:
         def place(compiled: CompiledGraph, loop: Loop) -> list[Transition]:
             self.compiled = compiled
-            transitions = with_breakpoints(compiled.compiler.transitions, [breakpoint(compiled)], loop.requests)
+            breakpoints = [breakpoint(compiled, loop)]
+            transitions = with_breakpoints(compiled.compiler.transitions, breakpoints, loop.requests)
             return _clearing_slots(compiled, transitions)
 
         return self.trainer.run_to(place, self._start) is Outcome.REACHED

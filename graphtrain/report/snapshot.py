@@ -38,7 +38,6 @@ class Snapshot:
         metric_steps: the step at which each was recorded.
         rates: for each unit of things trained on (`batches`, `samples`, `tokens`): the recent number per second.
         elapsed_seconds: the running time, summed over interruptions, without pauses.
-        earlier_seconds: the part of it before this process resumed the run.
         seconds_left: the time until the end, at the average pace of this process, including evaluations.
         memory_bytes: memory in use on the device of the model.
         device: the device of the model: ``"cpu"``, ``"cuda:0"``.
@@ -65,7 +64,6 @@ class Snapshot:
     metric_steps: Mapping[str, float] = field(default_factory=dict)
     rates: Mapping[str, float] = field(default_factory=dict)
     elapsed_seconds: float = 0.0
-    earlier_seconds: float = 0.0
     seconds_left: float | None = None
     memory_bytes: int | None = None
     device: str = "cpu"

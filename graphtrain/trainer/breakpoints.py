@@ -13,7 +13,7 @@ from typing import Literal
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import nodes_of
-from graphtrain.kind.trigger import RUN, Term, Trigger, known_units
+from graphtrain.kind.trigger import RUN, Trigger, known_units
 from graphtrain.names import suggestion
 from graphtrain.plan.scope import Scope
 from graphtrain.program.compiled_graph import CompiledGraph
@@ -102,14 +102,14 @@ def at_limit(compiled: CompiledGraph, limit: Trigger) -> list[Breakpoint]:
     So everything that the amount makes due, such as a validation, is done before the run stops. In a graph that does
     not count batches the run stops before the node that counts the unit.
     """
-    terms_at: dict[int, list[tuple[Clock, Term]]] = {}
+    breakpoints = []
     for counted in compiled.program.limits(limit):
         has_batches = "batches" in counted.scope.graph.units
         before = counted.scope.counter("batches")[0] if has_batches else counted.owner
         if before is not None:
             clock = Clock.of(counted.owner, counted.field)
-            terms_at.setdefault(before.index, []).append((clock, counted.term))
-    return [Breakpoint(index, after(terms), request="reached") for index, terms in terms_at.items()]
+            breakpoints.append(Breakpoint(before.index, after([(clock, counted.term)]), request="reached"))
+    return breakpoints
 
 
 # ---- run(before=...), replay --node
@@ -135,13 +135,10 @@ def before_node(
         UsageError: there is no such node, or it never runs because a resource is missing.
     """
     running = {path: node for path, node in compiled.program.by_path.items() if not node.bypassed}
-    if path in nodes_of(compiled.graph) and path not in running:
-        raise UsageError(
-            f"{option}: the node `{path}` never runs: it is bypassed, or inside a node that is",
-            f"supply the resource, or set the parameter, that it lacks; the nodes that run: {', '.join(running)}",
-        )
     if path not in running:
-        raise UsageError(f"{option}: there is no node `{path}`", suggestion(path, running))
+        is_there = path in nodes_of(compiled.graph)
+        what = f"the node `{path}` never runs: it is bypassed, or inside a node that is"
+        raise UsageError(f"{option}: {what if is_there else f'there is no node `{path}`'}", suggestion(path, running))
     node = running[path]
     is_due = compiled.compiler.cells.due(node) if isinstance(node.trigger, Every) else lambda: True
     fields = node.fields

@@ -51,12 +51,7 @@ def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> tuple[Checkpoint
             run.cut_back_to(None)
         note_start(run, None)
         return None, ()
-    is_as_saved, changes = _resume(run, checkpoint, options, status)
-    if _is_over(run, checkpoint) and changes:
-        run.unnoted = checkpoint  # what has changed is not trained with, so the directory does not say so
-    else:
-        note_start(run, checkpoint, is_as_saved=is_as_saved)
-    return checkpoint, changes
+    return checkpoint, _resume(run, checkpoint, options, status)
 
 
 def go_back(run: LiveRun, node: str) -> None:
@@ -99,14 +94,8 @@ def go_back(run: LiveRun, node: str) -> None:
     run.announce()
 
 
-def _resume(
-    run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status: Mapping[str, Any]
-) -> tuple[bool, tuple[str, ...]]:
-    """Resume from a checkpoint; whether the state is the saved one, bit for bit, and what has changed, in words.
-
-    Arguments:
-        status: how far the run had trained; empty if unknown.
-    """
+def _resume(run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status: Mapping[str, Any]) -> tuple[str, ...]:
+    """Resume from a checkpoint of a run that had trained as far as its status says; what has changed, in words."""
     session, files, manifest = run.session, run.files, checkpoint.manifest
     restored = restore(checkpoint, session, options)
     is_ours = files is not None and files.owns(checkpoint)
@@ -114,6 +103,8 @@ def _resume(
     if files is not None:
         run.cut_back_to(checkpoint)
     is_newest = files is not None and files.is_newest(checkpoint)
+    # It finished before, and the graph that it has now does not postpone its end.
+    is_over = is_newest and session.loop.ended and session.compiled.leave_again(session.position)[1]
     is_same = (manifest.graph_hash, manifest.ranks) == (session.compiled.saved_graph[1], session.world.world_size)
     if is_newest and is_same and not restored.decided:
         run.writer.resumed_from(checkpoint)
@@ -122,18 +113,14 @@ def _resume(
     run.writer.saved, run.writer.returns = saved if is_as_it_was else None, manifest.returns
     begins_lineage = bool(session.compiled.returning) and not is_as_it_was
     # Saved before anything else, so that from now on a resume chooses this state, and the run can go back to it.
-    begins_anew = (restored.decided or begins_lineage) and not _is_over(run, checkpoint)
+    begins_anew = (restored.decided or begins_lineage) and not is_over
     if files is not None and (begins_anew or not is_newest):
         run.save(run.requests.sync_policy, is_asked=begins_lineage)
-    return restored.is_as_saved, changes
-
-
-def _is_over(run: LiveRun, checkpoint: Checkpoint) -> bool:
-    """True for a run that finished before, and whose end is not postponed by the graph that it has now."""
-    loop = run.session.loop
-    if run.files is None or not loop.ended or not run.files.is_newest(checkpoint):
-        return False
-    return run.session.compiled.leave_again(loop.position)[1]
+    if is_over and changes:
+        run.unnoted = checkpoint  # what has changed is not trained with, so the directory does not say so
+    else:
+        note_start(run, checkpoint, is_as_saved=restored.is_as_saved)
+    return changes
 
 
 def _report(
@@ -189,11 +176,7 @@ def note_start(run: LiveRun, checkpoint: Checkpoint | None, *, is_as_saved: bool
 
 
 def finished_before(run: LiveRun, changes: Sequence[str]) -> str:
-    """That a run was finished before it was to run, and what to do, in words.
-
-    Arguments:
-        changes: what has changed since, in words, which has no effect.
-    """
+    """That a run was finished before, and what to do; `changes` since then have no effect."""
     since = f"; changed since, without effect: {', '.join(changes)}" if changes else ""
     return (
         f"the run {f'in `{run.files.path}` ' if run.files is not None else ''}was finished before, so nothing is run"
@@ -243,14 +226,14 @@ def load_weights(run: LiveRun, named: str | Path, sources: Mapping[str, str], on
     states = {}
     for name in sources:
         if name not in objects.modules:
-            raise UsageError(f"there is no model `{name}`", _alternatives(name, objects.modules))
+            raise UsageError(f"there is no model `{name}`", suggestion(name, objects.modules))
     for name, module in objects.modules.items():
         source = sources.get(name, name)
         state = saved.get(source)
         if state is None:
             if source == name and not isinstance(run.session.resources.get(name), torch.nn.Module):
                 continue  # it is part of another resource
-            raise UsageError(f"`{checkpoint.path}` has no model `{source}`", _alternatives(source, saved))
+            raise UsageError(f"`{checkpoint.path}` has no model `{source}`", suggestion(source, saved))
         tensors = {key: value for key, value in state.items() if isinstance(value, torch.Tensor)}
         names = fitting(module, tensors, only, f"`{checkpoint.path}` does not match `{name}`:")
         states[name] = {key: state[key] for key in names} if only else state
@@ -260,7 +243,3 @@ def load_weights(run: LiveRun, named: str | Path, sources: Mapping[str, str], on
         except MISFITS as error:  # of a `load_state_dict` of the user's
             raise UsageError(f"`{checkpoint.path}` does not match `{name}`: {error}", _OTHER_MODEL) from None
     return path
-
-
-def _alternatives(name: str, names: Mapping[str, Any]) -> str:
-    return suggestion(name, names) or (f"there are: {quoted(names)}" if names else "there is none")

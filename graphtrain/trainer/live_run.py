@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import signal
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, final
@@ -17,7 +16,6 @@ from graphtrain.program.loop import Transition
 from graphtrain.program.requests import SavePolicy
 from graphtrain.program.stopwatch import NodeTimes
 from graphtrain.report.logger import Beginning, Logger, RunLogger
-from graphtrain.report.recorder import Recorder
 from graphtrain.report.snapshot import Display, Snapshot
 from graphtrain.resume.equal_ranks import require_equal_weights
 from graphtrain.resume.save import CheckpointWriter
@@ -25,22 +23,16 @@ from graphtrain.resume.session import Session
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.run_files import RunFiles
 from graphtrain.trainer.observer import Observer
-from graphtrain.trainer.watchers import (
-    Monitors,
-    NodesFile,
-    OnDisplay,
-    StatusFile,
-    Watcher,
-    Watchers,
-)
+from graphtrain.trainer.watchers import Monitors, NodesFile, OnDisplay, StatusFile, Watcher, Watchers
 
-Event = Literal["start", "ask_to_stop", "stop", "finish", "fail"]
+Event = Literal["start", "ask_to_stop", "halt", "finish", "fail"]
 
 _ACTIVE = ["running", "stopping"]
-_TRANSITIONS: list[list[Any]] = [  # event, the states in which it is possible, and the state that follows
+_STATES = ["ready", *_ACTIVE, "stopped", "finished", "failed"]
+_LIFE_CYCLE: list[list[Any]] = [  # event, the states in which it is possible, and the state that follows
     ["start", ["ready", "stopped", "finished"], "running"],
     ["ask_to_stop", _ACTIVE, "stopping"],  # at the next save point
-    ["stop", _ACTIVE, "stopped"],
+    ["halt", _ACTIVE, "stopped"],
     ["finish", _ACTIVE, "finished"],
     ["fail", _ACTIVE, "failed"],
 ]
@@ -63,9 +55,9 @@ class LiveRun:
         display: shows the run. None: it is not shown.
 
     Attributes:
+        state: of its life cycle: ready, running, stopping (at the next save point), stopped, finished or failed.
         is_replay: True for a run whose save points are those of the run that it replays.
         is_end_saved: False between the end of the run and its checkpoint.
-        has_run: True once a transition has run in this process.
         tracer: the explainer of the transitions that ran last; None if they were not traced.
         failure: the exception by which a node failed; None if none did.
         is_rewired: True after `rewire`, until a transition runs in the new graph.
@@ -75,6 +67,8 @@ class LiveRun:
         error: the exception that has ended it, on one line; empty if none did.
         replay: the options of ``graphtrain replay`` that lead to the node that failed.
     """
+
+    state: str  # set by the machine
 
     def __init__(
         self,
@@ -88,11 +82,13 @@ class LiveRun:
         self.requests = session.requests
         self.writer = CheckpointWriter(session, files)
         session.requests.saves = self.writer
-        self.life = LifeCycle()
+        from transitions import Machine  # here, because commands that run nothing import this module too
+
+        self._machine = Machine(self, _STATES, initial="ready", transitions=_LIFE_CYCLE, auto_transitions=False)
         self.node_times = NodeTimes()
         self.monitors = Monitors(session)
         self.is_replay, self.is_end_saved = False, True
-        self.has_run = self.is_rewired = False
+        self.is_rewired = False
         self.unnoted: Checkpoint | None = None
         self._signal = 0
         self.tracer: Any = None
@@ -129,13 +125,9 @@ class LiveRun:
         compiled = self.session.compiled
         return compiled.compiler.transitions if explainer is None else list(explainer.transitions(compiled))
 
-    def timed(self, transitions: list[Transition]) -> list[Transition]:
-        """The transitions, sometimes timed."""
-        return self.node_times.over(self.session.compiled.program.nodes, transitions)
-
     def drives(self, tracer: Any = None) -> None:
         """Note that transitions run from now on, traced or not."""
-        self.tracer, self.failure, self.has_run, self.is_rewired = tracer, None, True, False
+        self.tracer, self.failure, self.is_rewired = tracer, None, False
         self.reason, self.error, self.replay = "", "", []
         if tracer is not None:
             tracer.last = None
@@ -157,7 +149,31 @@ class LiveRun:
 
     def snapshot(self) -> Snapshot:
         """The state and progress of the run."""
-        return self._observer.snapshot(self.life.state, self.position)
+        return self._observer.snapshot(self.state, self.position)
+
+    @property
+    def is_active(self) -> bool:
+        """True while the run is running, until it has stopped."""
+        return self.state in _ACTIVE
+
+    def go(self, event: Event) -> None:
+        """Go to the state that follows."""
+        self._machine.events[event].trigger(self)
+
+    def require_idle(self) -> None:
+        """Raise unless the run can start, or be changed.
+
+        Raises:
+            LifeCycleError: it is running, or has failed.
+        """
+        if self.state == "failed":
+            raise LifeCycleError(
+                "the run has failed inside a node",
+                "make a new Trainer: with the same run_dir it resumes from the newest checkpoint",
+            )
+        if self.is_active:
+            calls = "`run`, `advance`, `load`, `rewire`"
+            raise LifeCycleError(f"the run is {self.state}: {calls} cannot be called from inside it")
 
     @property
     def position(self) -> str:
@@ -194,9 +210,9 @@ class LiveRun:
 
     def ended(self, error: BaseException | None) -> None:
         """Tell watchers and loggers that the run has stopped, by an exception or without one."""
-        self.watchers.end(self.life.state, error)
+        self.watchers.end(self.state, error)
         for logger in self._loggers:
-            logger.ended(self.life.state, error)
+            logger.ended(self.state, error)
             logger.close()
 
     def has_changed(self) -> None:
@@ -255,64 +271,13 @@ class LiveRun:
             require_equal_weights(self.session.world, self.session.resources)
         for node, retention in self.requests.retentions.items():
             if self.files is not None and retention.best is not None and not self.files.has_ranked(node):
-                self.notices(_no_best(self.session.recorder, retention.best, node))
+                self.notices(
+                    "no checkpoint was kept as the best: no row at a step at which "
+                    f"`{node}` was due has a finite `{retention.best}`"
+                )
         self.is_end_saved = True
 
     def report_written(self) -> None:
         """Write the status if a checkpoint was written, or ranked."""
         if self.writer.take_written():
             self.status.write()
-
-
-def _no_best(recorder: Recorder, name: str, node: str) -> str:
-    values = [row[name] for row in recorder.rows if name in row]
-    if values and not any(map(math.isfinite, values)):
-        return f"no checkpoint was kept as the best: every value of `{name}` is NaN or infinite"
-    return f"no checkpoint was kept as the best: no row at a step at which `{node}` was due has a finite `{name}`"
-
-
-@final
-class LifeCycle:
-    """ready -> running -> stopping -> stopped, finished or failed; from the first two of these running again.
-
-    Attributes:
-        machine: the `transitions.Machine`.
-
-    >>> life = LifeCycle(); life.go("start"); life.state
-    'running'
-    >>> life.go("start")
-    Traceback (most recent call last):
-        ...
-    graphtrain.errors.LifeCycleError: the run is running: ... cannot be called from inside it
-    """
-
-    state: str  # set by the machine
-
-    def __init__(self) -> None:
-        from transitions import Machine  # here, because commands that run nothing import this module too
-
-        states = ["ready", *_ACTIVE, "stopped", "finished", "failed"]
-        self.machine = Machine(self, states, initial="ready", transitions=_TRANSITIONS, auto_transitions=False)
-
-    @property
-    def is_active(self) -> bool:
-        return self.state in _ACTIVE
-
-    def go(self, event: Event) -> None:
-        """Go to the state that follows."""
-        self.refuse(event)
-        self.machine.events[event].trigger(self)
-
-    def refuse(self, event: Event) -> None:
-        """Raise if the event is not possible now."""
-        if event in self.machine.get_triggers(self.state):
-            return
-        if event != "start":
-            raise LifeCycleError(f"`{event}` is not possible while the run is {self.state}")
-        if self.state == "failed":
-            raise LifeCycleError(
-                "the run has failed inside a node",
-                "make a new Trainer: with the same run_dir it resumes from the newest checkpoint",
-            )
-        calls = "`run`, `advance`, `load`, `rewire`"
-        raise LifeCycleError(f"the run is {self.state}: {calls} cannot be called from inside it")

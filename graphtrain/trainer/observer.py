@@ -29,7 +29,6 @@ class Observer:
         self._session, self._watch = session, session.watch
         self._until = Trigger("never")
         self._samples: deque[tuple[float, dict[str, int]]] = deque()
-        self._earlier: float | None = None
         self._started = 0.0
         self._shares_at_start: dict[Term, float] = {}
 
@@ -47,7 +46,6 @@ class Observer:
         self._samples.clear()
         self._rates(self._watch.seconds())
         self._started = self._watch.running()
-        self._earlier = self._started if self._earlier is None else self._earlier
         self._shares_at_start = self._shares()
 
     def snapshot(self, state: str, position: str) -> Snapshot:
@@ -86,7 +84,6 @@ class Observer:
             metric_steps={name: session.recorder.steps[name] for name in session.recorder.latest},
             rates=self._rates(seconds),
             elapsed_seconds=elapsed,
-            earlier_seconds=self._earlier or 0.0,
             seconds_left=self._seconds_left(shares, elapsed - self._started),
             memory_bytes=memory_bytes(session.device),
             device=str(session.device),

@@ -102,8 +102,7 @@ def _save_or_stop(run: LiveRun) -> Answer:
         requests.saved()
     if "stop" not in requests:
         return None
-    if run.life.state == "running":
-        run.life.go("ask_to_stop")
+    run.go("ask_to_stop")
     # What could not be saved for the other request cannot be saved for this one.
     if "save" in requests or not run.save(requests.stop_policy):
         return None
@@ -160,7 +159,7 @@ def _fail(run: LiveRun, error: BaseException) -> NoReturn:
     if not isinstance(error, KeyboardInterrupt):
         run.writer.fails()
     session.world.fail(error)
-    run.life.go("fail")  # an interrupt too: the state of a node that is half done cannot be resumed
+    run.go("fail")  # an interrupt too: the state of a node that is half done cannot be resumed
     run.requests.clear()
     run.failure = error
     if not isinstance(error, RanksError):

@@ -129,7 +129,8 @@ class Trainer(RunView):
             **resources,
         }
         graph = checked_graph(graph, ranks=ranks.world_size > 1, supplied=_given(**resources).keys())
-        _refuse_types(run_dir, seed, loggers, notify, display)
+        if seed is not None and not 0 <= seed < 2**63:  # the seeds that torch takes
+            raise UsageError(f"seed: expected an integer from 0 to 2**63 - 1; got {seed}")
         about = dict(about or {})
         notices = Notices((lambda line: None) if ranks.rank else notify)  # rank 0 prints them
         session = Session(
@@ -222,7 +223,7 @@ class Trainer(RunView):
 
         def transitions() -> list[Transition]:
             table = with_breakpoints(run.transitions(explainer), breakpoints(), run.requests)
-            return table if explainer is not None else run.timed(table)
+            return table if explainer is not None else run.node_times.over(run.session.compiled.program.nodes, table)
 
         list(breakpoints())  # refused before anything is done
         begins = not self._has_begun
@@ -285,12 +286,6 @@ class Trainer(RunView):
                 return Outcome.ALREADY_FINISHED
             return drive(self._run, lambda: place(self._session.compiled, self._session.loop))
 
-    def stand_at(self, checkpoint: str | Path) -> CompiledGraph:
-        """Resume from a checkpoint without running; returns the compiled graph there. It must be the first call."""
-        self._run.is_replay = True
-        with self._running(ResumeOptions(checkpoint, from_saved=True)):
-            return self._session.compiled
-
     def gather(self, value: Any) -> list[Any]:
         """The values that all ranks pass, in the order of ranks; in one process, its own value alone.
 
@@ -327,7 +322,7 @@ class Trainer(RunView):
             DataError: the data would be opened again inside an epoch, at a position that cannot be restored.
         """
         run = self._run
-        run.life.refuse("start")
+        run.require_idle()
         several = run.session.world.world_size > 1
         graph = checked_graph(graph, ranks=several, supplied=_given(**{**run.session.resources, **resources}).keys())
         run.session.rewire(graph, rename or {}, resources, moves=self._has_begun)
@@ -356,7 +351,7 @@ class Trainer(RunView):
             CheckpointError: it is damaged.
         """
         run = self._run
-        run.life.refuse("start")
+        run.require_idle()
         path = entry.load_weights(run, checkpoint, models, (only,) if isinstance(only, str) else tuple(only))
         run.has_changed()
         return path
@@ -377,13 +372,11 @@ class Trainer(RunView):
             self._run.requests.ask("save")
             return None
         with self._running(ResumeOptions()):
-            if not self._run.save(self._run.requests.sync_policy):
-                self._run.notices(
+            while not self._run.save(self._run.requests.sync_policy):
+                self._run.notices.once(
                     f"`{self.position}` is not a save point ({self._run.writer.refusal}); training on to the next one"
                 )
                 self._one_transition()
-                while not self._run.save(self._run.requests.sync_policy):
-                    self._one_transition()
         return self._run.files.latest.path if self._run.files.latest is not None else None
 
     def _one_transition(self) -> None:
@@ -396,13 +389,10 @@ class Trainer(RunView):
 
     @contextmanager
     def _running(self, options: ResumeOptions, limit: Trigger | None = None) -> Iterator[None]:
-        """Inside this block the run is running; the first time, it begins or is resumed.
-
-        Arguments:
-            limit: the amount to run until; None to run only some transitions, which are not shown.
-        """
-        run, life = self._run, self._run.life
-        life.go("start")
+        """Inside this block the run is running, which is shown if there is a limit; the first time, it begins."""
+        run = self._run
+        run.require_idle()
+        run.go("start")
         failure: BaseException | None = None
         try:
             with run.files.held() if run.files is not None else nullcontext():
@@ -418,12 +408,12 @@ class Trainer(RunView):
                 finally:
                     self._stop(failure)
                     # Workers keep running between single transitions: starting them takes longer than a transition.
-                    if limit is not None or run.session.loop.ended or life.state == "failed":
+                    if limit is not None or run.session.loop.ended or run.state == "failed":
                         run.session.compiled.release()
         except BaseException as error:
             run.session.world.fail(error)
-            if life.is_active:  # it never began
-                life.go("stop")
+            if run.is_active:  # it never began
+                run.go("halt")
             raise
 
     def _note_failure(self, error: BaseException) -> None:
@@ -432,7 +422,7 @@ class Trainer(RunView):
         if not isinstance(error, Exception):
             return
         run.error = error_line(error)
-        if run.life.state == "failed":
+        if run.state == "failed":
             # Any checkpoint under way is on the disk now.
             if not isinstance(error, RanksError) and (note := entry.way_back(run)):
                 error.add_note(note)
@@ -447,7 +437,6 @@ class Trainer(RunView):
             self._is_resumed = checkpoint is not None
             self._has_begun = True
         compiled, loop = session.compiled, session.loop
-        compiled.refuse_fractions("until", limit, loop.position)
         if loop.ended:  # its end may have been moved since
             loop.position, loop.ended = compiled.leave_again(loop.position)
         if run.unnoted is not None and not loop.ended:
@@ -463,27 +452,14 @@ class Trainer(RunView):
         run.started(limit)
 
     def _stop(self, error: BaseException | None) -> None:
-        run, life = self._run, self._run.life
+        run = self._run
         run.session.watch.stop()
-        was_running = life.is_active
+        was_running = run.is_active
         if was_running:
-            life.go("finish" if run.session.loop.ended and run.is_end_saved else "stop")
+            run.go("finish" if run.session.loop.ended and run.is_end_saved else "halt")
         run.ended(error)
         if run.writer.take_written() or (was_running and self._has_begun and run.unnoted is None):
             run.status.write()
-
-
-def _refuse_types(run_dir: Any, seed: Any, loggers: Any, notify: Any, display: Any) -> None:
-    """Raise for an argument of a wrong type, which would otherwise fail later, and elsewhere."""
-    for name, value, is_right, expected in (
-        ("run_dir", run_dir, run_dir is None or isinstance(run_dir, str | Path), "the path of a folder"),
-        ("seed", seed, seed is None or (isinstance(seed, int) and 0 <= seed < 2**63), "an integer from 0 to 2**63 - 1"),
-        ("loggers", loggers, isinstance(loggers, Iterable), "a list of functions: loggers=[logger]"),
-        ("notify", notify, notify is None or callable(notify), "a function that takes a line"),
-        ("display", display, display == "auto" or not isinstance(display, str), "a display, or None for none"),
-    ):
-        if not is_right:
-            raise UsageError(f"Trainer: {name}: expected {expected}; got {value!r}")
 
 
 def _given(**resources: Any) -> dict[str, Any]:

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from graphtrain.errors import GuardError, NotFiniteError
 from graphtrain.graph import Graph
 from graphtrain.lazy import imported
@@ -18,11 +16,8 @@ from graphtrain.report.values import not_finite_since
 
 if TYPE_CHECKING:
     from graphtrain.proof.tracing import Explanation
-    from graphtrain.report.display.summary import Summary
     from graphtrain.resume.session import Session
     from graphtrain.trainer.live_run import LiveRun
-
-_MOST_AMOUNTS = 3  # of a trigger, in a summary
 
 
 class RunView(Recorded):
@@ -49,7 +44,7 @@ class RunView(Recorded):
     @property
     def state(self) -> str:
         """The state of the life cycle: ready, running, stopping, stopped, finished or failed."""
-        return self._run.life.state
+        return self._run.state
 
     @property
     def progress(self) -> Mapping[str, Mapping[str, Any]]:
@@ -114,7 +109,7 @@ class RunView(Recorded):
         run, explaining = self._run, imported("graphtrain.proof.tracing")
         last: Explanation | None = run.tracer.last if run.tracer is not None else None
         return last or explaining.explain_untraced(
-            run.session.compiled, run.session.loop, run.failure, has_run=run.has_run, is_rewired=run.is_rewired
+            run.session.compiled, run.session.loop, run.failure, has_run=run.state != "ready", is_rewired=run.is_rewired
         )
 
     def digest(self) -> str:
@@ -169,7 +164,7 @@ class RunView(Recorded):
         Empty if there are none: without a run directory or a checkpoint, or if the newest one is of another graph.
         """
         latest = self._run.files.latest if self._run.files is not None else None
-        if latest is None or self._run.life.state != "failed":
+        if latest is None or self._run.state != "failed":
             return []
         compiled, error, main = self._session.compiled, self._run.failure, self._session.compiled.program.main
         if isinstance(error, NotFiniteError) and error.samples and "samples" in self.graph.units:
@@ -190,23 +185,6 @@ class RunView(Recorded):
     def snapshot(self) -> Snapshot:
         """The state and progress of the run, as in a display and in `status.json`."""
         return self._run.snapshot()
-
-    def summary(self) -> Summary:
-        """The models with their parameters, and the schedule of the graph; it prints, and is drawn in a notebook."""
-        program, schedule = self._session.compiled.program, {}
-        for node in program.main.nodes.values():
-            trigger, start, fields = node.plan_node.trigger, node.plan_node.start, node.plan_node.extra_due_fields
-            if trigger is None or node.bypassed:
-                continue
-            amount = "" if trigger.is_never else " or ".join(trigger.texts[:_MOST_AMOUNTS])
-            if amount:
-                amount = amount if amount.startswith("once") else f"{node.kind.trigger} {amount}"
-                amount += f", from {start}" if start is not None else ""
-            remark = f"when {' or '.join(fields)}" if fields else ""
-            schedule[node.path] = f"{amount} (also {remark})" if amount and remark else amount or remark or "never"
-        models = {name: value for name, value in program.resources.items() if isinstance(value, torch.nn.Module)}
-        summary: Summary = imported("graphtrain.report.display.summary").Summary(self.graph.title, schedule, models)
-        return summary
 
     def __repr__(self) -> str:
         return f"<Trainer of {self.graph.name}: {self.state}, {self._session.compiled.run_clock.describe()}>"

@@ -363,8 +363,6 @@ LOOPS = [
     edited("a trigger that only fires once", lambda g: tiny(
         {"c": "tick", "a": "tick_at_times", "b": "choice"}, {"c": ["a"], "a": ["b"], "b": ["end if again", "a"]},
         {"again": "a.due"}, units={"steps": "c.ticks"}), "G501 nodes.a"),
-    edited("a step for gradients of several ranks, in one process", lambda g: g.guard(
-        "accumulation_reached", and_="accumulate.exchanged"), "G502 edges.accumulate"),
     edited("a window that is complete only after a step", lambda g: g.guard(
         "accumulation_reached", and_="step.steps >= 1"), "G502 edges.accumulate"),
     edited("an open window that no edge leads to the step from", lambda g: g.guard(

@@ -114,7 +114,6 @@ def test_one_missing_edge_is_not_reported_at_every_other_node() -> None:
     [
         lambda g: g.replace("step", "my_kind").clock("steps", "step.steps"),
         lambda g: g.replace("train_batch", "my_kind").guard("log_due", "log.due and my_loss > 0.5"),
-        lambda g: g.replace("exchange", "my_kind").guard("accumulation_reached", and_="accumulate.exchanged"),
         lambda g: g.insert("judge", "my_kind", after="validate").guard("log_due", "log.due and judge.whatever > 3"),
         lambda g: g.set("validate", graph=EVALUATE.replace("next_batch", "my_kind")),
         lambda g: g.guard("epoch_done", "next_batch.last").replace("end_epoch", "my_kind"),

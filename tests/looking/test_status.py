@@ -72,7 +72,6 @@ PANELS: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ({"end": ["5000 steps", "2 hours"]}, ["epoch 3 ", "step 4812/5000 · window 2/4 · until 2 hours"], []),
     ({"epoch": None, "clocks": {"fold": 2}, "end": ["5 fold"]}, ["fold 2/5 "], ["epoch"]),
     ({"until": ["500 steps"], "until_done": 0.4}, ["until 500 steps (40 %)"], []),
-    ({"earlier_seconds": 40.2}, ["41 s elapsed (1 s since it was resumed)"], []),
     (RUNNING, ["window 2/4", "2 min 13 s left"], ["stopped", " in "]),
     ({**RUNNING, "position": "validate/eval_batch"}, ["window 2/4 · in validate"], []),
     (

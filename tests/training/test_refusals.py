@@ -98,9 +98,7 @@ REFUSED: dict[str, tuple[Callable[[], Trainer], type[Exception], tuple[str, ...]
     "a name for an optimizer": (lambda: tiny(optimizer="sgd"), UsageError, ("must be an optimizer, or a list",)),
     "a name for a scheduler": (lambda: tiny(scheduler="cosine"), UsageError, ("`scheduler` must be a scheduler",)),
     "a tuple for a model": (lambda: tiny(model=(1, 2), optimizer=None), UsageError, ("must be a torch.nn.Module",)),
-    "a text for a seed": (lambda: tiny(seed="1"), UsageError, ("seed: expected an integer",)),
-    "a function for loggers": (lambda: tiny(loggers=print), UsageError, ("loggers: expected a list of functions",)),
-    "a number for a folder": (lambda: tiny(run_dir=5), UsageError, ("run_dir: expected the path",)),  # type: ignore[arg-type]
+    "a negative seed": (lambda: tiny(seed=-1), UsageError, ("seed: expected an integer",)),
     "a scheduler that needs a metric": (plateau, UsageError, ("is a ReduceLROnPlateau, whose steps need a metric",)),
     "a step function without arguments": (lambda: tiny(training_step=lambda: None), UsageError, ("training_step",)),
     "a step function of one": (lambda: tiny(training_step=lambda batch: None), UsageError, ("training_step",)),

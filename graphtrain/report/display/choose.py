@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import multiprocessing
 import os
@@ -11,12 +10,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
-from rich.console import Console
-
 from graphtrain.plain import is_equal
 from graphtrain.printable import one_line
 from graphtrain.report.display.panel import parts
-from graphtrain.report.display.summary import Summary
 from graphtrain.report.numbers import counted
 from graphtrain.report.snapshot import Display, Snapshot
 
@@ -148,24 +144,6 @@ def display_for(notify: Callable[[str], Any]) -> Display:
 
         return Live()
     return PlainLines(notify)
-
-
-def introduce(summary: Summary, notify: Callable[[str], Any]) -> None:
-    """Show the summary of a run, in the place where `display_for` would show the run.
-
-    Arguments:
-        notify: takes a plain line.
-
-    >>> introduce(Summary("fit", {}, {}), print)
-    graph fit
-    """
-    if in_notebook():
-        importlib.import_module("IPython.display").display(summary)
-    elif on_terminal():
-        Console(file=sys.stderr, force_jupyter=False, highlight=False).print(summary)
-    else:
-        for line in str(summary).splitlines():
-            notify(line)
 
 
 def in_notebook() -> bool:

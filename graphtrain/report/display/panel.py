@@ -87,8 +87,6 @@ def parts(snapshot: Snapshot, metrics: Sequence[str] | None = None) -> Parts:
     if snapshot.until:  # with its share, if the bar shows another one
         is_shown = snapshot.done is not None and snapshot.until_done is not None
         other_ends.append(" or ".join(snapshot.until) + (f" ({share(snapshot.until_done or 0)})" if is_shown else ""))
-    since = snapshot.elapsed_seconds - snapshot.earlier_seconds
-    resumed = f" ({duration(since)} since it was resumed)" if snapshot.earlier_seconds else ""
     measured = snapshot.measured.items()
     chosen = measured if metrics is None else [(n, snapshot.metrics[n]) for n in metrics if n in snapshot.metrics]
     of_host = snapshot.shares
@@ -107,7 +105,7 @@ def parts(snapshot: Snapshot, metrics: Sequence[str] | None = None) -> Parts:
         place=_place(snapshot),
         metrics=tuple((one_line(name), metric(value)) for name, value in chosen),
         rates=tuple(rate(number, one_line(unit)) for unit, number in snapshot.rates.items()),
-        elapsed=f"{duration(snapshot.elapsed_seconds)} elapsed{resumed}",
+        elapsed=f"{duration(snapshot.elapsed_seconds)} elapsed",
         left=f"{duration(left)} left" if left is not None and is_active else "",
         memory=f"{size(memory)} on {one_line(snapshot.device)}" if memory is not None else "",
         host_time=tuple(f"{one_line(name)} {share(of_host[name])}" for name in activities if name in of_host),
