@@ -89,7 +89,7 @@ class _CountingVisits(Visits):
         return []
 
     def call(self, node: ProgramNode) -> Act:
-        epoch = node.plan_node.epoch_fields
+        epoch = node.plan_node.kind.epoch_fields
         if epoch is not None:
             return self._fetch(node, epoch)
         fields, declared = node.fields, node.kind.fields.values()

@@ -118,7 +118,7 @@ class WholeRun:
         program = Program(plan, {**dict.fromkeys(optional, object()), "ranks": ranks}, self, counted.left_out)
         program.window_ranks = self._window_ranks
         for program_node in program.nodes:
-            epoch = program_node.plan_node.epoch_fields
+            epoch = program_node.plan_node.kind.epoch_fields
             if epoch is not None and not program_node.bypassed:
                 program_node.hold(fetching(program_node, epoch, self._length(program_node.plan_node)))
         run = CountedRun(program, counted)
@@ -128,7 +128,7 @@ class WholeRun:
             inner = plan.scopes[run.scope_path()]
             unknown = sorted(counted.unknown_at_end(inner))
             decides = f": it ends only as {', '.join(unknown)} decide" if unknown else ""
-            ending = (node.path for node in plan.nodes_in(inner) if node.kind and node.kind.trigger == "after")
+            ending = (node.path for node in plan.nodes_in(inner) if node.kind.trigger == "after")
             never = next((f"{path}.after" for path in ending), "")
             raise UsageError(
                 f"nothing that is counted ends the graph `{inner.graph.name}`{decides}",
