@@ -24,7 +24,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from graphtrain import Graph, Loader, Trainer
-from graphtrain.data.source import source_of
+from graphtrain.data.source import Seeds, source_of
 from graphtrain.storage.checkpoint import read_checkpoint
 from graphtrain.storage.manifest import checkpoint_paths
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
@@ -39,8 +39,9 @@ def resumed(make: Callable[[], Any], drawn: int) -> Callable[[], float]:
     """A case: milliseconds until the batch after so many."""
 
     def case() -> float:
-        source = source_of(make(), seed=1, saving=True, notify=lambda line: None)
-        state = source.open(0).state
+        source = source_of(make(), seeds=Seeds(1), saving=True, notify=lambda line: None)
+        batches, _, state = source.open(0)
+        next(batches)  # a position that is replayed is known from the first batch on
         return 1000 * seconds(lambda: next(source.reopen(0, drawn, state)))
 
     return case

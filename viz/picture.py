@@ -11,7 +11,6 @@ from urllib.parse import quote
 
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import END, Edge, Node
-from graphtrain.graph.layers import Layers, overlays_text
 from graphtrain.graph.registry import family_of_node, kind_of_node
 from graphtrain.kind.fields import ON_GRADIENTS
 from graphtrain.viz.theme import HEAT_LEVELS, SIGNS
@@ -198,7 +197,7 @@ def picture(
     [('eval_batch', 'next_batch', '2')]
     """
     whole = _level(graph, "")
-    overlays = (one_line(f"with {overlays_text(graph.layers.names)}"),) if graph.layers.names else ()
+    overlays = (one_line(f"with overlay {', '.join(graph.layers.names)}"),) if graph.layers.names else ()
     legend = [NUMBERS] if any(arrow.number is not None for arrow in whole.arrows) else []  # what is not clear by itself
     if counts is not None:
         latest = ", in a body at its latest visit" if any("/" in path for path in counts) else ""
@@ -274,7 +273,8 @@ def _level(graph: Graph, inside: str) -> Picture:
     arrows = [Arrow(prefix + START_MARK, _target(prefix, graph.start), main=True)]
     for name, node in _used(graph).items():
         key = prefix + key_of([name])
-        box = _box(node, key, inside, graph.layers, declared=name in graph.nodes, main=name in on_main)
+        overlay = graph.layers.added.get(name, "")
+        box = _box(node, key, inside, overlay, declared=name in graph.nodes, main=name in on_main)
         used = [one_line(text, LINE_LENGTH) for role, text in roles.get(name, {}).items() if role in several]
         boxes.append(replace(box, lines=(*box.lines, *used)))
         if node.body is not None:
@@ -285,8 +285,6 @@ def _level(graph: Graph, inside: str) -> Picture:
         for position, edge in enumerate(edges):
             guard = None if edge.when is None else one_line(edge.when, TITLE_LENGTH)
             expression = graph.guards.get(edge.when) if edge.when is not None else None
-            if expression is not None and (overlays := graph.layers.of("guard", str(edge.when))):
-                expression = f"{expression} ({overlays_text(overlays)})"
             key = prefix + key_of([source])
             returns_by = f"{key}{RETURN_MARK}{position + 1}" if (source, position) in returning else ""
             if returns_by:
@@ -322,20 +320,17 @@ def _used(graph: Graph) -> dict[str, Node]:
     return {**graph.nodes, **{name: Node(name, name) for name in names if name not in graph.nodes and name != END}}
 
 
-def _box(node: Node, key: str, inside: str, layers: Layers, declared: bool, main: bool) -> Box:
+def _box(node: Node, key: str, inside: str, overlay: str, declared: bool, main: bool) -> Box:
     lines = (kind_line(node), *parameter_lines(node)) if declared else ("not declared",)
-    overlay = layers.of("node", node.name)[:1]
     if declared and overlay:
-        lines = (*lines, one_line(overlays_text(overlay), TITLE_LENGTH))
-    others = [other for other in layers.of("settings", node.name) if other not in overlay]
-    changed = f"; changed by {overlays_text(others)}" if others else ""
+        lines = (*lines, one_line(f"overlay {overlay}", TITLE_LENGTH))
     return Box(
         key=key,
         inside=inside,
         family=family_of_node(node),
         title=one_line(node.name, TITLE_LENGTH),
         lines=tuple(line for line in lines if line),
-        tooltip=one_line(tooltip(node) + changed),
+        tooltip=one_line(tooltip(node)),
         main=main,
         is_body=node.body is not None,
     )

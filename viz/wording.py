@@ -56,8 +56,6 @@ def parameter_lines(node: Node) -> Iterator[str]:
     ['max_norm = 1 / (1 + step.steps)']
     >>> list(parameter_lines(Node("save", "checkpoint", {"every": "1 epochs", "from": "5 epochs", "keep": 2})))
     ['every = 1 epochs from 5 epochs', 'keep = 2']
-    >>> list(parameter_lines(Node("swa", "swa", {"every": "4 per epoch", "from": "5 epochs"})))
-    ['every = 4 per epoch', 'from 5 epochs']
     >>> list(parameter_lines(Node("log", "log", {"from": "5 epochs"})))
     ['from 5 epochs']
     """

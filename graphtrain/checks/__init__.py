@@ -18,7 +18,7 @@ from graphtrain.checks.structure import check_start, check_structure
 from graphtrain.errors import GraphError
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import Problem
-from graphtrain.graph.read_toml import Draft, read_graph
+from graphtrain.graph.read_toml import read_graph
 from graphtrain.plan.flow import Flow
 from graphtrain.plan.plan import Plan
 from graphtrain.plan.scope import Scope
@@ -98,8 +98,8 @@ def checked_graph(source: Graph | str | Path, *, ranks: bool = False, supplied: 
         GraphError: it has errors; warnings do not count.
         UsageError: there is no such graph.
     """
-    draft = Draft(source, []) if isinstance(source, Graph) else read_graph(Graph, source)
-    problems = draft.problems or check_graph(draft.graph, ranks=ranks, supplied=supplied)
+    graph, unread = (source, []) if isinstance(source, Graph) else read_graph(Graph, source)
+    problems = unread or check_graph(graph, ranks=ranks, supplied=supplied)
     if any(problem.severity == "error" for problem in problems):
-        raise GraphError(problems, f"graph `{draft.graph.name}`")
-    return draft.graph
+        raise GraphError(problems, f"graph `{graph.name}`")
+    return graph

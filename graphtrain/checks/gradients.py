@@ -245,7 +245,7 @@ def _is_of_overlay(point: FlowPoint) -> bool:
         scope = scope.outer
     names = point.path.split("/")
     paths = ("/".join(names[: count + 1]) for count in range(len(names)))
-    return any(scope.graph.layers.of("node", path) for path in paths)
+    return any(path in scope.graph.layers.added for path in paths)
 
 
 class _Automaton:

@@ -70,6 +70,11 @@ def _names(scope: Scope) -> Iterator[Problem]:
         for name in names:
             if not _is_name(name):
                 yield scope.problem("G114", f"{section}.{name}", f"`{name}` is not a valid name for a {thing}", _NAME)
+    optimizer = scope.graph.optimizer
+    if optimizer and not _is_name(str(optimizer)):
+        message = f"`optimizer` names a resource or a slot; got {show_value(optimizer)}"
+        hint = 'several are named at a node, as in reads = { optimizer = ["a", "b"] }'
+        yield scope.problem("G114", "optimizer", message, hint)
 
 
 _NAME = "letters, digits and underscores, not starting with a digit, and not a keyword of Python"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -17,9 +18,8 @@ from graphtrain.command.run import adapter_options
 from graphtrain.command.script import import_script, load_graph, named_graph, split_script, with_overlays
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
-from graphtrain.graph.elements import kind_text, settings_of
 from graphtrain.graph.hooks import hooks_of
-from graphtrain.graph.read_toml import Draft, read_graph
+from graphtrain.graph.read_toml import read_graph
 from graphtrain.graph.registry import (
     find_graph,
     find_kind,
@@ -39,9 +39,6 @@ from graphtrain.printable import printable
 from graphtrain.report.run import Run
 from graphtrain.storage.named import graph_of, holds_a_graph, newest_in, saved_graph
 from graphtrain.storage.run_directory import STATUS_FILE
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 @command("graphtrain check my_fit.toml", "graphtrain check my_fit.toml --json")
@@ -71,18 +68,18 @@ def check(
     named = named_graph(graph)
     if isinstance(named, str | Path) and holds_a_graph(Path(named)) and find_graph(str(named)) is None:
         named = saved_graph(named, notify)
-    draft = Draft(named, []) if isinstance(named, Graph) else read_graph(Graph, named)
-    with_added = with_overlays(draft.graph, overlay)
+    read, unread = (named, []) if isinstance(named, Graph) else read_graph(Graph, named)
+    checked, unfitting = with_overlays(read, overlay)
     # If the text could not be read completely, checking the rest would only report consequences of that.
-    problems = [*draft.problems, *with_added.problems] or check_graph(with_added.graph, ranks=ranks)
+    problems = [*unread, *unfitting] or check_graph(checked, ranks=ranks)
     errors = sum(problem.severity == "error" for problem in problems)
     if as_json:
-        click.echo(json.dumps([problem.as_plain() for problem in problems], indent=2))
+        click.echo(json.dumps([asdict(problem) for problem in problems], indent=2))
     else:
         for problem in problems:
             click.echo(printable(str(problem)))
         counts = f"{counted(errors, 'error')}, {counted(len(problems) - errors, 'warning')}"
-        click.echo(printable(f"{graph}: {counts if problems else 'no problems'} ({len(with_added.graph.nodes)} nodes)"))
+        click.echo(printable(f"{graph}: {counts if problems else 'no problems'} ({len(checked.nodes)} nodes)"))
     return 2 if errors else 0
 
 
@@ -190,35 +187,7 @@ def show(
         places = [[name, path, place.when] for name, path, place in hooks_of(shown)]
         console().print(table(["hook", "in", "when"], places) if places else f"{shown.name}: no places for hooks")
         return
-    _show(shown, shown.name, console())
-
-
-def _show(graph: Graph, title: str, printed: Console) -> None:
-    layers = graph.layers
-    added = f"  optimizer: {graph.optimizer}" if graph.optimizer else ""
-    added += f"  overlays: {', '.join(layers.names)}" if layers.names else ""
-    printed.print(f"[bold]{escaped(title)}[/bold]  start: {escaped(graph.start + added)}", soft_wrap=True)
-    overlay = ["overlay"] if layers.names else []
-    columns = ["node", "kind", "parameters", "what comes next"]
-    rows = []
-    for name, node in graph.nodes.items():
-        edges = [str(edge) for edge in graph.edges.get(name, ())]
-        if len(edges) > 1:
-            edges = [f"{number}. {edge}" for number, edge in enumerate(edges, start=1)]
-        row = [name, kind_text(node), "\n".join(settings_of(node)), "\n".join(edges)]
-        origins = [*layers.of("node", name)[:1], *layers.of("settings", name)]
-        rows.append([*row, ", ".join(dict.fromkeys(origins))] if overlay else row)
-    printed.print(table([*columns, *overlay], rows))
-    guards = [[name, text, ", ".join(layers.of("guard", name))] for name, text in graph.guards.items()]
-    for heading, rows in (("guards", guards), ("clock", [[*unit, ""] for unit in graph.units.items()])):
-        if rows:
-            width = 3 if overlay and heading == "guards" else 2
-            printed.print()
-            printed.print(table([heading, "", *overlay][:width], [row[:width] for row in rows]))
-    for name, node in graph.nodes.items():
-        if node.body is not None:
-            printed.print()
-            _show(node.body, f"{title}/{name}", printed)
+    click.echo(str(shown))
 
 
 # ---- copy

@@ -14,9 +14,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from graphtrain.errors import GraphError, UsageError
+from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
-from graphtrain.graph.read_toml import Draft, read_overlays
+from graphtrain.graph.elements import Problem
+from graphtrain.graph.read_toml import read_overlays, sound
 from graphtrain.graph.registry import find_graph
 from graphtrain.names import nearest, quoted
 from graphtrain.storage.named import holds_a_graph
@@ -129,20 +130,17 @@ def load_graph(source: str | Path | Graph, *, overlays: Sequence[str] = ()) -> G
     """
     named = named_graph(source)
     graph = named if isinstance(named, Graph) else Graph.load(named)
-    draft = with_overlays(graph, overlays)
-    if draft.problems:
-        raise GraphError(draft.problems, f"graph `{graph.name}` with {quoted(overlays)}")
-    return draft.graph
+    return sound(*with_overlays(graph, overlays), f"graph `{graph.name}` with {quoted(overlays)}")
 
 
-def with_overlays(graph: Graph, overlays: Sequence[str]) -> Draft:
+def with_overlays(graph: Graph, overlays: Sequence[str]) -> tuple[Graph, list[Problem]]:
     """A graph with the overlays of the command line, as far as they fit it.
 
     Raises:
         UsageError: there is no such overlay, or the graph has it already.
     """
     if not overlays:
-        return Draft(graph, [])
+        return graph, []
     for number, overlay in enumerate(overlays):
         if overlay in graph.layers.names:
             raise UsageError(

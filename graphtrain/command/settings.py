@@ -111,9 +111,7 @@ def arguments_of(setup: Callable[..., Any]) -> dict[str, Parameter]:
     """The arguments of a setup that can be set, by their names."""
     hints = hints_of(setup)
     return {
-        name: Parameter(
-            name, hints.get(name, Any), REQUIRED if argument.default is argument.empty else argument.default
-        )
+        name: Parameter(name, hints.get(name, Any), argument.default)
         for name, argument in inspect.signature(setup).parameters.items()
         if argument.kind not in (argument.VAR_KEYWORD, argument.VAR_POSITIONAL) and name != RUN_ARGUMENT
     }

@@ -384,7 +384,7 @@ class Replayed(Source):
         return self._seeds.following(batches, epoch)
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
-        if "random" not in state or self._once:
+        if (drawn and "random" not in state) or self._once:
             raise position_unknown(self.data)
         announce_epoch(self.data, epoch)
         iterator = self._batches(epoch, state)

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import EditError
-from graphtrain.kind.parameter import NOT_PLAIN, plain_value
+from graphtrain.kind.parameter import plain_value
 
 if TYPE_CHECKING:
     from graphtrain.graph.elements import Node
@@ -29,6 +29,7 @@ def plain(graph: Graph, *, layers: bool = False) -> dict[str, Any]:
     >>> list(plain(Graph.load("fit"))), plain(Graph.load("evaluate"))["edges"]["eval_batch"]
     (['name', 'start', 'nodes', 'guards', 'edges', 'clock'], ['end_evaluation if last_batch', 'next_batch'])
     """
+    overlays = graph.layers.names
     whole = {
         "name": graph.name,
         "start": graph.start,
@@ -40,7 +41,7 @@ def plain(graph: Graph, *, layers: bool = False) -> dict[str, Any]:
         "guards": dict(graph.guards),
         "edges": {source: list(map(str, leaving)) for source, leaving in graph.edges.items()},
         "clock": dict(graph.units),
-        "layers": graph.layers.plain() if layers else {},
+        "layers": {"names": list(overlays), "added": dict(graph.layers.added)} if layers and overlays else {},
     }
     return {key: value for key, value in whole.items() if value or key in ("name", "start", "nodes", "edges")}
 
@@ -60,7 +61,10 @@ def plain_parameter(node: str, name: str, value: Any) -> Any:
     try:
         return plain_value(value)
     except ValueError as error:
-        raise EditError(f"{node}.{name}: {error}", NOT_PLAIN[value is None]) from None
+        hint = "a value other than a number, text, list or table goes into a resource of the Trainer, or into the kind"
+        if value is None:
+            hint = 'leave the parameter out for its default; a trigger that never fires is "never"'
+        raise EditError(f"{node}.{name}: {error}", hint) from None
 
 
 def to_json(graph: Graph) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from graphtrain.graph.canonical import spaced, value_text
-from graphtrain.graph.elements import Drawable, Edge, Node, is_computed, kind_text
+from graphtrain.graph.elements import Drawable, Edge, Node, is_computed, kind_text, settings_of
 from graphtrain.kind.parameter import show_value
 from graphtrain.printable import one_line
 
@@ -249,6 +249,4 @@ def _split(edges: tuple[Edge, ...], kept: Counter[str]) -> tuple[list[Edge], lis
 
 
 def _described(node: Node) -> str:
-    parameters = [f"{key} = {_words(value)}" for key, value in node.parameters.items()]
-    renamed = [f"{slot} = {_names(target)}" for slot, target in (*node.reads.items(), *node.writes.items())]
-    return ", ".join([kind_text(node) or node.use, *parameters, *renamed])
+    return ", ".join([kind_text(node) or node.use, *settings_of(node)])

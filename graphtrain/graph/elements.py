@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -189,10 +189,6 @@ class Problem:
         if self.hint:
             lines.append(f"    {self.hint}")
         return "\n".join(lines)
-
-    def as_plain(self) -> dict[str, Any]:
-        """The problem as plain data, for ``--json``."""
-        return {**asdict(self), "path": list(self.path)}
 
 
 class Problems(list[Problem]):

@@ -15,7 +15,7 @@ from graphtrain.errors import UsageError
 from graphtrain.graph import canonical, edit, hooks, read_toml, rename
 from graphtrain.graph.difference import Difference, changes
 from graphtrain.graph.elements import Drawable, Edge, Node, Place, Problems, frozen, kind_text, settings_of
-from graphtrain.graph.layers import Layers, overlays_text
+from graphtrain.graph.overlay import Layers
 from graphtrain.graph.registry import find_graph, kind_of_node
 from graphtrain.graph.sources import write_new
 from graphtrain.kind.declaration import FROM
@@ -121,7 +121,7 @@ class Graph(Drawable):
 
             if holds_a_graph(Path(source)):
                 return saved_graph(source)
-        return read_toml.read_graph(cls, source).sound(f"graph `{source}`")
+        return read_toml.sound(*read_toml.read_graph(cls, source), f"graph `{source}`")
 
     @classmethod
     def loads(cls, text: str, *, name: str = "text") -> Graph:
@@ -131,7 +131,7 @@ class Graph(Drawable):
         >>> Graph.loads(text) == Graph.load("fit")
         True
         """
-        return read_toml.read_text(cls, text, name).sound(f"graph `{name}`")
+        return read_toml.sound(*read_toml.read_text(cls, text, name), f"graph `{name}`")
 
     def overlay(self, *overlays: str | Path) -> Graph:
         """Add overlays, lists of edits for any graph: the names of shipped or installed ones, or paths of TOML files.
@@ -147,8 +147,8 @@ class Graph(Drawable):
         >>> [str(edge) for edge in graph.edges["step"]], graph.guards["window_cut"], graph.layers.names
         (['ema'], 'ending', ('ema', 'carry'))
         """
-        draft = read_toml.read_overlays(self, overlays)
-        return draft.sound(f"graph `{self.name}` with {quoted(map(str, overlays))}")
+        subject = f"graph `{self.name}` with {quoted(map(str, overlays))}"
+        return read_toml.sound(*read_toml.read_overlays(self, overlays), subject)
 
     def save(self, path: str | Path) -> None:
         """Write TOML that loads back equal; `render` draws a picture.
@@ -317,11 +317,10 @@ def _readable(graph: Graph, indent: str) -> Iterator[str]:
         if name in graph.nodes and (body := graph.nodes[name].body) is not None:
             yield from _readable(body, indent + "  ")
     width = _width(graph.guards)
-    guards = []
-    for name, expression in graph.guards.items():
-        overlays = overlays_text(graph.layers.of("guard", name))
-        text = " ".join(expression.split()) + (f"  ({overlays})" if overlays else "")
-        guards.append(f"{one_line(name):<{width}}  {one_line(text)}")
+    guards = [
+        f"{one_line(name):<{width}}  {one_line(' '.join(expression.split()))}"
+        for name, expression in graph.guards.items()
+    ]
     units = one_line(", ".join(f"{unit} = {field}" for unit, field in graph.units.items()))
     clock = textwrap.wrap(units.replace(" = ", "\0=\0"), _CLOCK_WIDTH)  # breaks between units, not inside one
     for heading, lines in (("guards", guards), ("clock", [line.replace("\0", " ") for line in clock])):
@@ -333,7 +332,7 @@ def _settings(graph: Graph, name: str) -> str:
         return "not declared"
     node = graph.nodes[name]
     kind = kind_text(node) if node.body is None else ""  # the name of a body is above its nodes
-    overlay = overlays_text(graph.layers.of("node", name)[:1])
+    overlay = f"overlay {graph.layers.added[name]}" if name in graph.layers.added else ""
     return one_line(", ".join(filter(None, (kind, *settings_of(node), overlay))))
 
 
@@ -373,7 +372,7 @@ def _toml(graph: Graph, whole: dict[str, Any], prefix: str) -> str:
 def _is_shipped(node: Node, make: type[Graph]) -> bool:
     """True if a body is a graph with a name; a path is relative to the saved file, which may be in another folder."""
     is_named = node.reference is not None and find_graph(node.reference) is not None
-    return is_named and read_toml.read_graph(make, str(node.reference)).graph == node.body
+    return is_named and read_toml.read_graph(make, str(node.reference))[0] == node.body
 
 
 def _key(key: str) -> str:

@@ -5,10 +5,9 @@ They are data, and have the names that Lightning gives its hooks (docs/coming-fr
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from graphtrain.errors import EditError
 from graphtrain.graph.elements import END, Edge
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
 _NO_BATCH = "data_exhausted"
 
 
-@dataclass(frozen=True)
-class HookPlace:
+class HookPlace(NamedTuple):
     """A place of a procedure.
 
     Arguments:
@@ -38,42 +36,38 @@ class HookPlace:
 
     when: str
     where: Literal["start", "after", "before", "into"]
-    nodes: tuple[str, ...] = ()
+    nodes: tuple[str, ...]
     until: str = ""
     split: str = ""
 
 
-def _evaluation(word: str, split: str, batch: str, end: str) -> dict[str, HookPlace]:
+def _evaluation(word: str, split: str, run: str) -> dict[str, HookPlace]:
     """The places of a graph that evaluates or predicts."""
-    kind_of_run = {"predict": "prediction"}.get(word, word)
+    batch, end = ("eval_batch", "predict_batch"), ("end_evaluation", "end_prediction")
+    start = HookPlace(f"before the first batch of a {run}", "after", ("begin_evaluation",), "next_batch", split)
     return {
-        f"on_{word}_start": HookPlace(
-            f"before the first batch of a {kind_of_run}", "after", ("begin_evaluation",), "next_batch", split
-        ),
-        f"on_{word}_batch_start": HookPlace(f"before each batch of a {kind_of_run}", "before", (batch,), "", split),
-        f"on_{word}_batch_end": HookPlace(f"after each batch of a {kind_of_run}", "after", (batch,), "", split),
-        f"on_{word}_epoch_end": HookPlace(
-            f"after the last batch of a {kind_of_run}, before its row", "before", (end,), "", split
-        ),
+        f"on_{word}_start": start,
+        f"on_{word}_batch_start": HookPlace(f"before each batch of a {run}", "before", batch, "", split),
+        f"on_{word}_batch_end": HookPlace(f"after each batch of a {run}", "after", batch, "", split),
+        f"on_{word}_epoch_end": HookPlace(f"after the last batch of a {run}, before its row", "before", end, "", split),
     }
 
 
+_OF_A_STEP = "once a window is complete, before its gradients are clipped"
 # In the order in which a run comes to them.
 HOOKS: Mapping[str, HookPlace] = {
     "on_train_start": HookPlace("once, when the run begins", "start", ("decide",)),
     "on_train_epoch_start": HookPlace("before the first batch of an epoch", "after", ("begin_epoch",), "next_batch"),
     "on_train_batch_start": HookPlace("before each batch is trained on", "before", ("train_batch", "step")),
     "on_after_backward": HookPlace("after the backward pass of each batch", "after", ("train_batch",), "accumulate"),
-    "on_before_optimizer_step": HookPlace(
-        "once a window is complete, before its gradients are clipped", "after", ("exchange",), "clip"
-    ),
+    "on_before_optimizer_step": HookPlace(_OF_A_STEP, "after", ("exchange",), "clip"),
     "on_before_zero_grad": HookPlace("after a step, before gradients are cleared", "before", ("zero_grad",)),
     "on_train_batch_end": HookPlace("after each batch, stepped or not", "into", ("decide",)),
     "on_train_epoch_end": HookPlace("after an epoch, before it is validated", "after", ("end_epoch",), "decide"),
-    **_evaluation("validation", "val", "eval_batch", "end_evaluation"),
+    **_evaluation("validation", "val", "validation"),
     "on_validation_end": HookPlace("after a validation, with its row", "after", ("validate",), "decide"),
-    **_evaluation("test", "test", "eval_batch", "end_evaluation"),
-    **_evaluation("predict", "predict", "predict_batch", "end_prediction"),
+    **_evaluation("test", "test", "test"),
+    **_evaluation("predict", "predict", "prediction"),
     "on_train_end": HookPlace("once, when the run ends", "before", (END,)),
 }
 
@@ -81,24 +75,18 @@ HOOKS: Mapping[str, HookPlace] = {
 def hooks_of(graph: Graph) -> Iterator[tuple[str, str, HookPlace]]:
     """The places that a graph has: the name, the node whose body has it (empty: the graph itself), and the place."""
     for name, place in HOOKS.items():
-        if _is_in(graph, place):
-            yield name, "", place
-        elif place.split:
-            bodies = (path for path, each in graph.nodes.items() if each.body is not None and _is_in(each.body, place))
-            yield from ((name, path, place) for path in itertools.islice(bodies, 1))
-
-
-def _is_in(graph: Graph, place: HookPlace) -> bool:
-    if _anchor(graph, place) is None:
-        return False
-    if not place.split:
-        return "train_batch" in graph.nodes or "step" in graph.nodes
-    begin = graph.nodes.get("begin_evaluation")
-    return begin is not None and begin.parameters.get("split", "val") == place.split
+        bodies = {path: each.body for path, each in graph.nodes.items() if each.body is not None and place.split}
+        having = [path for path, inside in {"": graph, **bodies}.items() if _anchor(inside, place) is not None]
+        if having:
+            yield name, having[0], place
 
 
 def _anchor(graph: Graph, place: HookPlace) -> str | None:
-    return next((name for name in place.nodes if name in graph.nodes or name == END), None)
+    """The node at which a place is; None if the graph does not have it."""
+    begin = graph.nodes.get("begin_evaluation")
+    split = begin.parameters.get("split", "val") if begin is not None else ""
+    is_its = split == place.split if place.split else not graph.nodes.keys().isdisjoint(("train_batch", "step"))
+    return next((name for name in place.nodes if name in graph.nodes or name == END), None) if is_its else None
 
 
 def hook(
@@ -124,11 +112,10 @@ def hook(
     (['decide if data_exhausted', 'report'], [])
     """
     name = name or (use if isinstance(use, str) else kind_of(use).name)
-    if place not in HOOKS:
-        raise EditError(f"hook: there is no place `{place}`", suggestion(place, HOOKS))
     places = {known: path for known, path, _ in hooks_of(self)}
     if place not in places:
-        raise EditError(f"hook: the graph has no place `{place}`", f"it has {', '.join(places) or 'none'}")
+        known = f"it has {', '.join(places) or 'none'}" if place in HOOKS else suggestion(place, HOOKS)
+        raise EditError(f"hook: the graph has no place `{place}`", known)
     if path := places[place]:
         body = self.nodes[path].body
         assert body is not None, "found before"

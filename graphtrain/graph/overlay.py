@@ -32,6 +32,23 @@ class Overlay:
     allow: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Layers:
+    """The overlays of a graph, for messages and pictures; not part of the value of a graph.
+
+    Arguments:
+        names: in the order in which they were named.
+        added: node -> the overlay that added it.
+        waiting: edits skipped so far, because their nodes do not exist.
+        done: the edits that were made.
+    """
+
+    names: tuple[str, ...] = ()
+    added: Mapping[str, str] = field(default_factory=dict)
+    waiting: tuple[Edit, ...] = ()
+    done: tuple[Edit, ...] = ()
+
+
 def with_overlays(graph: Graph, overlays: Sequence[Overlay], where: str) -> tuple[Graph, list[Problem]]:
     """The graph with overlays, and a problem for each edit that cannot be made.
 
@@ -94,11 +111,7 @@ def _defined(edit: Edit) -> str:
 
 
 def _applied(graph: Graph, edit: Edit) -> Graph:
-    """The graph with an edit; one that another overlay has made too is made once, except that the last setting holds.
-
-    Raises:
-        EditError, UsageError, GraphError: it cannot be made.
-    """
+    """The graph with an edit; one that another overlay has made is made once, except that the last setting holds."""
     done = [other for other in graph.layers.done if other.overlay != edit.overlay]
     if edit in done and edit.verb != "set":
         return graph
@@ -113,4 +126,6 @@ def _applied(graph: Graph, edit: Edit) -> Graph:
         message = f"`{edit.subject}` would become a `{use}`, but its kind was chosen, `{node.use}`"
         raise EditError(message, f'in an overlay of your own, replace = "{edit.subject}" replaces any kind')
     edited = edit.applied(graph)
-    return replace(edited, layers=edited.layers.noted(graph, edited, edit))
+    added = {name: edit.overlay for name in edited.nodes if name not in graph.nodes}
+    layers = replace(edited.layers, added={**edited.layers.added, **added}, done=(*edited.layers.done, edit))
+    return replace(edited, layers=layers)

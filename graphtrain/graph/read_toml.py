@@ -14,10 +14,9 @@ from graphtrain.errors import EditError, GraphError, GraphtrainError, UsageError
 from graphtrain.graph.canonical import FORMAT
 from graphtrain.graph.edits import Edit, edit_of, with_edits
 from graphtrain.graph.elements import NESTED, Edge, Node, Place, Problem, Reads, Writes
-from graphtrain.graph.layers import Layers
-from graphtrain.graph.overlay import Overlay, with_overlays
-from graphtrain.graph.registry import GRAPHS, OVERLAYS, find_graph
-from graphtrain.graph.sources import TextSource
+from graphtrain.graph.overlay import Layers, Overlay, with_overlays
+from graphtrain.graph.registry import GRAPHS, OVERLAYS, Texts, find_graph
+from graphtrain.graph.sources import file_text, path_of
 from graphtrain.kind.parameter import coerce, show_value
 from graphtrain.names import suggestion
 from graphtrain.printable import one_line, shorten
@@ -30,6 +29,7 @@ _TABLES = ("nodes", "edges", "guards", "clock")
 _PLAIN_KEYS = ("format", "name", "start", "nodes", "guards", "edges", "clock", *_LISTS, "optimizer")
 _OVERLAY_KEYS = ("format", "name", "start", *_LISTS, "optimizer", "edit")
 _EXTENDING_KEYS = (*_OVERLAY_KEYS, "extends")
+_FORMAT_LINE = re.compile(r"^[ \t]*format[ \t]*=", re.MULTILINE)
 _EDGE = re.compile(r"(\S+)(?:\s+if\s+(.+))?", re.DOTALL)
 
 # `tomllib` keeps no positions, and messages need them.
@@ -95,43 +95,29 @@ class Lines:
 
 
 @dataclass(frozen=True)
-class Draft:
-    """The readable part of a graph, and the problems of its text."""
-
-    graph: Graph
-    problems: list[Problem]
-
-    def sound(self, subject: str) -> Graph:
-        """The graph.
-
-        Raises:
-            GraphError: there are problems; `subject` is named in the message.
-        """
-        if self.problems:
-            raise GraphError(self.problems, subject)
-        return self.graph
-
-
-@dataclass(frozen=True)
 class Reader:
     """A text being read.
 
     Attributes:
         make: the class of the graphs.
-        source: its file; none for JSON, and for what the user names.
         problems: of this text and all others that it names.
+        file: its name in messages; empty for JSON, and for what the user names.
+        folder: the base of the relative paths in it; None for names and paths typed by the user.
+        chain: the files that lead to it, from the outermost one.
+        lines: the lines of its keys.
         section: the table that is being read.
     """
 
     make: type[Graph]
-    source: TextSource = field(default_factory=TextSource)
     problems: list[Problem] = field(default_factory=list)
+    file: str = ""
+    folder: Path | None = None
+    chain: tuple[str, ...] = ()
     lines: Lines = field(default_factory=lambda: Lines(""))
     section: tuple[str, ...] = ()
 
     def place(self, *key: str) -> Place | None:
-        file = self.source.file
-        return Place(file, self.lines.of(*self.section, *key)) if file else None
+        return Place(self.file, self.lines.of(*self.section, *key)) if self.file else None
 
     def problem(self, code: str, key: tuple[str, ...], message: str, hint: str = "") -> None:
         self.problems.append(Problem(code, "error", str(self.place(*key) or ""), message, hint))
@@ -149,8 +135,15 @@ class Reader:
         return {name: text for name, text in texts.items() if text is not None}
 
 
-def read_graph(make: type[Graph], source: str | Path) -> Draft:
-    """Read a shipped or installed graph by name, or a file by path; `make` is the class of the graph.
+def sound(graph: Graph, problems: list[Problem], subject: str) -> Graph:
+    """The graph of a text without problems; a GraphError, which names the subject, for one that has some."""
+    if problems:
+        raise GraphError(problems, subject)
+    return graph
+
+
+def read_graph(make: type[Graph], source: str | Path) -> tuple[Graph, list[Problem]]:
+    """The readable part of a graph, and the problems of its text: shipped or installed, by name, or a file by path.
 
     Raises:
         UsageError: there is no such graph or file, or it cannot be read.
@@ -163,10 +156,10 @@ def read_graph(make: type[Graph], source: str | Path) -> Draft:
     reader = Reader(make)
     graph = _read_source(source, reader)
     is_named = isinstance(source, str) and find_graph(source) is not None
-    return Draft(graph if is_named else replace(graph, source=str(source)), reader.problems)
+    return graph if is_named else replace(graph, source=str(source)), reader.problems
 
 
-def read_overlays(graph: Graph, sources: Sequence[str | Path]) -> Draft:
+def read_overlays(graph: Graph, sources: Sequence[str | Path]) -> tuple[Graph, list[Problem]]:
     """A graph with overlays, by name or by path, and the problems of those that do not compose.
 
     Raises:
@@ -175,13 +168,14 @@ def read_overlays(graph: Graph, sources: Sequence[str | Path]) -> Draft:
     reader = Reader(type(graph))
     overlays = [_read_overlay(source, reader) for source in sources]
     graph, problems = with_overlays(graph, overlays, graph.title)
-    return Draft(graph, [*reader.problems, *problems])
+    return graph, [*reader.problems, *problems]
 
 
-def read_text(make: type[Graph], text: str, name: str) -> Draft:
-    """Read a graph from text; `name` stands for the file in messages."""
-    reader = Reader(make, TextSource(name, Path(), (name,)))
-    return Draft(_read_text(text.removeprefix("\ufeff"), reader), reader.problems)
+def read_text(make: type[Graph], text: str, name: str) -> tuple[Graph, list[Problem]]:
+    """The readable part of a graph, and the problems of its text; `name` stands for the file in messages."""
+    text = text.removeprefix("\ufeff")
+    reader = Reader(make, file=name, folder=Path(), chain=(name,), lines=Lines(text))
+    return _read_text(reader, text), reader.problems
 
 
 def from_json(make: type[Graph], text: str) -> Graph:
@@ -202,15 +196,33 @@ def from_json(make: type[Graph], text: str) -> Graph:
 
 
 def _read_source(source: str | Path, named_in: Reader) -> Graph:
-    found, text = named_in.source.opened(source, GRAPHS)
-    return _read_text(text, Reader(named_in.make, found, named_in.problems))
+    return _read_text(*_opened(source, GRAPHS, named_in))
 
 
-def _read_text(text: str, reader: Reader) -> Graph:
-    data, name = _tables(text, reader), Path(reader.source.file).stem
-    if data is None:
-        return reader.make(name, "", {}, {})
-    return _read_table(data, replace(reader, lines=Lines(text)), name)
+def _read_text(reader: Reader, text: str) -> Graph:
+    data, name = _tables(text, reader), Path(reader.file).stem
+    return _read_table(data, reader, name) if data is not None else reader.make(name, "", {}, {})
+
+
+def _opened(source: str | Path, sort: Texts, named_in: Reader) -> tuple[Reader, str]:
+    """The reader of a graph or an overlay that a text, or the user, names, and its text; raises a UsageError."""
+    shipped, chain = sort.find(source) if isinstance(source, str) else None, named_in.chain
+    if shipped is not None:
+        path, file, folder, identity = shipped, f"{source}.toml", Path(), f"<{sort.word} {source}>"
+    else:
+        path = path_of(source, sort, named_in.folder)
+        file, folder, identity = str(path), path.parent, str(path.resolve())
+    if identity in chain:
+        cycle = " -> ".join((*chain[chain.index(identity) :], identity))
+        raise UsageError(
+            f"graphs that extend or contain each other in a cycle: {cycle}",
+            "let one of them extend or contain something else, such as a shipped graph",
+        )
+    text = file_text(path)
+    if (chain or sort is OVERLAYS) and not _FORMAT_LINE.search(text.partition("\n[")[0]):
+        # Its text is not quoted: a graph of a stranger may name any file of this machine.
+        raise UsageError(f"`{source}` is no {sort.word}: there is no line `format = {FORMAT}` at its top")
+    return Reader(named_in.make, named_in.problems, file, folder, (*chain, identity), Lines(text)), text
 
 
 def _tables(text: str, reader: Reader) -> dict[str, Any] | None:
@@ -220,7 +232,7 @@ def _tables(text: str, reader: Reader) -> dict[str, Any] | None:
     except (ValueError, RecursionError) as error:  # ValueError: TOMLDecodeError, or an integer of 5,000 digits
         message = str(error).split("; use sys.")[0] if isinstance(error, ValueError) else "nested too deeply"
     position = re.search(r"\(at line (\d+), column \d+\)", message)
-    place = Place(reader.source.file, int(position.group(1)) if position else None)
+    place = Place(reader.file, int(position.group(1)) if position else None)
     reader.problems.append(Problem("G001", "error", str(place), f"TOML: {message.split(' (at')[0]}"))
     return None
 
@@ -232,12 +244,12 @@ def _read_table(data: Mapping[str, Any], reader: Reader, default_name: str) -> G
         hint = 'name it after a graph, as in --overlay FILE or extends = ["fit", "FILE"]; or add `extends = "fit"`'
         reader.problem("G003", ("edit",), message, hint)
         return make(default_name, "", {}, {})
-    is_json = not reader.source.file
+    is_json = not reader.file
     layers = Layers()
     if is_json and "layers" in data:
         data = {**data}
         saved = data.pop("layers")
-        layers = Layers(tuple(saved["names"]), {what: tuple(by) for what, by in saved["origins"].items()})
+        layers = Layers(tuple(saved["names"]), dict(saved["added"]))
     _check_keys(data, _EXTENDING_KEYS if "extends" in data and not is_json else _PLAIN_KEYS, reader)
     name = reader.value(data, "name", str, default_name)
     if "extends" in data:
@@ -248,7 +260,7 @@ def _read_table(data: Mapping[str, Any], reader: Reader, default_name: str) -> G
             reader.problem("G003", (), f"`{key}` is missing", hint)
     nodes, edges, guards, clock = (reader.value(data, key, dict, {}) for key in _TABLES)
     named = {"edges": edges, "guards": guards, "clock": clock}
-    places = [("start",), *((section, name) for section, table in named.items() for name in table)]
+    places = [("start",), ("optimizer",), *((section, name) for section, table in named.items() for name in table)]
     return make(
         name=name,
         nodes={key: _read_node(key, value, reader) for key, value in nodes.items()},
@@ -301,7 +313,7 @@ def _read_body(name: str, value: Any, reader: Reader) -> tuple[Graph | None, str
     key = ("nodes", name, "graph")
     if isinstance(value, dict):
         return _read_table(value, replace(reader, section=(*reader.section, *key)), name), None
-    if not isinstance(value, str) or not reader.source.file:
+    if not isinstance(value, str) or not reader.file:
         reader.problem("G003", key, f"nodes.{name}.graph: expected a name, a path or a table, got {show_value(value)}")
         return None, None
     try:
@@ -360,19 +372,11 @@ def _extended(data: Mapping[str, Any], name: str, reader: Reader) -> Graph:
 def _head(data: Mapping[str, Any], reader: Reader) -> dict[str, Any]:
     """The values at the top of a file with edits, which replace those of its base."""
     head = {key: reader.value(data, key, str, "") for key in ("start", "optimizer") if key in data}
-    if not head.get("optimizer", "optimizer").isidentifier():
-        message = f"`optimizer` names a resource or a slot; got {show_value(data['optimizer'])}"
-        hint = 'several are named at a node, as in reads = { optimizer = ["a", "b"] }'
-        reader.problem("G003", ("optimizer",), message, hint)
     return head | {key: reader.value(data, key, tuple[str, ...], ()) for key in ("outputs", "optional") if key in data}
 
 
 def _read_edits(data: Mapping[str, Any], reader: Reader, overlay: str = "") -> Iterator[Edit]:
-    """The edits of a file in order; problems are reported to the reader.
-
-    Arguments:
-        overlay: the name of their overlay. Default: they are from a graph file.
-    """
+    """The edits of a file, or of an overlay with a name, in order; problems are reported to the reader."""
     tables = data.get("edit", [])
     if not isinstance(tables, list):
         reader.problem("G003", ("edit",), "edit: expected tables written as [[edit]]")
@@ -399,14 +403,9 @@ def _read_edits(data: Mapping[str, Any], reader: Reader, overlay: str = "") -> I
 
 
 def _read_overlay(source: str | Path, named_in: Reader) -> Overlay:
-    """An overlay.
-
-    Raises:
-        UsageError: there is none with that name, or it is a graph.
-    """
-    found, text = named_in.source.opened(source, OVERLAYS)
-    reader = Reader(named_in.make, found, named_in.problems, Lines(text))
-    stem, place = Path(found.file).stem, Place(found.file)
+    """An overlay; raises a UsageError if there is none with that name, or it is a graph."""
+    reader, text = _opened(source, OVERLAYS, named_in)
+    stem, place = Path(reader.file).stem, Place(reader.file)
     data = _tables(text, reader)
     if data is None:
         return Overlay(stem, (), place)

@@ -19,7 +19,6 @@ import functools
 import importlib
 import importlib.resources
 import re
-from collections import ChainMap
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from importlib.resources.abc import Traversable
@@ -34,9 +33,6 @@ from graphtrain.names import nearest
 
 if TYPE_CHECKING:
     from graphtrain.graph.graph import Graph
-
-# The kinds that scripts declare, and those of adapters that were imported.
-_DECLARED = ChainMap(DECLARED, OF_ADAPTERS)
 
 # Keys at the top of a graph that an overlay does not have.
 _EXTENDS_OR_NODES = re.compile(r"^(?:extends\b|nodes\.|\[nodes)", re.MULTILINE)
@@ -88,7 +84,7 @@ def _entry_points(group: str) -> dict[str, EntryPoint]:
 
 def find_kind(name: str) -> Kind | None:
     """The kind of that name, or None. Importing the module of a kind is the only code this runs."""
-    if (kind := _DECLARED.get(name)) is not None:
+    if (kind := DECLARED.get(name) or OF_ADAPTERS.get(name)) is not None:
         return kind
     if name in _kinds():
         return _shipped_kind(name)
@@ -119,10 +115,8 @@ def known_kinds() -> list[str]:
 
 def family_of_node(node: Node) -> str:
     """The family that a node is drawn in; "other" for a kind that is not declared."""
-    if node.use == NESTED:
-        return NESTED
     kind = kind_of_node(node)
-    return kind.family if kind is not None else "other"
+    return NESTED if node.use == NESTED else kind.family if kind is not None else "other"
 
 
 def may_be_bypassed(node: Node) -> bool:

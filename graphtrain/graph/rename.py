@@ -42,7 +42,8 @@ def rename(self: Graph, old: str, new: str) -> Graph:
         nodes = {new if name == old else name: node for name, node in nodes.items()}
         nodes[new] = replace(nodes[new], name=new)
         edges = {new if source == old else source: redirected(leaving, old, new) for source, leaving in edges.items()}
-        start, layers = new if start == old else start, layers.renamed(old, new)
+        start = new if start == old else start
+        layers = replace(layers, added={new if name == old else name: by for name, by in layers.added.items()})
     elif body is None:
         raise EditError(f"rename: there is no node `{old}`: `{outer}` has no body")
     else:
@@ -67,12 +68,8 @@ def rename(self: Graph, old: str, new: str) -> Graph:
     )
 
 
-def _renamed_expression(text: str, old: str, new: str, bodies: Collection[str] = ()) -> str:
-    """A guard expression that reads fields of `old` from `new`; `bodies` are the nodes with whose names paths begin.
-
-    >>> _renamed_expression("step.runs / 2 > fit/step.steps and 'step.steps' == mode", "step", "d_step", ["fit"])
-    "d_step.runs / 2 > fit/step.steps and 'step.steps' == mode"
-    """
+def _renamed_expression(text: str, old: str, new: str, bodies: Collection[str]) -> str:
+    """A guard expression that reads fields of `old` from `new`; `bodies` are the nodes with whose names paths begin."""
     text, old = with_paths(text, bodies), with_paths(old, bodies)
     owner = rf"(?<![\w.]){re.escape(old)}(?=\s*\.|{SLASH})"
     return without_paths(re.sub(rf"{STRING}|{owner}", lambda match: match[1] or new, text))

@@ -50,7 +50,12 @@ class Renaming:
 
     def path(self, former: str) -> str:
         """The present path of a node, given its former path."""
-        return renamed_path(former, self.names)
+        parts = former.split("/")
+        for length in range(len(parts), 0, -1):  # the innermost node that was renamed
+            around = "/".join(parts[:length])
+            if around in self.names:
+                return "/".join([self.names[around], *parts[length:]])
+        return former
 
     def former(self, path: str) -> str | None:
         """The former path of a node; None for a new node."""
@@ -81,17 +86,3 @@ class Renaming:
                 with suppress(EditError):  # two nodes swap their names
                     former = former.rename(old, new_name)
         return former
-
-
-def renamed_path(former: str, names: Mapping[str, str]) -> str:
-    """The present path of a node, by the names of renamed ones: former path -> present path.
-
-    >>> renamed_path("validate/next_batch", {"validate": "measure"})
-    'measure/next_batch'
-    """
-    parts = former.split("/")
-    for length in range(len(parts), 0, -1):  # the innermost node that was renamed
-        around = "/".join(parts[:length])
-        if around in names:
-            return "/".join([names[around], *parts[length:]])
-    return former

@@ -93,13 +93,7 @@ Its results cannot go to slots: each call would read those of the call before.
 
 
 @dataclass(frozen=True)
-class CopyOf:
-    """A copy of the resource in a slot that the kind reads."""
-
-    source: str
-
-
-def copy_of(source: str) -> CopyOf:
+class copy_of:  # noqa: N801 - used as a function
     """A resource that is a copy of another one, for ``@node(makes=...)``: averaged weights, a target network.
 
     It is made once, when the run is set up and before anything is loaded: a deep copy, whose parameters need no
@@ -115,7 +109,8 @@ def copy_of(source: str) -> CopyOf:
     >>> kind_of(follow).makes["target"].source
     'model'
     """
-    return CopyOf(source)
+
+    source: str
 
 
 @dataclass(frozen=True)
@@ -139,7 +134,7 @@ class Declared(TypedDict, total=False):
     optional: str | tuple[str, ...]
     varying: str | tuple[str, ...]
     transient: str | tuple[str, ...]
-    makes: Mapping[str, CopyOf]
+    makes: Mapping[str, copy_of]
     step_inputs: Mapping[str, str]
     synchronises: bool
     extra_due_fields: Mapping[str, str]
@@ -170,7 +165,7 @@ class Kind:
     idle_without: tuple[str, ...] = dataclasses.field(default=(), init=False)
     varying: tuple[str, ...] = _BY_DEFAULT
     transient: tuple[str, ...] = ()
-    makes: Mapping[str, CopyOf] = dataclasses.field(default_factory=dict)
+    makes: Mapping[str, copy_of] = dataclasses.field(default_factory=dict)
     step_inputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
     synchronises: bool = False
     extra_due_fields: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -197,7 +192,7 @@ class Kind:
         known = ", ".join(self.parameters) or "none"
         due = (name for name in self.extra_due_fields if self.trigger is not None and name in self.fields)
         due_fields = {name for name in due if self.fields[name].type in (bool, Any)}
-        copies = {name for name, copy in self.makes.items() if isinstance(copy, CopyOf) and {name, copy.source} <= read}
+        copies = {name for name, new in self.makes.items() if isinstance(new, copy_of) and {name, new.source} <= read}
         slots = {slot for slot in (*self.writes, *self.optional) if str(slot).isidentifier()}
         slots -= {slot for slot in self.writes if self.writes.count(slot) > 1}
         rules: tuple[tuple[Iterable[Any], Container[Any], str], ...] = (
@@ -270,7 +265,7 @@ class Kind:
     @property
     def monitor(self) -> str:
         """The parameter that names a recorded metric; empty for none."""
-        return next((name for name, each in self.parameters.items() if each.metric is not None), "")
+        return next((name for name, each in self.parameters.items() if each.is_metric), "")
 
     @property
     def mode(self) -> str:

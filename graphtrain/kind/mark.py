@@ -107,11 +107,7 @@ def kind_of(target: Callable[..., Any]) -> Kind:
 
 
 def _declared(target: Callable[..., Any], arguments: dict[str, Any]) -> Kind:
-    """The kind that a function or a class declares.
-
-    Raises:
-        TypeError: the signature is not a valid declaration, or does not fit the arguments of the mark.
-    """
+    """The kind that a function or a class declares; raises a TypeError if it is not a valid declaration."""
     call, setup_reads, fields = target, None, dict[str, Field]()
     if isinstance(target, type):
         call, parameters, fields = target.__call__, *_attributes(target)
@@ -209,13 +205,12 @@ def _read(function: Callable[..., Any], first: int = 0) -> Signature:
     parameters: dict[str, Parameter] = {}
     for argument in list(inspect.signature(function).parameters.values())[first:]:
         annotation = hints.get(argument.name, Any)
-        default = REQUIRED if argument.default is argument.empty else argument.default
         if argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD):
             raise TypeError(f"`{argument}` hides which slots are read; name each of them")
         if argument.kind is argument.KEYWORD_ONLY:
-            parameters[argument.name] = Parameter(argument.name, annotation, default)
+            parameters[argument.name] = Parameter(argument.name, annotation, argument.default)
         else:
             marks = [each for member in (annotation, *get_args(annotation)) for each in get_args(member)]
             holds = [mark.holds for mark in marks if isinstance(mark, Slot)]
-            reads.append(Read(argument.name, default, frozenset().union(*holds)))
+            reads.append(Read(argument.name, argument.default, frozenset().union(*holds)))
     return tuple(reads), parameters

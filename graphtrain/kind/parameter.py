@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import inspect
 import math
 import numbers
 import re
@@ -14,15 +15,7 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from graphtrain.kind.trigger import Trigger
 
-
-class _Required:
-    """The default of a parameter without one."""
-
-    def __repr__(self) -> str:
-        return "required"
-
-
-REQUIRED: Final = _Required()
+REQUIRED: Final = inspect.Parameter.empty  # the default of a parameter without one
 
 
 @dataclass(frozen=True)
@@ -67,11 +60,10 @@ class Parameter:
         return type_name(self.annotation)
 
     @property
-    def metric(self) -> Metric | None:
-        """Its mark as the name of a metric; None if it is not one."""
+    def is_metric(self) -> bool:
+        """True if it names a metric."""
         members = (self.annotation, *get_args(self.annotation))
-        marks = (mark for member in members for mark in (member, *get_args(member)) if isinstance(mark, Metric))
-        return next(marks, None)
+        return any(isinstance(mark, Metric) for member in members for mark in (member, *get_args(member)))
 
     def coerce(self, value: Any) -> Any:
         """`value` as this parameter's type.
@@ -114,9 +106,7 @@ def type_name(annotation: Any) -> str:
             member for member in arguments if member is not type(None) and not (member is int and float in arguments)
         ]
         return " or ".join(map(type_name, named))
-    if origin is list and arguments:
-        return "a list of " + _PLURALS.get(arguments[0], "values")
-    if origin is tuple and arguments[1:] == (...,):
+    if (origin is list and arguments) or (origin is tuple and arguments[1:] == (...,)):
         return "a list of " + _PLURALS.get(arguments[0], "values")
     if origin is tuple:
         return f"a list of {len(arguments)}: " + ", ".join(type_name(item) for item in arguments)
@@ -234,13 +224,6 @@ def plain_value(value: Any) -> Any:
         case Mapping() if all(isinstance(key, str) for key in value):
             return {str.__str__(key): plain_value(item) for key, item in value.items()}
     raise ValueError(f"{show_value(value)} cannot be written in a graph")
-
-
-# Hints: for a value that is not None, for None.
-NOT_PLAIN = (
-    "a value other than a number, text, list or table goes into a resource of the Trainer, or into the kind",
-    'leave the parameter out for its default; a trigger that never fires is "never"',
-)
 
 
 def _mismatch(value: Any, annotation: Any) -> ValueError:

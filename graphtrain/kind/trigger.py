@@ -1,4 +1,4 @@
-"""When something periodic is due: ``"100 steps"``, ``"4 per epoch"``, ``["1 epochs", "10 minutes"]``, ``"never"``."""
+"""When something periodic is due: ``"100 steps"``, ``"0.25 epochs"``, ``["1 epochs", "10 minutes"]``, ``"never"``."""
 
 from __future__ import annotations
 
@@ -19,10 +19,7 @@ RUN, COUNTS_RUN = "run", "steps"
 ONCE = "once"
 
 _TERM = re.compile(r"\s*(\d{1,15}(?:\.\d{1,15})?|\d{1,15}/\d{1,15})\s+([A-Za-z_]\w*)\s*", re.ASCII)
-_PER = re.compile(r"\s*(\d{1,15})\s+per\s+([A-Za-z_]\w*)\s*", re.ASCII)
-
-
-_EXPECTED = 'expected "<number> <unit>", "<number> per <unit>", "once", a list of these, or "never"'
+_EXPECTED = 'expected "<number> <unit>", "once", a list of these, or "never"'
 
 
 @dataclass(frozen=True)
@@ -30,18 +27,14 @@ class Term:
     """One amount of one unit, exact: ``0.29 epochs`` is 29/100, never 0.28999.
 
     Attributes:
-        per: the unit as it is written in ``4 per epoch``, which is an amount of 1/4; else empty.
         whole: for a share of the run, how many steps the whole run has; None if not yet known.
     """
 
     amount: Fraction
     unit: str
-    per: str = ""
     whole: int | None = None
 
     def __str__(self) -> str:
-        if self.per:
-            return f"{1 / self.amount} per {self.per}"
         return f"{decimal(self.amount)} {self.unit}"
 
     @property
@@ -73,6 +66,7 @@ def decimal(value: Fraction) -> str:
     return f"{whole}.{rest:0{places}d}"
 
 
+@dataclass(init=False, repr=False, unsafe_hash=True, slots=True)
 class Trigger:
     """One or more amounts, any of which fires.
 
@@ -81,9 +75,8 @@ class Trigger:
     the whole run, on a clock that counts `steps`.
 
     Arguments:
-        text: ``"<number> <unit>"``, ``"<number> per <unit>"`` as in ``"4 per epoch"``, ``"once"`` (due until the node
-            has run), a list of those, or ``"never"``. Numbers are decimal (``0.25``) or ratios (``1/3``), kept exact,
-            and positive.
+        text: ``"<number> <unit>"``, ``"once"`` (due until the node has run), a list of those, or ``"never"``. Numbers
+            are decimal (``0.25``) or ratios (``1/3``), kept exact, and positive.
 
     Attributes:
         terms: the amounts.
@@ -99,10 +92,11 @@ class Trigger:
     >>> Trigger("often")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    ValueError: expected "<number> <unit>", "<number> per <unit>", "once", a list of these, or "never"; got...
+    ValueError: expected "<number> <unit>", "once", a list of these, or "never"; got...
     """
 
-    __slots__ = ("once", "terms")
+    terms: tuple[Term, ...]
+    once: bool
 
     def __init__(self, text: str | Iterable[str]) -> None:
         texts: list[object] = list(text) if isinstance(text, Iterable) and not isinstance(text, str) else [text]
@@ -112,7 +106,7 @@ class Trigger:
         amounts = [text for text in texts if text != ONCE] if texts != ["never"] else []
         if wrong := [text for text in amounts if not isinstance(text, str)]:
             raise ValueError(f"{_EXPECTED}; got {wrong[0]!r}")
-        self.terms: tuple[Term, ...] = tuple(map(_term, map(str, amounts)))
+        self.terms = tuple(map(_term, map(str, amounts)))
 
     @property
     def texts(self) -> list[str]:
@@ -130,22 +124,9 @@ class Trigger:
     def __str__(self) -> str:
         return " or ".join(self.texts)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Trigger) and (self.terms, self.once) == (other.terms, other.once)
-
-    def __hash__(self) -> int:
-        return hash((self.terms, self.once))
-
 
 @functools.lru_cache(maxsize=1024)  # 15 us; a check of `fit` reads 12 of them
 def _term(text: str) -> Term:
-    if (per := _PER.fullmatch(text)) is not None:
-        if not int(per[1]):
-            raise ValueError(f"the amount of a trigger must be greater than 0; got {text!r}")
-        word = per[2]
-        is_plural = word == RUN or (word.endswith("s") and not word.endswith("ss"))
-        plural = word if is_plural else f"{word}es" if word.endswith(("tch", "sh", "s", "x")) else f"{word}s"
-        return Term(Fraction(1, int(per[1])), plural, per=word)
     match = _TERM.fullmatch(text)
     if match is None:
         raise ValueError(f"{_EXPECTED}; got {text!r}")

@@ -15,6 +15,8 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from graphtrain.printable import shorten
+
 Literal = bool | int | float | str
 
 
@@ -104,7 +106,7 @@ def parse(text: str, bodies: frozenset[str] = frozenset()) -> Expression:
     FieldOf(node='fit/step', field='steps')
     """
     if SLASH in text:
-        raise GuardSyntaxError(f"the character {SLASH} is not allowed in an expression: {shorten(text)}")
+        raise GuardSyntaxError(f"the character {SLASH} is not allowed in an expression: {_shown(text)}")
     if "#" in text and len(text.strip().splitlines()) > 1:
         raise GuardSyntaxError(f"several lines must not contain `#`: {_shown(text)}")
     # A guard in a TOML string may span lines.
@@ -200,13 +202,7 @@ def _convert(tree: ast.expr, text: str) -> Expression:
 
 
 def _shown(text: str) -> str:
-    return shorten(without_paths(text))
-
-
-def shorten(text: str, limit: int = 60) -> str:
-    """The beginning of a text, for messages."""
-    text = " ".join(text.split())
-    return text if len(text) <= limit else text[: limit - 3] + "..."
+    return shorten(" ".join(without_paths(text).split()))
 
 
 def walk(expression: Expression) -> Iterator[Expression]:

@@ -13,7 +13,6 @@ from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.kind import Read
 from graphtrain.kind.declaration import Ask
-from graphtrain.kind.parameter import REQUIRED
 from graphtrain.names import FOREIGN, nearest, quoted, suggestion
 from graphtrain.plan.plan import Plan
 from graphtrain.plan.scope import Scope, resources_of
@@ -264,7 +263,7 @@ def step_call(function: Any, name: str, owner: Any = None) -> StepCall:
         expected = "(model, batch)" if takes_model else "(self, batch)"
         raise UsageError(f"`{name}` must take {expected}; it takes {inspect.signature(function)}")
     extra_inputs = tuple(
-        Read(parameter.name, REQUIRED if parameter.default is parameter.empty else parameter.default)
+        Read(parameter.name, parameter.default)
         for parameter in parameters
         if parameter not in positional[:leading]
         and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)

@@ -159,6 +159,8 @@ class NodeTimes:
 
         A list that changes while it runs: a batch is timed by putting timed transitions into it, and the others back.
         """
+        if not any(map(is_fetching, nodes)):  # there is no batch to time
+            return [*transitions]
         timed = [self._timing(node.path, visit) for node, visit in zip(nodes, transitions, strict=True)]
         table = timed.copy()
 

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import xxhash
 
@@ -72,12 +73,17 @@ def temporary_name(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}.{next(_NUMBERS)}{_TEMPORARY}")
 
 
-def write_pieces(file: io.FileIO, pieces: Iterable[bytes | memoryview]) -> None:
-    """Write bytes that are in pieces, however large: the system takes no more than 2 GB of one."""
+def write_pieces(file: io.FileIO, pieces: Iterable[bytes | memoryview]) -> list[Any]:
+    """Write bytes that are in pieces; returns their number and checksum, found while they are in the cache."""
+    size, digest = 0, xxhash.xxh3_128()
     for piece in pieces:
         view = memoryview(piece)
         while view:
-            view = view[file.write(view[:_PIECE]) :]
+            written = view[: file.write(view[:_PIECE])]
+            digest.update(written)
+            size += len(written)
+            view = view[len(written) :]
+    return [size, digest.hexdigest()]
 
 
 def replace_file(path: Path, content: bytes | Iterable[bytes | memoryview], *, flush: bool = False) -> None:

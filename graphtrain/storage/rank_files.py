@@ -27,7 +27,7 @@ import torch
 
 from graphtrain.errors import CheckpointError
 from graphtrain.names import quoted
-from graphtrain.storage.files import checksum_of, write_pieces
+from graphtrain.storage.files import temporary_name, write_pieces
 from graphtrain.storage.manifest import Manifest, read_files, read_manifest
 from graphtrain.storage.pieces import file_of_pieces
 from graphtrain.storage.sharing import Digests
@@ -78,19 +78,19 @@ def write_files(
     known: Mapping[str, Sequence[Any]] = {}
     with suppress(CheckpointError):
         known = read_manifest(previous).files if previous is not None else {}
-    written: dict[str, list[Any]] = {}
-    for name, pieces in contents.items():
-        written[name] = entry = [sum(map(len, pieces)), checksum_of(pieces)]
-        if previous is None or known.get(name) != entry or not _linked(folder, name, previous, entry):
-            write_file(folder / name, pieces)
-    return written
+    return {
+        name: write_file(folder / name, pieces, previous if name in known else None, known.get(name))
+        for name, pieces in contents.items()
+    }
 
 
-def _linked(folder: Path, name: str, previous: Path, entry: Sequence[Any]) -> bool:
-    """Hard-link a file to that of another checkpoint; False if it is damaged there, or there are no links."""
+def _linked(path: Path, previous: Path, entry: Sequence[Any]) -> bool:
+    """Replace a file by a hard link to that of another checkpoint; False if that is damaged, or there are no links."""
+    link = temporary_name(path)
     try:
-        read_files(previous, {name: entry}, lambda file: None)
-        os.link(previous / name, folder / name, follow_symlinks=False)
+        read_files(previous, {path.name: entry}, lambda file: None)
+        os.link(previous / path.name, link, follow_symlinks=False)
+        link.replace(path)
     except (OSError, CheckpointError):
         return False
     return True
@@ -137,12 +137,20 @@ def digest_of_ranks(digests: Sequence[str]) -> str:
     return digests[0] if len(digests) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest()
 
 
-def write_file(path: Path, pieces: Iterable[Bytes]) -> None:
-    """Write and flush a new file."""
+def write_file(
+    path: Path, pieces: Iterable[Bytes], previous: Path | None = None, known: Sequence[Any] | None = None
+) -> list[Any]:
+    """Write and flush a new file; returns its size and checksum.
+
+    Arguments:
+        previous: a folder with a file of that name; it becomes a hard link to it if its size and checksum are `known`.
+    """
     # Unbuffered: the lock of a buffer would stay locked in a process that is forked meanwhile.
     with path.open("xb", buffering=0) as file:
-        write_pieces(file, pieces)
-        os.fsync(file.fileno())
+        entry = write_pieces(file, pieces)
+        if previous is None or known != entry or not _linked(path, previous, entry):
+            os.fsync(file.fileno())
+    return entry
 
 
 # ---- reading

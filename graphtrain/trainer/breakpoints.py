@@ -85,7 +85,7 @@ def parse_amount(text: str, graph: Graph, option: str = "until", example: str = 
         trigger = Trigger(text)
     except ValueError as error:
         raise UsageError(f"{option}: {error}" if "greater" in str(error) else expected, f"as in {example}") from None
-    if trigger.is_never or trigger.once or any(term.per for term in trigger.terms):
+    if trigger.is_never or trigger.once:
         raise UsageError(expected, f"as in {example}")
     scopes = [scope for scope in Scope(graph).with_inner() if scope.outer is None or scope.counts_training]
     units = dict.fromkeys(unit for scope in scopes for unit in scope.graph.units)

@@ -107,7 +107,7 @@ def test_a_graph_has_places_that_can_be_used(graph: str, places: list[str]) -> N
 @pytest.mark.parametrize(
     ("graph", "place", "message"),
     [
-        (FIT, "on_train_batch_ends", "there is no place `on_train_batch_ends`"),
+        (FIT, "on_train_batch_ends", "the graph has no place `on_train_batch_ends`"),
         (EVALUATE, "on_train_batch_end", "the graph has no place `on_train_batch_end`"),
         (EVALUATE, "on_train_end", "the graph has no place `on_train_end`"),
         (FIT, "on_test_start", "the graph has no place `on_test_start`"),

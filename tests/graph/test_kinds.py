@@ -26,7 +26,7 @@ from graphtrain import (
 from graphtrain.graph import registry
 from graphtrain.graph.registry import find_kind, known_kinds
 from graphtrain.kind import EFFECTS, kind_of
-from graphtrain.kind.parameter import coerce
+from graphtrain.kind.parameter import REQUIRED, coerce
 from tests.graph.corpus import FIT
 
 # ---- what a signature declares
@@ -49,7 +49,7 @@ def test_a_function_declares_by_its_signature() -> None:
     assert [(read.name, read.required) for read in kind.reads] == [("model", True), ("batch", True), ("teacher", False)]
     temperature, layers = kind.parameters["temperature"], kind.parameters["layers"]
     assert (temperature.annotation, temperature.default, layers.annotation) == (float, 2.0, int)
-    assert str(layers.default) == "required"
+    assert layers.default is REQUIRED
     assert (kind.writes, kind.effects, kind.optional) == (("loss", "metrics"), ("backward",), ("teacher",))
     assert (kind.transient, kind.observer, kind.keeps_state) == (("metrics",), True, False)
     assert kind.description.startswith("Learn from a teacher.\n\nIn full.")

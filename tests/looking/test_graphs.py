@@ -117,7 +117,7 @@ def test_show(command: Command) -> None:
         assert text in result.out
     for edges in fit.edges.values():
         assert all(str(edge) in result.out for edge in edges)
-    assert "fit/validate  start: begin_evaluation" in result.out
+    assert "graph evaluate: start begin_evaluation" in result.out
 
 
 def test_graphs(command: Command) -> None:
@@ -282,7 +282,7 @@ def test_names_files_run_directories_and_checkpoints(stopped: Path, command: Com
             out = command("diff", graph, other).out
             assert "3 differences" in out and "accumulate.every" in out, (graph, other)
     assert "no difference" in command("diff", "r", str(checkpoint)).out
-    assert command("show", "r").out.startswith("fit  start: decide")
+    assert command("show", "r").out.startswith("graph fit: start decide")
 
 
 @pytest.mark.full

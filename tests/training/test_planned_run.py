@@ -97,7 +97,7 @@ def test_it_is_the_number_of_steps_that_are_made(name: str, length: int) -> None
         ("0.3 epochs", "1.5 epochs"),
         (["3 batches", "7 samples"], "9 steps"),
         ("4 epoch_batches", "1.5 epochs"),
-        ("3 per epoch", "9 steps"),
+        ("1/3 epochs", "9 steps"),
     ],
 )
 def test_what_is_due_now_and_then(every: Any, start: str | None) -> None:

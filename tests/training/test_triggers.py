@@ -1,4 +1,4 @@
-"""Promise 3: when something is due: once, so many per epoch, not before an amount, a part of the run, until an end."""
+"""Promise 3: when something is due: once, parts of an epoch, not before an amount, a part of the run, until an end."""
 
 from __future__ import annotations
 
@@ -60,14 +60,12 @@ def batches_at_runs(graph: Graph, path: str = "nudge", **resources: Any) -> list
         ("once", None, [0]),
         ("once", "1.5 epochs", [9]),
         (["once", "1 epochs"], None, [0, 6, 12, 18]),
-        ("4 per epoch", None, [2, 3, 5, 6, 8, 9, 11, 12, 14, 15, 17, 18]),
-        ("100 per epoch", None, [*range(1, 19)]),
-        ("1 per epoch", "2 epochs", [12, 18]),
+        ("0.25 epochs", None, [2, 3, 5, 6, 8, 9, 11, 12, 14, 15, 17, 18]),
+        ("0.01 epochs", None, [*range(1, 19)]),
         ("1 epochs", "2 epochs", [12, 18]),
         ("4 batches", "9 batches", [9, 12, 16]),  # due since 8, and held until 9
         ("4 batches", ["9 batches", "1 epochs"], [6, 8, 12, 16]),
         ("1/3 run", None, [6, 12, 18]),
-        ("3 per run", None, [6, 12, 18]),
         ("3 steps", "0.5 run", [10, 12, 18]),
     ],
 )
@@ -84,7 +82,7 @@ def test_validations_are_a_unit() -> None:
 @pytest.mark.parametrize(
     "graph",
     [
-        nudged(["once", "2 per epoch", "0.5 run"], "2 batches"),
+        nudged(["once", "0.5 epochs", "0.5 run"], "2 batches"),
         nudged("2 validations", graph=FIT.set("validate", every="2 batches")),
     ],
     ids=["mixed", "validations"],
@@ -134,7 +132,6 @@ NO_LENGTH = "`train_data` has no length"
     [
         ("validate", {"every": "0.25 epochs"}),
         ("log", {"every": ["50 steps", "1/3 epochs"]}),
-        ("log", {"every": "4 per epoch"}),
         ("finish", {"after": "1.5 epochs"}),
     ],
     ids=str,
@@ -199,7 +196,7 @@ def test_a_wrong_moment_is_refused_with_the_fix(graph: Graph, message: str, hint
     assert hint in problems[0].hint
 
 
-@pytest.mark.parametrize("until", ["once", "4 per epoch", "0.5 run", "often", "3 dozens", "0 steps"])
+@pytest.mark.parametrize("until", ["once", "0.5 run", "often", "3 dozens", "0 steps"])
 def test_until_is_an_amount(until: str) -> None:
     with pytest.raises(UsageError, match=r"^until"):
         tiny(FIT).run(until=until)
