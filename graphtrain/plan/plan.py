@@ -248,17 +248,6 @@ class Plan:
         return [*counts, *(Ref("field", plan_node.path, field_name) for field_name in plan_node.extra_due_fields)]
 
     @functools.cached_property
-    def transient(self) -> frozenset[str]:
-        """The slots, by path, whose values cannot be saved, as their kinds declare."""
-        return frozenset(
-            path
-            for plan_node in self.nodes
-            if plan_node.body is None
-            for slot, path in zip(plan_node.kind.writes, plan_node.own_writes, strict=True)
-            if slot in plan_node.kind.transient
-        )
-
-    @functools.cached_property
     def fields_read(self) -> frozenset[tuple[str, str]]:
         """Every (path, field) that a guard, a clock or a read names; nothing depends on a `runs` that is not named."""
         refs: list[Ref] = []

@@ -49,7 +49,7 @@ class Slots:
         uses: what each point does.
         guards: the slots that the guards on the edges leaving each point read.
         body_outputs: where a body is left, the bits of each slot that leaves it, inside and outside.
-        transient: the slots that cannot be saved.
+        transient: the slots whose values cannot be saved, as their kinds declare.
     """
 
     def __init__(self, flow: Flow, extra_reads: Mapping[str, Sequence[tuple[Read, Ref]]] | None = None) -> None:
@@ -61,7 +61,13 @@ class Slots:
         self.body_outputs = {point: self._outputs(point) for point in flow.points}
         self.uses = {point: self._uses(point) for point in flow.points}
         self.guards = {point: self._guards(point, point.arrows) for point in flow.points}
-        self.transient = self.bits(flow.plan.transient)
+        self.transient = self.bits(
+            path
+            for node in flow.plan.nodes
+            if node.body is None
+            for slot, path in zip(node.kind.writes, node.own_writes, strict=True)
+            if slot in node.kind.transient
+        )
 
     def bits(self, paths: Iterable[str]) -> int:
         """The bits of some slots; a resource has none."""
