@@ -68,7 +68,7 @@ class Counted:
     def _always_counts(self, plan_node: PlanNode) -> bool:
         """True for a node that fetches batches, acts on gradients, or counts actions of others on them."""
         kind = plan_node.kind
-        if kind is None or kind.is_idle(plan_node.parameters, plan_node.expressions):
+        if kind.is_idle(plan_node.parameters, plan_node.expressions):
             return False
         is_counter = any(declared.counts is not None for declared in kind.fields.values())
         return is_counter or kind.fetches or self._acts(plan_node)
@@ -89,7 +89,7 @@ class Counted:
                     self._need_all(scope.read_in(way.guard))
             if self._always_counts(plan_node):
                 self._need_node(plan_node)
-        if any(declared.counts for each in nodes if each.kind is not None for declared in each.kind.fields.values()):
+        if any(declared.counts for each in nodes for declared in each.kind.fields.values()):
             for plan_node in nodes:
                 if plan_node.body is not None and self._acts(plan_node):
                     self._enter(plan_node.body)
@@ -100,7 +100,7 @@ class Counted:
 
     def _need(self, ref: Ref) -> None:
         plan_node = self.plan.by_path.get(ref.path)
-        if plan_node is None or plan_node.kind is None:
+        if plan_node is None:
             return
         if ref.name in plan_node.kind.parameters:
             if ref.name in plan_node.expressions:
@@ -114,7 +114,7 @@ class Counted:
 
     def _need_node(self, plan_node: PlanNode) -> None:
         """Follow the visits of a node: what makes it due, and the targets of its counters."""
-        if plan_node.path in self.needed or plan_node.kind is None:
+        if plan_node.path in self.needed:
             return
         self.needed.add(plan_node.path)
         for read in self.plan.due_by(plan_node):
@@ -128,7 +128,7 @@ class Counted:
     def is_known(self, path: str, field_name: str) -> bool:
         """True for a field whose value follows from visits alone."""
         plan_node = self.plan.by_path.get(path)
-        if plan_node is None or plan_node.kind is None:
+        if plan_node is None:
             return False
         key = path, field_name
         if key not in self._known:
@@ -138,7 +138,6 @@ class Counted:
 
     def _follows(self, plan_node: PlanNode, field_name: str) -> bool:
         kind = plan_node.kind
-        assert kind is not None, "asked before"
         if field_name in plan_node.expressions:
             return not any(self.unknown_of(plan_node.expressions[field_name]))
         if field_name in kind.parameters:

@@ -82,15 +82,8 @@ class FlowPoint:
     ) -> Problem:
         """A problem of the node, or of its ``"edges"``, with the path that leads there."""
         assert self.node is not None, "the end has no problems"
-        return self.scope.problem(
-            code,
-            f"{thing}.{self.node.name}",
-            message,
-            hint,
-            severity=severity,
-            path=names_on(path),
-            place=self.node.place,
-        )
+        thing = f"{thing}.{self.node.name}"
+        return self.scope.problem(code, thing, message, hint, severity=severity, path=names_on(path))
 
     @property
     def path(self) -> str:
@@ -214,7 +207,7 @@ def _changers_of(plan: Plan, scope: Scope, field: Ref) -> set[str]:
     kind = plan_node.kind
     if is_here and field.name in plan_node.expressions:
         return changers(plan, scope, plan_node.expressions[field.name].expression)
-    if kind is None or field.name in kind.parameters:
+    if field.name in kind.parameters:
         return set()
     if (counter := kind.counter(field.name)) is not None:  # the engine counts it, where the effects are
         effects = {"backward"} if field.name == counter.window else {"backward", "zero_grad"}

@@ -28,7 +28,6 @@ class PlanNode:
 
     Attributes:
         path: ``"validate/next_batch"``.
-        kind: None if it is not declared, which only checks accept.
         parameters: every parameter of the kind, of its type.
         reads, setup_reads: what the kind reads, in its order, with the meaning of each name.
         expressions: the parameters that are evaluated at every visit, with their expressions.
@@ -45,33 +44,33 @@ class PlanNode:
     opens: tuple[tuple[Read, Ref], ...] = ()
 
     def __init__(self, scope: Scope, node: Node) -> None:
-        self.scope, self.node, self.kind = scope, node, scope.kinds[node.name]
-        self.path, self.body = f"{scope.path}{node.name}", scope.bodies.get(node.name)
-        kind = self.kind
+        kind, body = scope.kinds[node.name], scope.bodies.get(node.name)
+        assert kind is not None, "checked before"
+        self.scope, self.node, self.kind, self.body = scope, node, kind, body
+        self.path = f"{scope.path}{node.name}"
         self.parameters: Mapping[str, Any] = MappingProxyType(
             {
                 name: parameter.coerce(node.parameters[name]) if name in node.parameters else parameter.default
-                for name, parameter in (kind.parameters if kind is not None else {}).items()
+                for name, parameter in kind.parameters.items()
             }
         )
-        self.reads = self._resolved(kind.reads if kind is not None and self.body is None else ())
-        self.setup_reads = self._resolved(kind.setup_reads or () if kind is not None else ())
+        self.reads = self._resolved(kind.reads if body is None else ())
+        self.setup_reads = self._resolved(kind.setup_reads or ())
         self.expressions = {name: scope.parameter(node, name) for name in scope.expressions(node)}
         self.writes = tuple(f"{scope.path}{slot}" for slot in scope.written_by(node))
         self.returned = {name: f"{scope.path}{slot}" for name, slot in scope.returned_by(node).items()}
         self.optimizers = optimizers_of(scope, node, "optimizer")
         self.actions = tuple(
             PlanAction(action.effect, optimizers_of(scope, node, action.slot), action.slot)
-            for action in (kind.actions if kind is not None and self.body is None else ())
-            if action.effect in ON_GRADIENTS
+            for action in kind.actions
+            if body is None and action.effect in ON_GRADIENTS
         )
 
     def _resolved(self, reads: Iterable[Read]) -> tuple[tuple[Read, Ref], ...]:
         return tuple((read, self.scope.read_by(self.node, read.name)) for read in reads)
 
     def new_instance(self) -> Any:
-        """An instance of its kind, which must be declared, with its parameters."""
-        assert self.kind is not None, "checked before"
+        """An instance of its kind, with its parameters."""
         instance = self.kind.new_instance()
         for name, value in self.parameters.items():
             setattr(instance, name, value)
@@ -90,7 +89,7 @@ class PlanNode:
     @property
     def optional(self) -> tuple[Ref, ...]:
         """The reads without which it is bypassed."""
-        slots = self.body.graph.optional if self.body is not None else self.kind.optional if self.kind else ()
+        slots = self.body.graph.optional if self.body is not None else self.kind.optional
         return tuple(self.scope.read_by(self.node, slot) for slot in slots)
 
     @property
@@ -101,7 +100,7 @@ class PlanNode:
     @property
     def kills(self) -> frozenset[str]:
         """The slots, by path, that are cleared by a visit."""
-        return self.scope.forgotten if self.kind is not None and self.kind.has_effect("forget") else frozenset()
+        return self.scope.forgotten if self.kind.has_effect("forget") else frozenset()
 
     @property
     def visit_reads(self) -> tuple[tuple[Read, Ref], ...]:
@@ -121,7 +120,7 @@ class PlanNode:
     @functools.cached_property
     def trigger(self) -> Trigger | None:
         """Its trigger; None if it is always due."""
-        value = self.parameters.get(self.kind.trigger or "") if self.kind is not None else None
+        value = self.parameters.get(self.kind.trigger or "")
         return value if isinstance(value, Trigger) else None
 
     @property
@@ -138,7 +137,7 @@ class PlanNode:
     @property
     def extra_due_fields(self) -> tuple[str, ...]:
         """The fields that make it due in addition to its trigger."""
-        return self.kind.due_fields(self.parameters) if self.kind is not None else ()
+        return self.kind.due_fields(self.parameters)
 
     @property
     def is_never_due(self) -> bool:
@@ -148,7 +147,7 @@ class PlanNode:
     @property
     def can_be_skipped(self) -> bool:
         """True if a visit may do nothing because the trigger is not due."""
-        return self.kind is not None and self.kind.trigger == "every" and self.trigger is not None
+        return self.kind.trigger == "every" and self.trigger is not None
 
 
 @dataclass(frozen=True)
@@ -215,7 +214,7 @@ class Plan:
     def _add_opened(self) -> None:
         """Note for each node the windows that it opens, by its actions on the optimizers of a counter."""
         for counter in self.nodes:
-            for declared in counter.kind.fields.values() if counter.expressions and counter.kind is not None else ():
+            for declared in counter.kind.fields.values() if counter.expressions else ():
                 target = counter.expressions.get(declared.target or "")
                 if target is None:
                     continue
@@ -247,17 +246,6 @@ class Plan:
         terms = [term for trigger in plan_node.triggers for term in self.terms(plan_node.scope, trigger)]
         counts = [Ref("field", owner.path, field_name) for owner, field_name, _ in terms]
         return [*counts, *(Ref("field", plan_node.path, field_name) for field_name in plan_node.extra_due_fields)]
-
-    @functools.cached_property
-    def transient(self) -> frozenset[str]:
-        """The slots, by path, whose values cannot be saved, as their kinds declare."""
-        return frozenset(
-            path
-            for plan_node in self.nodes
-            if plan_node.kind is not None and plan_node.body is None
-            for slot, path in zip(plan_node.kind.writes, plan_node.own_writes, strict=True)
-            if slot in plan_node.kind.transient
-        )
 
     @functools.cached_property
     def fields_read(self) -> frozenset[tuple[str, str]]:

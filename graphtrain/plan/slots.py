@@ -17,9 +17,6 @@ from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint
 from graphtrain.plan.scope import Ref, Scope, outputs_of, slots_of
 from graphtrain.plan.solve import Ways, solve
 
-# Paths of nodes -> what they read in addition to the slots of their kinds, as a user's step function does.
-ExtraReads = Mapping[str, Sequence[tuple[Read, Ref]]]
-
 
 @dataclass(frozen=True)
 class Uses:
@@ -45,18 +42,18 @@ class Slots:
     """The slots that some node writes, numbered, and what each point of a flow does with them.
 
     Arguments:
-        extra_reads: path of a node -> its reads in addition to the slots of its kind. Default: nothing.
+        extra_reads: path of a node -> its reads in addition to the slots of its kind, as a user's step function has.
+            Default: nothing.
 
     Attributes:
         uses: what each point does.
         guards: the slots that the guards on the edges leaving each point read.
         body_outputs: where a body is left, the bits of each slot that leaves it, inside and outside.
-        transient: the slots that cannot be saved.
+        transient: the slots whose values cannot be saved, as their kinds declare.
     """
 
-    def __init__(self, flow: Flow, extra_reads: ExtraReads | None = None) -> None:
-        self.flow = flow
-        self._extra_reads = extra_reads or {}
+    def __init__(self, flow: Flow, extra_reads: Mapping[str, Sequence[tuple[Read, Ref]]] | None = None) -> None:
+        self.flow, self._extra_reads = flow, extra_reads or {}
         self._bits: dict[str, int] = {}
         for plan_node in flow.plan.nodes:
             for path in plan_node.writes:
@@ -64,7 +61,13 @@ class Slots:
         self.body_outputs = {point: self._outputs(point) for point in flow.points}
         self.uses = {point: self._uses(point) for point in flow.points}
         self.guards = {point: self._guards(point) for point in flow.points}
-        self.transient = self.bits(flow.plan.transient)
+        self.transient = self.bits(
+            path
+            for node in flow.plan.nodes
+            if node.body is None
+            for slot, path in zip(node.kind.writes, node.own_writes, strict=True)
+            if slot in node.kind.transient
+        )
 
     def bits(self, paths: Iterable[str]) -> int:
         """The bits of some slots; a resource has none."""
@@ -89,8 +92,8 @@ class Slots:
 
     def _bits_at_end(self, scope: Scope, method: str) -> tuple[int, int]:
         """The reads of the nodes of a graph that act where it ends, by a method."""
-        nodes = [(node, node.kind) for node in self.flow.plan.nodes_in(scope) if node.kind is not None]
-        acting = [node for node, kind in nodes if kind.has(method) and kind.reads_at_end]
+        nodes = self.flow.plan.nodes_in(scope)
+        acting = [node for node in nodes if node.kind.has(method) and node.kind.reads_at_end]
         return self._bits_of(pair for node in acting for pair in node.visit_reads)
 
     def _uses(self, point: FlowPoint) -> Uses:

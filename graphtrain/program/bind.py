@@ -56,7 +56,6 @@ class ProgramNode:
     trigger: Any = None
 
     def __init__(self, plan_node: PlanNode, scope: ProgramGraph, index: int) -> None:
-        assert plan_node.kind is not None, "checked before"
         self.plan_node, self.kind, self.scope, self.index = plan_node, plan_node.kind, scope, index
         self.path, self.node, self.parameters = plan_node.path, plan_node.node, plan_node.parameters
         self.hold(plan_node.new_instance())
@@ -238,7 +237,7 @@ class Program:
         """The resources that nodes draw batches from; True where a node may keep its position by a `state_dict`."""
         drawn: dict[str, bool] = {}
         for plan_node in self.plan.nodes:
-            if plan_node.kind is not None and plan_node.kind.fetches:
+            if plan_node.kind.fetches:
                 keeps = plan_node.parameters.get("resume") != "replay"
                 drawn |= {name: keeps or drawn.get(name, False) for name in plan_node.data}
         return drawn

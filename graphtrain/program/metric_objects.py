@@ -43,8 +43,8 @@ def checked(objects: Any) -> Mapping[str, Any]:
 
 def not_updated(objects: Mapping[str, Any], program: Program) -> Iterator[str]:
     """A line about the metric objects that no node of a graph updates, if there are any."""
-    nodes = [node for node in program.plan.nodes if node.kind is not None and node.kind.records]
-    splits = {f"{node.parameters[node.kind.records]}/" for node in nodes if node.kind is not None}
+    nodes = [node for node in program.plan.nodes if node.kind.records]
+    splits = {f"{node.parameters[node.kind.records]}/" for node in nodes}
     training = {node.metric_prefix for node in program.nodes if node.is_set_up_with("metric_prefix")}
     starts = {*training, *(f"{_EPOCH}{prefix}" for prefix in training)}
     unknown = [

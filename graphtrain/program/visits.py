@@ -146,11 +146,9 @@ class Visits:
                 node.arguments = function.keywords  # not a copy: values set by expressions are passed
         else:
             function = node.instance.__call__
-        call, writes = self._with_slots(function, node), self.indices(node)
-        call = _storing(call, self._slots, writes)
-        return (
-            then(call, functools.partial(self.forget, sorted(node.plan_node.kills))) if node.plan_node.kills else call
-        )
+        call = _storing(self._with_slots(function, node), self._slots, self.indices(node))
+        cleared = sorted(node.plan_node.kills)
+        return then(call, functools.partial(self.forget, cleared)) if cleared else call
 
     def at_end(self, scope: ProgramGraph) -> list[Act]:
         """The calls of nodes at the end of a graph, those that end it last, so that they see the others' effects."""

@@ -127,7 +127,7 @@ class WholeRun:
             inner = plan.scopes[run.scope_path()]
             unknown = sorted(counted.unknown_at_end(inner))
             decides = f": it ends only as {', '.join(unknown)} decide" if unknown else ""
-            ending = (node.path for node in plan.nodes_in(inner) if node.kind and node.kind.trigger == "after")
+            ending = (node.path for node in plan.nodes_in(inner) if node.kind.trigger == "after")
             never = next((f"{path}.after" for path in ending), "")
             raise UsageError(
                 f"nothing that is counted ends the graph `{inner.graph.name}`{decides}",
