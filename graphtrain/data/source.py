@@ -65,6 +65,12 @@ class Seeds(NamedTuple):
     seed: int = 0
     are_common: bool = False
 
+    def of(self, state: dict[str, Any]) -> Seeds:
+        """Those of an epoch with this state: begun or continued by several ranks, it is continued so by one too."""
+        if self.are_common:
+            state["common"] = True
+        return self._replace(are_common="common" in state)
+
     @contextmanager
     def common(self, generators: Iterable[AnyGenerator], *numbers: int) -> Iterator[None]:
         """A span in which ranks draw the same, from these generators too: an epoch is begun, or a batch is fetched."""
@@ -276,30 +282,32 @@ class Stateful(Source):
                 is_next = next(iterate(self.data), NOTHING) is not NOTHING
             if is_next:
                 self._load(loaded["data"])
-        length = length_of(self.data)
-        with self._seeds.common(generators_of(self.data), epoch):
-            return Opened(self._following(iterate(self.data), epoch, 0), length, {})
+        length, state = length_of(self.data), dict[str, Any]()
+        seeds = self._seeds.of(state)
+        with seeds.common(generators_of(self.data), epoch):
+            return Opened(self._following(iterate(self.data), epoch, 0, seeds), length, state)
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
         if not self._loaded:
             raise position_unknown(self.data)
-        return self._following(self._after(epoch, self._loaded["data"]), epoch, drawn)
+        seeds = self._seeds.of(state)
+        return self._following(self._after(epoch, self._loaded["data"], seeds), epoch, drawn, seeds)
 
-    def _after(self, epoch: int, position: Any) -> Iterator[Any]:
+    def _after(self, epoch: int, position: Any, seeds: Seeds) -> Iterator[Any]:
         """The batches behind a position in an epoch."""
         announce_epoch(self.data, epoch)
         self._load(position)
-        with self._seeds.common((), epoch):
+        with seeds.common((), epoch):
             return iterate(self.data)
 
     def _load(self, position: Any) -> None:
         self.data.load_state_dict(copy.deepcopy(position))  # what `position` reports must not change
 
-    def _following(self, batches: Iterator[Any], epoch: int, drawn: int) -> Iterator[Any]:
+    def _following(self, batches: Iterator[Any], epoch: int, drawn: int, seeds: Seeds) -> Iterator[Any]:
         """The same batches. After the first the data reports its position; the second of an epoch is the sample."""
         for number in itertools.count(drawn):
             before: dict[str, Any] = {}
-            with self._seeds.common((), epoch, number):
+            with seeds.common((), epoch, number):
                 if number == 1:
                     random = [each.get_state() for each in drawn_from(self.data)]
                     before = {"epoch": epoch, "random": random, "data": copy.deepcopy(self.position()["data"])}
@@ -318,7 +326,7 @@ class Stateful(Source):
             return _NO_SAMPLE if _is_complete(self.data) else _INCOMPLETE
         with RandomAside(drawn_from(self.data)):
             for _ in range(2):  # what `iter` changes and the state leaves out shows the second time
-                batches = self._after(sample["epoch"], sample["data"])
+                batches = self._after(sample["epoch"], sample["data"], self._seeds)
                 set_states(drawn_from(self.data), sample["random"])
                 hashes.add(_hash_of(next(batches, None)))
         return "" if hashes == {sample["batch"]} else _DIFFERS
@@ -362,26 +370,27 @@ class Replayed(Source):
 
     def _batches(self, epoch: int, state: dict[str, Any]) -> Iterator[Any]:
         """The batches of an epoch, the first of which draws by the random numbers in its state, or now."""
-        with self._seeds.common(generators_of(self.data), epoch):
+        seeds = self._seeds.of(state)
+        with seeds.common(generators_of(self.data), epoch):
             if "random" in state:
                 set_states(drawn_from(self.data), state["random"])
             state.setdefault("random", [generator.get_state() for generator in drawn_from(self.data)])
-            batches = self._iterator(epoch)
+            batches = self._iterator(epoch, seeds)
             first = next(batches, NOTHING)
         if first is not NOTHING:
             yield first
             yield from batches
 
-    def _iterator(self, epoch: int) -> Iterator[Any]:
+    def _iterator(self, epoch: int, seeds: Seeds) -> Iterator[Any]:
         iterator: Any = iterate(self.data)
         batches: Iterator[Any] = iterator
-        if isinstance(self.data, DataLoader) and not self._seeds.are_common:
+        if isinstance(self.data, DataLoader) and not seeds.are_common:
             if draws_at_once(self.data) if _is_map_style(self.data) else self.data.num_workers > 0:
                 return batches
             if not self.redraws and hasattr(iterator, "_sampler_iter"):  # augmentation uses the shared generators
-                iterator._sampler_iter = self._seeds.following(iterator._sampler_iter, epoch)
+                iterator._sampler_iter = seeds.following(iterator._sampler_iter, epoch)
                 return batches
-        return self._seeds.following(batches, epoch)
+        return seeds.following(batches, epoch)
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
         if (drawn and "random" not in state) or self._once:
