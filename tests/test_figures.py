@@ -12,24 +12,24 @@ from tests import figures
 # may lie a few lines above, so that a contribution is possible.
 ROOMS = {
     "ranks": 919,
-    "language": 451,
-    "kind": 1_419,
-    "graph": 2_888,
-    "plan": 5_299,
+    "language": 447,
+    "kind": 1_337,
+    "graph": 2_764,
+    "plan": 4_929,
     "storage": 2_886,
     "state": 2_803,
     "data": 1_409,
-    "report": 2_981,
-    "program": 5_236,
-    "nodes": 3_910,
+    "report": 2_843,
+    "program": 5_034,
+    "nodes": 3_909,
     "graphs": 2_160,
     "resume": 2_035,
-    "trainer": 2_179,
+    "trainer": 2_070,
     "proof": 1_256,
-    "viz": 1_300,
+    "viz": 1_293,
     "page": 607,
     "adapters": 2_081,
-    "command": 4_131,
+    "command": 4_111,
     "ground": 692,
 }
 FOR_A_CONTRIBUTION = 200
@@ -37,8 +37,8 @@ FOR_A_CONTRIBUTION = 200
 # Where another figure is not what it should be yet, what it is: to be lowered with it, never raised.
 NOT_YET = {
     "lines of source": sum(ROOMS.values()) + FOR_A_CONTRIBUTION,
-    "functions that the smallest run enters": 1_385,
-    "classes that it enters": 119,
+    "functions that the smallest run enters": 1_340,
+    "classes that it enters": 112,
     "helpers of tests on other helpers": 13,
 }
 
