@@ -78,10 +78,7 @@ def write_files(
     known: Mapping[str, Sequence[Any]] = {}
     with suppress(CheckpointError):
         known = read_manifest(previous).files if previous is not None else {}
-    return {
-        name: write_file(folder / name, pieces, previous if name in known else None, known.get(name))
-        for name, pieces in contents.items()
-    }
+    return {name: write_file(folder / name, pieces, previous, known.get(name)) for name, pieces in contents.items()}
 
 
 def _linked(path: Path, previous: Path, entry: Sequence[Any]) -> bool:
@@ -143,7 +140,7 @@ def write_file(
     """Write and flush a new file; returns its size and checksum.
 
     Arguments:
-        previous: a folder with a file of that name; it becomes a hard link to it if its size and checksum are `known`.
+        previous: a folder, to whose file of that name it becomes a hard link if its size and checksum are `known`.
     """
     # Unbuffered: the lock of a buffer would stay locked in a process that is forked meanwhile.
     with path.open("xb", buffering=0) as file:
