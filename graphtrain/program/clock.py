@@ -7,7 +7,6 @@ from typing import Any, final
 
 from graphtrain.kind.trigger import Term, Trigger, decimal, exactly
 from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
-from graphtrain.program.rounds import is_fetching
 from graphtrain.report.values import ROW_POSITION
 
 # Units that start again at 0, or that duplicate another one: no rate is shown for them, nor for the runs of a node.
@@ -124,7 +123,7 @@ class RunClock:
         for scope in reversed([*self._program.nodes[position].scope.around()]):
             nodes = [node for node in scope.nodes.values() if not node.bypassed]
             names = [str(node.parameters[node.kind.records]) for node in nodes if node.kind.records]
-            fetching = next(filter(is_fetching, nodes), None)
+            fetching = next((node for node in nodes if node.kind.fetches), None)
             if fetching is not None and names and not scope.names.steps:
                 return names[0], fetching.instance.epoch_batches, fetching.instance.epoch_length or None
         return None

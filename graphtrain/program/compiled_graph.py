@@ -22,7 +22,6 @@ from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.cells import Cells
 from graphtrain.program.clock import RunClock
 from graphtrain.program.requests import Requests
-from graphtrain.program.rounds import is_fetching
 from graphtrain.program.stateful_objects import StatefulObjects
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.table import Compiler
@@ -131,7 +130,7 @@ class CompiledGraph:
 
     def has_batch(self, position: int) -> bool:
         """True if a batch that was fetched is among them."""
-        fetched = {path for node in self.program.nodes if is_fetching(node) for path in node.plan_node.own_writes}
+        fetched = {path for node in self.program.nodes if node.kind.fetches for path in node.plan_node.own_writes}
         return bool(fetched & self.alive_names(position))
 
     def transient(self, position: int, ended: bool = False) -> list[str]:

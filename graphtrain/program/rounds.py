@@ -49,7 +49,7 @@ class Rounds:
 
     def divides(self, node: ProgramNode) -> bool:
         """True for a node that fetches batches, and gives each rank its own."""
-        return is_fetching(node) and _goes_in_rounds(node)
+        return node.kind.fetches and _goes_in_rounds(node)
 
     def source(self, node: ProgramNode) -> ProgramNode | None:
         """The node whose batches a node reads, directly or through others; None if it reads none."""
@@ -57,7 +57,7 @@ class Rounds:
 
     def wrap(self, node: ProgramNode, act: Act) -> Act:
         """The call of a node on one of several ranks."""
-        if is_fetching(node):
+        if node.kind.fetches:
             # A kind without support for ranks fetches batches on each of them.
             return act if self.divides(node) else then(self.agreement.before_batch, act)
         source = self.source(node)
@@ -145,7 +145,7 @@ class Rounds:
         trained = []
         for node in self._program.nodes:
             source = self.source(node)
-            while source is not None and not is_fetching(source):  # it provides parts of a batch
+            while source is not None and not source.kind.fetches:  # it provides parts of a batch
                 source = _first_source(source, self._dependent)
             if source is fetching:
                 trained += [set(action.optimizers) for action in node.plan_node.actions if action.effect == "backward"]
@@ -219,8 +219,3 @@ def _first_source(node: ProgramNode, dependent: dict[str, ProgramNode]) -> Progr
 
 def _goes_in_rounds(node: ProgramNode) -> bool:
     return ROUND in node.kind.fields and not node.bypassed
-
-
-def is_fetching(node: ProgramNode) -> bool:
-    """True for a node that fetches batches."""
-    return node.kind.fetches

@@ -16,7 +16,6 @@ import torch
 from graphtrain.errors import CheckpointError
 from graphtrain.names import quoted
 from graphtrain.program.bind import ProgramNode
-from graphtrain.program.rounds import is_fetching
 from graphtrain.state.changes import OTHER_SUBMODULES, changes, restore
 from graphtrain.state.codec import parts_in
 from graphtrain.state.generators import capture_random, restore_random
@@ -184,7 +183,7 @@ def _capture_progress(run: StatefulObjects, alive: set[int]) -> Section:
         node.check_fields()
         # First: a node may update what it stores when its state is read.
         state = {"state": dict(node.instance.state_dict())} if node.kind.keeps_state else {}
-        if is_fetching(node) and "ahead" in state.get("state", ()):
+        if node.kind.fetches and "ahead" in state.get("state", ()):
             # The rest is the position of the data, which has that itself.
             state["state"]["ahead"] = run.encoded(state["state"]["ahead"], f"{node.path}.state.ahead")
         fields = {name: getattr(node.instance, name) for name in stored_fields(node)}
@@ -214,7 +213,7 @@ def _restore_progress(run: StatefulObjects, saved: Section, exempt: Exemptions) 
             stored = [*stored, "state"]
             if "state" in values and not is_replaced:
                 state = values["state"]
-                if is_fetching(node):
+                if node.kind.fetches:
                     state = {name: run.decoded(value) for name, value in state.items()}
                 node.instance.load_state_dict(state)
                 node.check_fields()

@@ -15,7 +15,6 @@ from graphtrain.errors import UsageError
 from graphtrain.names import suggestion
 from graphtrain.printable import shown_path
 from graphtrain.program.bind import Program, ProgramNode
-from graphtrain.program.rounds import is_fetching
 from graphtrain.program.run_state import (
     AFTER_SETUP,
     EVERYTHING,
@@ -231,7 +230,7 @@ class StatefulObjects:
             "parts": {
                 "resources": {*optimizers, *schedulers},
                 "optimizers": {*optimizers},
-                "progress": {node.path for node in nodes if not (is_fetching(node) or of_rank(node))},
+                "progress": {node.path for node in nodes if not (node.kind.fetches or of_rank(node))},
             },
         }
 

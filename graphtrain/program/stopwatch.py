@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from typing import final
 
 from graphtrain.program.bind import ProgramNode
-from graphtrain.program.rounds import is_fetching
 
 Visit = Callable[[], int]
 
@@ -170,7 +169,7 @@ class NodeTimes:
             return fetch
 
         pairs = [*zip(nodes, transitions, strict=True)]
-        others = [fetching(visit) if is_fetching(node) else visit for node, visit in pairs]
+        others = [fetching(visit) if node.kind.fetches else visit for node, visit in pairs]
         timed = [self._timing(node, visit, others, table) for node, visit in pairs]
         table[:] = timed
         return table

@@ -22,7 +22,7 @@ from graphtrain.kind.fields import IDLE, ROUND
 from graphtrain.program.bind import ProgramNode
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.gradient_windows import counters_of
-from graphtrain.program.rounds import is_fetching, slots_of_rounds
+from graphtrain.program.rounds import slots_of_rounds
 from graphtrain.program.stateful_objects import of_rank
 from graphtrain.ranks import Ranks
 from graphtrain.report.recorder import added
@@ -96,7 +96,7 @@ def resized(
     first, nodes, rank, before = checkpoint.sections, compiled.program.nodes, ranks.rank, processes(checkpoint.ranks)
     former = {node.path: renaming.former(node.path) or node.path for node in nodes}
     saved = {node.path: first["progress"].get(former[node.path], {}) for node in nodes}
-    fetching = [node for node in nodes if is_fetching(node)]
+    fetching = [node for node in nodes if node.kind.fetches]
     fetched = {path for node in fetching for path in node.plan_node.own_writes}
     counted = [saved[node.path].get(field.name) for node, field in counters_of(compiled.program)]
     gradients = [gradient for of_module in first["gradients"].values() for gradient in of_module.values()]
@@ -139,7 +139,7 @@ def _progress(
         if not fields and "ranks" in node.kind.optional and not node.bypassed:
             stored = [name for name, field in node.kind.fields.items() if field.stored]
             changed[former[node.path]] = fields = {name: getattr(node.instance, name) for name in stored}
-        if fields and is_one and (is_fetching(node) or ROUND in node.kind.fields):
+        if fields and is_one and (node.kind.fetches or ROUND in node.kind.fields):
             fields[ROUND] = 1
         if fields and IDLE in node.kind.fields:
             fields[IDLE] = False
