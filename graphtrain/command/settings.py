@@ -220,7 +220,9 @@ def setup_rows(setup: Callable[..., Any]) -> Iterator[Row]:
     """The arguments of a setup.
 
     >>> def setup(lr: float = 0.1):
-    ...     '''Arguments:
+    ...     '''Make the parts of a run.
+    ...
+    ...     Arguments:
     ...         lr: learning rate.'''
     >>> list(setup_rows(setup))
     [('lr', '0.1', 'number', 'learning rate.')]
