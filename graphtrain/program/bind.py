@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import torch
 
@@ -18,14 +18,11 @@ from graphtrain.errors import UsageError
 from graphtrain.graph.elements import Problem
 from graphtrain.graph.registry import trains
 from graphtrain.kind import Read
-from graphtrain.kind.trigger import RUN, Term, Trigger, exactly
+from graphtrain.kind.trigger import Term, Trigger, exactly
 from graphtrain.names import FOREIGN, quoted, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import Ref, Scope, resources_of, used_guards
 from graphtrain.program.resources import PROVIDED, USUAL, may_be_unread, resources_read, unread_line
-
-if TYPE_CHECKING:
-    from graphtrain.program.whole_run import WholeRun
 
 # Inputs of a step function that are those of the training, in an evaluation too, which begins no epoch.
 _OF_TRAINING = ("step", "epoch")
@@ -170,7 +167,6 @@ class Program:
 
     Arguments:
         resources: those of the user and those provided by the engine, by slot name.
-        whole_run: counts the run ahead, for amounts that are a share of it.
         left_out: the paths of nodes that do nothing, and of bodies (``"validate/"``) that are passed at once. Default:
             none.
 
@@ -187,10 +183,8 @@ class Program:
         window_ranks: the ranks with which the run began: a window has `every` micro-batches of each.
     """
 
-    def __init__(
-        self, plan: Plan, resources: Mapping[str, Any], whole_run: WholeRun, left_out: Collection[str] = ()
-    ) -> None:
-        self.plan, self.whole_run, self._left_out = plan, whole_run, left_out
+    def __init__(self, plan: Plan, resources: Mapping[str, Any], left_out: Collection[str] = ()) -> None:
+        self.plan, self._left_out = plan, left_out
         self.graph = plan.graph
         self.resources = dict(resources)
         self.nodes: list[ProgramNode] = []
@@ -303,33 +297,9 @@ class Program:
         """For each amount of a trigger: the node and field that count its unit, by the clock of the graph of a node.
 
         An amount that is counted in a body which is bypassed is left out: it is never reached.
-
-        Raises:
-            UsageError: an amount is a share of the whole run, whose steps cannot be counted ahead.
         """
-        terms = []
-        for owner, field_name, term in self.plan.terms(node.scope.names, trigger):
-            if owner.path not in self.by_path:
-                continue
-            if term.unit == RUN:
-                try:
-                    term = replace(term, whole=self.whole_run.total(owner, field_name))
-                except UsageError as error:
-                    due = f'`{node.path}` is due by "{term}": '  # which the message has if its length depends on it
-                    raise UsageError(due + error.message.removeprefix(due), error.hint) from None
-            terms.append((self.by_path[owner.path], field_name, term))
-        return terms
-
-    def begun_with(self, ranks: int) -> Iterator[str]:
-        """Note the number of ranks with which the run began; a line for each share of the run counted with another."""
-        counted, self.window_ranks = self.window_ranks, ranks
-        for node in self.nodes if counted != ranks else ():
-            shares = [term for trigger in node.plan_node.triggers for term in trigger.terms if term.unit == RUN]
-            if shares and not node.bypassed:
-                yield (
-                    f'`{node.path}` is due by "{shares[0]}", as counted with a world size of {counted}; '
-                    f"the run began with {ranks}, and its windows are of that size: count steps instead"
-                )
+        terms = self.plan.terms(node.scope.names, trigger)
+        return [(self.by_path[owner.path], name, term) for owner, name, term in terms if owner.path in self.by_path]
 
     def limits(self, limit: Trigger) -> list[Limit]:
         """The amounts at which a run stops, with their counters: one for each graph that may be meant.

@@ -9,7 +9,6 @@ from typing import Any, final
 
 from torch.optim.lr_scheduler import ExponentialLR, MultiStepLR, StepLR
 
-from graphtrain.data.samplers import epoch_length
 from graphtrain.errors import GraphError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.canonical import saved_json, structural_hash
@@ -27,7 +26,6 @@ from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.table import Compiler
 from graphtrain.program.triggers import Triggers
 from graphtrain.program.visits import Visits
-from graphtrain.program.whole_run import WholeRun
 from graphtrain.report.recorder import Recorder
 from graphtrain.storage.retention import Retention
 
@@ -68,9 +66,8 @@ class CompiledGraph:
         made: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.graph = graph
-        plan, ranks = Plan(graph), prepared.get("ranks")
-        whole_run = WholeRun(plan, lambda name: epoch_length(prepared[name]), getattr(ranks, "world_size", 1))
-        self.program = Program(plan, prepared, whole_run)
+        plan = Plan(graph)
+        self.program = Program(plan, prepared)
         # Unchanged nodes keep their object: its iterator continues, nothing is fetched again. They get it before
         # anything is compiled, since compiled code refers to it.
         self.kept: set[ProgramNode] = set()

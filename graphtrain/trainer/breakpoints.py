@@ -13,7 +13,7 @@ from typing import Literal
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import nodes_of
-from graphtrain.kind.trigger import RUN, Trigger, known_units
+from graphtrain.kind.trigger import Trigger, known_units
 from graphtrain.names import suggestion
 from graphtrain.plan.scope import Scope
 from graphtrain.program.compiled_graph import CompiledGraph
@@ -89,7 +89,7 @@ def parse_amount(text: str, graph: Graph, option: str = "until", example: str = 
         raise UsageError(expected, f"as in {example}")
     scopes = [scope for scope in Scope(graph).with_inner() if scope.outer is None or scope.counts_training]
     units = dict.fromkeys(unit for scope in scopes for unit in scope.graph.units)
-    known = [unit for unit in known_units(units) if unit != RUN]
+    known = known_units(units)
     for term in trigger.terms:
         if term.unit not in known:
             raise UsageError(f'{option}: unknown unit `{term.unit}` in "{term}"', suggestion(term.unit, known))
