@@ -5,6 +5,7 @@ The result is data, which `program.table` compiles to calls.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from graphtrain.data.loaders import are_loaders
 from graphtrain.errors import UsageError
 from graphtrain.graph.elements import Problem
 from graphtrain.graph.registry import trains
-from graphtrain.kind import Read
+from graphtrain.kind import Field, Read
 from graphtrain.kind.trigger import Term, Trigger, exactly
 from graphtrain.names import FOREIGN, quoted, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
@@ -114,21 +115,15 @@ class ProgramGraph:
         """The node at a path from here; None for one in a body that is bypassed, which never runs."""
         return self._by_path.get(f"{self.prefix}{path}")
 
-    def counter(self, unit: str) -> tuple[ProgramNode | None, str]:
-        """The node and the field that count a unit of its clock; None for one in a body that is bypassed."""
-        owner, name = self.names.counter(unit)
-        return self.at(owner), name
+    def clock(self, unit: str) -> Clock | None:
+        """What counts a unit of its clock; None if nothing does, or a node in a body that is bypassed."""
+        path, name = self.names.counter(unit) if unit in self.graph.units else ("", "")
+        node = self.at(path)
+        return Clock(node, name, self) if node is not None else None
 
-    def count(self, unit: str) -> Fraction | None:
-        """The exact value of a unit of its clock; None if there is no such unit."""
-        if unit not in self.graph.units:
-            return None
-        owner, field_name = self.counter(unit)
-        return exactly(getattr(owner.instance, field_name)) if owner is not None else Fraction(0)
-
-    def counting(self, unit: str) -> ProgramGraph | None:
-        """The innermost enclosing graph, including itself, whose clock has a unit; None if there is none."""
-        return next((scope for scope in reversed([*self.around()]) if unit in scope.graph.units), None)
+    def clock_around(self, unit: str) -> Clock | None:
+        """What counts a unit of its clock, or else of the innermost enclosing graph that counts it."""
+        return next(filter(None, (scope.clock(unit) for scope in reversed([*self.around()]))), None)
 
     def around(self) -> Iterator[ProgramGraph]:
         """The enclosing graphs, the outermost first, and itself."""
@@ -138,18 +133,45 @@ class ProgramGraph:
 
 
 @dataclass(frozen=True)
-class Limit:
-    """An amount at which a run stops.
+class Clock:
+    """The clock of one unit.
 
     Attributes:
-        scope: the graph that counts it.
-        owner, field: the node, and the field of it.
+        node, field: what counts it.
+        scope: the graph that has it on its clock.
     """
 
-    scope: ProgramGraph
-    owner: ProgramNode
+    node: ProgramNode
     field: str
-    term: Term
+    scope: ProgramGraph = dataclasses.field(compare=False)
+
+    @property
+    def declared(self) -> Field:
+        """The declaration of the field."""
+        return self.node.kind.fields[self.field]
+
+    @functools.cached_property
+    def restarts(self) -> str | None:
+        """For a counter that starts again at 0, the field that changes when it does."""
+        return self.declared.restarts
+
+    def now(self) -> Fraction:
+        """The exact value of the clock."""
+        return exactly(getattr(self.node.instance, self.field))
+
+    def count(self) -> int | None:
+        """Which count this is, for a counter that starts again at 0."""
+        return getattr(self.node.instance, self.restarts) if self.restarts is not None else None
+
+    def reading(self) -> list[int | None]:
+        """The value as progress stores it: numerator, denominator, and which count this is."""
+        value = getattr(self.node.instance, self.field)
+        now = value if type(value) is int else exactly(value)
+        return [now.numerator, now.denominator, self.count()]
+
+
+CountedTerm = tuple[Clock, Term]
+"""An amount, with the clock of its unit."""
 
 
 def _stage_of(node: ProgramNode) -> str:
@@ -193,7 +215,6 @@ class Program:
         self.absent: list[str] = []
         self.window_ranks = getattr(self.resources.get("ranks"), "world_size", 1)
         self.read_resources: set[str] = set()
-        self._takes_no_step = False
         self.scopes: dict[str, ProgramGraph] = {}
         self.main = self._bind_graph(plan.main, None)
         self.training = [scope for scope in self.scopes.values() if scope.names.counts_training]
@@ -243,8 +264,6 @@ class Program:
             return self.resources[name]
         if not read.required:
             return read.default
-        if name == "step" and self._takes_no_step:  # an input of a step function of a graph that only evaluates
-            return 0
         self.missing.setdefault(name, set()).add(reader)
         return None
 
@@ -255,27 +274,28 @@ class Program:
         `epoch` are counted by the innermost enclosing graph that steps an optimizer, or else by the outermost; anything
         else by the loop in which the function is called. `optimizer` is that of the node, `stage` what that is for.
         """
-        name = read.name
+        name, names = read.name, node.scope.names
         if name in node.plan_node.returned:
             return Ref("slot", node.plan_node.returned[name])  # a value that it returned itself
         if name == "optimizer":
-            return node.scope.names.read_by(node.node, name)
-        if name == "stage" and name not in {*self.resources, *node.scope.names.written}:
-            stage, scope = repr(_stage_of(node)), node.scope.names
-            return Ref("expression", scope.path, f"{node.path}.stage", text=stage, scope=scope)
-        unit = "steps" if name == "step" else "batches"
+            return names.read_by(node.node, name)
+        if name in self.resources:
+            return names.resolve(name)
+        if name == "stage" and name not in names.written:
+            return Ref("expression", names.path, f"{node.path}.stage", text=repr(_stage_of(node)), scope=names)
         around = list(node.scope.around())
-        counting = [scope for scope in around if unit in scope.graph.units and name not in self.resources]
+        clocks = [*filter(None, (scope.clock("steps" if name == "step" else "batches") for scope in around))]
         if name in _OF_TRAINING:
-            counting = [scope for scope in counting if scope.names.steps][-1:] or counting[:1]
-        if counting and not any(name in scope.names.written for scope in around[around.index(counting[-1]) :]):
-            counter, counted = counting[-1].counter(unit)
-            field_name = counted if name == "step" else counter.kind.step_inputs.get(name) if counter else None
-            if counter is not None and field_name is not None:
-                return Ref("field", counter.path, field_name)
-        elif name == "step" and not counting:
-            self._takes_no_step = True
-        return node.scope.names.resolve(name)
+            clocks = [clock for clock in clocks if clock.scope.names.steps][-1:] or clocks[:1]
+        inside = around[around.index(clocks[-1].scope) :] if clocks else around
+        if any(name in scope.names.written for scope in inside):
+            return names.resolve(name)
+        for clock in clocks[-1:]:
+            if (field := clock.field if name == "step" else clock.node.kind.step_inputs.get(name)) is not None:
+                return Ref("field", clock.node.path, field)
+        if name == "step" and not clocks:  # a graph that only evaluates
+            return Ref("expression", names.path, f"{node.path}.step", text="0", scope=names)
+        return names.resolve(name)
 
     def slot_index(self, path: str) -> int:
         """The place of a slot that some node writes, by path (``"validate/batch"``); KeyError if there is none."""
@@ -293,28 +313,23 @@ class Program:
         }
         return found.pop() if len(found) == 1 else "32-true"
 
-    def terms(self, node: ProgramNode, trigger: Trigger) -> list[tuple[ProgramNode, str, Term]]:
-        """For each amount of a trigger: the node and field that count its unit, by the clock of the graph of a node.
+    def terms(self, node: ProgramNode, trigger: Trigger) -> list[CountedTerm]:
+        """The amounts of a trigger, by the clock of the graph of a node.
 
         An amount that is counted in a body which is bypassed is left out: it is never reached.
         """
-        terms = self.plan.terms(node.scope.names, trigger)
-        return [(self.by_path[owner.path], name, term) for owner, name, term in terms if owner.path in self.by_path]
+        clocks = ((node.scope.clock(term.base.unit), term) for term in trigger.terms)
+        return [(clock, term) for clock, term in clocks if clock is not None]
 
-    def limits(self, limit: Trigger) -> list[Limit]:
-        """The amounts at which a run stops, with their counters: one for each graph that may be meant.
+    def limits(self, limit: Trigger) -> list[CountedTerm]:
+        """The amounts at which a run stops: one for each graph that may be meant.
 
         A unit is that of the graph that trains, or else of the innermost enclosing one that counts it. Counters in a
         bypassed body are left out.
         """
-        limits: dict[tuple[str, Term], Limit] = {}
-        for term in limit.terms:
-            unit = term.base.unit
-            for scope in filter(None, (training.counting(unit) for training in self.training or [self.main])):
-                owner, field_name = scope.counter(unit)
-                if owner is not None:
-                    limits[scope.prefix, term] = Limit(scope, owner, field_name, term)
-        return list(limits.values())
+        training = self.training or [self.main]
+        clocks = ((scope.clock_around(term.base.unit), term) for scope in training for term in limit.terms)
+        return [*dict.fromkeys((clock, term) for clock, term in clocks if clock is not None)]
 
     def targets(self, node: ProgramNode) -> list[ProgramNode | None]:
         """The targets of the edges of a node, in order; None is the end of its graph."""

@@ -248,8 +248,8 @@ def essential_progress(run: StatefulObjects, saved: Section) -> Section:
 
 
 def _is_timed(node: ProgramNode, unit: str) -> bool:
-    owner, name = node.scope.counter(unit) if unit in node.scope.graph.units else (None, "")
-    return owner is not None and name in owner.kind.fields and not owner.kind.fields[name].in_digest
+    clock = node.scope.clock(unit)
+    return clock is not None and not clock.declared.in_digest
 
 
 def _capture_slots(run: StatefulObjects, alive: set[int]) -> Section:

@@ -19,7 +19,7 @@ from graphtrain.plan.scope import Scope
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import Request, Requests
-from graphtrain.program.triggers import Clock, Every, after
+from graphtrain.program.triggers import Every, reached
 
 
 @dataclass(frozen=True)
@@ -103,12 +103,9 @@ def at_limit(compiled: CompiledGraph, limit: Trigger) -> list[Breakpoint]:
     not count batches the run stops before the node that counts the unit.
     """
     breakpoints = []
-    for counted in compiled.program.limits(limit):
-        has_batches = "batches" in counted.scope.graph.units
-        before = counted.scope.counter("batches")[0] if has_batches else counted.owner
-        if before is not None:
-            clock = Clock.of(counted.owner, counted.field)
-            breakpoints.append(Breakpoint(before.index, after([(clock, counted.term)]), request="reached"))
+    for clock, term in compiled.program.limits(limit):
+        before = clock.scope.clock("batches") or clock
+        breakpoints.append(Breakpoint(before.node.index, reached([(clock, term)]), request="reached"))
     return breakpoints
 
 
