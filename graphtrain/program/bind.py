@@ -197,6 +197,7 @@ class Program:
         training: those of them that train, and whose clock counts it.
         nodes: every bound node, by position. Bypassed ones stay in the table and do nothing; nodes in their bodies are
             left out.
+        slots: the value of every slot that some node writes, by path (``"validate/batch"``); None before.
         clocked: the graph whose clock the run uses: the innermost training graph around the next node. If there is
             none, the one that trained last, or will first; the outermost if nothing trains.
         read_resources: the resources that nodes and step functions read, once all are compiled.
@@ -219,9 +220,7 @@ class Program:
         self.main = self._bind_graph(plan.main, None)
         self.training = [scope for scope in self.scopes.values() if scope.names.counts_training]
         self.clocked = self.training[0] if self.training else self.main
-        self.slot_names = list(dict.fromkeys(path for node in self.nodes for path in node.plan_node.writes))
-        self.slots: list[Any] = [None] * len(self.slot_names)
-        self._slot_index = {path: index for index, path in enumerate(self.slot_names)}
+        self.slots: dict[str, Any] = dict.fromkeys(path for node in self.nodes for path in node.plan_node.writes)
 
     # ---- nodes
 
@@ -296,10 +295,6 @@ class Program:
         if name == "step" and not clocks:  # a graph that only evaluates
             return Ref("expression", names.path, f"{node.path}.step", text="0", scope=names)
         return names.resolve(name)
-
-    def slot_index(self, path: str) -> int:
-        """The place of a slot that some node writes, by path (``"validate/batch"``); KeyError if there is none."""
-        return self._slot_index[path]
 
     # ---- amounts and edges
 

@@ -86,7 +86,7 @@ class CompiledGraph:
         self._slots = Slots(flow, self.compiler.cells.extra_inputs)
         acting = [node for node in self.program.nodes if not node.bypassed]
         self._drawing = [
-            (node.fields, self.program.slot_index(ref.path))
+            (node.fields, ref.path)
             for node in acting
             if node.kind.fetches
             for read, ref in node.plan_node.setup_reads
@@ -116,27 +116,23 @@ class CompiledGraph:
 
     # ---- slots; `ended`: the run took an edge to the end at this position
 
-    def alive(self, position: int, ended: bool = False) -> set[int]:
+    def alive(self, position: int, ended: bool = False) -> set[str]:
         """The slots that will be read, and those that an open epoch draws from, which may be written again before."""
         inside = {slot for fields, slot in self._drawing if fields["opened"] and not fields["last"]}
-        return {self.program.slot_index(name) for name in self.alive_names(position, ended)} | inside & self.written()
-
-    def alive_names(self, position: int, ended: bool = False) -> set[str]:
-        """The paths of the slots that will be read."""
-        return set(self._slots.named(self._slots.alive(self.path(position), ended=ended)))
+        return {*self._slots.named(self._slots.alive(self.path(position), ended=ended))} | inside & self.written()
 
     def has_batch(self, position: int) -> bool:
         """True if a batch that was fetched is among them."""
         fetched = {path for node in self.program.nodes if node.kind.fetches for path in node.plan_node.own_writes}
-        return bool(fetched & self.alive_names(position))
+        return bool(fetched & self.alive(position))
 
     def transient(self, position: int, ended: bool = False) -> list[str]:
         """Those that are declared transient; where there are any, it is not a save point."""
         return self._slots.named(self._slots.alive(self.path(position), ended=ended) & self._slots.transient)
 
-    def written(self) -> set[int]:
+    def written(self) -> set[str]:
         """The slots that hold a value, whether it will be read or not."""
-        return {index for index, value in enumerate(self.program.slots) if value is not None}
+        return {path for path, value in self.program.slots.items() if value is not None}
 
     def activity(self, position: int) -> str | None:
         """The activity at a position, other than training."""

@@ -89,15 +89,15 @@ class StepOutputs:
     Arguments:
         step: takes the model and the batch.
         node, name: the path of the node that calls it, and its name, for messages.
-        indices: name in its result -> index of the slot.
+        paths: name in its result -> path of the slot.
         slots: the values of all slots.
     """
 
     step: Callable[..., Any]
     node: str
     name: str
-    indices: Mapping[str, int]
-    slots: list[Any]
+    paths: Mapping[str, str]
+    slots: dict[str, Any]
 
     def __call__(self, model: Any, batch: Any) -> Any:
         return self.take(self.step(model, batch))
@@ -112,21 +112,21 @@ class StepOutputs:
             return self.take(result[0]), result[1]
         if result is None:
             return None
-        names = quoted(self.indices)
+        names = quoted(self.paths)
         if not isinstance(result, Mapping):
             raise UsageError(
                 f"`{self.node}` writes {names}, which `{self.name}` returns by name; it returned {described(result)}",
-                f'return a mapping, as in {{"loss": loss, "{next(iter(self.indices))}": ...}}',
+                f'return a mapping, as in {{"loss": loss, "{next(iter(self.paths))}": ...}}',
             )
-        for name, index in self.indices.items():
+        for name, path in self.paths.items():
             if name not in result:
                 returned = quoted(map(str, result)) or "nothing"
                 raise UsageError(
                     f"`{self.node}` writes `{name}`, which `{self.name}` did not return; it returned {returned}",
                     f"return it, or take it out of the writes of `{self.node}`",
                 )
-            self.slots[index] = without_graph(result[name])
-        return {name: value for name, value in result.items() if name not in self.indices}
+            self.slots[path] = without_graph(result[name])
+        return {name: value for name, value in result.items() if name not in self.paths}
 
 
 def without_graph(value: Any) -> Any:

@@ -75,8 +75,7 @@ class Replay:
     @property
     def slots(self) -> dict[str, Any]:
         """The values that nodes have written, by path; for earlier batches only those that are still read."""
-        program = self.compiled.program
-        return {name: program.slots[program.slot_index(name)] for name in program.slot_names}
+        return dict(self.compiled.program.slots)
 
     @property
     def parameters(self) -> dict[str, torch.nn.Parameter]:
@@ -106,13 +105,12 @@ def _clearing_slots(compiled: CompiledGraph, transitions: list[Transition]) -> l
         return transitions
     fetching = clock.node
     fetch, slots = transitions[fetching.index], compiled.program.slots
-    written = {compiled.program.slot_index(path) for path in fetching.plan_node.writes}
-    others = set(range(len(compiled.program.slots))) - written
+    others = slots.keys() - {*fetching.plan_node.writes}
 
     def fetch_and_clear() -> int:
         position = fetch()
-        for index in others - compiled.alive(position):
-            slots[index] = None
+        for path in others - compiled.alive(position):
+            slots[path] = None
         return position
 
     return [fetch_and_clear if index == fetching.index else visit for index, visit in enumerate(transitions)]

@@ -89,10 +89,10 @@ class RunView(Recorded):
         if not dot:
             if name in resources:
                 return resources[name]
-            known = [*program.slot_names, *resources]
+            known = [*program.slots, *resources]
             if name not in known:
                 raise KeyError(f"there is no slot `{name}`; {suggestion(name, known)}")
-            return program.slots[program.slot_index(name)]
+            return program.slots[name]
         plan_node = program.plan.by_path.get(path)
         if plan_node is None or plan_node.kind is None:
             raise KeyError(f"there is no node `{path}`; {suggestion(path, program.plan.by_path)}")
