@@ -20,10 +20,10 @@ from graphtrain.graph.elements import Problem
 from graphtrain.graph.registry import trains
 from graphtrain.kind import Field, Read
 from graphtrain.kind.trigger import Term, Trigger, exactly
-from graphtrain.names import FOREIGN, quoted, suggestion
+from graphtrain.names import FOREIGN, nearest, quoted
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import Ref, Scope, resources_of, used_guards
-from graphtrain.program.resources import PROVIDED, USUAL, may_be_unread, resources_read, unread_line
+from graphtrain.program.resources import PROVIDED, may_be_unread, unread, unread_line
 
 # Inputs of a step function that are those of the training, in an evaluation too, which begins no epoch.
 _OF_TRAINING = ("step", "epoch")
@@ -332,72 +332,63 @@ class Program:
 
     # ---- reports
 
-    def problems(self, supplied: Mapping[str, Any], new: Collection[str]) -> list[Problem]:
+    def problems(self, new: Collection[str]) -> list[Problem]:
         """A problem for each resource that is missing, not read, or unusable; which are read is known once compiled.
 
         Arguments:
-            supplied: the resources of the user.
-            new: the names in it that are new. If nothing reads one of the others, or an object with saved state, that
-                is only reported.
+            new: the names of the resources that are new. If nothing reads one of the others, or an object with saved
+                state, that is only reported.
         """
-        problems = []
-        unread = self._unread()
+        problems, unread = [], self._unread()
         for name, paths in sorted(self.missing.items()):
-            hint = suggestion(name, {*supplied} - self.read_resources - {*(USUAL if name in USUAL else ())})
-            if "did you mean" not in hint:
-                hint = f"supply it: Trainer(..., {name}=...), or let `setup` return it"
-            unread = [other for other in unread if f"`{other}`" not in hint]  # a misspelt name is one problem
-            readers = sorted(paths)
+            match, readers = nearest(name, unread), sorted(paths)
+            hint = f"supply it: Trainer(..., {name}=...), or let `setup` return it"
+            if match is not None:
+                del unread[match]  # a misspelt name is one problem
+                hint = f"did you mean `{match}`?"
             where = f"{self.graph.name}: nodes.{readers[0]}"
             message = f"`{name}` is read by {quoted(readers)}, and nothing supplies it"
             problems.append(Problem("G301", "error", where, message, hint))
-        for name in unread:
+        for name, hint in unread.items():
             if name in new and (name in FOREIGN or not may_be_unread(self.resources[name])):
-                hint = suggestion(name, self._readable())
-                if name not in FOREIGN and "did you mean" not in hint:
-                    hint = "leave it out, or insert a node that reads it"
+                hint = hint or "leave it out, or insert a node that reads it"
                 problems.append(Problem("G302", "error", self.graph.name, f"nothing reads a resource `{name}`", hint))
         return problems + [problem for problem in self._without_batches() if problem.code not in self.graph.allow]
 
     def _without_batches(self) -> Iterator[Problem]:
-        for node in self.nodes:
-            reads = (*node.plan_node.reads, *node.plan_node.setup_reads)
-            batches = [(read, target) for read, target in reads if "batches" in read.holds]
-            for read, name in [(read, name) for read, target in batches for name in resources_of([target])]:
-                data: Any = self.resources.get(name)
-                where, parts = f"{self.graph.name}: nodes.{node.path}", {name: data}
-                if "loaders" in read.holds and are_loaders(data):
-                    parts = {f"{name}[{key!r}]": part for key, part in data.items()}
-                elif isinstance(data, Mapping):
-                    keys = quoted(map(str, data), 4) or "no keys"
-                    message = f"`{name}` is a mapping ({keys}): iterating over it gives its keys, not batches"
+        """A problem for each mapping or data set where batches are read."""
+        reads = [(node, *pair) for node in self.nodes for pair in (*node.plan_node.reads, *node.plan_node.setup_reads)]
+        for node, read, name in [
+            (node, read, name) for node, read, ref in reads if "batches" in read.holds for name in resources_of([ref])
+        ]:
+            data: Any = self.resources.get(name)
+            are_several = "loaders" in read.holds and are_loaders(data)
+            parts = {f"{name}[{key!r}]": data[key] for key in data} if are_several else {name: data}
+            for label, part in parts.items():
+                if isinstance(part, Mapping):
+                    gives = "its keys"
                     hint = (
-                        f"supply one of its values, as in {name}=data[{next(iter(data), 'key')!r}]; a "
+                        f"supply one of its values, as in {name}=data[{next(iter(part), 'key')!r}]; a "
                         "dataset of tensors is TensorDataset(*data.values()), in a Loader"
                     )
-                    yield Problem("G309", "error", where, message, hint)
-                for label, part in parts.items():
-                    # It is read by index; one that can be iterated over may give batches.
-                    if isinstance(part, torch.utils.data.Dataset) and not hasattr(type(part), "__iter__"):
-                        message = f"`{label}` is a {type(part).__name__}: iterating over it gives samples, not batches"
-                        hint = (
-                            f"supply Loader({label}, batch_size=...); if its items are batches already, "
-                            f"DataLoader({label}, batch_size=None)"
-                        )
-                        yield Problem("G309", "error", where, message, hint)
+                # It is read by index; one that can be iterated over may give batches.
+                elif isinstance(part, torch.utils.data.Dataset) and not hasattr(type(part), "__iter__"):
+                    gives = "samples"
+                    hint = (
+                        f"supply Loader({label}, batch_size=...); if its items are batches already, "
+                        f"DataLoader({label}, batch_size=None)"
+                    )
+                else:
+                    continue
+                message = f"`{label}` is a {type(part).__name__}: iterating over it gives {gives}, not batches"
+                yield Problem("G309", "error", f"{self.graph.name}: nodes.{node.path}", message, hint)
 
-    def _unread(self) -> list[str]:
-        read = self.read_resources | resources_read(self.graph, self.resources)
-        return [name for name in self.resources if name not in read and name not in PROVIDED and name not in USUAL]
-
-    def _readable(self) -> set[str]:
-        """The further resources that the graph could use."""
-        readable = resources_read(self.graph, self.resources) | set(USUAL)
-        return readable - {*PROVIDED, *self.resources} - self.plan.main.written
+    def _unread(self) -> dict[str, str]:
+        return unread(self.graph, self.resources, self.read_resources)
 
     def unread_resources(self) -> list[str]:
         """A line about each resource that no node of the graph reads."""
-        lines = [unread_line(name, self._readable()) for name in self._unread()]
+        lines = [unread_line(name, hint) for name, hint in self._unread().items()]
         if objects := self.resources.get("metric_objects"):
             from graphtrain.program.metric_objects import not_updated  # which few runs have
 

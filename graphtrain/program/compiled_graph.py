@@ -77,7 +77,7 @@ class CompiledGraph:
         triggers, visits = Triggers(self.program), Visits(self.program, Cells(self.program))
         self.compiler = Compiler(visits, triggers, lambda: requests.post("ended"), watch)
         # From here on all reads are known, also those of users' step functions.
-        if problems := self.program.problems(resources, resources if new is None else new):
+        if problems := self.program.problems(resources if new is None else new):
             raise GraphError(problems, f"graph `{graph.name}`")
         _refuse_schedulers_of_epochs(self.program)
         self.run_clock = RunClock(self.program)
