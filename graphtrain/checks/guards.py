@@ -286,7 +286,7 @@ def _duplicates(scope: Scope, expanded: dict[str, Expression]) -> Iterator[Probl
             first = seen.setdefault(expanded[edge.when], str(edge))
             if first != str(edge):
                 message = f'"{edge}" is never taken: "{first}" is evaluated before it and has the same guard'
-                yield scope.problem("G206", f"edges.{source}", message, place=edge.place)
+                yield scope.problem("G206", f"edges.{source}", message)
 
 
 def spell(expression: Expression) -> str:

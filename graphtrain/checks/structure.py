@@ -244,24 +244,24 @@ def _edges(scope: Scope, source: str) -> Iterator[Problem]:
     for number, edge in enumerate(leaving):
         if edge.target != END and edge.target not in graph.nodes:
             hint = suggestion(edge.target, [*graph.nodes, END])
-            yield scope.problem("G101", thing, f"unknown node `{edge.target}`", hint, place=edge.place)
+            yield scope.problem("G101", thing, f"unknown node `{edge.target}`", hint)
         if edge.when is not None and edge.when not in graph.guards:
             hint = suggestion(edge.when, graph.guards) or "define it under [guards]"
             if not _is_name(edge.when):
                 hint = "an edge names its guard; define the expression as a guard"
-            yield scope.problem("G105", thing, f"unknown guard `{edge.when}`", hint, place=edge.place)
+            yield scope.problem("G105", thing, f"unknown guard `{edge.when}`", hint)
         if (edge.target, edge.when) in seen:
-            yield scope.problem("G111", thing, f'the edge "{edge}" is listed twice', place=edge.place)
+            yield scope.problem("G111", thing, f'the edge "{edge}" is listed twice')
         elif edge.when is None and any(later != edge for later in leaving[number + 1 :]):
             after = ", ".join(f'"{later}"' for later in leaving[number + 1 :])
             message = f'"{edge}" has no guard, so what follows it is never taken: {after}'
-            yield scope.problem("G110", thing, message, "move it to the end, or give it a guard", place=edge.place)
+            yield scope.problem("G110", thing, message, "move it to the end, or give it a guard")
         seen.add((edge.target, edge.when))
     last = leaving[-1]
     if all(edge.when is not None for edge in leaving):
         message = f'the last edge, "{last}", has a guard: if none holds, the run could not continue'
         hint = f'add a last edge without a guard, or write "{last.target}"'
-        yield scope.problem("G109", thing, message, hint, place=last.place)
+        yield scope.problem("G109", thing, message, hint)
 
 
 def _clock(scope: Scope) -> Iterator[Problem]:
