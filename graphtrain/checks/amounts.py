@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from graphtrain.graph.elements import Problem
 from graphtrain.kind.declaration import FROM
-from graphtrain.kind.trigger import RUN, Trigger
+from graphtrain.kind.trigger import Trigger
 from graphtrain.language.syntax import Constant, Expression, FieldOf, Name, Operation, walk
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import kind_at
@@ -77,5 +77,5 @@ def _minimum(plan: Plan, finish: PlanNode, part: Expression) -> Iterator[tuple[F
 
 def _amounts(plan: Plan, node: PlanNode, trigger: Trigger) -> dict[FieldOf, Fraction]:
     """The amounts of a trigger, by the fields that count them."""
-    terms = [each for each in plan.terms(node.scope, trigger) if each[2].unit != RUN]
+    terms = plan.terms(node.scope, trigger)
     return {FieldOf(owner.path.removeprefix(node.scope.path), name): term.base.amount for owner, name, term in terms}

@@ -248,4 +248,4 @@ def _of_scope(scope: Scope) -> Iterator[Problem]:
         for edge in leaving:
             if edge.when is not None and (same := first.setdefault(scope.guards[edge.when], edge)) is not edge:
                 message = f'"{edge}" is never taken: "{same}" is evaluated before it and has the same guard'
-                yield scope.problem("G206", f"edges.{source}", message, place=edge.place)
+                yield scope.problem("G206", f"edges.{source}", message)

@@ -225,21 +225,21 @@ def _edges(scope: Scope, source: str) -> Iterator[Problem]:
     for edge in leaving:
         if edge.target != END and edge.target not in graph.nodes:
             hint = suggestion(edge.target, [*graph.nodes, END])
-            yield scope.problem("G101", thing, f"unknown node `{edge.target}`", hint, place=edge.place)
+            yield scope.problem("G101", thing, f"unknown node `{edge.target}`", hint)
         if edge.when is not None and edge.when not in graph.guards:
             hint = suggestion(edge.when, graph.guards) or "define it under [guards]"
             if _is_wrong(edge.when):
                 hint = "an edge names its guard; define the expression as a guard"
-            yield scope.problem("G105", thing, f"unknown guard `{edge.when}`", hint, place=edge.place)
+            yield scope.problem("G105", thing, f"unknown guard `{edge.when}`", hint)
     always = next((number for number, edge in enumerate(leaving) if edge.when is None), None)
     if always is None:
         message = f'the last edge, "{leaving[-1]}", has a guard: if none holds, the run could not continue'
         hint = f'add a last edge without a guard, or write "{leaving[-1].target}"'
-        yield scope.problem("G109", thing, message, hint, place=leaving[-1].place)
+        yield scope.problem("G109", thing, message, hint)
     elif after := ", ".join(f'"{edge}"' for edge in leaving[always + 1 :]):
         message = f'"{leaving[always]}" has no guard, so what follows it is never taken: {after}'
         hint = "move it to the end, or give it a guard"
-        yield scope.problem("G110", thing, message, hint, place=leaving[always].place)
+        yield scope.problem("G110", thing, message, hint)
 
 
 def _reachability(scope: Scope) -> Iterator[Problem]:
