@@ -218,7 +218,7 @@ def load_weights(run: LiveRun, named: str | Path, sources: Mapping[str, str], on
     if run_dir is not None and (folder / path.name).is_dir():
         path = folder / path.name  # where this rank sees the run directory
     checkpoint = read_checkpoint(path, rank=world.rank, world_size=world.world_size)
-    if checkpoint.manifest.sharded or world.mesh:
+    if checkpoint.manifest.sharded or world.sharded:
         from graphtrain.resume.sharded import assembled  # which few runs need
 
         checkpoint, _ = assembled(checkpoint, objects.modules.values(), world.rank)
