@@ -61,7 +61,6 @@ CODES: dict[str, str] = {
     "G702": "several ranks: a step with gradients that were not exchanged",
     "G703": "several ranks: gradients are clipped or read before they are exchanged",
     "G704": "several ranks: gradients are exchanged twice in a window",
-    "G705": "several ranks: a cycle without a synchronisation point",
     "G706": "several ranks: the window of one rank is read as that of all",
 }
 
