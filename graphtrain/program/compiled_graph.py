@@ -239,9 +239,11 @@ def _keep_instances(program: Program, former: Program, renaming: Renaming) -> se
             continue
         reads = node.plan_node.setup_reads
         is_same = node.kind is old.kind and node.parameters == old.parameters and reads == old.plan_node.setup_reads
-        # An object that reads a slot or a field at any time, or calls the engine, has to do so in this program.
+        # An object that reads a slot or a field at any time, or calls the engine, has to do so in this program. What
+        # one process fetches does not depend on the program; several ranks fetch rounds for its windows.
+        is_alone_and_fetches = node.kind.fetches and program.resources.get("ranks") is None
         for leaf in (leaf for _, ref in reads for leaf in ref.leaves()):
-            is_same &= leaf.kind == "resource" and (leaf.name not in OF_PROGRAM or node.kind.fetches)
+            is_same &= leaf.kind == "resource" and (leaf.name not in OF_PROGRAM or is_alone_and_fetches)
             is_same &= program.resources.get(leaf.name) is former.resources.get(leaf.name)
         if is_same:
             node.hold(old.instance)
