@@ -14,7 +14,7 @@ from graphtrain.kind.fields import EPOCH_FIELDS, IDLE, ROUND, Field
 from graphtrain.language.syntax import FieldOf, walk
 from graphtrain.plan.flow import Flow, FlowPoint
 from graphtrain.plan.plan import Plan, PlanNode
-from graphtrain.plan.scope import Ref, Scope, kind_at, outputs_of, used_guards
+from graphtrain.plan.scope import Ref, Scope, kind_at, outputs_of
 from graphtrain.plan.solve import Ways, circle, components
 
 # Fields that the engine counts, equal on every rank.
@@ -101,7 +101,7 @@ class _Differing:
     def problems(self, gradients: Gradients) -> Iterator[Problem]:
         dividing = gradients.dividing_exchanged()
         for scope in self._plan.scopes.values():
-            for guard, expression in used_guards(scope).items():
+            for guard, expression in scope.guards_as_written.items():
                 if (name := self._first(scope.read_in(expression))) is not None and not name.endswith(".due"):
                     yield self._problem(scope, f"guards.{guard}", f"`{guard}` reads", name)
         for plan_node in self._plan.nodes:
@@ -201,7 +201,7 @@ def _windows(plan: Plan) -> Iterator[Problem]:
                         f'read the size of the whole window: reads = {{ {read.name} = "{size}" }}',
                     )
     for scope in plan.scopes.values():
-        for name, expression in used_guards(scope).items():
+        for name, expression in scope.guards_as_written.items():
             fields = list(dict.fromkeys(part for part in walk(expression) if isinstance(part, FieldOf)))
             for asked in fields:
                 owner, counter = _sized_by(plan, scope.field(asked.node, asked.field))
