@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any, final
 
@@ -76,23 +75,6 @@ class RunClock:
         last = [scope for scope in training if scope.prefix == f"{path}/"]
         self._program.clocked = next(iter([*reversed(around), *last]), self._program.clocked)
 
-    def moment(self, position: int) -> dict[str, Fraction]:
-        """The progress of the run before the node at a position: unit -> its exact value; equal at the same moment.
-
-        The units are those of the outermost graph and of graphs around the position that train, without readings of the
-        wall clock. Empty where the clock counts nothing.
-        """
-        moment: dict[str, Fraction] = {}
-        for scope in self._program.nodes[position].scope.around():
-            if scope.activity is not None:  # an evaluation advances nothing
-                continue
-            for unit in scope.graph.units:
-                clock = scope.clock(unit)
-                # The number of runs of a node says nothing about the training.
-                if clock is not None and clock.field != "runs" and clock.declared.in_digest:
-                    moment[scope.prefix + unit] = clock.now()
-        return moment
-
     def trained(self) -> tuple[int, float]:
         """Batches and seconds trained, in which the loss by an interruption is measured."""
         return int(self.count("batches") or 0), float(self.count("seconds") or 0)
@@ -128,14 +110,13 @@ class RunClock:
                 return names[0], fetching.instance.epoch_batches, fetching.instance.epoch_length or None
         return None
 
-    def done(self, trigger: Trigger) -> dict[Term, float]:
-        """The reached share of each amount at which a run stops, for those that are counted now."""
-        around = [*self._scope.around()]
-        return _shares((clock, term) for clock, term in self._program.limits(trigger) if clock.scope in around)
-
-    def ends_done(self) -> dict[Term, float]:
-        """The reached share of each amount that ends the run, for those that are counted."""
-        return _shares((self._program.main.clock(term.base.unit), term) for term in self.ends)
+    def shares(self, until: Trigger) -> dict[Term, float]:
+        """The reached share of each amount that ends the run, or at which it is to pause, if it is counted now."""
+        main, around = self._program.main, [*self._scope.around()]
+        ends = [(main.clock(term.base.unit), term) for term in self.ends]
+        pauses = [(clock, term) for clock, term in self._program.limits(until) if clock.scope in around]
+        terms = [(clock, term) for clock, term in (*ends, *pauses) if clock is not None]
+        return {term: min(1.0, float(clock.now() / term.base.amount)) for clock, term in terms}
 
     def describe(self) -> str:
         """The position in words: ``step 12, epoch 1.50, batch 5/10, window 2/4``, after ``fold 2`` of a graph around.
@@ -167,11 +148,6 @@ def _ends(scope: ProgramGraph) -> tuple[Term, ...]:
         if isinstance(trigger := node.parameters.get("after"), Trigger)
         for term in trigger.terms
     )
-
-
-def _shares(terms: Iterable[tuple[Clock | None, Term]]) -> dict[Term, float]:
-    """The reached share of each amount that is counted."""
-    return {term: min(1.0, float(clock.now() / term.base.amount)) for clock, term in terms if clock is not None}
 
 
 def _outer_clocks(scope: ProgramGraph) -> dict[str, Clock]:

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from graphtrain.storage.manifest import SavedCheckpoint
+from graphtrain.storage.manifest import Manifest, SavedCheckpoint
 
 T = TypeVar("T")
+
+_OF_A_MOMENT = ("step", "epoch", "clock_of", "clocks", "graph_hash", "hyper_parameters", "ranks", "run")
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,13 @@ class Ranking(NamedTuple):
         for name, value in self.values.items():
             return {"checkpoint": name, "metric": self.metric, "value": value}
         return None
+
+
+def is_replaced(newest: SavedCheckpoint, facts: Manifest) -> bool:
+    """True if a checkpoint with these facts stores once more what the newest has, as at the end of a run."""
+    before, is_worse = newest.manifest, bool(facts.not_finite and not newest.manifest.not_finite)
+    is_same = all(getattr(before, name) == getattr(facts, name) for name in _OF_A_MOMENT)
+    return is_same and newest.number == facts.follows and newest.name != facts.way_back and not is_worse
 
 
 def lineage_of(checkpoints: Iterable[SavedCheckpoint], newest: float = math.inf) -> list[SavedCheckpoint]:
