@@ -151,14 +151,10 @@ class Scope:
             return set()
         return {part.name for part in walk(parsed) if isinstance(part, Name)} - self.graph.guards.keys()
 
-    def may_hold(self, name: str) -> bool:
-        """True if a slot is written here or in a graph around, or could be by a node whose kind is not known.
-
-        With an empty name, which no slot has: if there is such a node.
-        """
-        if name in self.written or None in self.kinds.values():
-            return True
-        return self.outer is not None and self.outer.may_hold(name)
+    @property
+    def has_unknown_kind(self) -> bool:
+        """True if there is a node here or in a graph around whose kind is not known: it might write any slot."""
+        return None in self.kinds.values() or (self.outer is not None and self.outer.has_unknown_kind)
 
     def parse(self, text: str) -> Expression:
         """The expression of a text in this graph, as read by `language.syntax.parse`."""
