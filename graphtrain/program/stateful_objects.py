@@ -275,7 +275,6 @@ class StatefulObjects:
         if self.snapshot is not None and "resources" in sections:
             encoded = {name: state[name] for name in ("reachable", "progress", "slots")}
             self.reader = StateReader(self.snapshot, encoded)
-        self.data_state.saved = state.get("reachable", {})
         for name in self.objects.modules.keys() & state["modules"].keys() if "resources" in sections else ():
             if name not in exempt.fresh:
                 fit_buffers(self.objects.modules[name], state["modules"][name]["buffers"])
