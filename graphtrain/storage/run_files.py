@@ -240,7 +240,11 @@ class RunFiles:
         self._rankings = rankings_of(lineage_of(saved))
         # Only now that it is on the disk; one by one, so that everything that should be kept exists at any moment.
         for path in [*replaced, *(each.path for each in expired(saved, retentions, self._rankings))]:
-            _remove(path)
+            removed = temporary_name(path)
+            with suppress(OSError):
+                # Renamed first: an interrupted removal must not leave half a checkpoint under a valid name.
+                path.rename(removed)
+                shutil.rmtree(removed) if removed.is_dir() else removed.unlink()
         return new
 
     def has_ranked(self, node: str) -> bool:
@@ -260,11 +264,3 @@ class RunFiles:
             best[f"{BEST}:{node}" if number else BEST] = ranking.best
         newest = {"checkpoint": latest and latest.name, "digest": latest and latest.manifest.digest}
         write_status(self.folder, {**status, **newest, **best})
-
-
-def _remove(path: Path) -> None:
-    # Renamed first: an interrupted removal must not leave half a checkpoint under a valid name.
-    removed = temporary_name(path)
-    with suppress(OSError):
-        path.rename(removed)
-        shutil.rmtree(removed) if removed.is_dir() else removed.unlink()
