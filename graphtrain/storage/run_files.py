@@ -225,8 +225,9 @@ class RunFiles:
         ranked_by = {node: [rule.best, rule.best_mode] for node, rule in retentions.items() if rule.best is not None}
         facts = replace(facts, ranked_by=ranked_by, follows=self._newest)
         self._replaced = [each for each in self._saved()[:1] if not self.keeps_newest and is_replaced(each, facts)]
-        ranked = dict(self._replaced[0].manifest.ranked) if self._replaced else {}
-        ranked |= {metric: value for metric, value in values.items() if value is not None}
+        ranked = {metric: value for metric, value in values.items() if value is not None}
+        for each in self._replaced:
+            facts, ranked = replace(facts, follows=each.manifest.follows), {**each.manifest.ranked, **ranked}
         facts = replace(facts, ranked=ranked)
         number = max(map(checkpoint_number, checkpoint_paths(self.checkpoints)), default=0) + 1
         return SavedCheckpoint(self.checkpoints / f"{number:06d}-step-{facts.step}", facts)
