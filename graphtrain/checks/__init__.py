@@ -6,12 +6,11 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from graphtrain.checks.codes import can_be_allowed
-from graphtrain.checks.data_flow import check_data_flow, written_before
+from graphtrain.checks.data_flow import check_data_flow
 from graphtrain.checks.endings import check_endings
-from graphtrain.checks.gradients import Gradients
 from graphtrain.checks.guards import check_expressions, check_guards
-from graphtrain.checks.loops import check_loops
-from graphtrain.checks.modes import check_modes
+from graphtrain.checks.optimizers import check_optimizers, optimizers_in
+from graphtrain.checks.paths import check_paths
 from graphtrain.checks.saving import check_saving
 from graphtrain.checks.structure import check_start, check_structure
 from graphtrain.errors import GraphError
@@ -64,24 +63,25 @@ def check_graph(
 def _along_paths(scope: Scope, ranks: bool, supplied: Collection[str] | None) -> Iterator[tuple[str, Problem]]:
     """The problems of paths, each with the path of the graph in which it is."""
     plan = Plan(scope.graph, scope)
-    flow = Flow(plan, () if ranks else {plan_node.path for plan_node in plan.nodes if plan_node.needs_ranks})
+    acting = [plan_node for plan_node in plan.nodes if ranks or not plan_node.needs_ranks]
+    flow = Flow(plan, plan.by_path.keys() - {plan_node.path for plan_node in acting})
     slots = Slots(flow)
-    before = written_before(slots)
-    gradients = Gradients(flow, ranks=ranks)
-    loops = list(check_loops(flow, gradients, supplied))
+    unfit = list(check_optimizers(scope, acting))
+    optimizers = optimizers_in(acting).keys() - {name for _, names in unfit for name in names}
+    along, dividing = check_paths(plan, sorted(optimizers), ranks=ranks, supplied=supplied)
+    is_endless = any(problem.code == "G501" and problem.severity == "error" for problem in along)
     problems = [
-        *check_data_flow(slots, before),
-        *gradients.problems(),
-        *check_modes(flow),
-        *loops,
-        *(check_endings(plan) if all(problem.severity == "warning" for problem in loops) else ()),
-        *check_saving(slots, before),
+        *check_data_flow(slots),
+        *(problem for problem, _ in unfit),
+        *along,
+        *(check_endings(plan) if not is_endless else ()),
+        *check_saving(slots),
         *check_start(plan, ranks=ranks, supplied=supplied),
     ]
     if ranks:
         from graphtrain.checks.ranks import check_ranks  # not needed for one process
 
-        problems += check_ranks(flow, gradients)
+        problems += check_ranks(flow, dividing)
     for problem in problems:
         path, slash, _ = problem.where.split(" ")[-1].rpartition("/")
         yield path + slash, problem

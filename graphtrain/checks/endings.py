@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from graphtrain.checks.answers import ANY, Table, Values
 from graphtrain.errors import UsageError
 from graphtrain.graph.elements import END, Problem
 from graphtrain.kind.declaration import FROM
@@ -42,47 +41,8 @@ class _Endings:
         self._counters = {scope.counter(unit) for unit in scope.graph.units}
 
     def problems(self) -> Iterator[Problem]:
-        is_guarded = bool(self._guards) and None not in self._names
-        ways = [Table().ways_to_answer(guard, self._known)[True] for guard in self._guards]
-        if is_guarded and all(way == () for way in ways):
-            yield self._endless()
-        else:
-            yield from self._unread()
+        yield from self._unread()
         yield from self._shares()
-
-    # ---- guards that can hold
-
-    def _known(self, read: FieldOf) -> Constant | Values:
-        """Triggers that are never due, and counts, which are never below 0."""
-        plan_node = self._plan.by_path[f"{self._scope.path}{read.node}"]
-        if read in self._empty or (read.field == "due" and plan_node.is_never_due):
-            return Constant(False)
-        return Values(least=0) if read.field == "runs" or (read.node, read.field) in self._counters else ANY
-
-    def _endless(self) -> Problem:
-        scope = self._scope
-        names = [name for name in self._names if name is not None]
-        never = [
-            plan_node
-            for plan_node in self._ending_nodes()
-            if plan_node.trigger is not None and plan_node.trigger.is_never
-        ]
-        if never:
-            node = never[0].node
-            return scope.problem(
-                "G504",
-                f"nodes.{node.name}.after",
-                f'`{node.name}.after` is "never", and nothing else ends the graph: `{names[0]}` cannot hold',
-                f'give it an amount, as in {node.name}.after = "10 epochs"; where a step function returns STOP, or a '
-                'person stops the run, allow = ["G504"]',
-                severity="warning",  # mostly intended: such a run is stopped by a signal, or by `until`
-            )
-        return scope.problem(
-            "G504",
-            f"guards.{names[0]}",
-            f"`{names[0]}`, which ends the graph, can never hold",
-            "let it read something that becomes true, such as `finish.due`",
-        )
 
     # ---- amounts without effect
 
@@ -139,8 +99,7 @@ class _Endings:
             guards = [counted.certain(owner.scope, guard) for guard in inner._guards]
         except UsageError as error:
             return error.message
-        is_endless = all(Table().ways_to_answer(guard, inner._known)[True] == () for guard in guards)
-        return "nothing that is counted ends it" if guards and is_endless else ""
+        return "nothing that is counted ends it" if guards and all(g == Constant(False) for g in guards) else ""
 
     def _ending_nodes(self) -> list[PlanNode]:
         """The nodes with `after` that the guards read."""

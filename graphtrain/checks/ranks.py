@@ -6,9 +6,8 @@ ranks synchronise makes them one value. These checks apply only to runs of sever
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
-from graphtrain.checks.gradients import Gradients
 from graphtrain.graph.elements import Problem
 from graphtrain.kind.fields import EPOCH_FIELDS, IDLE, ROUND, Field
 from graphtrain.language.syntax import FieldOf, walk
@@ -25,9 +24,13 @@ _ALIKE = ("scale", "clip", "use", "step")
 _OVER_RANKS = "over_ranks"
 
 
-def check_ranks(flow: Flow, gradients: Gradients) -> Iterator[Problem]:
-    """Problems by which ranks diverge, never synchronise, or take a part for the whole."""
-    yield from _Differing(flow.plan).problems(gradients)
+def check_ranks(flow: Flow, dividing: Collection[str]) -> Iterator[Problem]:
+    """Problems by which ranks diverge, never synchronise, or take a part for the whole.
+
+    Arguments:
+        dividing: the paths of the nodes that divide gradients which were exchanged.
+    """
+    yield from _Differing(flow.plan).problems(dividing)
     yield from _never_synchronising(flow)
     yield from _windows(flow.plan)
 
@@ -98,8 +101,7 @@ class _Differing:
                 nodes.append(node)
         return tuple(reversed(nodes))
 
-    def problems(self, gradients: Gradients) -> Iterator[Problem]:
-        dividing = gradients.dividing_exchanged()
+    def problems(self, dividing: Collection[str]) -> Iterator[Problem]:
         for scope in self._plan.scopes.values():
             for guard, expression in used_guards(scope).items():
                 if (name := self._first(scope.read_in(expression))) is not None and not name.endswith(".due"):

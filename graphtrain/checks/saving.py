@@ -5,18 +5,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from graphtrain.checks.data_flow import Before
 from graphtrain.graph.elements import Problem
 from graphtrain.names import quoted
 from graphtrain.plan.flow import FlowPoint
 from graphtrain.plan.slots import Slots
-from graphtrain.plan.solve import circle, components, within
+from graphtrain.plan.solve import Ways, circle, components, within
 
 
-def check_saving(slots: Slots, before: Before) -> Iterator[Problem]:
+def check_saving(slots: Slots) -> Iterator[Problem]:
     """Every training loop without a save point, and every checkpoint that is delayed."""
     if slots.transient:
-        reached = [point for point in slots.flow.points if point in before]
+        reached = [*Ways([slots.flow.start], lambda point: (arrow.target for arrow in point.arrows))]
         yield from _without_save_points(slots, reached)
         for point in reached:
             reads = point.plan_node.setup_reads if point.acts and point.plan_node is not None else ()

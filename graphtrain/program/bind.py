@@ -6,7 +6,7 @@ The result is data, which `program.table` compiles to calls.
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, final
@@ -55,10 +55,10 @@ class ProgramNode:
     body: ProgramGraph | None = None
     trigger: Any = None
 
-    def __init__(self, plan_node: PlanNode, scope: ProgramGraph, index: int) -> None:
+    def __init__(self, plan_node: PlanNode, scope: ProgramGraph, index: int, instance: Any) -> None:
         self.plan_node, self.kind, self.scope, self.index = plan_node, plan_node.kind, scope, index
         self.path, self.node, self.parameters = plan_node.path, plan_node.node, plan_node.parameters
-        self.hold(plan_node.new_instance())
+        self.hold(instance)
 
     @property
     def metric_prefix(self) -> str:
@@ -173,6 +173,7 @@ class Program:
         whole_run: counts the run ahead, for amounts that are a share of it.
         left_out: the paths of nodes that do nothing, and of bodies (``"validate/"``) that are passed at once. Default:
             none.
+        new_instance: makes the instance of a node. Default: that of its kind.
 
     Attributes:
         scopes: every bound graph, by the prefix of its paths.
@@ -188,9 +189,15 @@ class Program:
     """
 
     def __init__(
-        self, plan: Plan, resources: Mapping[str, Any], whole_run: WholeRun, left_out: Collection[str] = ()
+        self,
+        plan: Plan,
+        resources: Mapping[str, Any],
+        whole_run: WholeRun | None,
+        left_out: Collection[str] = (),
+        new_instance: Callable[[PlanNode], Any] = PlanNode.new_instance,
     ) -> None:
         self.plan, self.whole_run, self._left_out = plan, whole_run, left_out
+        self._new_instance = new_instance
         self.graph = plan.graph
         self.resources = dict(resources)
         self.nodes: list[ProgramNode] = []
@@ -213,7 +220,7 @@ class Program:
     def _bind_graph(self, names: Scope, outer: ProgramNode | None) -> ProgramGraph:
         scope = self.scopes[names.path] = ProgramGraph(names, outer, self.by_path)
         for plan_node in self.plan.nodes_in(names):
-            node = ProgramNode(plan_node, scope, len(self.nodes))
+            node = ProgramNode(plan_node, scope, len(self.nodes), self._new_instance(plan_node))
             self.nodes.append(node)
             self.by_path[plan_node.path] = scope.nodes[plan_node.node.name] = node
             node.bypassed = self._has_no_work(node)
