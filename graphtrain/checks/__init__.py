@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
+from graphtrain.checks.amounts import check_amounts
 from graphtrain.checks.codes import can_be_allowed
 from graphtrain.checks.data_flow import check_data_flow
-from graphtrain.checks.endings import check_endings
 from graphtrain.checks.guards import check_expressions, check_guards
 from graphtrain.checks.optimizers import check_optimizers, optimizers_in
 from graphtrain.checks.paths import check_paths
@@ -39,52 +39,47 @@ def check_graph(
         supplied: the names of the resources of the run; all others are absent. Default: not known, and problems that
             need an absent resource are warnings.
     """
-    scopes = list(Scope(graph).with_inner())
-    problems = [
-        (scope, problem)
-        for scope in scopes
-        for problem in (
-            *check_structure(scope),
-            *check_guards(scope),
-            *check_expressions(scope),
-        )
-    ]
-    if not any(problem.severity == "error" for _, problem in problems):
-        by_path = {scope.path: scope for scope in scopes}
-        problems += [(by_path[path], problem) for path, problem in _along_paths(scopes[0], ranks, supplied)]
-    return [
-        problem
-        for scope, problem in problems
-        if problem.code not in (*graph.allow, *scope.graph.allow)
-        or (problem.severity == "error" and not can_be_allowed(problem.code))
-    ]
+    main = Scope(graph)
+    scopes = {scope.path: scope for scope in main.with_inner()}
+    problems = [problem for scope in scopes.values() for problem in check_structure(scope)]
+    problems += [problem for scope in scopes.values() for problem in check_expressions(scope)]
+    if not _has_errors(problems):
+        problems += check_guards(main)
+    if not _has_errors(problems):
+        problems += _along_paths(main, ranks, supplied)
+    return [problem for problem in problems if not _is_allowed(problem, scopes)]
 
 
-def _along_paths(scope: Scope, ranks: bool, supplied: Collection[str] | None) -> Iterator[tuple[str, Problem]]:
-    """The problems of paths, each with the path of the graph in which it is."""
+def _has_errors(problems: Iterable[Problem]) -> bool:
+    return any(problem.severity == "error" for problem in problems)
+
+
+def _is_allowed(problem: Problem, scopes: Mapping[str, Scope]) -> bool:
+    """True if the graph in which a problem is, or the outermost one, allows it."""
+    path, slash, _ = problem.where.split(" ")[-1].rpartition("/")
+    codes = (*scopes[""].graph.allow, *scopes.get(path + slash, scopes[""]).graph.allow)
+    return problem.code in codes and (problem.severity == "warning" or can_be_allowed(problem.code))
+
+
+def _along_paths(scope: Scope, ranks: bool, supplied: Collection[str] | None) -> Iterator[Problem]:
     plan = Plan(scope.graph, scope)
     acting = [plan_node for plan_node in plan.nodes if ranks or not plan_node.needs_ranks]
     flow = Flow(plan, plan.by_path.keys() - {plan_node.path for plan_node in acting})
-    slots = Slots(flow)
     unfit = list(check_optimizers(scope, acting))
     optimizers = optimizers_in(acting).keys() - {name for _, names in unfit for name in names}
     along, dividing = check_paths(plan, sorted(optimizers), ranks=ranks, supplied=supplied)
-    is_endless = any(problem.code == "G501" and problem.severity == "error" for problem in along)
-    problems = [
-        *check_data_flow(slots),
+    yield from (
+        *check_data_flow(plan),
         *(problem for problem, _ in unfit),
         *along,
-        *(check_endings(plan) if not is_endless else ()),
-        *check_saving(slots),
+        *check_amounts(plan),
+        *check_saving(Slots(flow)),
         *check_start(plan, ranks=ranks, supplied=supplied),
-    ]
+    )
     if ranks:
         from graphtrain.checks.ranks import check_ranks  # not needed for one process
 
-        problems += check_ranks(flow, dividing)
-    for problem in problems:
-        path, slash, _ = problem.where.split(" ")[-1].rpartition("/")
-        yield path + slash, problem
+        yield from check_ranks(flow, dividing)
 
 
 def checked_graph(source: Graph | str | Path, *, ranks: bool = False, supplied: Collection[str] | None = None) -> Graph:
@@ -99,6 +94,6 @@ def checked_graph(source: Graph | str | Path, *, ranks: bool = False, supplied: 
     """
     graph, unread = (source, []) if isinstance(source, Graph) else read_graph(Graph, source)
     problems = unread or check_graph(graph, ranks=ranks, supplied=supplied)
-    if any(problem.severity == "error" for problem in problems):
+    if _has_errors(problems):
         raise GraphError(problems, f"graph `{graph.name}`")
     return graph

@@ -1,56 +1,38 @@
-"""G303: what the graph is set up with does not come from its own nodes. G307: evaluations record under their names."""
+"""G303: what the graph is set up with comes from outside. G307: each evaluation records under a name of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from graphtrain.graph.elements import Problem
-from graphtrain.plan.flow import Flow
-from graphtrain.plan.plan import PlanNode
+from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import resources_of, slots_of
-from graphtrain.plan.slots import Slots
 
 
-def check_data_flow(slots: Slots) -> Iterator[Problem]:
-    """Every problem of slots."""
-    flow = slots.flow
-    needs, _ = slots.set_up_with(flow.scope)
-    for slot in slots.named(needs):
-        name = next(
-            plan_node.node.name
-            for plan_node in flow.plan.nodes_in(flow.scope)
-            if slot in slots_of(target for _, target in plan_node.setup_reads)
-        )
-        yield flow.scope.problem(
-            "G303",
-            f"nodes.{name}",
-            f"`{name}` is set up with `{slot}` before the graph runs, and only the graph writes it",
-            "let it read the slot when it is called, not in `setup`",
-        )
-    yield from _recorded_twice(flow)
-
-
-def _recorded_twice(flow: Flow) -> Iterator[Problem]:
-    """Nodes that record metrics under the same name as an evaluation of other resources."""
-    recorded: dict[object, list[PlanNode]] = {}
-    for plan_node in flow.plan.nodes:
-        parameter = plan_node.kind.records if plan_node.kind is not None else ""
-        if not parameter:
-            continue
-        name = plan_node.parameters[parameter]
-        before = recorded.setdefault(name, [])
-        other = next((other for other in before if _evaluated(flow, other) != _evaluated(flow, plan_node)), None)
-        before.append(plan_node)
-        if other is not None:
-            yield plan_node.scope.problem(
-                "G307",
-                f"nodes.{plan_node.node.name}",
-                f"`{other.path}` and `{plan_node.path}` both record their metrics as `{name}/...`",
-                f'give one of them another name, as in {plan_node.path}.{parameter} = "{name}_2"',
+def check_data_flow(plan: Plan) -> Iterator[Problem]:
+    """Every slot that is read in `setup`, and every name under which two evaluations record metrics."""
+    for plan_node in plan.nodes_in(plan.main):
+        for slot in slots_of(ref for read, ref in plan_node.set_up_with if read.required):
+            yield plan_node.problem(
+                "G303",
+                f"`{plan_node.path}` is set up with `{slot}` before the graph runs, and only the graph writes it",
+                "let it read the slot when it is called, not in `setup`",
             )
+    yield from _recorded_twice(plan)
 
 
-def _evaluated(flow: Flow, plan_node: PlanNode) -> set[str]:
-    """The resources that the nodes around one read."""
-    nodes = flow.plan.nodes_in(plan_node.scope)
-    return {name for each in nodes for _, target in (*each.reads, *each.setup_reads) for name in resources_of([target])}
+def _recorded_twice(plan: Plan) -> Iterator[Problem]:
+    """Nodes that record metrics under the same name as an evaluation of other resources."""
+    recorded: dict[object, tuple[PlanNode, set[str]]] = {}
+    for plan_node in plan.nodes:
+        if parameter := plan_node.kind.records:
+            around = [pair for each in plan.nodes_in(plan_node.scope) for pair in (*each.reads, *each.setup_reads)]
+            evaluated = set(resources_of(ref for _, ref in around))
+            name = plan_node.parameters[parameter]
+            other, resources = recorded.setdefault(name, (plan_node, evaluated))
+            if resources != evaluated:
+                yield plan_node.problem(
+                    "G307",
+                    f"`{other.path}` and `{plan_node.path}` both record their metrics as `{name}/...`",
+                    f'give one of them another name, as in {plan_node.path}.{parameter} = "{name}_2"',
+                )

@@ -10,7 +10,7 @@ Source: small scopes, Jackson, "Software Abstractions", 2006; explicit states, H
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple, final
 
 import networkx
@@ -104,7 +104,7 @@ class Machine:
 
     def __init__(self, plan: Plan, absent: Collection[str], optimizers: Collection[str], *, ranks: bool) -> None:
         optional = {*resources_of(ref for plan_node in plan.nodes for ref in plan_node.optional)} - {*absent}
-        self.program = Program(plan, dict.fromkeys(optional, object()), None, new_instance=stub)
+        self.program = Program(plan, dict.fromkeys(optional, object()), new_instance=stub)
         self.program.resources.pop("ranks", None)  # what they do together is not modelled
         nodes = self.program.nodes
         self._bypassed = {node.path for node in nodes if node.bypassed}
@@ -114,8 +114,8 @@ class Machine:
         self.cells.on_unwritten(lambda slot: self._unwritten(self._node, slot, is_guard=True))
         self.watch = Watch(self.program, self.cells, optimizers, ranks=ranks, report=self._report)
         self.harm: dict[tuple[str, str, str], Harm] = {}
-        self.unwritten: dict[tuple[str, int, bool], Visit] = {}
-        self.written: set[tuple[str, int]] = set()
+        self.unwritten: dict[tuple[str, str, bool], Visit] = {}
+        self.written: set[tuple[str, str]] = set()
         self._state: State = ()
         self._is_state_sure = self._is_over = False
         self._trail: list[int] = []
@@ -129,7 +129,7 @@ class Machine:
         triggers = Triggers(self.program, lambda node, trigger: [])
         compiler = Compiler(_StubVisits(self.program, self), triggers, self._end, Stopwatch(lambda now: None))
         self._transitions = compiler.transitions
-        self._slots = sorted({self.program.slot_index(path) for path in needed} | self.cells.read_slots)
+        self._slots = sorted(needed | self.cells.read_slots)
         self._without_choice = {node.index for node in nodes if len(node.plan_node.exits) == 1}
         asked = self.cells.registers.read
         self._may_end = {node for node, name in asked if name in ("exhausted", "empty")}
@@ -175,7 +175,7 @@ class Machine:
             position,
             self.cells.sizes,
             self.cells.registers.values(),
-            tuple([slots[index] for index in self._slots]),
+            tuple([slots[path] for path in self._slots]),
             tuple(questions.answers),
             tuple(self.watch.marks),
         )
@@ -184,8 +184,7 @@ class Machine:
         position: int
         position, self.cells.sizes, values, written, answers, marks = state
         self.cells.registers.put(values)
-        for index, is_written in zip(self._slots, written, strict=True):
-            self.program.slots[index] = is_written
+        self.program.slots.update(zip(self._slots, written, strict=True))
         self.cells.questions.answers[:] = answers
         self.watch.marks[:] = marks
         return position
@@ -199,18 +198,15 @@ class Machine:
         if node.path in self._bypassed:
             is_idle = node.kind.is_idle(node.parameters, plan_node.expressions)  # with other parameters it would act
             return _all_of(watched) if is_idle else nothing
-        index_of = self.program.slot_index
-        needs = [index_of(path) for path in slots_of(ref for read, ref in plan_node.visit_reads if read.required)]
-        writes = [index_of(path) for path in plan_node.writes]
-        forgets = [index_of(path) for path in plan_node.kills]
+        needs = [*slots_of(ref for read, ref in plan_node.visit_reads if read.required)]
         added = [(each.name, each.adds) for each in node.kind.fields.values() if each.adds is not None]
         copied = [(each.last, each.name) for each in node.kind.fields.values() if each.last is not None]
         fetch = functools.partial(self._fetch, node) if node.kind.fetches else nothing
         after = self.cells.after_visit[node.path]
 
         def visit() -> None:
-            for index in needs:
-                self._read(node, index)
+            for path in needs:
+                self._read(node, path)
             fetch()
             for act in watched:
                 act()
@@ -218,10 +214,10 @@ class Machine:
                 fields[name] += amount
             for last, name in copied:
                 fields[last] = fields[name]
-            for index in writes:
-                slots[index] = True
-            for index in forgets:
-                slots[index] = None
+            for path in plan_node.writes:
+                slots[path] = True
+            for path in plan_node.kills:
+                slots[path] = None
             for act in after:
                 act()
 
@@ -255,7 +251,10 @@ class Machine:
     def _defaults(self, scope: ProgramGraph) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """The fields of the nodes of a graph, each with the values with which it is entered."""
         return [
-            (node.fields, {field.name: field.default for field in node.kind.fields.values() if field.stored and not field.stays})
+            (
+                node.fields,
+                {field.name: field.default for field in node.kind.fields.values() if field.stored and not field.stays},
+            )
             for node in scope.nodes.values()
         ]
 
@@ -273,7 +272,7 @@ class Machine:
         self.watch.enter()
         for node in body.nodes.values():
             for path in slots_of(ref for read, ref in node.plan_node.set_up_with if read.required):
-                self._read(node, self.program.slot_index(path))
+                self._read(node, path)
 
     def leave(self, body: ProgramGraph) -> None:
         """A body is left: what nothing outside reads is as if it had not run."""
@@ -307,13 +306,13 @@ class Machine:
         if key not in self.harm:
             self.harm[key] = Harm(fault, node, words, self._visit())
 
-    def _read(self, node: ProgramNode, slot: int) -> None:
+    def _read(self, node: ProgramNode, slot: str) -> None:
         if self.program.slots[slot] is None:
             self._unwritten(node, slot, is_guard=False)
         else:
             self.written.add((node.path, slot))
 
-    def _unwritten(self, node: ProgramNode, slot: int, *, is_guard: bool) -> None:
+    def _unwritten(self, node: ProgramNode, slot: str, *, is_guard: bool) -> None:
         key, visit = (node.path, slot, is_guard), self._visit()
         if key not in self.unwritten or (visit.is_sure and not self.unwritten[key].is_sure):
             self.unwritten[key] = visit
@@ -356,7 +355,11 @@ class Exploration:
 
     def way(self, visit: Visit) -> list[ProgramNode]:
         """The nodes on a shortest way to a visit."""
-        paths = (networkx.shortest_path(self.graph, first, visit.state) for first in self._first if first[1] == visit.state[1])
+        paths = (
+            networkx.shortest_path(self.graph, first, visit.state)
+            for first in self._first
+            if first[1] == visit.state[1]
+        )
         return self.visited(next(paths), visit.trail)
 
     def visited(self, states: list[State], trail: Trail = ()) -> list[ProgramNode]:

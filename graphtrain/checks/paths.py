@@ -99,17 +99,17 @@ def _unwritten(exploration: Exploration) -> Iterator[Problem]:
     """The slots that are read before something has written them; a warning where that is so on some paths alone."""
     machine = exploration.machine
     for (path, slot, is_guard), visit in machine.unwritten.items():
-        node, name = machine.program.by_path[path], machine.program.slot_names[slot]
+        node = machine.program.by_path[path]
         never = (path, slot) not in machine.written
         is_certain = visit.is_sure or (never and not is_guard)
-        writing = quoted([other.path for other in machine.program.nodes if name in other.plan_node.writes])
+        writing = quoted([other.path for other in machine.program.nodes if slot in other.plan_node.writes])
         reads = f"a guard on an edge leaving `{path}` reads" if is_guard else f"`{path}` reads"
         on = "before" if is_certain else "before on some path"
         move = "move the edge to where it is written" if is_guard else "give the read a default (`= None`)"
         yield node.scope.names.problem(
             "G303" if is_certain else "G304",
             f"{'edges' if is_guard else 'nodes'}.{node.node.name}",
-            f"{reads} `{name}`, which nothing has written {on}: it is written by {writing}",
+            f"{reads} `{slot}`, which nothing has written {on}: it is written by {writing}",
             f"route every path through {writing} first, or {move}",
             severity="error" if is_certain else "warning",
             path=_names(exploration.way(visit)),
@@ -182,9 +182,13 @@ class _Trap:
             )
         guards = [scope.guards[name] for name in deciding if name in scope.guards]
         without = self._lacking(scope, guards, absent)
-        hint = "let the guard read progress of a node of the loop, such as `runs`, or route the loop through a node whose "
+        hint = (
+            "let the guard read progress of a node of the loop, such as `runs`, or route the loop through a node whose "
+        )
         hint += "progress it reads, such as `next_batch`" + _counted_instead(scope, guards, self.nodes)
-        hint += "; or, if it is always supplied, take it out of the `optional` of the body or the kind" if without else ""
+        hint += (
+            "; or, if it is always supplied, take it out of the `optional` of the body or the kind" if without else ""
+        )
         is_left = f"it could leave only as {quoted(deciding)} decide" if deciding else "no edge leads out"
         return scope.problem(
             "G501",
@@ -220,5 +224,7 @@ def _counted_instead(scope: Scope, guards: Sequence[Expression], nodes: Sequence
                 due = next((node for node in nodes if node.kind.trigger == "every"), None)
                 if due is not None:
                     name, unit = due.node.name, units[f"{owner}.{field}"]
-                    return f', or let the node be due: every = "{amount} {unit}" of `{name}`, and the guard "{name}.due"'
+                    return (
+                        f', or let the node be due: every = "{amount} {unit}" of `{name}`, and the guard "{name}.due"'
+                    )
     return ""

@@ -201,11 +201,11 @@ class StubCells(Cells):
             if declared.counts is not None and declared.target in node.parameters
         }
         self.widest = max(filter(None, self.window_sizes.values()), default=1)
-        self._unwritten: Callable[[int], None] = lambda slot: None
+        self._unwritten: Callable[[str], None] = lambda slot: None
         self._changed: set[tuple[str, str]] = set()
-        self.read_slots: set[int] = set()
+        self.read_slots: set[str] = set()
 
-    def on_unwritten(self, report: Callable[[int], None]) -> None:
+    def on_unwritten(self, report: Callable[[str], None]) -> None:
         """Call this with a slot that a guard reads and that nothing has written."""
         self._unwritten = report
 
@@ -366,7 +366,11 @@ class StubCells(Cells):
             if isinstance(part, FieldOf):
                 ref = scope.names.field(part.node, part.field)
                 node = self._program.by_path.get(ref.path) if ref.kind == "field" else None
-                if node is not None and ref.name in node.kind.parameters and (ref.path, ref.name) not in self.window_sizes:
+                if (
+                    node is not None
+                    and ref.name in node.kind.parameters
+                    and (ref.path, ref.name) not in self.window_sizes
+                ):
                     return Constant(node.parameters[ref.name])
             return rebuilt(part, filled)
 
@@ -399,16 +403,16 @@ class StubCells(Cells):
             case "expression":
                 return Cell(self.expression(ref))
             case "slot":
-                return Cell(self._slot(self._program.slot_index(ref.path)))
+                return Cell(self._slot(ref.path))
         return Cell(_unknown)
 
-    def _slot(self, index: int) -> Read:
-        slots = self._slots
-        self.read_slots.add(index)
+    def _slot(self, path: str) -> Read:
+        slots = self._program.slots
+        self.read_slots.add(path)
 
         def read() -> Any:
-            if slots[index] is None:
-                self._unwritten(index)
+            if slots[path] is None:
+                self._unwritten(path)
             raise UnknownError
 
         return read
@@ -440,7 +444,9 @@ def _divisors(expression: Expression) -> list[int]:
     """The numbers by which remainders are taken."""
     operations = [part for part in walk(expression) if isinstance(part, Operation) and part.name in ("%", "//")]
     operands = [operation.operands[1] for operation in operations]
-    return [abs(each.value) for each in operands if isinstance(each, Constant) and type(each.value) is int and each.value]
+    return [
+        abs(each.value) for each in operands if isinstance(each, Constant) and type(each.value) is int and each.value
+    ]
 
 
 class Fetching:

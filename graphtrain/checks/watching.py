@@ -157,7 +157,9 @@ class Watch:
             if is_over and 0 < passes < size and not self._is_cut():
                 self._report(TOO_EARLY, node, passes=str(passes), **words)
         for effect in effects:
-            passes = min(passes + 1, LARGE + 3) if effect == "backward" else 0 if effect in ("zero_grad", "step") else passes
+            passes = (
+                min(passes + 1, LARGE + 3) if effect == "backward" else 0 if effect in ("zero_grad", "step") else passes
+            )
         self.marks[at] = passes
 
     def _is_cut(self) -> bool:
@@ -220,7 +222,10 @@ def _divisors(acting: Sequence[PlanNode]) -> Iterator[tuple[str, dict[str, dict[
     """
     done = {node.path: {action.effect for action in node.actions} for node in acting}
     divides = "divide" in set[str]().union(*done.values())
-    read = {node.path: {leaf for _, ref in (*node.setup_reads, *node.visit_reads) for leaf in ref.leaves()} for node in acting}
+    read = {
+        node.path: {leaf for _, ref in (*node.setup_reads, *node.visit_reads) for leaf in ref.leaves()}
+        for node in acting
+    }
     for node in acting:
         per, own = node.parameters.get(_PER, ""), done[node.path]
         for name, declared in node.kind.fields.items():
@@ -236,7 +241,11 @@ def _divisors(acting: Sequence[PlanNode]) -> Iterator[tuple[str, dict[str, dict[
             owing, other = (reading, "mix") if is_scale else ([node.path], "add")
             effects: dict[str, dict[str, str]] = {}
             for path in done:
-                effects[path] = {"backward": "owe" if path in owing else other, "step": "step", "zero_grad": "zero_grad"}
+                effects[path] = {
+                    "backward": "owe" if path in owing else other,
+                    "step": "step",
+                    "zero_grad": "zero_grad",
+                }
                 if path == node.path or path in reading:
                     effects[path] |= {"scale": "divide", "divide": "divide"}
             yield f"{node.path}.{name}", effects

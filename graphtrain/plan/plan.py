@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, final
 
 from graphtrain.graph import Graph
-from graphtrain.graph.elements import END, Node
+from graphtrain.graph.elements import END, Node, Problem
 from graphtrain.kind import Read
 from graphtrain.kind.declaration import FROM, RANKS
 from graphtrain.kind.fields import ON_GRADIENTS
@@ -149,6 +149,10 @@ class PlanNode:
         """True if a visit may do nothing because the trigger is not due."""
         return self.kind.trigger == "every" and self.trigger is not None
 
+    def problem(self, code: str, message: str, hint: str = "", *, thing: str = "nodes", **more: Any) -> Problem:
+        """A problem of the node, or of its ``"edges"``."""
+        return self.scope.problem(code, f"{thing}.{self.node.name}", message, hint, **more)
+
 
 @dataclass(frozen=True)
 class PlanAction:
@@ -237,7 +241,7 @@ class Plan:
         """For each amount of a trigger: the node and the field that count its unit, by the clock of a graph."""
         counters = []
         for term in trigger.terms:
-            owner, field_name = scope.counter(term.counted)
+            owner, field_name = scope.counter(term.base.unit)
             counters.append((self.by_path[f"{scope.path}{owner}"], field_name, term))
         return counters
 
@@ -253,7 +257,7 @@ class Plan:
         refs: list[Ref] = []
         for scope in self.scopes.values():
             nodes = self.nodes_in(scope)
-            counted = {term.counted for each in nodes for trigger in each.triggers for term in trigger.terms}
+            counted = {term.base.unit for each in nodes for trigger in each.triggers for term in trigger.terms}
             units = [unit for unit in scope.graph.units if unit in counted or scope.counter(unit)[1] != "runs"]
             refs += [ref for guard in scope.guards.values() for ref in scope.read_in(guard)]
             refs += [scope.resolve(scope.graph.units[unit]) for unit in units]

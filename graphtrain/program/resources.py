@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -13,9 +14,8 @@ from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.kind import Read
 from graphtrain.kind.declaration import Ask
-from graphtrain.names import FOREIGN, nearest, quoted, suggestion
-from graphtrain.plan.plan import Plan
-from graphtrain.plan.scope import Scope, resources_of
+from graphtrain.names import quoted, suggestion
+from graphtrain.plan.scope import Scope
 from graphtrain.report.values import described
 from graphtrain.state.kinds import category_of
 from graphtrain.state.reachable import keeps_state
@@ -50,6 +50,7 @@ _MADE_BY_USERS = (
     torch.utils.data.Dataset,
     torch.utils.data.DataLoader,
 )
+_OF_METRICS = ("update", "compute", "reset")  # the methods of a metric object
 SHARDED = "set_requires_gradient_sync"  # a method of modules that `fully_shard` has sharded
 STEP_FUNCTIONS = ("training_step", "validation_step", "test_step", "predict_step")
 _STEP_INSTEAD = {"test_step": "validation_step"}  # if there is no function of that name
@@ -89,15 +90,15 @@ class StepOutputs:
     Arguments:
         step: takes the model and the batch.
         node, name: the path of the node that calls it, and its name, for messages.
-        indices: name in its result -> index of the slot.
+        paths: name in its result -> path of the slot.
         slots: the values of all slots.
     """
 
     step: Callable[..., Any]
     node: str
     name: str
-    indices: Mapping[str, int]
-    slots: list[Any]
+    paths: Mapping[str, str]
+    slots: dict[str, Any]
 
     def __call__(self, model: Any, batch: Any) -> Any:
         return self.take(self.step(model, batch))
@@ -112,21 +113,21 @@ class StepOutputs:
             return self.take(result[0]), result[1]
         if result is None:
             return None
-        names = quoted(self.indices)
+        names = quoted(self.paths)
         if not isinstance(result, Mapping):
             raise UsageError(
                 f"`{self.node}` writes {names}, which `{self.name}` returns by name; it returned {described(result)}",
-                f'return a mapping, as in {{"loss": loss, "{next(iter(self.indices))}": ...}}',
+                f'return a mapping, as in {{"loss": loss, "{next(iter(self.paths))}": ...}}',
             )
-        for name, index in self.indices.items():
+        for name, path in self.paths.items():
             if name not in result:
                 returned = quoted(map(str, result)) or "nothing"
                 raise UsageError(
                     f"`{self.node}` writes `{name}`, which `{self.name}` did not return; it returned {returned}",
                     f"return it, or take it out of the writes of `{self.node}`",
                 )
-            self.slots[index] = without_graph(result[name])
-        return {name: value for name, value in result.items() if name not in self.indices}
+            self.slots[path] = without_graph(result[name])
+        return {name: value for name, value in result.items() if name not in self.paths}
 
 
 def without_graph(value: Any) -> Any:
@@ -153,12 +154,8 @@ def prepare(resources: Mapping[str, Any], device: torch.device) -> dict[str, Any
     _refuse_types(resources)
     if taken := sorted(set(PROVIDED) & set(resources)):
         raise UsageError(f"`{taken[0]}` is supplied by the engine", "give the resource another name")
-    objects: Iterable[Any] = ()
-    if resources.get("metric_objects") is not None:
-        from graphtrain.program.metric_objects import checked  # which few runs have
-
-        objects = checked(resources["metric_objects"]).values()
-    for value in (*resources.values(), *objects):
+    objects = resources.get("metric_objects")
+    for value in (*resources.values(), *(_metric_objects(objects) if objects is not None else ())):
         # One that is sharded is where `setup` has put it, parts of it possibly in host memory.
         if isinstance(value, torch.nn.Module) and not hasattr(type(value), SHARDED):
             value.to(device)
@@ -173,15 +170,39 @@ def _refuse_types(resources: Mapping[str, Any]) -> None:
                 f"`{name}` is the class {value.__name__}, not an object of it",
                 f"make one: {name}={value.__name__}(...)",
             )
-    for name, methods, expected in (
-        ("model", ("named_modules",), "a torch.nn.Module"),
-        ("optimizer", ("step",), "an optimizer, or a list of them"),
-        ("scheduler", ("step",), "a scheduler, or a list of them"),
+    for name, method, expected in (
+        ("model", "named_modules", "a torch.nn.Module"),
+        ("optimizer", "step", "an optimizer, or a list of them"),
+        ("scheduler", "step", "a scheduler, or a list of them"),
     ):
         supplied = resources.get(name)
         for value in supplied if isinstance(supplied, list | tuple) and name != "model" else [supplied]:
-            if value is not None and not all(hasattr(value, method) for method in methods):
+            if value is not None and not hasattr(value, method):
                 raise UsageError(f"`{name}` must be {expected}; got {described(value)}")
+
+
+def _metric_objects(objects: Any) -> Iterable[Any]:
+    """The metric objects of a run.
+
+    Raises:
+        UsageError: they are no mapping of objects with `update`, `compute` and `reset`, or one has two names.
+    """
+    if not isinstance(objects, Mapping) or not all(isinstance(name, str) for name in objects):
+        hint = 'give each object a name, as in metric_objects={"val/f1": F1Score(...)}'
+        raise UsageError(f"`metric_objects` must be a mapping of names; got {described(objects)}", hint)
+    names: dict[int, str] = {}
+    for name, value in objects.items():
+        if isinstance(value, type) or not all(callable(getattr(value, method, None)) for method in _OF_METRICS):
+            raise UsageError(
+                f"`metric_objects` has `{name}`, {described(value)}",
+                "pass an object with `update`, `compute` and `reset`, as a metric of torchmetrics has them",
+            )
+        if (other := names.setdefault(id(value), name)) != name:
+            raise UsageError(
+                f"`{other}` and `{name}` are one metric object, which would mix what both have seen",
+                "make two: `clone()` of torchmetrics, or copy.deepcopy",
+            )
+    return objects.values()
 
 
 def with_step_functions(resources: Mapping[str, Any]) -> dict[str, Any]:
@@ -271,17 +292,51 @@ def step_call(function: Any, name: str, owner: Any = None) -> StepCall:
     return StepCall(function, call, extra_inputs, own_name)
 
 
-# ---- resources that nothing reads
+# ---- copies, and resources that nothing reads
 
 
-def resources_read(graph: Graph, resources: Mapping[str, Any]) -> set[str]:
-    """The names that the nodes of a graph read, and the step functions supplied; whether a node is bypassed or not.
+def with_copies(resources: Mapping[str, Any], made: Mapping[str, str]) -> dict[str, Any]:
+    """The resources, and the copies that kinds ask for: name -> the name of the source.
+
+    Raises:
+        UsageError: one of them cannot be copied.
+    """
+    return {**resources, **{name: _copy(name, source, resources[source]) for name, source in made.items()}}
+
+
+def _copy(name: str, source: str, value: Any) -> Any:
+    try:
+        copied = copy.deepcopy(value)
+    except (RuntimeError, TypeError, NotImplementedError, AssertionError) as error:
+        raise UsageError(
+            f"`{name}` is made as a copy of `{source}`, a {type(value).__name__} that cannot be copied: {error}",
+            f"let `setup` return a `{name}`, made as `{source}` is, and with its weights: "
+            f"{name}.load_state_dict({source}.state_dict())",
+        ) from None
+    for parameter in copied.parameters() if isinstance(copied, torch.nn.Module) else ():
+        parameter.requires_grad = False  # the attribute: the method refuses a parameter without a shape
+        parameter.grad = None
+    return copied
+
+
+def unread(graph: Graph, resources: Mapping[str, Any], read: Collection[str] = ()) -> dict[str, str]:
+    """The resources that neither the nodes of a graph read, bypassed or not, nor the step functions.
+
+    Those that are usual for every graph are not among them.
 
     Arguments:
         resources: with step functions wrapped.
+        read: further names that are read.
+
+    Returns:
+        Name -> a hint about it, if it is that of another library or a misspelt one; else empty.
     """
-    functions = [value for value in resources.values() if isinstance(value, StepCall)]
-    return Scope(graph).read | {read.name for function in functions for read in function.extra_inputs}
+    scope, functions = Scope(graph), [value for value in resources.values() if isinstance(value, StepCall)]
+    readable = {*USUAL, *scope.read, *read, *(each.name for function in functions for each in function.extra_inputs)}
+    others = [name for name in resources if name not in readable and name not in PROVIDED]
+    missing = readable - {*PROVIDED, *resources} - scope.written
+    hints = {name: suggestion(name, missing) for name in others}
+    return {name: "" if hint.startswith("known") else hint for name, hint in hints.items()}
 
 
 def may_be_unread(value: Any) -> bool:
@@ -289,29 +344,20 @@ def may_be_unread(value: Any) -> bool:
     return value is None or keeps_state(value) or category_of(type(value)) == "generator"
 
 
-def unread_line(name: str, readable: Collection[str]) -> str:
+def unread_line(name: str, hint: str) -> str:
     """A line about a resource that nothing reads."""
-    hint = suggestion(name, readable)
-    is_known = name in FOREIGN or "did you mean" in hint
-    return f"nothing in the graph reads `{name}`" + (f"; {hint}" if is_known else "")
+    return f"nothing in the graph reads `{name}`" + (f"; {hint}" if hint else "")
 
 
 def without_unread(graph: Graph, resources: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Resources that serve several graphs, without those that this one does not read; and a line for each of those.
 
-    Resources usual for every graph stay, and so do objects whose state is saved, and what may be a misspelt name of a
-    resource that the graph lacks.
+    Objects whose state is saved stay, and so does what may be a misspelt name of a resource that is not supplied.
     """
-    prepared = with_step_functions(resources)
-    readable = resources_read(graph, prepared) | set(USUAL)
-    nodes = Plan(graph).nodes
-    reads = [pair for node in nodes for pair in (*node.reads, *node.setup_reads)]
-    lacking = {name for read, target in reads if read.required for name in resources_of([target])}
-    lacking -= {*PROVIDED, *prepared} | {name for node in nodes for name in resources_of(node.optional)}
-    kept = {
-        name: value
-        for name, value in resources.items()
-        if name in readable or may_be_unread(value) or nearest(name, lacking)
+    left_out = {
+        name: hint
+        for name, hint in unread(graph, with_step_functions(resources)).items()
+        if not may_be_unread(resources[name]) and "did you mean" not in hint
     }
-    readable -= set(PROVIDED) | Scope(graph).written
-    return kept, [unread_line(name, readable) for name in resources if name not in kept]
+    kept = {name: value for name, value in resources.items() if name not in left_out}
+    return kept, [unread_line(name, hint) for name, hint in left_out.items()]

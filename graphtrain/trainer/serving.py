@@ -76,8 +76,8 @@ def _written(run: LiveRun) -> None:
 
 def _ended(run: LiveRun) -> Answer:
     compiled = run.session.compiled
-    main = compiled.program.main
-    if trains(compiled.graph) and main.count("batches") == 0:
+    batches = compiled.program.main.clock("batches")
+    if trains(compiled.graph) and batches is not None and not batches.now():
         raise DataError(
             "the run ended without a batch: the data is empty, was exhausted in `setup`, or no edge led to it",
             'supply data that starts over at each `__iter__`, or look at the guards of the edges to "end"',
