@@ -10,6 +10,7 @@ Source: small scopes, Jackson, "Software Abstractions", 2006; explicit states, H
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple, final
 
@@ -143,11 +144,6 @@ class Machine:
         for scope in self.program.scopes.values():
             self._reset(scope)
         return self._snapshot(self.program.main.nodes[self.program.graph.start].index)
-
-    def position(self, state: State) -> int:
-        """The position of a state."""
-        position: int = state[0]
-        return position
 
     def follow(self, state: State, *, is_sure: bool) -> Iterator[tuple[State, Trail, bool]]:
         """The states after a visit, with the visits made and True if nothing was chosen."""
@@ -333,41 +329,43 @@ class Exploration:
 
     Attributes:
         is_whole: False if there were too many.
-        graph: the states, with the visits from one to the next.
+        graph: the numbers of the states, with the visits from one to the next. The first is that of a run that is over.
+        states: by number.
     """
 
     def __init__(self, machine: Machine, sizes: Collection[Sizes] = SIZES) -> None:
         self.machine, self.is_whole = machine, True
         self.graph = networkx.DiGraph()
-        self._first = [machine.first(each) for each in sizes]
-        waiting = [(state, not number) for number, state in enumerate(self._first)]
-        self.graph.add_nodes_from([OVER, *self._first])
-        for state, is_sure in waiting:  # which grows
-            if len(waiting) > MOST_STATES:
+        self.graph.add_node(0)
+        self.states = [OVER, *(machine.first(each) for each in sizes)]
+        self._first = range(1, len(self.states))
+        self._numbers = {state: number for number, state in enumerate(self.states)}
+        sure = {1}  # every run with the first of the sizes begins with these
+        for before, state in enumerate(self.states):  # which grows
+            if len(self.states) > MOST_STATES:
                 self.is_whole = False
-                self.graph.add_edge(state, OVER, trail=())  # where nobody has looked, a run may end
+                self.graph.add_edge(before, 0, trail=())  # where nobody has looked, a run may end
                 continue
-            for after, trail, is_still_sure in machine.follow(state, is_sure=is_sure):
-                if after not in self.graph:
-                    waiting.append((after, is_still_sure))
-                if not self.graph.has_edge(state, after):
-                    self.graph.add_edge(state, after, trail=trail)
+            for after, trail, is_sure in machine.follow(state, is_sure=before in sure) if before else ():
+                number = self._numbers.setdefault(after, len(self.states))
+                if number == len(self.states):
+                    self.states.append(after)
+                    sure |= {number} if is_sure else set()
+                if not self.graph.has_edge(before, number):
+                    self.graph.add_edge(before, number, trail=trail)
 
     def way(self, visit: Visit) -> list[ProgramNode]:
         """The nodes on a shortest way to a visit."""
-        paths = (
-            networkx.shortest_path(self.graph, first, visit.state)
-            for first in self._first
-            if first[1] == visit.state[1]
-        )
-        return self.visited(next(paths), visit.trail)
+        last = self._numbers[visit.state]
+        first = next(number for number in self._first if self.states[number][1] == visit.state[1])  # of the same sizes
+        return self.visited(networkx.shortest_path(self.graph, first, last), visit.trail)
 
-    def visited(self, states: list[State], trail: Trail = ()) -> list[ProgramNode]:
+    def visited(self, numbers: list[int], trail: Trail = ()) -> list[ProgramNode]:
         """The nodes visited on a way through states, and on the visits after it."""
-        trails = [self.graph.edges[pair]["trail"] for pair in zip(states, states[1:], strict=False)]
+        trails = [self.graph.edges[pair]["trail"] for pair in itertools.pairwise(numbers)]
         return [self.machine.program.nodes[position] for each in (*trails, trail) for position in each]
 
-    def traps(self) -> list[Collection[State]]:
+    def traps(self) -> list[Collection[int]]:
         """Sets of states that a run never leaves, and from which no continuation leads to the end."""
-        lost = {*self.graph} - networkx.ancestors(self.graph, OVER) - {OVER}
+        lost = {*self.graph} - networkx.ancestors(self.graph, 0) - {0}
         return [*networkx.attracting_components(self.graph.subgraph(lost))] if lost else []

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import networkx
 
-from graphtrain.checks.exploration import SIZES, Exploration, Harm, Machine, State
+from graphtrain.checks.exploration import SIZES, Exploration, Harm, Machine
 from graphtrain.checks.gradient_rules import NEVER_CLEARED, OPEN, STEP_WITHIN
 from graphtrain.checks.optimizers import optimizers_in
 from graphtrain.graph.elements import END, Problem, Severity
@@ -36,7 +36,7 @@ def check_paths(
     if optimizers_in(plan.nodes).keys() <= {*optimizers} and all(problem.code != "G405" for problem in problems):
         problems += _traps(exploration, "error")  # else windows may never be full for lack of what is reported
     if not exploration.is_whole:
-        message = f"not checked any further: there are more than {len(exploration.graph):,} states"
+        message = f"not checked any further: there are more than {len(exploration.states):,} states"
         hint = "put a part into a nested graph, or use fewer conditions"
         problems.append(plan.main.problem("G503", f"nodes.{plan.graph.start}", message, hint, severity="warning"))
     optional = resources_of(ref for node in plan.nodes for ref in node.optional)
@@ -132,11 +132,11 @@ def _traps(exploration: Exploration, severity: Severity, absent: Collection[str]
 class _Trap:
     """States that a run never leaves."""
 
-    def __init__(self, exploration: Exploration, states: Collection[State]) -> None:
+    def __init__(self, exploration: Exploration, states: Collection[int]) -> None:
         graph = exploration.graph.subgraph(states)
         loops = [[before, *networkx.shortest_path(graph, after, before)] for before, after in [*graph.edges][:50]]
         visits = [exploration.visited([*edge]) for edge in graph.edges]
-        after_each = {edge: exploration.machine.program.nodes[edge[1][0]] for edge in graph.edges}
+        after_each = {edge: exploration.machine.program.nodes[exploration.states[edge[1]][0]] for edge in graph.edges}
         pairs = [
             pair
             for edge, visited in zip(graph.edges, visits, strict=True)
@@ -174,9 +174,9 @@ class _Trap:
             return scope.problem(
                 "G504",
                 f"nodes.{never.node.name}.after",
-                f'`{never.node.name}.after` is "never", and nothing else ends the graph: {quoted(deciding)} cannot hold',
-                f'give it an amount, as in {never.node.name}.after = "10 epochs"; where a step function returns STOP, or '
-                'a person stops the run, allow = ["G504"]',
+                f'`{never.path}.after` is "never", and nothing else ends the graph: {quoted(deciding)} cannot hold',
+                f'give it an amount, as in {never.path}.after = "10 epochs"; where a step function returns STOP, or a '
+                'person stops the run, allow = ["G504"]',
                 severity="warning",  # mostly intended: such a run is stopped by a signal, or by `until`
                 path=self.loop,
             )

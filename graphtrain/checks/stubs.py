@@ -22,7 +22,7 @@ from graphtrain.plan.plan import PlanNode
 from graphtrain.plan.scope import Ref
 from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 from graphtrain.program.cells import Cells
-from graphtrain.program.triggers import Due
+from graphtrain.program.triggers import Due, any_of
 
 LARGE = 5
 _LONGEST_PERIOD = 60
@@ -288,7 +288,7 @@ class StubCells(Cells):
         if trigger.once:
             self.registers.add(node, "runs")
             parts.append(lambda: not node.fields["runs"])
-        due = (lambda: any(part() for part in parts)) if parts else never
+        due = any_of(parts)
         if start is None:
             return due
         is_begun = self._passed(node, FROM, start)

@@ -157,9 +157,10 @@ class Watch:
             if is_over and 0 < passes < size and not self._is_cut():
                 self._report(TOO_EARLY, node, passes=str(passes), **words)
         for effect in effects:
-            passes = (
-                min(passes + 1, LARGE + 3) if effect == "backward" else 0 if effect in ("zero_grad", "step") else passes
-            )
+            if effect == "backward":
+                passes = min(passes + 1, LARGE + 3)
+            elif effect in ("zero_grad", "step"):
+                passes = 0
         self.marks[at] = passes
 
     def _is_cut(self) -> bool:
@@ -239,13 +240,10 @@ def _divisors(acting: Sequence[PlanNode]) -> Iterator[tuple[str, dict[str, dict[
                 if is_read or not (is_scale or (per and not divides)):
                     continue  # not known to be meant for the gradients, or passed on by way of another node
             owing, other = (reading, "mix") if is_scale else ([node.path], "add")
-            effects: dict[str, dict[str, str]] = {}
-            for path in done:
-                effects[path] = {
-                    "backward": "owe" if path in owing else other,
-                    "step": "step",
-                    "zero_grad": "zero_grad",
-                }
-                if path == node.path or path in reading:
-                    effects[path] |= {"scale": "divide", "divide": "divide"}
+            dividing = {"scale": "divide", "divide": "divide"}
+            effects = {
+                path: {"backward": "owe" if path in owing else other, "step": "step", "zero_grad": "zero_grad"}
+                | (dividing if path == node.path or path in reading else {})
+                for path in done
+            }
             yield f"{node.path}.{name}", effects

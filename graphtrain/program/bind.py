@@ -10,9 +10,7 @@ import functools
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, final
-
-import torch
+from typing import TYPE_CHECKING, Any, final
 
 from graphtrain.data.loaders import are_loaders
 from graphtrain.errors import UsageError
@@ -20,10 +18,16 @@ from graphtrain.graph.elements import Problem
 from graphtrain.graph.registry import trains
 from graphtrain.kind import Field, Read
 from graphtrain.kind.trigger import Term, Trigger, exactly
+from graphtrain.lazy import lazy_import
 from graphtrain.names import FOREIGN, nearest, quoted
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import Ref, Scope, resources_of, slots_of, used_guards
 from graphtrain.program.resources import PROVIDED, may_be_unread, unread, unread_line
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = lazy_import("torch")
 
 # Inputs of a step function that are those of the training, in an evaluation too, which begins no epoch.
 _OF_TRAINING = ("step", "epoch")
