@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from graphtrain.checks.amounts import check_amounts
-from graphtrain.checks.codes import can_be_allowed
 from graphtrain.checks.data_flow import check_data_flow
 from graphtrain.checks.guards import check_expressions, check_guards
 from graphtrain.checks.optimizers import check_optimizers, optimizers_in
@@ -55,10 +54,10 @@ def _has_errors(problems: Iterable[Problem]) -> bool:
 
 
 def _is_allowed(problem: Problem, scopes: Mapping[str, Scope]) -> bool:
-    """True if the graph in which a problem is, or the outermost one, allows it."""
+    """True if the graph in which a problem is, or the outermost one, allows it: a warning, or an error of paths."""
     path, slash, _ = problem.where.split(" ")[-1].rpartition("/")
     codes = (*scopes[""].graph.allow, *scopes.get(path + slash, scopes[""]).graph.allow)
-    return problem.code in codes and (problem.severity == "warning" or can_be_allowed(problem.code))
+    return problem.code in codes and (problem.severity == "warning" or problem.code >= "G3")
 
 
 def _along_paths(scope: Scope, ranks: bool, supplied: Collection[str] | None) -> Iterator[Problem]:
@@ -79,7 +78,7 @@ def _along_paths(scope: Scope, ranks: bool, supplied: Collection[str] | None) ->
     if ranks:
         from graphtrain.checks.ranks import check_ranks  # not needed for one process
 
-        yield from check_ranks(flow, dividing)
+        yield from check_ranks(plan, dividing)
 
 
 def checked_graph(source: Graph | str | Path, *, ranks: bool = False, supplied: Collection[str] | None = None) -> Graph:

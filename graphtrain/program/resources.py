@@ -26,17 +26,23 @@ else:
     kinds = lazy_import("graphtrain.state.kinds")
     reachable = lazy_import("graphtrain.state.reachable")
 
-# Names of slots that the engine itself supplies.
-PROVIDED = (
+# Names of slots that the engine itself supplies: first those of which a program gives each node its own.
+OF_PROGRAM = (
     "asks",
     "backward",
-    "checkpoints",
     "current_loader",
-    "data_state",
-    "device",
     "graph_trains",
     "history",
     "metric_prefix",
+    "step_names",
+    "training_precision",
+    "windows",
+)
+PROVIDED = (
+    *OF_PROGRAM,
+    "checkpoints",
+    "data_state",
+    "device",
     "notify",
     "ranks",
     "recorder",
@@ -44,9 +50,6 @@ PROVIDED = (
     "running_seconds",
     "saving",
     "seed",
-    "step_names",
-    "training_precision",
-    "windows",
 )
 
 _OF_METRICS = ("update", "compute", "reset")  # the methods of a metric object
