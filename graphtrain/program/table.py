@@ -13,7 +13,6 @@ from typing import final
 
 from graphtrain.errors import GuardError
 from graphtrain.language.closures import never
-from graphtrain.plan.plan import Exit
 from graphtrain.plan.scope import outputs_of
 from graphtrain.program.bind import ProgramGraph, ProgramNode
 from graphtrain.program.loop import Transition
@@ -30,7 +29,6 @@ class Compiler:
     Arguments:
         ended: called when the outermost graph ends.
         watch: times the transitions.
-        closed: edges that are never taken. Default: none.
 
     Attributes:
         transitions: position -> run the node, return the next position.
@@ -47,12 +45,11 @@ class Compiler:
         triggers: Triggers,
         ended: Act,
         watch: Stopwatch,
-        closed: Collection[Exit] = (),
     ) -> None:
         self.visits, self.cells, self.triggers = visits, visits.cells, triggers
         self._program = program = visits.program
         self._slots = program.slots
-        self._ended, self._watch, self._closed = ended, watch, closed
+        self._ended, self._watch = ended, watch
         numbers = itertools.count()
         self.counters = [[next(numbers) for _ in node.plan_node.exits] for node in program.nodes]
         due = [node.index for node in program.nodes if isinstance(node.trigger, Every)]
@@ -218,11 +215,7 @@ class Compiler:
 
     def _choosing_edge(self, node: ProgramNode) -> Transition:
         compiled = functools.partial(self.cells.compiled, node.scope)
-        guards = [
-            never if way in self._closed else compiled(way.guard)
-            for way in node.plan_node.exits
-            if way.guard is not None
-        ]
+        guards = [compiled(way.guard) for way in node.plan_node.exits if way.guard is not None]
         *arrivals, (last_position, last_call) = [self._arrival(node, target) for target in self._program.targets(node)]
         *counters, last_counter = self.counters[node.index]
         choices = [
