@@ -35,7 +35,8 @@ def check_paths(
         message = f"not checked any further: there are more than {len(exploration.states):,} states"
         hint = "put a part into a nested graph, or use fewer conditions"
         problems.append(plan.main.problem("G503", f"nodes.{plan.graph.start}", message, hint, severity="warning"))
-    traps, severity = traps_in(exploration), "error"
+    traps = traps_in(exploration)
+    severity: Severity = "error"
     if not traps:
         optional = resources_of(ref for node in plan.nodes for ref in node.optional)
         traps = _without(plan, {*optional} - {RANKS, *(supplied or ())}, alone)

@@ -35,11 +35,11 @@ class EpochsOfWindows:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         nodes = plan.nodes_in(plan.main)
-        self._source = _only([node for node in nodes if node.kind.fetches], "fetches batches")
-        self._finish = _only([node for node in nodes if node.kind.trigger == "after"], "ends the run")
-        _only([node for node in plan.nodes if node.kind.has_effect("backward")], "runs backward")
+        self._source = _only([node for node in nodes if node.kind.fetches], "fetch batches")
+        self._finish = _only([node for node in nodes if node.kind.trigger == "after"], "end the run")
+        _only([node for node in plan.nodes if node.kind.has_effect("backward")], "run backward")
         counters = [(node, field) for node in nodes for field in node.kind.fields.values() if field.counts is not None]
-        self._window, self._counter = _only(counters, "counts the passes of a window")
+        self._window, self._counter = _only(counters, "count the passes of a window")
         ends = [way.guard for node in nodes for way in node.exits if way.target is None and way.guard is not None]
         if any(self._holds(guard, count=0) or not self._holds(guard, count=0, due=True) for guard in ends):
             raise _unknown("more than an amount decides about its end")
@@ -63,8 +63,8 @@ class EpochsOfWindows:
         if target in self._window.expressions:
             raise _unknown(f"`{self._window.path}.{target}` is an expression")
         size = self._window.parameters[target] * ranks
-        terms = [term.base for term in self._finish.trigger.terms] if self._finish.trigger is not None else []
-        if not terms or not all(term.unit in ("epochs", "batches", "steps") for term in terms):
+        terms = [*self._finish.trigger.terms] if self._finish.trigger is not None else []
+        if not terms or not all(term.base.unit in ("epochs", "batches", "steps") for term in terms):
             raise UsageError(
                 f'`{name}.after` = "{" or ".join(map(str, terms)) or "never"}", and how many steps that takes is not '
                 "known ahead",
@@ -115,7 +115,7 @@ class EpochsOfWindows:
 
 def _only(found: Sequence[Found], does: str) -> Found:
     if len(found) != 1:
-        raise _unknown(f"{len(found) or 'no'} node{'s' * (len(found) > 1)} {does}")
+        raise _unknown(f"{len(found) or 'no'} nodes {does}")
     return found[0]
 
 
