@@ -9,7 +9,7 @@ from graphtrain.checks.exploration import SIZES, Exploration, Harm, Machine
 from graphtrain.checks.gradient_rules import NEVER_CLEARED, OPEN, STEP_WITHIN
 from graphtrain.checks.optimizers import optimizers_in
 from graphtrain.checks.traps import Trap, traps_in
-from graphtrain.graph.elements import END, Problem
+from graphtrain.graph.elements import END, Problem, Severity
 from graphtrain.kind.declaration import RANKS
 from graphtrain.names import quoted
 from graphtrain.plan.plan import Plan

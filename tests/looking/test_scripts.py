@@ -249,7 +249,7 @@ def training_step(model, batch):
 def setup(run, lr: float = 0.1, batches: int = 10):
     train_data = [torch.randn(2, 2) for _ in range(batches)]
     steps = run.steps(train_data)
-    print("steps", steps, run.steps(train_data, node="next_batch"))
+    print("steps", steps)
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     return {
@@ -308,5 +308,5 @@ def test_what_the_run_is_called_cannot_be_set(cycle: Path, command: Command) -> 
 def test_an_ending_by_time_is_an_error_with_the_parameter(cycle: Path, command: Command) -> None:
     result = command("run", "cycle.py", "finish.after=2 hours", "--run-dir", "r")
     assert result.code == 2
-    assert 'run.steps: `finish.after` = "2 hours" ends by time' in result.err
+    assert 'run.steps: `finish.after` = "2 hours"' in result.err
     assert 'count epochs or steps, as in finish.after = "10 epochs"' in result.err
