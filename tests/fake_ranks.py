@@ -260,10 +260,6 @@ class FakeRank(Ranks):
             waited.wait(0.002)
         return store.get(key)
 
-    def claim(self, key: str) -> bool:
-        self.world.switch(self.rank)
-        return self.world.store.setdefault(f"claim/{key}", str(self.rank).encode()) == str(self.rank).encode()
-
     def leave(self) -> None:
         self.world.left.add(self.rank)
 

@@ -14,7 +14,7 @@ from graphtrain.kind.fields import EPOCH_FIELDS, IDLE, ROUND, Field
 from graphtrain.language.syntax import FieldOf, walk
 from graphtrain.plan.flow import Flow
 from graphtrain.plan.plan import Plan, PlanNode
-from graphtrain.plan.scope import Ref, Scope, outputs_of, used_guards
+from graphtrain.plan.scope import Ref, Scope, outputs_of
 
 # Fields that the engine counts, equal on every rank.
 _OF_ENGINE = ("runs", "due", "fired")
@@ -104,7 +104,7 @@ class _Differing:
     def _followed(self, gradients: Gradients) -> Iterator[tuple[Scope, str, str, Iterable[Ref], str]]:
         """What has to be the same on all ranks, with what it reads: where, in words, and a hint."""
         for scope in self._plan.scopes.values():
-            for guard, expression in used_guards(scope).items():
+            for guard, expression in scope.guards_as_written.items():
                 # Of what is due by such a value, the node is reported.
                 refs = [ref for ref in scope.read_in(expression) if ref.kind != "field" or ref.name != "due"]
                 yield scope, f"guards.{guard}", f"`{guard}` reads", refs, ""
@@ -156,7 +156,7 @@ def _windows(plan: Plan) -> Iterator[Problem]:
                         f'read the size of the whole window: reads = {{ {read.name} = "{size}" }}',
                     )
     for scope in plan.scopes.values():
-        for name, expression in used_guards(scope).items():
+        for name, expression in scope.guards_as_written.items():
             fields = list(dict.fromkeys(part for part in walk(expression) if isinstance(part, FieldOf)))
             for asked in fields:
                 sized = _sized_by(plan, scope.field(asked.node, asked.field))

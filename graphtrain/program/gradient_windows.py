@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import final
 
 from graphtrain.kind import Field
@@ -62,12 +62,6 @@ class GradientWindows:
         """A call that returns how many micro-batches the open window still takes, or the one that opens next."""
         fields, count, window, size = counter.fields, field.name, str(field.window), self.next_size(counter, field)
         return lambda: int((fields[window] if fields[count] else size()) - fields[count])
-
-    def rewired(self, kept: Iterable[ProgramNode]) -> None:
-        """Let nodes kept from another graph fill the windows of this one."""
-        for node in kept:
-            if self._rounds is not None and self._rounds.divides(node):
-                node.instance.follow_windows(self.filled_by(node))
 
     def wrap(self, node: ProgramNode, act: Act) -> Act:
         """The call of a node; its actions on gradients are counted for the windows of its optimizers."""

@@ -369,7 +369,7 @@ def dropping() -> Graph:
         .guard("accumulation_reached", "window_complete")
         .guard("window_dropped", "accumulate.count > 0 and window_cut")
         .insert("discard")
-        .connect("accumulate", "discard", when="window_dropped", first=False)
+        .connect("accumulate", "discard", when="window_dropped", before="decide")
         .connect("discard", "decide")
         .set("accumulate", every=4)
     )

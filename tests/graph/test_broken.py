@@ -87,9 +87,9 @@ def skipping(graph: Graph, guard: str) -> Graph:
 
 STRUCTURE = [
     edited("float16 without a scale", lambda g: g.set("train_batch", precision="16-mixed"), "G119 nodes.train_batch"),
-    edited("a limit that is neither", lambda g: g.set("next_batch", limit=1.5), "G119 nodes.next_batch"),
+    edited("a limit that is neither", lambda g: g.set("next_batch", limit=1.5), "G104 nodes.next_batch.limit"),
     edited("a limit that is neither inside", lambda g: g.set("validate/next_batch", limit=1.5),
-           "G119 validate/nodes.next_batch"),
+           "G104 validate/nodes.next_batch.limit"),
     edited("a scheduler stepped twice", lambda g: g.insert("again", "schedule", at="decide", after="schedule"),
            "G119 nodes.again"),
     edited("a return to a checkpoint that none saves", lambda g: g.overlay("rollback").remove("checkpoint"),
@@ -153,7 +153,7 @@ DATA = [
                "sure", "score > 1"), "G303 edges.next_batch", of=EVALUATE),
     edited("a guard on a slot written on one branch",
            lambda g: add(g, "score", before="clip").guard("good", "score > 1").connect("accumulate", "zero_grad",
-                                                                                          when="good", first=False),
+                                                                                          when="good", before="decide"),
            "G304 edges.accumulate", "G404 nodes.zero_grad"),
     edited("set up with what is written later", lambda g: add(g, "set_up_with", after="step"),
            "G303 nodes.set_up_with"),
