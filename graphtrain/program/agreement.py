@@ -9,6 +9,7 @@ error that names both.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
 
@@ -17,7 +18,7 @@ import torch
 
 from graphtrain import errors
 from graphtrain.errors import GraphtrainError, RankFailedError, RanksDivergedError
-from graphtrain.program.requests import Requests
+from graphtrain.program.requests import Request, Requests
 from graphtrain.ranks import LostRankError, Ranks
 from graphtrain.ranks.current import failure_of, leave
 from graphtrain.storage.encoding import Tensors, UnsaveableError, pack, unpack
@@ -43,7 +44,7 @@ class Agreement:
     """One rank's part in the agreement.
 
     Arguments:
-        requests: the requests of the run. Those to this rank are passed on, and those to any rank are posted.
+        requests: the requests of the run. What one rank asks for is posted on all, once they synchronise.
 
     Attributes:
         ranks: the processes; this one's `rank` among them, and their number, the `world_size`.
@@ -63,7 +64,9 @@ class Agreement:
 
     def __init__(self, ranks: Ranks, requests: Requests) -> None:
         self.ranks, self.rank, self.world_size = ranks, ranks.rank, ranks.world_size
-        self._requests = requests
+        self._requests, self._asked_of_any = requests, deque[Request]()
+        if self.world_size > 1:
+            requests.ask = self._asked_of_any.append  # a signal may interrupt anything
         self.position: Callable[[], int] = lambda: 0
         self.path_of: Callable[[int], str] = lambda position: "the start"
         self.place: Callable[[], str] = lambda: "before the run"
@@ -115,7 +118,7 @@ class Agreement:
             return []
         record = {
             "spot": [purpose, self.position(), self._choices],
-            "requests": sorted(self._requests.take_asked()),
+            "requests": [self._asked_of_any.popleft() for _ in range(len(self._asked_of_any))],
             "seconds": self.running_seconds(),
             "saves_over": self._requests.saves.over() if self._requests.saves is not None else 0,
             "asked": self.asked,

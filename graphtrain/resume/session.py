@@ -79,7 +79,7 @@ class Session:
             torch.use_deterministic_algorithms(True)
             torch.backends.cudnn.benchmark = False
         self.notices, self._deterministic, self._about, self._not_state = notices, deterministic, about, not_state
-        self.requests = Requests(agrees=ranks.world_size > 1)
+        self.requests = Requests()
         self.world = Agreement(ranks, self.requests)
         several = self.world if ranks.world_size > 1 else None
         self._made = made_resources(graph, resources)
