@@ -227,13 +227,13 @@ class StepRequests:
         self._program, self._agreement = program, agreement
         self._asking = [node for node in program.nodes if node.is_set_up_with("asks")]
         if agreement is not None:
-            agreement.learn, agreement.grant = self._learn, self._grant_all
+            agreement.learn, agreement.grant = self._learn, lambda: self._grant_pending(self._asking)
 
     def of(self, node: ProgramNode) -> Callable[[Ask], None]:
         """A call by which the step function of a node makes a request."""
-        if self._agreement is None:
-            return lambda ask: self._grant(node, ask)
         agreement = self._agreement
+        if agreement is None:
+            return functools.partial(self._grant, node)
         return lambda ask: agreement.asked.append((node.path, ask.name))
 
     def _learn(self, asked: list[tuple[str, str]]) -> None:
@@ -241,27 +241,21 @@ class StepRequests:
             fields = self._program.by_path[path].fields
             fields[_PENDING] = f"{fields[_PENDING]} {name}".strip()
 
-    def _grant_all(self) -> None:
-        for node in self._asking:
-            self._grant_pending(node)
-
-    def _grant_pending(self, node: ProgramNode) -> None:
-        if pending := node.fields.get(_PENDING):
-            node.fields[_PENDING] = ""
-            for name in dict.fromkeys(pending.split()):
-                self._grant(node, Ask[name])
-
     def enter(self, scope: ProgramGraph) -> None:
         """Grant in one process the requests that several ranks saved before they granted them."""
-        for node in self._asking if self._agreement is None else ():
-            if node.scope is scope and not node.bypassed:
-                self._grant_pending(node)
+        if self._agreement is None:
+            self._grant_pending(node for node in self._asking if node.scope is scope and not node.bypassed)
+
+    def _grant_pending(self, nodes: Iterable[ProgramNode]) -> None:
+        for node in nodes:
+            if pending := node.fields.get(_PENDING):
+                node.fields[_PENDING] = ""
+                for name in dict.fromkeys(pending.split()):
+                    self._grant(node, Ask[name])
 
     def _grant(self, node: ProgramNode, ask: Ask) -> None:
-        if ask is Ask.STOP:
-            self._stop(node)
-        else:
-            self._end_epoch(node)
+        grant = self._stop if ask is Ask.STOP else self._end_epoch
+        grant(node)
 
     def _stop(self, asking: ProgramNode) -> None:
         """Make the ending of the innermost enclosing graph that has one due."""
