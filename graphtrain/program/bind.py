@@ -22,7 +22,7 @@ from graphtrain.kind import Field, Read
 from graphtrain.kind.trigger import Term, Trigger, exactly
 from graphtrain.names import FOREIGN, nearest, quoted
 from graphtrain.plan.plan import Plan, PlanNode
-from graphtrain.plan.scope import Ref, Scope, resources_of, slots_of, used_guards
+from graphtrain.plan.scope import Ref, Scope, resources_of, slots_of
 from graphtrain.program.resources import PROVIDED, may_be_unread, unread, unread_line
 
 # Inputs of a step function that are those of the training, in an evaluation too, which begins no epoch.
@@ -444,7 +444,7 @@ class Program:
         readers = {
             f"the guard `{scope.prefix}{name}`": [*scope.names.read_in(guard)]
             for scope in self.scopes.values()
-            for name, guard in used_guards(scope.names).items()
+            for name, guard in scope.names.guards_as_written.items()
         }
         readers |= {f"`{ref.name}`": [ref] for node in acting for ref in node.plan_node.expressions.values()}
         timed += [reader for reader, refs in readers.items() if any(map(self._is_timed, refs))]

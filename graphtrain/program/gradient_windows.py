@@ -51,13 +51,11 @@ class GradientWindows:
     def filled_by(self, node: ProgramNode) -> list[Callable[[], int]]:
         """How many micro-batches each window takes that the batches of a node fill, among several ranks."""
         assert self._rounds is not None, "asked by several ranks"
-        trained_on = self._rounds.trained_on(node)
+        trained = self._rounds.trained_on(node)
         return [
             self._left(counter, field)
             for counter, field in self.counters
-            if field.window is not None
-            and field.target is not None
-            and any(trained & set(counter.plan_node.optimizers) for trained in trained_on)
+            if field.window is not None and field.target is not None and trained & {*counter.plan_node.optimizers}
         ]
 
     def _left(self, counter: ProgramNode, field: Field) -> Callable[[], int]:

@@ -18,7 +18,6 @@ from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop
 from graphtrain.program.requests import Requests, SavePolicy
 from graphtrain.program.resources import SHARDED, STEP_FUNCTIONS, prepare, resolve_device, with_copies
-from graphtrain.program.rounds import refuse_own_backward
 from graphtrain.program.run_state import AFTER_SETUP, EVERYTHING, OF_NODES, SECTIONS, Exemptions, RunState
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.ranks import Ranks
@@ -122,10 +121,7 @@ class Session:
     def _compile(
         self, graph: Graph, resources: Mapping[str, Any], prepared: Mapping[str, Any], *former: Any, **more: Any
     ) -> CompiledGraph:
-        compiled = CompiledGraph(graph, resources, prepared, self.requests, self.recorder, self.watch, *former, **more)
-        if self.world.sharded:
-            refuse_own_backward(compiled.program)
-        return compiled
+        return CompiledGraph(graph, resources, prepared, self.requests, self.recorder, self.watch, *former, **more)
 
     # ---- its position
 
