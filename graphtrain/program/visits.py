@@ -224,16 +224,14 @@ class StepRequests:
 
     def of(self, node: ProgramNode) -> Callable[[Ask], None]:
         """A call by which the step function of a node makes a request."""
-        if self._agreement is None:
-            return lambda ask: self._grant(node, ask)
         agreement = self._agreement
+        if agreement is None:
+            return functools.partial(self._grant, node)
         return lambda ask: agreement.asked.append((node.path, ask.name))
 
     def _grant(self, node: ProgramNode, ask: Ask) -> None:
-        if ask is Ask.STOP:
-            self._stop(node)
-        else:
-            self._end_epoch(node)
+        grant = self._stop if ask is Ask.STOP else self._end_epoch
+        grant(node)
 
     def _stop(self, asking: ProgramNode) -> None:
         """Make the ending of the innermost enclosing graph that has one due."""
