@@ -33,7 +33,7 @@ def check_ranks(flow: Flow, gradients: Gradients) -> Iterator[Problem]:
             yield scope.problem(
                 "G701",
                 where,
-                f"{does} `{shown}`, which differs between ranks: it is computed from a batch, of which each has its own",
+                f"{does} `{shown}`, which differs between ranks: it is computed from a batch, and each has its own",
                 f"{hint}make one value of it after `{writer}`, in a kind that declares `synchronises` and gathers it",
             )
     yield from _windows(flow.plan)
