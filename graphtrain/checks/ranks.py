@@ -6,13 +6,11 @@ ranks synchronise makes them one value. These checks apply only to runs of sever
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
-from graphtrain.checks.gradients import Gradients
 from graphtrain.graph.elements import Problem
 from graphtrain.kind.fields import EPOCH_FIELDS, IDLE, ROUND, Field
 from graphtrain.language.syntax import FieldOf, walk
-from graphtrain.plan.flow import Flow
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import Ref, Scope, outputs_of
 
@@ -24,10 +22,14 @@ _ALIKE = ("scale", "clip", "use", "step")
 _OVER_RANKS = "over_ranks"
 
 
-def check_ranks(flow: Flow, gradients: Gradients) -> Iterator[Problem]:
-    """Problems by which ranks diverge, or take a part for the whole."""
-    yield from _Differing(flow.plan).problems(gradients)
-    yield from _windows(flow.plan)
+def check_ranks(plan: Plan, dividing: Collection[str]) -> Iterator[Problem]:
+    """Problems by which ranks diverge, or take a part for the whole.
+
+    Arguments:
+        dividing: the paths of the nodes that divide gradients which were exchanged.
+    """
+    yield from _Differing(plan).problems(dividing)
+    yield from _windows(plan)
 
 
 # ---- G701: values that differ between ranks
@@ -96,19 +98,18 @@ class _Differing:
                 nodes.append(node)
         return tuple(reversed(nodes))
 
-    def problems(self, gradients: Gradients) -> Iterator[Problem]:
-        for scope, where, does, refs, hint in self._followed(gradients):
+    def problems(self, dividing: Collection[str]) -> Iterator[Problem]:
+        for scope, where, does, refs, hint in self._followed(dividing):
             if (name := self._first(refs)) is not None:
                 yield self._problem(scope, where, does, name, hint)
 
-    def _followed(self, gradients: Gradients) -> Iterator[tuple[Scope, str, str, Iterable[Ref], str]]:
+    def _followed(self, dividing: Collection[str]) -> Iterator[tuple[Scope, str, str, Iterable[Ref], str]]:
         """What has to be the same on all ranks, with what it reads: where, in words, and a hint."""
         for scope in self._plan.scopes.values():
             for guard, expression in scope.guards_as_written.items():
                 # Of what is due by such a value, the node is reported.
                 refs = [ref for ref in scope.read_in(expression) if ref.kind != "field" or ref.name != "due"]
                 yield scope, f"guards.{guard}", f"`{guard}` reads", refs, ""
-        dividing = gradients.dividing_exchanged()
         for plan_node in self._plan.nodes:
             scope, where, path = plan_node.scope, f"nodes.{plan_node.node.name}", plan_node.path
             if f"{path}.due" in self._origins and plan_node.kind is not None and plan_node.kind.trigger:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from graphtrain.checks.data_flow import Before
 from graphtrain.graph.elements import Problem
 from graphtrain.names import quoted
 from graphtrain.plan.slots import Slots
-from graphtrain.plan.solve import circle, components
+from graphtrain.plan.solve import Ways, circle, components
 
 
-def check_saving(slots: Slots, before: Before) -> Iterator[Problem]:
+def check_saving(slots: Slots) -> Iterator[Problem]:
     """Every training loop without a save point, and every checkpoint that is delayed."""
-    reached = [point for point in slots.flow.points if point in before] if slots.transient else []
+    points = Ways([slots.flow.start], lambda point: (arrow.target for arrow in point.arrows))
+    reached = [*points] if slots.transient else []
     unsaved = {  # within a visit a run cannot be saved anyway
         point: [arrow.target for arrow in point.arrows if not arrow.leads_to_visit or slots.late(arrow)]
         for point in reached
