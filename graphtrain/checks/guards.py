@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import networkx
+
+from graphtrain.checks.cycles import cycles
 from graphtrain.graph.elements import Edge, Problem, Severity, nodes_of
 from graphtrain.kind.parameter import Parameter, known_mode
 from graphtrain.language.closures import COMPARISONS, constant_value
@@ -22,7 +25,6 @@ from graphtrain.language.syntax import (
 )
 from graphtrain.names import suggestion
 from graphtrain.plan.scope import Ref, Scope, ValueType, field_type, readable_fields, resources_of, value_type
-from graphtrain.plan.solve import circle, components
 from graphtrain.printable import shorten
 
 _Fault = tuple[str, str, str]
@@ -201,12 +203,10 @@ def type_of(scope: Scope, expression: Expression) -> ValueType:
 def check_guards(main: Scope) -> Iterator[Problem]:
     """Every guard of a graph or of one inside it that is defined in terms of itself, constant, repeated, or unused."""
     refs = {ref.name: ref for scope in main.with_inner() for ref in _expressions(scope)}
-    targets = {name: list(_named(ref)) for name, ref in refs.items()}
-    cycles = components(refs, targets)
-    for part in cycles:
-        path = circle(next(name for name in refs if name in part), targets)
+    paths = list(cycles(networkx.DiGraph({name: list(_named(ref)) for name, ref in refs.items()}), refs))
+    for path in paths:
         yield _problem(refs[path[0]], "G207", f"defined in terms of itself: {' -> '.join(path)}")
-    for scope in main.with_inner() if not cycles else ():
+    for scope in main.with_inner() if not paths else ():
         yield from _of_scope(scope)
 
 

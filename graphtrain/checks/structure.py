@@ -6,6 +6,8 @@ import keyword
 import unicodedata
 from collections.abc import Collection, Iterator
 
+import networkx
+
 from graphtrain.checks.guards import field_faults
 from graphtrain.errors import UsageError
 from graphtrain.graph.elements import END, NESTED, Node, Problem
@@ -226,8 +228,6 @@ def _edges(scope: Scope, source: str) -> Iterator[Problem]:
 
 def _reachability(scope: Scope) -> Iterator[Problem]:
     """The nodes that no path leads to, and those from which none leads to the end; once all edges are complete."""
-    import networkx
-
     graph, names = scope.graph, list(scope.graph.nodes)
     network = networkx.DiGraph({name: [edge.target for edge in graph.edges.get(name, ())] for name in names})
     if graph.start not in graph.nodes:
