@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import graphtrain.checks.loops
 import pytest
 
-import graphtrain.checks.loops
 from graphtrain import Graph
 from tests.graph.corpus import FIT, periodic
 
