@@ -342,6 +342,8 @@ def _extended(data: Mapping[str, Any], name: str, reader: Reader) -> Graph:
 
 def _head(data: Mapping[str, Any], reader: Reader) -> dict[str, Any]:
     """The values at the top of a file with edits, which replace those of its base."""
+    if data.get("optimizer") == "":
+        reader.problem("G003", ("optimizer",), 'optimizer: expected the name of a resource or a slot, got ""')
     return {key: reader.value(data, key, type_of, type_of()) for key, type_of in _HEAD.items() if key in data}
 
 
