@@ -100,13 +100,9 @@ class Field:
             field = replace(field, restarts=None, with_gradients=True)
         if self.counts is None:
             return field
-        last, window = f"{LAST}{name}", WINDOW if WINDOW in names and name != WINDOW else None
-        return replace(
-            field,
-            last=last if last in names else None,
-            window=window,
-            full=FULL if window and FULL in names else None,
-        )
+        others = {each for each in names if each != name}
+        last, window, full = ((each if each in others else None) for each in (f"{LAST}{name}", WINDOW, FULL))
+        return replace(field, last=last, window=window, full=full if window else None)
 
 
 def progress(
