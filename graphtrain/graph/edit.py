@@ -38,7 +38,7 @@ def verb(function: Verb[Arguments]) -> Verb[Arguments]:
     def edit(self: Graph, /, *args: Arguments.args, **arguments: Arguments.kwargs) -> Graph:
         try:
             given = signature.bind(self, *args, **arguments).arguments
-            for key, annotation in _types(edit).items():
+            for key, annotation in hints_of(function).items():
                 if key in given and key not in ("use", "parameters"):
                     coerce_item(key.rstrip("_"), given[key], annotation)
         except (TypeError, ValueError) as error:
@@ -47,11 +47,6 @@ def verb(function: Verb[Arguments]) -> Verb[Arguments]:
 
     VERBS[name] = edit
     return edit
-
-
-@functools.cache
-def _types(function: Callable[..., Any]) -> dict[str, Any]:
-    return hints_of(function)
 
 
 def placed(edited: Graph, before: Graph, place: Place | None = None) -> Graph:

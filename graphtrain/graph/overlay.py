@@ -15,8 +15,6 @@ from graphtrain.names import suggestion
 if TYPE_CHECKING:
     from graphtrain.graph.graph import Graph
 
-IF_THERE = "if_there"
-
 
 @dataclass(frozen=True)
 class Edit:
@@ -61,7 +59,7 @@ class Edit:
         rest = {f"{key}_" if key in ("or", "and") else key: value for key, value in table.items() if key != verbs[0]}
         try:
             subject = coerce_item(verbs[0], table[verbs[0]], str)
-            if_there = coerce_item(IF_THERE, rest.pop(IF_THERE, False), bool)
+            if_there = coerce_item("if_there", rest.pop("if_there", False), bool)
         except ValueError as error:
             raise EditError(f"edit: {error}") from None
         return cls(verbs[0], subject, rest, place, if_there, overlay)
