@@ -172,11 +172,6 @@ class NextBatch:
             reading.end()
         reading.note_certain()
 
-    def follow_windows(self, windows: Sequence[Callable[[], int]]) -> None:
-        """Fill these from now on: the graph around the node has changed, and the node has not."""
-        if self._reading is not None:
-            self._reading.run = self._reading.run._replace(windows=windows)
-
     def __call__(self, indices: Any = None) -> tuple[Any, int]:
         if self._ranks is not None:
             return self._take_part(self._ranks, indices)

@@ -16,7 +16,6 @@ from graphtrain.names import suggestion
 from graphtrain.printable import shown_path
 from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.run_state import (
-    AFTER_SETUP,
     EVERYTHING,
     OF_TIMED_ROWS,
     SECTIONS,
@@ -261,10 +260,8 @@ class StatefulObjects:
         what = "is not what it was when it was saved: `setup` makes something else"
         return [f"{shown_path(path)} {what}" for path in paths]
 
-    def restore(
-        self, state: RunState, exempt: Exemptions = EVERYTHING, sections: Collection[str] = tuple(SECTIONS)
-    ) -> list[str]:
-        """Restore everything that nodes are set up from: all but the random generators.
+    def restore(self, state: RunState, sections: Collection[str], exempt: Exemptions = EVERYTHING) -> list[str]:
+        """Restore some sections.
 
         Returns:
             Messages about saved progress that does not fit the nodes.
@@ -272,24 +269,16 @@ class StatefulObjects:
         Raises:
             CheckpointError: a resource has changed its shape, or is missing.
         """
-        if self.snapshot is not None and "resources" in sections:
-            encoded = {name: state[name] for name in ("reachable", "progress", "slots")}
-            self.reader = StateReader(self.snapshot, encoded)
-        self.data_state.saved = state.get("reachable", {})
-        for name in self.objects.modules.keys() & state["modules"].keys() if "resources" in sections else ():
-            if name not in exempt.fresh:
-                fit_buffers(self.objects.modules[name], state["modules"][name]["buffers"])
-        return [
-            line
-            for name in sections
-            if name not in AFTER_SETUP
-            for line in SECTIONS[name].restore(self, state[name], exempt) or ()
-        ]
-
-    def restore_after_setup(self, state: RunState, sections: Collection[str] = AFTER_SETUP) -> None:
-        """Restore the state that setting up nodes may have changed."""
-        for name in sections:
-            SECTIONS[name].restore(self, state[name], EVERYTHING)
+        if "resources" in sections:
+            if self.snapshot is not None:
+                encoded = {name: state[name] for name in ("reachable", "progress", "slots")}
+                self.reader = StateReader(self.snapshot, encoded)
+            for name in self.objects.modules.keys() & state["modules"].keys():
+                if name not in exempt.fresh:
+                    fit_buffers(self.objects.modules[name], state["modules"][name]["buffers"])
+        if "progress" in sections:
+            self.data_state.saved = state.get("reachable", {})
+        return [line for name in sections for line in SECTIONS[name].restore(self, state[name], exempt) or ()]
 
 
 def _text_of(part: Any) -> str:

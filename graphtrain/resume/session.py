@@ -18,7 +18,6 @@ from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop
 from graphtrain.program.requests import Requests, SavePolicy
 from graphtrain.program.resources import SHARDED, STEP_FUNCTIONS, prepare, resolve_device, with_copies
-from graphtrain.program.rounds import refuse_own_backward
 from graphtrain.program.run_state import AFTER_SETUP, EVERYTHING, OF_NODES, SECTIONS, Exemptions, RunState
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.ranks import Ranks
@@ -80,7 +79,7 @@ class Session:
             torch.use_deterministic_algorithms(True)
             torch.backends.cudnn.benchmark = False
         self.notices, self._deterministic, self._about, self._not_state = notices, deterministic, about, not_state
-        self.requests = Requests(agrees=ranks.world_size > 1)
+        self.requests = Requests()
         self.world = Agreement(ranks, self.requests)
         several = self.world if ranks.world_size > 1 else None
         self._made = made_resources(graph, resources)
@@ -122,10 +121,7 @@ class Session:
     def _compile(
         self, graph: Graph, resources: Mapping[str, Any], prepared: Mapping[str, Any], *former: Any, **more: Any
     ) -> CompiledGraph:
-        compiled = CompiledGraph(graph, resources, prepared, self.requests, self.recorder, self.watch, *former, **more)
-        if self.world.sharded:
-            refuse_own_backward(compiled.program)
-        return compiled
+        return CompiledGraph(graph, resources, prepared, self.requests, self.recorder, self.watch, *former, **more)
 
     # ---- its position
 
@@ -227,9 +223,10 @@ class Session:
             CheckpointError: an object has changed its shape, or is missing.
         """
         position = self.compiled.locate(path, state["slots"], ended)
-        not_restored = self.compiled.state.restore(state, exempt, sections)
+        objects = self.compiled.state
+        not_restored = objects.restore(state, [name for name in sections if name not in AFTER_SETUP], exempt)
         self.compiled.resume_at(position, clock_of)
-        self.compiled.state.restore_after_setup(state, [name for name in AFTER_SETUP if name in sections])
+        objects.restore(state, [name for name in AFTER_SETUP if name in sections])
         self.loop.position, self.loop.ended = position, ended
         return not_restored
 
@@ -293,7 +290,7 @@ class Session:
             self.compiled, loop.position = former, position
             raise
         finally:
-            former.state.restore_after_setup(state, ("random",))
+            former.state.restore(state, ("random",))
         self.requests.retentions = compiled.retentions
         self.resources, self._prepared, self.environment, self._made = all_resources, prepared, environment, made
         self.hyper_parameters = hyper_parameters

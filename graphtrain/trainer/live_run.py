@@ -218,6 +218,8 @@ class LiveRun:
     def has_changed(self) -> None:
         """Note that the user has changed the run: it does not go back to earlier checkpoints."""
         self.writer.saved = None
+        if self.files is not None:
+            self.files.keeps_newest = True
 
     def cut_back_to(self, checkpoint: Checkpoint | None) -> None:
         """Truncate rows and counts to those of a checkpoint of the run, or to nothing; the session has entered it."""

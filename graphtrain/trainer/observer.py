@@ -46,7 +46,7 @@ class Observer:
         self._samples.clear()
         self._rates(self._watch.seconds())
         self._started = self._watch.running()
-        self._shares_at_start = self._shares()
+        self._shares_at_start = self._run_clock.shares(self._until)
 
     def snapshot(self, state: str, position: str) -> Snapshot:
         """The run as it is now.
@@ -56,7 +56,7 @@ class Observer:
         """
         session, run_clock, seconds = self._session, self._run_clock, self._watch.seconds()
         elapsed = self._watch.running()
-        shares = self._shares()
+        shares = run_clock.shares(self._until)
         done, until_done = (
             max((shares[term] for term in terms if term in shares), default=None)
             for terms in (run_clock.ends, self._until.terms)
@@ -106,10 +106,6 @@ class Observer:
         if span < _LEAST_SECONDS:
             return {}
         return {unit: (count - before.get(unit, 0)) / span for unit, count in counts.items()}
-
-    def _shares(self) -> dict[Term, float]:
-        """The share reached of each amount that ends or pauses the run, if the clock counts it."""
-        return {**self._run_clock.ends_done(), **self._run_clock.done(self._until)}
 
     def _seconds_left(self, shares: dict[Term, float], elapsed: float) -> float | None:
         """Seconds until the first end, at the average pace since the run was started or continued."""

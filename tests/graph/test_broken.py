@@ -453,13 +453,6 @@ RANKS = [
            "G704 nodes.exchange"),
     edited("exchanged where there may be none", lambda g: g.insert("more", "exchange", after="zero_grad"),
            "G411 nodes.more"),
-    edited("a batch that is made, each rank by itself", lambda g: replace(
-        g.replace("next_batch", KINDS["make_batch"]).guard("done", "step.steps > 3"), allow=("G702",)),
-           "G705 nodes.train_batch", of=plain()),
-    edited("passes of a batch without end", lambda g: replace(tiny(
-        {"again": "own_pass", "step": "step", "clear": "zero_grad"},
-        {"again": ["step"], "step": ["clear"], "clear": ["end if done", "again"]}, {"done": "again.runs > 3"}),
-        allow=("G702",)), "G705 nodes.again"),
     edited("a loss divided by the window of one rank", lambda g: g.set(
         "train_batch", reads={"window": "accumulate.every"}), "G706 nodes.train_batch.reads.window"),
     edited("a window complete by the count of one rank", lambda g: g.guard(

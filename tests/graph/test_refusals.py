@@ -164,8 +164,6 @@ CHECKED: list[tuple[str, Edit, str]] = [
     ("G101 clock.x", lambda g: g.clock("x", "validate/nxt.batches"), "unknown node `validate/nxt`"),
     ("G116 clock.x", lambda g: g.clock("x", "validate/next_batch.lst"), "has no field `lst` … `last`"),
     ("G209 guards.spare", lambda g: g.guard("spare", "log.due"), "no edge and no expression names it"),
-    ("G117 allow", lambda g: replace(g, allow=("G490",)), "`G490` is not the code of a check … did you mean `G4"),
-    ("G117 allow", lambda g: replace(g, allow=("G101",)), "`G101` cannot be allowed … fix the graph"),
     ("G119 nodes.train_batch", lambda g: g.set("train_batch", precision="16-mixed"),
      "nothing scales the loss … --overlay fp16"),
     ("G102 nodes.my_kind", lambda g: g.insert("my_kind", after="step"),
@@ -265,7 +263,7 @@ def test_one_mistake_is_one_problem_at_its_place(expected: str, edit: Edit, part
     assert (problem.code, problem.where.split(" ", 1)[-1].removeprefix("fit.toml:")) in {
         (code, place), (code, place.split(" ", 1)[-1])}  # fmt: skip
     assert says(f"{problem.message} {problem.hint}", parts), problem
-    assert problem.severity == ("warning" if code in ("G117", "G209") else "error")
+    assert problem.severity == ("warning" if code == "G209" else "error")
 
 
 @pytest.mark.parametrize(("verb", "parts"), VERBS, ids=[parts for _, parts in VERBS])

@@ -19,7 +19,7 @@ from tests.ranks.test_joining import Noting
 
 def test_small_gradients_are_summed_again_if_there_are_others_than_expected(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the buckets of an exchange that nothing has preceded; the copies that were summed before are dropped."""
-    monkeypatch.setattr(buckets, "CARRIED_BYTES", 0)
+    monkeypatch.setattr(buckets, "RECORD_BYTES", 0)
     ranks = Noting()
     first, second, third = (nn.Parameter(torch.zeros(size)) for size in (2, 3, 4))
     for parameter in (first, second):
@@ -29,8 +29,8 @@ def test_small_gradients_are_summed_again_if_there_are_others_than_expected(monk
         early = GradientSums(ranks, [first, second, third], [first, second])
         early.within(lambda: None)
         assert early.count == 1 and [len(values) for values in ranks.exchanged] == [2 + 3]
-        summed = [first, second, *others]
-        early.finish(1, summed)
+        record = early.record({})
+        assert early.finish([record, {**record, "present": bytes([1, 1, bool(others)])}]) == [first, second, *others]
         assert [len(values) for values in ranks.exchanged[1:]] == sizes
     early = GradientSums(ranks, [first, second, third], [first])
     early.within(lambda: None)
@@ -43,7 +43,7 @@ def test_what_is_summed_early_of_a_large_gradient_of_another_layout_is_put_into_
     early = GradientSums(ranks, [turned], [turned])
     early.within(lambda: None)
     ranks.exchanged[0].fill_(7.0)
-    early.finish(1, [turned])
+    early.finish([early.record({})] * 2)
     assert bool((turned.grad == 7.0).all())
 
 
@@ -55,7 +55,7 @@ def test_a_gradient_that_some_ranks_lack_counts_as_zeros_and_one_that_all_lack_s
         if ranks.rank == 1:
             parameters[1].grad = torch.tensor([5.0, 7.0])
         parameters[3].grad = torch.ones(3, dtype=torch.bfloat16)
-        Agreement(ranks, Requests(agrees=True)).exchange(parameters)
+        Agreement(ranks, Requests()).exchange(parameters)
         return [None if parameter.grad is None else parameter.grad.tolist() for parameter in parameters]
 
     for gradients in run_ranks(3, program):
@@ -71,7 +71,7 @@ def test_few_gradients_of_two_ranks_and_few_buffers_go_with_the_record(
     def program(ranks: FakeRank) -> list[tuple[int, list[torch.Tensor]]]:
         generator = torch.Generator().manual_seed(ranks.rank)
         model = nn.Sequential(nn.Linear(9, 50), nn.BatchNorm1d(50), nn.Linear(50, 3, dtype=torch.bfloat16))
-        parameters, agreement = [*model.parameters()], Agreement(ranks, Requests(agrees=True))
+        parameters, agreement = [*model.parameters()], Agreement(ranks, Requests())
         exchanged = []
         for lacking in (None, None, 1, None):  # in the third exchange one rank lacks a gradient
             for parameter in parameters:
@@ -88,7 +88,7 @@ def test_few_gradients_of_two_ranks_and_few_buffers_go_with_the_record(
 
     carried = run_ranks(world_size, program)
     assert [count for count, _ in carried[0]][1::2] == ([1, 1] if world_size == 2 else [2, 2])
-    monkeypatch.setattr(buckets, "CARRIED_BYTES", 0)
+    monkeypatch.setattr(buckets, "RECORD_BYTES", 0)
     for of_rank, apart in zip(carried, run_ranks(world_size, program), strict=True):
         for (_, values), (_, expected) in zip(of_rank, apart, strict=True):
             assert all(map(torch.equal, values, expected))
@@ -97,7 +97,7 @@ def test_few_gradients_of_two_ranks_and_few_buffers_go_with_the_record(
 @pytest.mark.parametrize("value", [{"loss": [1.5, 3]}, list(range(5000)), None])
 def test_plain_data_of_any_size_reaches_all_ranks_in_their_order(value: Any) -> None:
     def program(ranks: FakeRank) -> list[Any]:
-        return Agreement(ranks, Requests(agrees=True)).gather([ranks.rank, value if ranks.rank != 1 else None])
+        return Agreement(ranks, Requests()).gather([ranks.rank, value if ranks.rank != 1 else None])
 
     assert run_ranks(3, program) == [[[0, value], [1, None], [2, value]]] * 3
 
@@ -113,7 +113,7 @@ def test_buffers_are_bitwise_those_of_rank_0_whatever_their_type_and_layout() ->
             "cache": torch.full((2 + ranks.rank,), float(ranks.rank)),
             "empty": torch.zeros(0),
         }
-        exchange, agreement = Exchange(), Agreement(ranks, Requests(agrees=True))
+        exchange, agreement = Exchange(), Agreement(ranks, Requests())
         agreement.buffers = lambda: buffers
         exchange.setup(torch.optim.SGD([nn.Parameter(torch.zeros(1))]), agreement)
         exchange()
