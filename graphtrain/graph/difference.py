@@ -139,9 +139,7 @@ class Difference(Drawable):
 
     def render(self, path: str | Path) -> Path:
         """Draw both graphs into a file, in one picture; with the formats and errors of `Graph.render`."""
-        from graphtrain.viz.render import render
-
-        return render(self, path)
+        return self._drawn_into(path)
 
 
 # ---- comparing
