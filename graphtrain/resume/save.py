@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
 from threading import Thread
-from typing import TYPE_CHECKING, NamedTuple, final
+from typing import NamedTuple, final
 
 from graphtrain.errors import CheckpointError, SaveFailedError
 from graphtrain.names import quoted
@@ -16,6 +16,7 @@ from graphtrain.program.gradient_windows import counters_of
 from graphtrain.program.requests import SavePolicy
 from graphtrain.resume.rank_saves import RankSave
 from graphtrain.resume.restore import capture
+from graphtrain.resume.session import Session
 from graphtrain.state.optimizers import NO_RESUME
 from graphtrain.state.snapshot import data_contents
 from graphtrain.storage.checkpoint import Checkpoint, new_folder, write_manifest
@@ -24,9 +25,6 @@ from graphtrain.storage.manifest import Manifest, SavedCheckpoint
 from graphtrain.storage.run_files import RunFiles
 from graphtrain.storage.state_files import StagedState, local_of, split
 from graphtrain.storage.tensor_files import Buffers, layout_of
-
-if TYPE_CHECKING:
-    from graphtrain.resume.session import Session
 
 # After this many transitions without a save point, a message says what prevents one.
 _PATIENCE = 100

@@ -10,6 +10,7 @@ import torch
 from graphtrain.data.loader import derived_seed
 from graphtrain.data.state import DataState
 from graphtrain.graph import Graph
+from graphtrain.graph.difference import Difference
 from graphtrain.graph.renaming import Renaming
 from graphtrain.plan.scope import made_resources
 from graphtrain.printable import Notices
@@ -27,10 +28,14 @@ from graphtrain.report.recorder import Recorder
 from graphtrain.resume.environment import RunEnvironment, run_environment
 from graphtrain.resume.equal_ranks import prepare_models, require_equal
 from graphtrain.resume.hyper_parameters import HyperParameters
-from graphtrain.resume.restore import other_kinds
 from graphtrain.resume.setup_change import setup_hashes
 from graphtrain.state.generators import restore_random, seed_everything, seed_given, seed_the_rest
 from graphtrain.storage.checkpoint import Checkpoint
+
+
+def other_kinds(difference: Difference) -> list[str]:
+    """The paths of nodes that are of another kind now."""
+    return [change.path.partition(".")[0] for change in difference.changes if change.what == "kind"]
 
 
 @final

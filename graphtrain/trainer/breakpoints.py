@@ -80,16 +80,16 @@ def parse_amount(text: str, graph: Graph, option: str = "until", example: str = 
     >>> str(parse_amount("500 steps", Graph.load("fit")))
     '500 steps'
     """
-    expected = f'{option}: expected an amount, got "{text}"'
     try:
         trigger = Trigger(text)
-    except ValueError as error:
-        raise UsageError(f"{option}: {error}" if "greater" in str(error) else expected, f"as in {example}") from None
-    if trigger.is_never or trigger.once:
-        raise UsageError(expected, f"as in {example}")
+    except ValueError:
+        trigger = Trigger("never")
+    if trigger.once or trigger.is_never:
+        raise UsageError(f'{option}: expected an amount greater than 0, got "{text}"', f"as in {example}")
     scopes = [scope for scope in Scope(graph).with_inner() if scope.outer is None or scope.counts_training]
-    units = dict.fromkeys(unit for scope in scopes for unit in scope.graph.units)
-    known = [unit for unit in known_units(units) if unit != RUN]
+    known = [
+        unit for unit in known_units(dict.fromkeys(u for scope in scopes for u in scope.graph.units)) if unit != RUN
+    ]
     for term in trigger.terms:
         if term.unit not in known:
             raise UsageError(f'{option}: unknown unit `{term.unit}` in "{term}"', suggestion(term.unit, known))

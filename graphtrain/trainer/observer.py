@@ -10,7 +10,6 @@ from typing import final
 import torch
 
 from graphtrain.kind.trigger import Term, Trigger
-from graphtrain.program.clock import RunClock
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.resume.session import Session
 
@@ -32,35 +31,20 @@ class Observer:
         self._started = 0.0
         self._shares_at_start: dict[Term, float] = {}
 
-    @property
-    def _run_clock(self) -> RunClock:
-        return self._session.compiled.run_clock
-
     def begin(self, until: Trigger | None) -> None:
-        """The run starts, or continues, in this process.
-
-        Arguments:
-            until: amounts at which it is to pause.
-        """
+        """The run starts or continues in this process, until an amount is reached."""
         self._until = until or Trigger("never")
         self._samples.clear()
         self._rates(self._watch.seconds())
         self._started = self._watch.running()
-        self._shares_at_start = self._shares()
+        ends, limits = self._shares()
+        self._shares_at_start = {**ends, **limits}
 
     def snapshot(self, state: str, position: str) -> Snapshot:
-        """The run as it is now.
-
-        Arguments:
-            position: the path to show.
-        """
-        session, run_clock, seconds = self._session, self._run_clock, self._watch.seconds()
-        elapsed = self._watch.running()
-        shares = self._shares()
-        done, until_done = (
-            max((shares[term] for term in terms if term in shares), default=None)
-            for terms in (run_clock.ends, self._until.terms)
-        )
+        """The run as it is now, in a state and at the path of a node."""
+        session, run_clock = self._session, self._session.compiled.run_clock
+        seconds, elapsed = self._watch.seconds(), self._watch.running()
+        ends, limits = self._shares()
         steps, epochs, batch = (run_clock.count(unit) for unit in ("steps", "epochs", "epoch_batches"))
         name, fetched, batches = run_clock.evaluation(session.position) or (None, None, None)
         return Snapshot(
@@ -71,9 +55,9 @@ class Observer:
             epoch=float(epochs) if epochs is not None else None,
             clocks=run_clock.outer_counts(),
             end=tuple(map(str, run_clock.shown_ends)),
-            done=done,
+            done=max(ends.values(), default=None),
             until=tuple(map(str, self._until.terms)),
-            until_done=until_done,
+            until_done=max(limits.values(), default=None),
             batch=int(batch) if batch is not None else None,
             epoch_batches=run_clock.epoch_length(),
             evaluation=name,
@@ -84,16 +68,21 @@ class Observer:
             metric_steps={name: session.recorder.steps[name] for name in session.recorder.latest},
             rates=self._rates(seconds),
             elapsed_seconds=elapsed,
-            seconds_left=self._seconds_left(shares, elapsed - self._started),
-            memory_bytes=memory_bytes(session.device),
+            seconds_left=self._seconds_left({**ends, **limits}, elapsed - self._started),
+            memory_bytes=_memory_bytes(session.device),
             device=str(session.device),
             seconds=seconds,
         )
 
+    def _shares(self) -> tuple[dict[Term, float], dict[Term, float]]:
+        """The share reached of each amount that ends the run, and of each that pauses it, if the clock counts it."""
+        run_clock = self._session.compiled.run_clock
+        return run_clock.ends_done(), run_clock.done(self._until)
+
     def _rates(self, seconds: dict[str, float]) -> dict[str, float]:
         """Counts per second of training and fetching its data; evaluating and saving do not count."""
         spent = seconds.get("train", 0.0) + seconds.get("data", 0.0)
-        samples, counts = self._samples, self._run_clock.counts()
+        samples, counts = self._samples, self._session.compiled.run_clock.counts()
         before = samples[-1][1] if samples else counts
         if counts.keys() != before.keys() or any(counts[unit] < count for unit, count in before.items()):
             samples.clear()  # another graph trains, or the same one from the start
@@ -103,13 +92,7 @@ class Observer:
                 samples.popleft()
         since, before = samples[0]
         span = spent - since
-        if span < _LEAST_SECONDS:
-            return {}
-        return {unit: (count - before.get(unit, 0)) / span for unit, count in counts.items()}
-
-    def _shares(self) -> dict[Term, float]:
-        """The share reached of each amount that ends or pauses the run, if the clock counts it."""
-        return {**self._run_clock.ends_done(), **self._run_clock.done(self._until)}
+        return {unit: (count - before[unit]) / span for unit, count in counts.items()} if span >= _LEAST_SECONDS else {}
 
     def _seconds_left(self, shares: dict[Term, float], elapsed: float) -> float | None:
         """Seconds until the first end, at the average pace since the run was started or continued."""
@@ -124,14 +107,8 @@ class Observer:
         return min(left, default=None)
 
 
-# ---- memory
-
-
-def memory_bytes(device: torch.device) -> int | None:
-    """Memory in use: allocated by torch on a CUDA device, resident in this process on a host.
-
-    None if the system does not report it.
-    """
+def _memory_bytes(device: torch.device) -> int | None:
+    """Memory in use on a device: allocated by torch on CUDA, resident in this process on a host; None if not known."""
     if device.type == "cuda":
         return torch.cuda.memory_allocated(device)
     try:
