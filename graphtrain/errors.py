@@ -47,7 +47,15 @@ class GraphError(GraphtrainError, ValueError):
 
 
 class EditError(GraphtrainError, ValueError):
-    """An edit that cannot be applied; the graph is unchanged."""
+    """An edit that cannot be applied; the graph is unchanged.
+
+    Attributes:
+        is_missing: True if a node that it names, or a guard that it widens, does not exist.
+    """
+
+    def __init__(self, message: str, hint: str = "", *, is_missing: bool = False) -> None:
+        self.is_missing = is_missing
+        super().__init__(message, hint)
 
 
 class UsageError(GraphtrainError, ValueError):

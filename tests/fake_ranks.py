@@ -18,7 +18,6 @@ import msgpack
 import pytest
 import torch
 
-from graphtrain.program.agreement import _RECORD_BYTES
 from graphtrain.ranks import LostRankError, Ranks, buckets, using_ranks
 from graphtrain.state.generators import RandomAside, capture_random, restore_random
 from tests.world import World as Training
@@ -189,7 +188,7 @@ class World:
         before, passed = self.calls[rank][number], self._passed[number]
         if spot := _spot(before[0], passed[rank]):
             differ = any(_spot("gather", passed[other]) != spot for other in range(self.world_size))
-            is_longer = any(int.from_bytes(each[:8], "little") > _RECORD_BYTES - 8 for each in passed.values())
+            is_longer = any(int.from_bytes(each[:8], "little") > len(each) - 8 for each in passed.values())
             if differ if kind == "exchange" else not (differ or is_longer):
                 raise BrokenProtocolError(f"rank {rank} makes {kind} after {passed}")
             if spot[1] not in ("exchange", "gather") and not differ:
@@ -202,11 +201,10 @@ def _spot(kind: str, value: Any) -> list[Any] | None:
     """Where a rank is, the first entry of a record; None for other data."""
     unpacker = msgpack.Unpacker()
     try:
-        unpacker.feed(value[8:] if kind == "gather" and len(value) == _RECORD_BYTES else b"\0")
+        unpacker.feed(value[8:] if kind == "gather" else b"\0")
         unpacker.read_map_header()
-        unpacker.unpack()
-        return list(unpacker.unpack())
-    except ValueError:
+        return list(unpacker.unpack()) if unpacker.unpack() == "spot" else None
+    except (ValueError, msgpack.OutOfData):
         return None
 
 
@@ -339,7 +337,7 @@ def begun_sums(patch: pytest.MonkeyPatch, large_bytes: int) -> list[tuple[int, i
     finish = buckets.GradientSums.finish
 
     def noting(self: buckets.GradientSums, count: int, *arguments: Any) -> None:
-        if self._parameters:  # else no sum may begin early
+        if self._expected:  # else no sum may begin early
             begun.append((self._ranks.rank, self.count, count))
         finish(self, count, *arguments)
 

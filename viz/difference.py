@@ -70,7 +70,7 @@ def _both(old: tuple[Edge, ...], new: tuple[Edge, ...], before: Graph, after: Gr
         if former is not None and edge is not None:
             replaced[id(edge)] = former
         if former is not None and (edge is None or edge.target != former.target):
-            yield MarkedEdge(former.target, former.when, None, _number(old, former), "removed")
+            yield MarkedEdge(former.target, former.when, _number(old, former), "removed")
     left = Counter(map(str, old)) & Counter(map(str, new))
     orders = [[str(edge) for edge in edges if str(edge) in left] for edges in (old, new)]
     for edge in new:
@@ -85,7 +85,7 @@ def _both(old: tuple[Edge, ...], new: tuple[Edge, ...], before: Graph, after: Gr
                 mark, was = "changed", str(_number(old, next(edge for edge in old if str(edge) == text)))
             elif edge.when is not None and before.guards.get(edge.when) != after.guards.get(edge.when):
                 mark = "changed"
-        yield MarkedEdge(edge.target, edge.when, None, number, mark, was)
+        yield MarkedEdge(edge.target, edge.when, number, mark, was)
 
 
 def _number(edges: tuple[Edge, ...], edge: Edge) -> int | None:

@@ -160,7 +160,7 @@ def _with_rows(graph: Graph, args: Any, steps: int) -> Graph:
     delayed = {}
     if plain(args.eval_strategy) != "no":
         amount = "1 epochs" if plain(args.eval_strategy) == "epoch" else _every(args.eval_steps, steps)
-        evaluating += [amount, "1 run"]
+        evaluating += [amount, f"{steps} steps"]
         if args.eval_delay:
             number, unit = amount.split()
             delayed["from_"] = f"{math.ceil(args.eval_delay / float(number)) * float(number):g} {unit}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from graphtrain.checks.codes import can_be_allowed
@@ -40,51 +40,48 @@ def check_graph(
         supplied: the names of the resources of the run; all others are absent. Default: not known, and problems that
             need an absent resource are warnings.
     """
-    scopes = list(Scope(graph).with_inner())
-    problems = [
-        (scope, problem)
-        for scope in scopes
-        for problem in (
-            *check_structure(scope),
-            *check_guards(scope),
-            *check_expressions(scope),
-        )
-    ]
-    if not any(problem.severity == "error" for _, problem in problems):
-        by_path = {scope.path: scope for scope in scopes}
-        problems += [(by_path[path], problem) for path, problem in _along_paths(scopes[0], ranks, supplied)]
-    return [
-        problem
-        for scope, problem in problems
-        if problem.code not in (*graph.allow, *scope.graph.allow)
-        or (problem.severity == "error" and not can_be_allowed(problem.code))
-    ]
+    main = Scope(graph)
+    scopes = {scope.path: scope for scope in main.with_inner()}
+    problems = [problem for scope in scopes.values() for problem in check_structure(scope)]
+    problems += [problem for scope in scopes.values() for problem in check_expressions(scope)]
+    if not _has_errors(problems):
+        problems += check_guards(main)
+    if not _has_errors(problems):
+        problems += _along_paths(main, ranks, supplied)
+    return [problem for problem in problems if not _is_allowed(problem, scopes)]
 
 
-def _along_paths(scope: Scope, ranks: bool, supplied: Collection[str] | None) -> Iterator[tuple[str, Problem]]:
-    """The problems of paths, each with the path of the graph in which it is."""
+def _has_errors(problems: Iterable[Problem]) -> bool:
+    return any(problem.severity == "error" for problem in problems)
+
+
+def _is_allowed(problem: Problem, scopes: Mapping[str, Scope]) -> bool:
+    """True if the graph in which a problem is, or the outermost one, allows it."""
+    path, slash, _ = problem.where.split(" ")[-1].rpartition("/")
+    codes = (*scopes[""].graph.allow, *scopes.get(path + slash, scopes[""]).graph.allow)
+    return problem.code in codes and (problem.severity == "warning" or can_be_allowed(problem.code))
+
+
+def _along_paths(scope: Scope, ranks: bool, supplied: Collection[str] | None) -> Iterator[Problem]:
     plan = Plan(scope.graph, scope)
     flow = Flow(plan, () if ranks else {plan_node.path for plan_node in plan.nodes if plan_node.needs_ranks})
     slots = Slots(flow)
     before = written_before(slots)
     gradients = Gradients(flow, ranks=ranks)
     loops = list(check_loops(flow, gradients, supplied))
-    problems = [
+    yield from (
         *check_data_flow(slots, before),
         *gradients.problems(),
         *check_modes(flow),
         *loops,
-        *(check_endings(plan) if all(problem.severity == "warning" for problem in loops) else ()),
+        *(check_endings(plan) if not _has_errors(loops) else ()),
         *check_saving(slots, before),
         *check_start(plan, ranks=ranks, supplied=supplied),
-    ]
+    )
     if ranks:
         from graphtrain.checks.ranks import check_ranks  # not needed for one process
 
-        problems += check_ranks(flow, gradients)
-    for problem in problems:
-        path, slash, _ = problem.where.split(" ")[-1].rpartition("/")
-        yield path + slash, problem
+        yield from check_ranks(flow, gradients)
 
 
 def checked_graph(source: Graph | str | Path, *, ranks: bool = False, supplied: Collection[str] | None = None) -> Graph:
@@ -99,6 +96,6 @@ def checked_graph(source: Graph | str | Path, *, ranks: bool = False, supplied: 
     """
     graph, unread = (source, []) if isinstance(source, Graph) else read_graph(Graph, source)
     problems = unread or check_graph(graph, ranks=ranks, supplied=supplied)
-    if any(problem.severity == "error" for problem in problems):
+    if _has_errors(problems):
         raise GraphError(problems, f"graph `{graph.name}`")
     return graph

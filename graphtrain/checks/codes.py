@@ -13,7 +13,6 @@ CODES: dict[str, str] = {
     "G108": "a node cannot reach the end",
     "G109": "the last edge of a node has a guard",
     "G110": "an edge follows one that is always taken",
-    "G111": "an edge is listed twice",
     "G113": "a node has no edge",
     "G114": "a name is not valid",
     "G115": "a slot that is renamed or handed out does not exist",

@@ -5,150 +5,28 @@ No guard is constant or repeated, and nothing is defined in terms of itself.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Iterator
 
-from graphtrain.graph.elements import Node, Problem, Severity, nodes_of
-from graphtrain.kind import Kind
+from graphtrain.graph.elements import Edge, Problem, Severity, nodes_of
 from graphtrain.kind.parameter import Parameter, known_mode
 from graphtrain.language.closures import COMPARISONS, constant_value
 from graphtrain.language.syntax import (
     FUNCTIONS,
-    NUMBERS,
     Constant,
     Expression,
     FieldOf,
-    GuardCycleError,
     GuardSyntaxError,
     Name,
-    Operation,
-    expand,
     is_expression,
     walk,
 )
 from graphtrain.names import suggestion
-from graphtrain.plan.scope import (
-    Ref,
-    Scope,
-    ValueType,
-    field_type,
-    readable_fields,
-    resources_of,
-    value_type,
-)
+from graphtrain.plan.scope import Ref, Scope, ValueType, field_type, readable_fields, resources_of, value_type
+from graphtrain.plan.solve import circle, components
+from graphtrain.printable import shorten
 
-
-class ExpressionFault(NamedTuple):
-    """What is wrong with an expression, in a guard or elsewhere."""
-
-    code: str
-    message: str
-    hint: str = ""
-
-
-@dataclass(frozen=True)
-class _Place:
-    """An expression in a graph: the place, what it is called there, the key in the file, and the text."""
-
-    scope: Scope
-    where: str
-    title: str
-    key: str
-    text: str
-
-    def problem(self, code: str, message: str, hint: str = "", severity: Severity = "error") -> Problem:
-        shown = self.text if len(self.text) <= 120 else self.text[:117] + "..."
-        text = f'{self.title}: {message}\n    {self.key} = "{shown}"'
-        return self.scope.problem(code, self.where, text, hint, severity=severity)
-
-    def problems(
-        self, expression: Expression, misfit: Callable[[ValueType], ExpressionFault | None]
-    ) -> Iterator[Problem]:
-        """The problems of its names and types.
-
-        Arguments:
-            misfit: returns what is wrong with an expression of a type.
-        """
-        faults: list[ExpressionFault | None] = [*_name_faults(self.scope, self.text, expression)]
-        if not faults:
-            try:
-                faults = [misfit(type_of(self.scope, expression))]
-            except ValueTypeError as error:
-                faults = [ExpressionFault("G204", str(error), error.hint)]
-        yield from (self.problem(*fault) for fault in faults if fault is not None)
-
-
-def _guard_place(scope: Scope, name: str) -> _Place:
-    return _Place(scope, f"guards.{name}", f"guard `{name}`", name, scope.graph.guards[name])
-
-
-def check_guards(scope: Scope) -> Iterator[Problem]:
-    """Every problem of the guards of one graph."""
-    guards: dict[str, Expression] = {}
-    for name, text in scope.graph.guards.items():
-        try:
-            guards[name] = scope.parse(text)
-        except GuardSyntaxError as error:
-            yield _guard_place(scope, name).problem("G201", str(error))
-    used = {edge.when for leaving in scope.graph.edges.values() for edge in leaving}
-    expanded: dict[str, Expression] = {}
-    circles: set[frozenset[str]] = set()  # each is reported once, at its first guard
-    for name, expression in guards.items():
-        place = _guard_place(scope, name)
-        problems = [*_shadowed(place), *place.problems(expression, _not_a_guard)]
-        try:
-            whole = expand(expression, guards, (name,))
-        except GuardCycleError as error:
-            if name in error.path and frozenset(error.path) not in circles:
-                yield place.problem("G207", f"defined in terms of itself: {error}")
-                circles.add(frozenset(error.path))
-            yield from problems
-            continue
-        if not problems and (constant := constant_value(whole)) is not None:
-            hint = "an edge that is always taken needs no guard; one that is never taken can be removed"
-            problems.append(place.problem("G205", f"is always {str(constant).lower()}, whatever happens", hint))
-        yield from problems
-        expanded[name] = whole
-    named = {part.name for guard in guards.values() for part in walk(guard) if isinstance(part, Name)}
-    for name in guards:
-        if name not in used and name not in named:
-            yield _guard_place(scope, name).problem("G209", "no edge and no other guard names it", severity="warning")
-    yield from _duplicates(scope, expanded)
-
-
-def _shadowed(place: _Place) -> Iterator[Problem]:
-    """A guard whose name means something else too."""
-    if place.key in place.scope.slots:
-        message = f"a slot is called `{place.key}` too, so the name means two things"
-        yield place.problem("G208", message, "rename the guard")
-    elif place.key in NUMBERS:
-        yield place.problem("G208", f"`{place.key}` is the number in every expression", "rename the guard")
-
-
-def _not_a_guard(received: ValueType) -> ExpressionFault | None:
-    if received in ("boolean", "unknown"):
-        return None
-    message = f"a guard is true or false; this is a {_word(received)}"
-    return ExpressionFault("G204", message, "compare it with something, as in `> 0`")
-
-
-def _name_faults(scope: Scope, text: str, expression: Expression) -> Iterator[ExpressionFault]:
-    """Every undefined or ambiguous name in an expression."""
-    for part in walk(expression):
-        if isinstance(part, Name):
-            yield from _name(scope, part.name, text)
-        elif isinstance(part, FieldOf):
-            yield from _field(scope, part)
-    for name in scope.slots.intersection(NUMBERS):
-        if re.search(rf"(?<![\w.]){name}\b", text):
-            message = f"a slot is called `{name}`, which is the number in every expression"
-            yield ExpressionFault("G208", message, _RENAME_SLOT)
-
-
-_RENAME_SLOT = "rename the slot: `writes` of the node that writes it"
-
+_Fault = tuple[str, str, str]
+"""A code, a message and a hint."""
 
 # How a metric, or the loss, decides: expressions read counts and Python numbers.
 METRIC_HINT = (
@@ -157,18 +35,99 @@ METRIC_HINT = (
 )
 
 
-def _name(scope: Scope, name: str, text: str) -> Iterator[ExpressionFault]:
-    nodes = scope.graph.nodes
-    if name in scope.graph.guards:
-        return
-    if name in scope.slots and name in scope.bodies:
-        message = f"a slot is called `{name}`, as is a node with a body, whose name begins paths such as `{name}/...`"
-        yield ExpressionFault("G208", message, _RENAME_SLOT)
-    elif name not in scope.slots and (name in nodes or not scope.may_hold("")):
-        yield ExpressionFault("G202", f"unknown name `{name}`", _meant(scope, name, text))
-    elif not scope.may_hold("") and any(resources_of([scope.resolve(name)])):
-        message = f"no node writes a slot `{name}`: an expression reads saved state, no resources"
-        yield ExpressionFault("G202", message, suggestion(name, {*scope.written, *scope.graph.guards}))
+def check_expressions(scope: Scope) -> Iterator[Problem]:
+    """Every problem of the guards of one graph, and of the expressions that its nodes read, each by itself."""
+    for node in scope.graph.nodes.values():
+        kind = scope.kinds[node.name]
+        for name in scope.expressions(node):
+            assert kind is not None, "it has a parameter"
+            if name not in kind.varying or name in node.parameters or not isinstance(node.reads[name], str):
+                varying = ", ".join(other for other in kind.varying if other in kind.parameters) or "none"
+                message = f"`{node.name}.{name}` cannot be given an expression: it is read once, has a value, or is a"
+                hint = f"the parameters of `{kind.name}` that are read at every visit: {varying}"
+                yield scope.problem("G211", f"nodes.{node.name}.reads.{name}", f"{message} list", hint)
+    for ref in _expressions(scope):
+        yield from _problems(ref)
+        if ref.parameter is _GUARD and (name := ref.name.removeprefix(scope.path)) in scope.slots:
+            message = f"a slot is called `{name}` too, so the name means two things"
+            yield _problem(ref, "G208", message, "rename the guard")
+
+
+_GUARD = Parameter("when", bool)
+
+
+def _expressions(scope: Scope) -> Iterator[Ref]:
+    """The guards of a graph, and the expressions that its nodes read."""
+    for name, text in scope.graph.guards.items():
+        yield Ref("expression", scope.path, f"{scope.path}{name}", text=text, scope=scope, parameter=_GUARD)
+    for node in scope.graph.nodes.values():
+        for name, target in node.reads.items():
+            if isinstance(target, str) and name in scope.expressions(node):
+                yield scope.parameter(node, name)
+            elif isinstance(target, str) and is_expression(target):
+                yield scope.resolve(target, f"{scope.path}{node.name}.{name}")
+
+
+def _problem(ref: Ref, code: str, message: str, hint: str = "", severity: Severity = "error") -> Problem:
+    """A problem of a guard or an expression."""
+    assert ref.scope is not None, "it is an expression"
+    name = ref.name.removeprefix(ref.path)
+    node, _, slot = name.rpartition(".")
+    where = f"nodes.{node}.reads.{slot}" if node else f"guards.{name}"
+    title = name if node else f"guard `{name}`"
+    message = f'{title}: {message}\n    {slot} = "{shorten(ref.text, 120)}"'
+    return ref.scope.problem(code, where, message, hint, severity=severity)
+
+
+def _problems(ref: Ref) -> Iterator[Problem]:
+    """The problem of the text of an expression, or else those of its names, or else that of its types."""
+    scope, parameter = ref.scope, ref.parameter
+    assert scope is not None, "it is an expression"
+    try:
+        expression = scope.parse(ref.text)
+        faults = [*_name_faults(scope, ref.text, expression)]
+        received = type_of(scope, expression) if not faults else "unknown"
+        wanted = value_type(parameter.annotation) if parameter is not None else "unknown"
+        if parameter is not None and "unknown" not in (received, wanted) and not _fits(received, wanted):
+            article = "an" if received == "integer" else "a"
+            message = f"expected {parameter.type_name}, and the expression is {article} {received}"
+            faults = [("G204", message, _HINTS.get((_word(received), wanted), ""))]
+    except GuardSyntaxError as error:
+        faults = [("G201", str(error), "")]
+    except ValueTypeError as error:
+        faults = [("G204", str(error), error.hint)]
+    yield from (_problem(ref, *fault) for fault in faults)
+
+
+_HINTS = {
+    ("number", "boolean"): "compare the number with something, as in `> 0`",
+    ("number", "integer"): "write `//`, or round with `floor` or `ceil`",
+}
+
+
+def _fits(received: ValueType, wanted: ValueType) -> bool:
+    return received == wanted or (received, wanted) == ("integer", "number")
+
+
+def _word(received: ValueType) -> ValueType:
+    return "number" if received == "integer" else received
+
+
+# ---- names
+
+
+def _name_faults(scope: Scope, text: str, expression: Expression) -> Iterator[_Fault]:
+    """Every undefined name in an expression."""
+    for part in walk(expression):
+        if isinstance(part, Name) and part.name not in scope.graph.guards and not scope.has_unknown_kind:
+            name = part.name
+            if name not in scope.slots:
+                yield "G202", f"unknown name `{name}`", _meant(scope, name, text)
+            elif any(resources_of([scope.resolve(name)])):
+                message = f"no node writes a slot `{name}`: an expression reads saved state, no resources"
+                yield "G202", message, suggestion(name, {*scope.written, *scope.graph.guards})
+        elif isinstance(part, FieldOf):
+            yield from _field_faults(scope, part)
 
 
 def _meant(scope: Scope, name: str, text: str) -> str:
@@ -182,23 +141,24 @@ def _meant(scope: Scope, name: str, text: str) -> str:
     return suggestion(name, [*scope.graph.guards, *scope.slots])
 
 
-def _field(scope: Scope, part: FieldOf) -> Iterator[ExpressionFault]:
-    shown = f"`{part.node}.{part.field}`"
+def _field_faults(scope: Scope, part: FieldOf) -> Iterator[_Fault]:
+    shown, value_type = f"`{part.node}.{part.field}`", field_type(scope, part.node, part.field)
     if scope.inside(part.node) is None:
-        yield ExpressionFault("G202", *no_node(scope, part.node, shown))
-        return
-    value_type = field_type(scope, part.node, part.field)
-    if value_type is None:
+        yield "G202", *no_node(scope, part.node, shown)
+    elif value_type is None:
         hint = suggestion(part.field, readable_fields(scope, part.node))
-        yield ExpressionFault("G203", f"`{part.node}` has no field `{part.field}`", hint)
+        yield "G203", f"`{part.node}` has no field `{part.field}`", hint
     elif value_type in ("trigger", "other"):
         hint = f"read `{part.node}.due`" if value_type == "trigger" else ""
-        yield ExpressionFault("G204", f"{shown} is not a number, text or truth value", hint)
+        yield "G204", f"{shown} is not a number, text or truth value", hint
 
 
 def no_node(scope: Scope, path: str, shown: str) -> tuple[str, str]:
     """The reason why a path leads to no node, and a hint."""
     return f"unknown node `{path}` in {shown}", suggestion(path, nodes_of(scope.graph))
+
+
+# ---- types
 
 
 class ValueTypeError(Exception):
@@ -209,10 +169,6 @@ class ValueTypeError(Exception):
         self.hint = hint
 
 
-def _word(received: ValueType) -> str:
-    return "number" if received == "integer" else received
-
-
 def type_of(scope: Scope, expression: Expression) -> ValueType:
     """The type of an expression whose names are known to exist.
 
@@ -220,177 +176,76 @@ def type_of(scope: Scope, expression: Expression) -> ValueType:
         ValueTypeError: types in it do not match.
     """
     match expression:
-        case Constant(bool()):
-            return "boolean"
-        case Constant(str()):
-            return "string"
-        case Constant(int()):
-            return "integer"
-        case Constant():
-            return "number"
+        case Constant(value):
+            return value_type(type(value))
         case Name(name):
             return "boolean" if name in scope.graph.guards else "unknown"
         case FieldOf(node, field):
             return field_type(scope, node, field) or "unknown"
-        case Operation("not" | "and" | "or" as name, operands):
-            for operand in operands:
-                _expect(scope, operand, "boolean", name)
-            return "boolean"
-        case Operation("if", (condition, then, otherwise)):
-            _expect(scope, condition, "boolean", "if")
-            first, second = (type_of(scope, operand) for operand in (then, otherwise))
-            if "unknown" not in (first, second) and _word(first) != _word(second):
-                raise ValueTypeError(
-                    f"`{spell(then)}` is a {_word(first)} and `{spell(otherwise)}` a {_word(second)}: "
-                    "an expression has one type"
-                )
-            return _common({first, second}) if first != second else first
-        case Operation(name, (left, right)) if name in COMPARISONS:
-            _compare(scope, name, left, right)
-            return "boolean"
-        case Operation(name, operands):
-            types = {_expect(scope, operand, "number", name) for operand in operands}
-            if name in ("floor", "ceil"):
-                return "integer"
-            return "number" if name == "/" or name in FUNCTIONS.keys() - {"abs", "min", "max"} else _common(types)
-    raise AssertionError(expression)
+    name, exact = expression.name, [type_of(scope, operand) for operand in expression.operands]
+    types = [_word(received) for received in exact]
+    takes: ValueType = "boolean" if name in ("not", "and", "or", "if") else "number"
+    if name not in COMPARISONS:
+        for received in types[:1] if name == "if" else types:
+            if received not in (takes, "unknown"):
+                raise ValueTypeError(f"`{name}` takes a {takes}, not a {received}", _HINTS.get((received, takes), ""))
+    alike = types[1:] if name == "if" else types
+    if "unknown" not in alike and len({*alike}) > 1:
+        raise ValueTypeError(f"`{name}` takes values of one type, not a {alike[0]} and a {alike[1]}")
+    if name in COMPARISONS:
+        if name not in ("==", "!=") and {*types} & {"boolean", "string"}:
+            raise ValueTypeError(f"`{name}` compares numbers, not a {types[0]} and a {types[1]}")
+        return "boolean"
+    if name in ("floor", "ceil"):
+        return "integer"
+    if name == "/" or name in FUNCTIONS.keys() - {"abs", "min", "max"}:
+        return "number"
+    result = {*(exact[1:] if name == "if" else exact)}
+    return "unknown" if "unknown" in result else result.pop() if len(result) == 1 else "number"
 
 
-def _common(types: set[ValueType]) -> ValueType:
-    """The type of the result for operands of these types."""
-    return "unknown" if "unknown" in types else "integer" if types == {"integer"} else "number"
+# ---- what guards mean together; the names and types of all graphs are sound
 
 
-def _expect(scope: Scope, operand: Expression, wanted: ValueType, symbol: str) -> ValueType:
-    received = type_of(scope, operand)
-    if _word(received) not in (wanted, "unknown"):
-        hint = "compare the number, as in `> 0`" if (wanted, _word(received)) == ("boolean", "number") else ""
-        raise ValueTypeError(f"`{symbol}` takes a {wanted}; `{spell(operand)}` is a {_word(received)}", hint)
-    return received
+def check_guards(main: Scope) -> Iterator[Problem]:
+    """Every guard of a graph or of one inside it that is defined in terms of itself, constant, repeated, or unused."""
+    refs = {ref.name: ref for scope in main.with_inner() for ref in _expressions(scope)}
+    targets = {name: list(_named(ref)) for name, ref in refs.items()}
+    cycles = components(refs, targets)
+    for part in cycles:
+        path = circle(next(name for name in refs if name in part), targets)
+        yield _problem(refs[path[0]], "G207", f"defined in terms of itself: {' -> '.join(path)}")
+    for scope in main.with_inner() if not cycles else ():
+        yield from _of_scope(scope)
 
 
-def _compare(scope: Scope, symbol: str, first: Expression, second: Expression) -> None:
-    left, right = (_word(type_of(scope, operand)) for operand in (first, second))
-    if "unknown" not in (left, right) and left != right:
-        raise ValueTypeError(f"`{spell(first)}` is a {left} and `{spell(second)}` a {right}: they cannot be compared")
-    if symbol not in ("==", "!=") and {left, right} & {"boolean", "string"}:
-        raise ValueTypeError(f"`{symbol}` compares numbers; `{spell(first)}` is a {left}")
+def _named(ref: Ref) -> Iterator[str]:
+    """The names of the guards and expressions that an expression names."""
+    assert ref.scope is not None, "it is an expression"
+    for part in walk(ref.scope.parse(ref.text)):
+        if isinstance(part, Name) and part.name in ref.scope.graph.guards:
+            yield f"{ref.path}{part.name}"
+        elif isinstance(part, Name | FieldOf):
+            read = next(ref.scope.read_in(part))
+            yield from (each.name for each in (read, *read.parts) if each.kind == "expression")
 
 
-def _duplicates(scope: Scope, expanded: dict[str, Expression]) -> Iterator[Problem]:
+def _of_scope(scope: Scope) -> Iterator[Problem]:
+    parsed = [scope.parse(ref.text) for ref in _expressions(scope)]
+    named = {part.name for expression in parsed for part in walk(expression) if isinstance(part, Name)}
+    used = {edge.when for leaving in scope.graph.edges.values() for edge in leaving} | named
+    for ref in _expressions(scope):
+        if ref.parameter is not _GUARD:
+            continue
+        name = ref.name.removeprefix(scope.path)
+        if (constant := constant_value(scope.guards[name])) is not None:
+            hint = "an edge that is always taken needs no guard; one that is never taken can be removed"
+            yield _problem(ref, "G205", f"is always {str(constant).lower()}, whatever happens", hint)
+        if name not in used:
+            yield _problem(ref, "G209", "no edge and no expression names it", severity="warning")
     for source, leaving in scope.graph.edges.items():
-        seen: dict[Expression, str] = {}
+        first: dict[Expression, Edge] = {}
         for edge in leaving:
-            if edge.when is None or edge.when not in expanded:
-                continue
-            first = seen.setdefault(expanded[edge.when], str(edge))
-            if first != str(edge):
-                message = f'"{edge}" is never taken: "{first}" is evaluated before it and has the same guard'
-                yield scope.problem("G206", f"edges.{source}", message, place=edge.place)
-
-
-def spell(expression: Expression) -> str:
-    """An expression as text, for messages."""
-    match expression:
-        case Constant(value):
-            return repr(value).lower() if isinstance(value, bool) else repr(value)
-        case Name(name):
-            return name
-        case FieldOf(node, field):
-            return f"{node}.{field}"
-        case Operation("if", (condition, then, otherwise)):
-            return f"({spell(then)} if {spell(condition)} else {spell(otherwise)})"
-        case Operation(name, operands) if name in FUNCTIONS:
-            return f"{name}({', '.join(map(spell, operands))})"
-        case Operation(name, (operand,)):
-            return f"{name} {spell(operand)}" if name == "not" else f"{name}{spell(operand)}"
-        case Operation(name, operands):
-            text = f" {name} ".join(map(spell, operands))
-            return text if name == "and" or name in COMPARISONS else f"({text})"
-    raise AssertionError(expression)
-
-
-# ---- the expressions that nodes read
-
-
-def check_expressions(scope: Scope) -> Iterator[Problem]:
-    """Every problem of the expressions that the nodes of one graph read."""
-    targets: list[tuple[_Place, Ref]] = []
-    is_sound = True
-    for node in scope.graph.nodes.values():
-        kind = scope.kinds[node.name]
-        if kind is None:
-            continue
-        for name, text in node.reads.items():
-            is_parameter = node.body is None and name in kind.parameters and name not in kind.slots
-            if is_parameter and (problem := _cannot_vary(scope, node, kind, name)) is not None:
-                is_sound = False
-                yield problem
-            elif isinstance(text, str) and (is_parameter or is_expression(text)):
-                target = scope.parameter(node, name) if is_parameter else scope.resolve(text, f"{node.name}.{name}")
-                place = _Place(scope, f"nodes.{node.name}.reads.{name}", f"{node.name}.{name}", name, text)
-                problems = list(_problems_of(place, target.parameter))
-                is_sound = is_sound and not problems
-                targets.append((place, target))
-                yield from problems
-    if is_sound:
-        yield from _cycles(targets)
-
-
-def _cannot_vary(scope: Scope, node: Node, kind: Kind, name: str) -> Problem | None:
-    """The problem of a parameter that cannot have an expression, if it cannot."""
-    if name in kind.varying and name not in node.parameters and isinstance(node.reads[name], str):
-        return None
-    varying = ", ".join(other for other in kind.varying if other in kind.parameters) or "none"
-    message = f"`{node.name}.{name}` cannot be given an expression: it is read once, has a value, or is a list"
-    hint = f"the parameters of `{kind.name}` that are read at every visit: {varying}"
-    return scope.problem("G211", f"nodes.{node.name}.reads.{name}", message, hint)
-
-
-def _problems_of(place: _Place, parameter: Parameter | None) -> Iterator[Problem]:
-    """The problems of an expression by itself: its text, its names, its type."""
-
-    def misfit(received: ValueType) -> ExpressionFault | None:
-        wanted = value_type(parameter.annotation) if parameter is not None else "unknown"
-        if parameter is None or "unknown" in (received, wanted):
-            return None
-        if received == wanted or (received, wanted) == ("integer", "number"):
-            return None
-        hint = "write `//`, or round with `floor` or `ceil`" if (received, wanted) == ("number", "integer") else ""
-        article = "an" if received == "integer" else "a"
-        message = f"expected {parameter.type_name}, and the expression is {article} {received}"
-        return ExpressionFault("G204", message, hint)
-
-    try:
-        parsed = place.scope.parse(place.text)
-    except GuardSyntaxError as error:
-        if parameter is None and "not an expression" in str(error):
-            message = f"`{place.text}` is not a valid name for a slot"
-            yield place.scope.problem("G115", place.where, message, "nor is it a field (`node.field`) or an expression")
-        else:
-            yield place.problem("G201", str(error))
-        return
-    yield from place.problems(parsed, misfit)
-
-
-def _cycles(targets: list[tuple[_Place, Ref]]) -> Iterator[Problem]:
-    circles: set[frozenset[str]] = set()  # each is reported once, at its first expression
-    for place, target in targets:
-        try:
-            circle = _circle(target, (target.name,))
-        except (GuardSyntaxError, GuardCycleError):  # a faulty guard is reported at the guard
-            continue
-        if target.name in circle and frozenset(circle) not in circles:
-            circles.add(frozenset(circle))
-            yield place.problem("G207", f"defined in terms of itself: {' -> '.join(circle)}")
-
-
-def _circle(target: Ref, path: tuple[str, ...]) -> tuple[str, ...]:
-    """The names on a path from an expression into a cycle; empty if there is none."""
-    for inner in target.reads():
-        if inner.kind == "expression":
-            if inner.name in path:
-                return (*path[path.index(inner.name) :], inner.name)
-            if further := _circle(inner, (*path, inner.name)):
-                return further
-    return ()
+            if edge.when is not None and (same := first.setdefault(scope.guards[edge.when], edge)) is not edge:
+                message = f'"{edge}" is never taken: "{same}" is evaluated before it and has the same guard'
+                yield scope.problem("G206", f"edges.{source}", message)

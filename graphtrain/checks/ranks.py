@@ -15,7 +15,7 @@ from graphtrain.language.syntax import FieldOf, walk
 from graphtrain.plan.flow import Flow, FlowPoint
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import Ref, Scope, kind_at, outputs_of, used_guards
-from graphtrain.plan.solve import Ways, circle, components, within
+from graphtrain.plan.solve import Ways, circle, components
 
 # Fields that the engine counts, equal on every rank.
 _OF_ENGINE = ("runs", "due", "fired")
@@ -155,7 +155,7 @@ def _never_synchronising(flow: Flow) -> Iterator[Problem]:
         if not trained or trained[0] not in reached or _is_left_by_a_window(part):
             continue
         point = trained[0]
-        way = circle(point, within(part, ways))
+        way = circle(point, ways)
         yield point.problem(
             "G705",
             "the run can keep training while ranks never synchronise: they would not agree on a signal to stop, or on "

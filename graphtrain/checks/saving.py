@@ -10,7 +10,7 @@ from graphtrain.graph.elements import Problem
 from graphtrain.names import quoted
 from graphtrain.plan.flow import FlowPoint
 from graphtrain.plan.slots import Slots
-from graphtrain.plan.solve import circle, components, within
+from graphtrain.plan.solve import circle, components
 
 
 def check_saving(slots: Slots, before: Before) -> Iterator[Problem]:
@@ -34,7 +34,7 @@ def _without_save_points(slots: Slots, reached: list[FlowPoint]) -> Iterator[Pro
     for part in components(ways, ways):
         point = next((point for point in slots.flow.points if point in part and "backward" in point.effects), None)
         if point is not None:
-            path = circle(point, within(part, ways))
+            path = circle(point, ways)
             arrows = [
                 (before, arrow)
                 for before, after in itertools.pairwise(path)

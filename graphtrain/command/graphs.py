@@ -18,6 +18,7 @@ from graphtrain.command.run import adapter_options
 from graphtrain.command.script import import_script, load_graph, named_graph, split_script, with_overlays
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
+from graphtrain.graph.graph import write_new
 from graphtrain.graph.hooks import hooks_of
 from graphtrain.graph.read_toml import read_graph
 from graphtrain.graph.registry import (
@@ -29,7 +30,6 @@ from graphtrain.graph.registry import (
     known_overlays,
     summary,
 )
-from graphtrain.graph.sources import write_new
 from graphtrain.kind import Kind, Read
 from graphtrain.kind.parameter import REQUIRED, Parameter
 from graphtrain.kind.trigger import Trigger

@@ -277,11 +277,13 @@ class Stateful(Source):
         announce_epoch(self.data, epoch)
         loaded, self._loaded, self._begun = self._loaded, {}, True
         if loaded:  # between two epochs: what is loaded is the rest of the last, which is empty, or the next one
+            # From the end of an epoch, torchdata's loader would begin two iterators, each of which draws a seed.
+            data, state = (self.data.dataset, loaded["dataset"]) if "dataset" in loaded else (self.data, loaded["data"])
             with RandomAside(drawn_from(self.data)):
-                self._load(loaded["data"])
-                is_next = next(iterate(self.data), NOTHING) is not NOTHING
+                data.load_state_dict(copy.deepcopy(state))
+                is_next = next(iterate(data), NOTHING) is not NOTHING
             if is_next:
-                self._load(loaded["data"])
+                data.load_state_dict(copy.deepcopy(state))
         length, state = length_of(self.data), dict[str, Any]()
         seeds = self._seeds.of(state)
         with seeds.common(generators_of(self.data), epoch):
@@ -296,12 +298,9 @@ class Stateful(Source):
     def _after(self, epoch: int, position: Any, seeds: Seeds) -> Iterator[Any]:
         """The batches behind a position in an epoch."""
         announce_epoch(self.data, epoch)
-        self._load(position)
+        self.data.load_state_dict(copy.deepcopy(position))  # what `position` reports must not change
         with seeds.common((), epoch):
             return iterate(self.data)
-
-    def _load(self, position: Any) -> None:
-        self.data.load_state_dict(copy.deepcopy(position))  # what `position` reports must not change
 
     def _following(self, batches: Iterator[Any], epoch: int, drawn: int, seeds: Seeds) -> Iterator[Any]:
         """The same batches. After the first the data reports its position; the second of an epoch is the sample."""
@@ -335,7 +334,10 @@ class Stateful(Source):
         # Before the first `iter()` the data is not asked: for its state, torchdata's loader would begin an epoch.
         if self._loaded or not self._begun:
             return dict(self._loaded)
-        return {"data": self.data.state_dict(), "sample": self._sample}
+        position = {"data": self.data.state_dict(), "sample": self._sample}
+        if isinstance(self.data, DataLoader) and _is_complete(self.data):
+            position["dataset"] = self.data.dataset.state_dict()
+        return position
 
     def load_position(self, position: dict[str, Any]) -> str:
         if "data" not in position:

@@ -6,9 +6,7 @@ import copy
 from collections.abc import Callable, Mapping
 from typing import Any, final
 
-from graphtrain.data.samplers import samples_per_batch
 from graphtrain.data.source import Opened, Source
-from graphtrain.errors import DataError
 from graphtrain.state.changes import changes, restore
 from graphtrain.state.codec import StateReader
 from graphtrain.state.snapshot import StateSnapshot
@@ -89,7 +87,6 @@ class AsOpened(Source):
     def open(self, epoch: int, indices: Any = None) -> Opened:
         self._note()  # before the data is told the epoch
         opened = self.source.open(epoch, indices)
-        opened.state["batch_size"] = samples_per_batch(self.data)
         self._opened = opened.state
         return opened
 
@@ -98,13 +95,6 @@ class AsOpened(Source):
         self._digest = state_digest({"data": self._changed}) if self._changed else ""
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Any:
-        before, now = state.get("batch_size"), samples_per_batch(self.data)
-        if before and now and before != now:
-            raise DataError(
-                f"{self._state.name(self.data)} has a batch size of {now}, and the run is inside an epoch that was "
-                f"begun with {before}",
-                f"end this epoch with batches of {before}; or resume from a checkpoint between two epochs",
-            )
         if state is self._opened:
             self._state.restore(self.data, self._changed)
         else:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import multiprocessing
 import signal
 import weakref
 from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
 from typing import Any
 
-_NAMES = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
-_FOR_THE_RUN = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
+_FOR_THE_RUN = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 # Workers that ignore SIGTERM must be killed at exit, or Python would wait for them.
 _STARTED: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -23,9 +24,17 @@ def iterate(data: Any) -> Iterator[Any]:
         return iter(data)
     given = data.worker_init_fn
     data.worker_init_fn = functools.partial(start_worker, given)
+    context = getattr(data, "multiprocessing_context", None) or multiprocessing.get_context()
+    before = signal.pthread_sigmask(
+        signal.SIG_BLOCK, _FOR_THE_RUN
+    )  # new processes inherit this, until they ignore them
     try:
+        if context.get_start_method() != "fork":  # Python starts processes of its own, which must not end either
+            resource_tracker.ensure_running()  # which unblocks two of the signals when it starts
+            signal.pthread_sigmask(signal.SIG_BLOCK, _FOR_THE_RUN)
         iterator: Iterator[Any] = iter(data)
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         data.worker_init_fn = given
     _STARTED.update(getattr(iterator, "_workers", ()))
     return iterator
@@ -39,6 +48,7 @@ def start_worker(worker_init_fn: Callable[[int], Any] | None, worker_id: int) ->
     """
     for number in _FOR_THE_RUN:
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FOR_THE_RUN)  # for processes that a worker starts itself
     if worker_init_fn is not None:
         worker_init_fn(worker_id)
 
@@ -47,7 +57,7 @@ def start_worker(worker_init_fn: Callable[[int], Any] | None, worker_id: int) ->
 def _end_workers() -> None:
     with contextlib.suppress(ValueError, AssertionError):  # a process that is closed, or not a child of this fork
         alive = [process for process in _STARTED if process.is_alive()]
-        if alive and hasattr(signal, "SIGCHLD"):
+        if alive:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch would report their end as a failure
         for process in alive:
             process.kill()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -148,73 +148,58 @@ class Difference(Drawable):
 
 # ---- comparing
 
-# (what, name) -> its value as it is compared, and in words.
-_Parts = dict[tuple[str, str], tuple[str, str]]
-
 
 def changes(before: Graph, after: Graph, inside: str = "") -> Iterator[Change]:
     """The changes between two graphs; `inside` is their path."""
-    both = {name: (node, after.nodes[name]) for name, node in before.nodes.items() if name in after.nodes}
     for name in dict.fromkeys([*after.nodes, *before.nodes]):
-        old, new = (_described(graph.nodes[name]) if name in graph.nodes else None for graph in (before, after))
-        if name in both:
-            nodes = both[name]
-            computed = {slot for node in nodes for slot, target in node.reads.items() if is_computed(target)}
-            yield from _differing(_of_a_node(nodes[0], computed), _of_a_node(nodes[1], computed), inside)
+        old, new = before.nodes.get(name), after.nodes.get(name)
+        if old is not None and new is not None:
+            yield from _of_node(old, new, inside)
         else:
-            yield Change("node", inside, name, old, new)
+            yield Change("node", inside, name, old and _described(old), new and _described(new))
     for source in dict.fromkeys([*after.edges, *before.edges]):
+        former, edges = before.edges.get(source, ()), after.edges.get(source, ())
         independent = (source in before.nodes) == (source in after.nodes)
-        edges = before.edges.get(source, ()), after.edges.get(source, ())
-        for pair in paired_edges(*edges):
-            former, latter = (None if edge is None else str(edge) for edge in pair)
-            yield Change("edge", inside, source, former, latter, independent)
-        kept = Counter(map(str, edges[0])) & Counter(map(str, edges[1]))
-        order, new_order = (", ".join(map(str, _split(each, kept)[0])) for each in edges)
-        if order != new_order:
-            yield Change("order", inside, source, order, new_order)
-    for parts, others in zip(_of_a_graph(before), _of_a_graph(after), strict=True):
-        yield from _differing(parts, others, inside)
-    for name, (node, other) in both.items():
-        if node.body is not None and other.body is not None:
-            yield from changes(node.body, other.body, f"{inside}/{name}" if inside else name)
+        for pair in paired_edges(former, edges):
+            yield Change("edge", inside, source, *(edge and str(edge) for edge in pair), independent)
+        orders = [edge for edge in former if edge in edges], [edge for edge in edges if edge in former]
+        if orders[0] != orders[1]:
+            yield Change("order", inside, source, *(", ".join(map(str, order)) for order in orders))
+    for what, table, other in (("guard", before.guards, after.guards), ("unit", before.units, after.units)):
+        for name in dict.fromkeys([*other, *table]):
+            if table.get(name) != other.get(name):
+                yield Change(what, inside, name, table.get(name), other.get(name))
+    for what in _OF_A_GRAPH:
+        values = [_words(getattr(graph, what)) or None for graph in (before, after)]
+        if values[0] != values[1]:
+            yield Change(what, inside, what, *values)
+    for name, node in before.nodes.items():
+        if node.body is not None and name in after.nodes and (body := after.nodes[name].body) is not None:
+            yield from changes(node.body, body, f"{inside}/{name}" if inside else name)
 
 
-def _differing(before: _Parts, after: _Parts, inside: str) -> Iterator[Change]:
-    """The parts with different values; None stands for one that is not there."""
-    for part in dict.fromkeys([*after, *before]):
-        old, new = before.get(part), after.get(part)
-        if old != new:
-            yield Change(part[0], inside, part[1], old and old[1], new and new[1])
-
-
-def _of_a_graph(graph: Graph) -> Iterator[_Parts]:
-    """The guards, the units, and what else a graph has beside nodes and edges."""
-    yield {("guard", name): (text, text) for name, text in graph.guards.items()}
-    yield {("unit", unit): (counted, counted) for unit, counted in graph.units.items()}
-    rest = {what: _names(getattr(graph, what)) for what in _OF_A_GRAPH}
-    yield {(what, what): (text, text) for what, text in rest.items() if text}
-
-
-def _of_a_node(node: Node, computed: Collection[str]) -> _Parts:
-    """The settings of a node; what is `computed` in one of two graphs is compared as a parameter."""
-    parts: _Parts = {("kind", f"{node.name}.use"): (node.use, node.use)}
-    for name, value in node.parameters.items():
-        parts["parameter", f"{node.name}.{name}"] = (value_text(value), _words(value))
-    for name, target in node.reads.items():
-        if name in computed:
-            parts["parameter", f"{node.name}.{name}"] = (value_text(target), _names(target))
-        else:
-            parts["reads", f"{node.name}.reads.{name}"] = (_names(target), _names(target))
-    return parts | {("writes", f"{node.name}.writes.{slot}"): (to, to) for slot, to in node.writes.items()}
+def _of_node(before: Node, after: Node, inside: str) -> Iterator[Change]:
+    """The settings of a node with different values. An expression is compared with the value that it replaces."""
+    settings = [
+        {"use": node.use, **node.parameters, **node.reads, **{f"writes.{slot}": to for slot, to in node.writes.items()}}
+        for node in (before, after)
+    ]
+    for name in dict.fromkeys([*settings[1], *settings[0]]):
+        values = [each[name] for each in settings if name in each]
+        if len(values) == 1 or value_text(values[0]) != value_text(values[1]):
+            what = {"use": "kind", "writes": "writes"}.get(name.partition(".")[0], "parameter")
+            targets = [node.reads[name] for node in (before, after) if name in node.reads]
+            path = f"{after.name}.{name}"
+            if len(targets) == len(values) and not any(map(is_computed, targets)):
+                what, path = "reads", f"{after.name}.reads.{name}"
+            yield Change(what, inside, path, *(_words(each[name]) if name in each else None for each in settings))
 
 
 def _words(value: Any) -> str:
+    """A value, or names as a node reads them, in words."""
+    if isinstance(value, tuple):
+        return f"[{', '.join(value)}]"
     return value if isinstance(value, str) else show_value(value)
-
-
-def _names(target: str | tuple[str, ...]) -> str:
-    return target if isinstance(target, str) else f"[{', '.join(target)}]"
 
 
 def paired_edges(before: tuple[Edge, ...], after: tuple[Edge, ...]) -> list[tuple[Edge | None, Edge | None]]:
@@ -226,8 +211,8 @@ def paired_edges(before: tuple[Edge, ...], after: tuple[Edge, ...]) -> list[tupl
     >>> paired_edges((Edge("a", "late"), Edge("b")), (Edge("c", "late"), Edge("b")))[0][1].target
     'c'
     """
-    kept = Counter(map(str, before)) & Counter(map(str, after))
-    removed, added = _split(before, kept)[1], _split(after, kept)[1]
+    removed = [edge for edge in before if edge not in after]
+    added = [edge for edge in after if edge not in before]
     pairs: list[tuple[Edge | None, Edge | None]] = []
     for field in ("when", "target"):
         for old in list(removed):
@@ -237,15 +222,6 @@ def paired_edges(before: tuple[Edge, ...], after: tuple[Edge, ...]) -> list[tupl
                 removed.remove(old)
                 added.remove(new)
     return [*pairs, *((old, None) for old in removed), *((None, new) for new in added)]
-
-
-def _split(edges: tuple[Edge, ...], kept: Counter[str]) -> tuple[list[Edge], list[Edge]]:
-    """The edges that both graphs have, and the others; a node may have one edge several times."""
-    left, both, others = Counter(kept), list[Edge](), list[Edge]()
-    for edge in edges:
-        (both if left[str(edge)] > 0 else others).append(edge)
-        left[str(edge)] -= 1
-    return both, others
 
 
 def _described(node: Node) -> str:

@@ -2,27 +2,73 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import keyword
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace as changed
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from graphtrain.errors import EditError
 from graphtrain.graph.canonical import plain_parameter
-from graphtrain.graph.elements import END, NESTED, Edge, Node, Reads, Writes, redirected
-from graphtrain.graph.hooks import hook
-from graphtrain.graph.registry import may_be_bypassed
-from graphtrain.graph.rename import rename
+from graphtrain.graph.elements import END, NESTED, Edge, Node, Place, Reads, Writes, redirected
 from graphtrain.kind import kind_of
-from graphtrain.kind.parameter import coerce, show_value
+from graphtrain.kind.parameter import coerce, coerce_item, show_value
+from graphtrain.kind.signatures import hints_of
+from graphtrain.language.syntax import SLASH, STRING, with_paths, without_paths
 from graphtrain.names import suggestion
 
 if TYPE_CHECKING:
     from graphtrain.graph.graph import Graph
 
+Arguments = ParamSpec("Arguments")
+Verb = Callable[Concatenate["Graph", Arguments], "Graph"]
 
+VERBS: dict[str, Callable[..., Graph]] = {}
+
+
+def verb(function: Verb[Arguments]) -> Verb[Arguments]:
+    """Make a function a verb: a method of `Graph`, and in TOML a table ``[[edit]]`` whose keys are its arguments."""
+    name, signature = function.__name__, inspect.signature(function)
+    takes = f"it takes {', '.join([*signature.parameters][1:])}"
+
+    @functools.wraps(function)
+    def edit(self: Graph, /, *args: Arguments.args, **arguments: Arguments.kwargs) -> Graph:
+        try:
+            given = signature.bind(self, *args, **arguments).arguments
+            for key, annotation in _types(edit).items():
+                if key in given and key not in ("use", "parameters"):
+                    coerce_item(key.rstrip("_"), given[key], annotation)
+        except (TypeError, ValueError) as error:
+            raise EditError(f"{name}: {error}", takes) from None
+        return placed(function(self, *args, **arguments), self)
+
+    VERBS[name] = edit
+    return edit
+
+
+@functools.cache
+def _types(function: Callable[..., Any]) -> dict[str, Any]:
+    return hints_of(function)
+
+
+def placed(edited: Graph, before: Graph, place: Place | None = None) -> Graph:
+    """The graph in which everything that an edit changed has the place of the edit: none if it was made in Python."""
+    places, nodes = dict(edited.places), dict(edited.nodes)
+    for section, attribute in (("nodes", "nodes"), ("edges", "edges"), ("guards", "guards"), ("clock", "units")):
+        former = getattr(before, attribute)
+        changes = [name for name, value in getattr(edited, attribute).items() if former.get(name) != value]
+        places |= {f"{section}.{name}": place for name in changes}
+    for name, node in edited.nodes.items():
+        body = before.nodes[name].body if name in before.nodes else None
+        if place is not None and body is not None and node.body is not None and node.body != body:
+            nodes[name] = changed(node, body=placed(node.body, body, place))
+    return changed(edited, nodes=nodes, places=places)
+
+
+@verb
 def insert(
     self: Graph,
     name: str,
@@ -43,9 +89,8 @@ def insert(
             after the same one, the last runs first. For the order of the text, insert each after the previous one.
         before: every edge that led to this node, or to ``"end"``, leads to the new one. Before a node to which
             many return (``"decide"`` of `fit`) it runs after each of these; for one of them, use `after`.
-        between: the edge from the first node to the second passes through the new node, its guard kept. Nodes that
-            are bypassed without a resource, as `exchange` is in one process, may be in between: the new node
-            follows them. Default of all three: the node is not connected.
+        between: the edge from the first node to the second passes through the new node, its guard kept. Default of all
+            three: the node is not connected.
         at: a node whose edges decide what comes next, such as ``"decide"`` of `fit`. An edge leads from it to the
             new node under the guard ``NAME_due``, and one leads back; `before` or `after` then names the target of
             the edge before or after which that one is tried. If there is no such guard, it is defined as
@@ -63,46 +108,34 @@ def insert(
     >>> [str(edge) for edge in graph.edges["decide"][4:6]], graph.guards["swa_due"]
     (['swa if swa_due', 'checkpoint if checkpoint_due'], 'swa.due')
     """
-    if name == END:
-        message = "insert: `end` cannot be the name of a node"
-        raise EditError(message, "it is reserved for the target that ends the graph")
-    if name in self.nodes:
+    if name in self.nodes or name == END:
         raise EditError(f"insert: there is already a node `{name}`", "choose another name, or use `replace`")
     if sum(place is not None for place in (after, before, between)) > 1:
         raise EditError("insert: give one of `after`, `before` and `between`")
     inserted = changed(self, nodes={**self.nodes, name: _node(self, name, use, parameters, "insert")})
-    if at is None:
-        return _passing(inserted, name, after, before, between)
-    leaving = self.edges.get(_known(self, at, "insert: at"), ())
-    if (before is None) == (after is None):
-        message = f"insert: `at` takes `before` or `after`: which edge of `{at}` is tried next to that to `{name}`"
-        raise EditError(message, f"its edges lead to {', '.join(dict.fromkeys(edge.target for edge in leaving))}")
-    due = f"{name}_due"
-    guards = self.guards if due in self.guards else {**self.guards, due: f"{name}.due"}
-    inserted = changed(inserted, edges={**self.edges, name: (Edge(at),)}, guards=guards)
-    return inserted.connect(at, name, due, before=before, after=after)
-
-
-def _passing(self: Graph, name: str, after: str | None, before: str | None, between: tuple[str, str] | None) -> Graph:
-    """The graph with a new node in sequence with others."""
+    edges = dict(self.edges)
+    if at is not None:
+        leaving = self.edges.get(_known(self, at, "insert: at"), ())
+        if (before is None) == (after is None):
+            message = f"insert: `at` takes `before` or `after`: which edge of `{at}` is tried next to that to `{name}`"
+            raise EditError(message, f"its edges lead to {', '.join(dict.fromkeys(edge.target for edge in leaving))}")
+        guards = {**self.guards, f"{name}_due": self.guards.get(f"{name}_due", f"{name}.due")}
+        inserted = changed(inserted, edges={**edges, name: (Edge(at),)}, guards=guards)
+        return connect(inserted, at, name, f"{name}_due", before=before, after=after)
     if after is not None:
-        leaving = self.edges.get(_known(self, after, "insert: after"), ())
-        return changed(self, edges={**self.edges, name: leaving, after: (Edge(name),)})
-    if before is not None:
-        if before != END:
-            _known(self, before, "insert: before")
-        edges = {source: redirected(leaving, before, name) for source, leaving in self.edges.items()}
-        start = name if self.start == before else self.start
-        return changed(self, edges={**edges, name: (Edge(before),)}, start=start)
-    if between is None:
-        return self
-    if isinstance(between, str) or len(between) != 2:
-        raise EditError(f"insert: `between` takes a source and a target, got {show_value(between)}")
-    source, leaving = _leading(self, *between, "insert: between")
-    edges = {**self.edges, source: redirected(leaving, between[1], name), name: (Edge(between[1]),)}
-    return changed(self, edges=edges)
+        edges |= {name: self.edges.get(_known(self, after, "insert: after"), ()), after: (Edge(name),)}
+    elif before is not None:
+        _known(self, before, "insert: before", END)
+        edges = {source: redirected(leaving, before, name) for source, leaving in edges.items()}
+        edges[name] = (Edge(before),)
+    elif between is not None:
+        source, target = between
+        leaving = _edges_between(self, source, target, "insert: between")
+        edges |= {source: redirected(leaving, target, name), name: (Edge(target),)}
+    return changed(inserted, edges=edges, start=name if self.start == before else self.start)
 
 
+@verb
 def replace(self: Graph, name: str, /, use: str | Callable[..., Any], **parameters: Any) -> Graph:
     """Replace the kind and the parameters of the node `name`; its edges stay.
 
@@ -113,6 +146,7 @@ def replace(self: Graph, name: str, /, use: str | Callable[..., Any], **paramete
     return changed(self, nodes={**self.nodes, name: _node(self, name, use, parameters, "replace")})
 
 
+@verb
 def remove(self: Graph, name: str, to: str | None = None) -> Graph:
     """Remove a node; its predecessors are connected to its target.
 
@@ -133,22 +167,22 @@ def remove(self: Graph, name: str, to: str | None = None) -> Graph:
             reason = f"has {len(targets)} targets" if targets else "has no edge to follow"
             raise EditError(f"remove: `{name}` {reason}", f"choose: {choices}" if choices else "give `to`")
         to = targets[0]
-    elif to != END:
-        _known(self, to, "remove: to")
+    _known(self, to, "remove: to", END)
     edges = {
         source: tuple(edge for edge in redirected(leaving, name, to) if edge.target != source or edge in leaving)
         for source, leaving in self.edges.items()
         if source != name
     }
     nodes = {key: value for key, value in self.nodes.items() if key != name}
-    used = _guards_of(self.edges, self.guards)
-    kept = _guards_of(edges, self.guards, [guard for guard in self.guards if guard not in used])
+    used = guards_of(self.edges, self.guards)
+    kept = guards_of(edges, self.guards, [guard for guard in self.guards if guard not in used])
     guards = {guard: text for guard, text in self.guards.items() if guard in kept}
     units = {unit: text for unit, text in self.units.items() if text != f"{name}.runs"}
     start = to if self.start == name else self.start
     return changed(self, nodes=nodes, edges=edges, guards=guards, units=units, start=start)
 
 
+@verb
 def connect(
     self: Graph,
     source: str,
@@ -175,10 +209,8 @@ def connect(
     >>> str(graph.edges["decide"][-2])
     'pause if log_due'
     """
-    _known(self, source, "connect")
-    if target != END:
-        _known(self, target, "connect")
-    leaving = self.edges.get(source, ())
+    leaving = self.edges.get(_known(self, source, "connect"), ())
+    _known(self, target, "connect", END)
     guarded = [edge for edge in leaving if edge.when is not None]
     unguarded = [edge for edge in leaving if edge.when is None]
     if when is None and unguarded:
@@ -188,10 +220,9 @@ def connect(
     if before is not None and after is not None:
         raise EditError("connect: give one of `before` and `after`")
     neighbour = after if before is None else before
-    if neighbour is None or when is None:
-        position = 0 if first and when is not None else len(guarded)
-        edges = [*guarded, *unguarded]
-    else:
+    edges = [*guarded, *unguarded]
+    position = 0 if first and when is not None else len(guarded)
+    if neighbour is not None and when is not None:
         edges = [*_edges_between(self, source, neighbour, f"connect: {'after' if before is None else 'before'}")]
         positions = [position for position, edge in enumerate(edges) if edge.target == neighbour]
         position = positions[-1] + 1 if before is None else positions[0]
@@ -202,6 +233,7 @@ def connect(
     return changed(self, edges={**self.edges, source: tuple(edges)})
 
 
+@verb
 def disconnect(self: Graph, source: str, target: str) -> Graph:
     """Remove the edges from `source` to `target`.
 
@@ -212,20 +244,19 @@ def disconnect(self: Graph, source: str, target: str) -> Graph:
     return changed(self, edges={**self.edges, source: tuple(edge for edge in leaving if edge.target != target)})
 
 
+@verb
 def redirect(self: Graph, source: str, old: str, new: str) -> Graph:
     """Redirect the edges from `source` to `old` to `new`; guards and priority stay.
-
-    Nodes that are bypassed without a resource may be in between, as for `insert` with `between`.
 
     Raises:
         EditError: there is no such edge or node.
     """
-    if new != END:
-        _known(self, new, "redirect")
-    source, leaving = _leading(self, source, old, "redirect")
+    _known(self, new, "redirect", END)
+    leaving = _edges_between(self, source, old, "redirect")
     return changed(self, edges={**self.edges, source: redirected(leaving, old, new)})
 
 
+@verb
 def set(self: Graph, name: str, /, **parameters: Any) -> Graph:
     """Set parameters of a node, by their names; `reads`, `writes` and `graph` are set the same way.
 
@@ -243,20 +274,23 @@ def set(self: Graph, name: str, /, **parameters: Any) -> Graph:
     >>> graph.nodes["validate"].body.nodes["next_batch"].parameters["limit"]
     5
     """
-    outer, _, inner = str(name).partition("/")
+    outer, slash, inner = name.partition("/")
     node = self.nodes[_known(self, outer, "set")]
-    if not inner:
-        if "use" in parameters:
-            rest = {key: value for key, value in parameters.items() if key != "use"}
-            body = {key: value for key, value in parameters.items() if key == "graph"}
-            kind = _node(self, name, parameters["use"], body, "set")
-            node, parameters = changed(node, use=kind.use, kind=kind.kind, body=None, reference=None), rest
-        return changed(self, nodes={**self.nodes, outer: _with_parameters(self, node, parameters)})
-    if node.body is None:
-        raise EditError(f"set: `{outer}` has no graph inside", f"its parameters are set as `{outer}.NAME`")
-    return changed(self, nodes={**self.nodes, outer: changed(node, body=node.body.set(inner, **parameters))})
+    if slash:
+        if node.body is None:
+            hint = f"its parameters are set as `{outer}.NAME`"
+            raise EditError(f"set: `{outer}` has no graph inside", hint, is_missing=True)
+        node = changed(node, body=node.body.set(inner, **parameters))
+    elif "use" in parameters:
+        rest = {key: value for key, value in parameters.items() if key != "use"}
+        kind = _node(self, name, parameters["use"], {key: rest[key] for key in rest if key == "graph"}, "set")
+        node = _with_parameters(self, changed(node, use=kind.use, kind=kind.kind, body=None, reference=None), rest)
+    else:
+        node = _with_parameters(self, node, parameters)
+    return changed(self, nodes={**self.nodes, outer: node})
 
 
+@verb
 def guard(
     self: Graph, name: str, expression: str | None = None, *, or_: str | None = None, and_: str | None = None
 ) -> Graph:
@@ -268,51 +302,110 @@ def guard(
         and_: a further condition that must be true, in TOML ``and``. Default: none.
 
     Raises:
-        EditError: an expression is not a string, none is given, or there is no such guard to widen.
+        EditError: none of them is given, or there is no such guard to widen.
 
     >>> from graphtrain import Graph
     >>> Graph.load("fit").guard("ending", or_="stuck", and_="step.steps > 99").guards["ending"]
     '(finish.due or stuck) and step.steps > 99'
     """
-    for text in (expression, or_, and_):
-        if text is not None and not isinstance(text, str):
-            raise EditError(f"guard: `{name}` takes an expression in quotes, got {show_value(text)}")
     if expression is None and or_ is None and and_ is None:
         raise EditError(f"guard: `{name}` takes an `expression`, or an `or` or `and` to widen it")
     if expression is None and name not in self.guards:
-        raise EditError(f"guard: there is no guard `{name}` to widen", suggestion(name, self.guards))
+        raise EditError(f"guard: there is no guard `{name}` to widen", suggestion(name, self.guards), is_missing=True)
     widened = expression if expression is not None else self.guards[name]
     if or_ is not None:
         widened = f"{_enclosed(widened, 'if')} or {_enclosed(or_, 'if')}"
     if and_ is not None:
         widened = f"{_enclosed(widened, 'if|or')} and {_enclosed(and_, 'if|or')}"
-    return changed(self, guards={**self.guards, name: widened}, places=_without(self.places, f"guards.{name}"))
+    return changed(self, guards={**self.guards, name: widened})
 
 
+@verb
 def nest(self: Graph, name: str, /, graph: str | Path | Graph, **parameters: Any) -> Graph:
     """Add a node whose body is a graph, without connecting it: `insert` with ``graph=``."""
-    return self.insert(name, graph=graph, **parameters)
+    return insert(self, name, graph=graph, **parameters)
 
 
+@verb
 def clock(self: Graph, unit: str, field: str) -> Graph:
     """Define the field that a unit of triggers counts.
 
     Arguments:
         unit: the unit, as triggers name it, such as ``"tokens"``.
         field: ``"node.field"``, a progress counter.
+
+    Raises:
+        EditError: there is no such node.
     """
-    if not isinstance(field, str):
-        raise EditError(f'clock: `{unit}` takes a field, "node.field"; got {show_value(field)}')
-    return changed(self, units={**self.units, unit: field}, places=_without(self.places, f"clock.{unit}"))
+    if "." in field:
+        _known(self, re.split(r"[./]", field)[0], "clock")
+    return changed(self, units={**self.units, unit: field})
+
+
+@verb
+def rename(self: Graph, old: str, new: str) -> Graph:
+    """Rename a node everywhere: edges, guards, reads, clock.
+
+    Arguments:
+        old: its name; of a node in a body its path, ``"validate/next_batch"``.
+        new: the new name, without a path.
+
+    Raises:
+        EditError: `old` does not exist, or `new` does.
+
+    >>> from graphtrain import Graph
+    >>> graph = Graph.load("fit").rename("validate/next_batch", "fetch")
+    >>> "fetch" in graph.nodes["validate"].body.nodes
+    True
+    """
+    outer, slash, inner = old.partition("/")
+    node = self.nodes[_known(self, outer, "rename")]
+    path = f"{old.rpartition('/')[0]}{slash}{new}"
+    bodies = [name for name, node in self.nodes.items() if node.body is not None]
+
+    def renamed(target: Any) -> Any:
+        return tuple(map(renamed, target)) if isinstance(target, tuple) else _renamed(target, old, path, bodies)
+
+    nodes = {
+        name: changed(node, reads={key: renamed(target) for key, target in node.reads.items()})
+        for name, node in self.nodes.items()
+    }
+    graph = changed(
+        self,
+        nodes=nodes,
+        guards={name: renamed(text) for name, text in self.guards.items()},
+        units={unit: renamed(field) for unit, field in self.units.items()},
+    )
+    if slash:
+        if node.body is None:
+            raise EditError(f"rename: there is no node `{old}`: `{outer}` has no body", is_missing=True)
+        nodes[outer] = changed(nodes[outer], body=node.body.rename(inner, new), reference=None)
+        return changed(graph, nodes=nodes)
+    if new in nodes or new == END:
+        raise EditError(f"rename: there is already a node `{new}`")
+    names = {old: new}
+    return changed(
+        graph,
+        nodes={names.get(name, name): changed(node, name=names.get(name, name)) for name, node in nodes.items()},
+        edges={names.get(name, name): redirected(leaving, old, new) for name, leaving in self.edges.items()},
+        start=names.get(self.start, self.start),
+        layers=changed(self.layers, added={names.get(name, name): by for name, by in self.layers.added.items()}),
+    )
+
+
+def _renamed(text: str, old: str, new: str, bodies: Collection[str]) -> str:
+    """An expression that reads fields of `old` from `new`; `bodies` are the nodes with whose names paths begin."""
+    text, old = with_paths(text, bodies), with_paths(old, bodies)
+    owner = rf"(?<![\w.]){re.escape(old)}(?=\s*\.|{SLASH})"
+    return without_paths(re.sub(rf"{STRING}|{owner}", lambda match: match[1] or new, text))
 
 
 def _node(
     self: Graph, name: str, use: str | Callable[..., Any] | None, parameters: Mapping[str, Any], verb: str
 ) -> Node:
-    if isinstance(use, type(self)):
-        hint = f'insert("{name}", graph=...)' if verb == "insert" else f'set("{name}", graph=...)'
+    if use is not None and not isinstance(use, str) and not callable(use):
         message = f"{verb}: `use` of `{name}` takes a kind, got {show_value(use)}"
-        raise EditError(message, f"a body is given as {hint}")
+        raise EditError(message, f'a body is given as {"insert" if verb == "insert" else "set"}("{name}", graph=...)')
     if "graph" in parameters and use is not None:
         raise EditError(f"`{name}` has both `use` and `graph`", "a node uses a kind, or has a graph as its body")
     if use is None or isinstance(use, str):
@@ -344,44 +437,26 @@ def _with_parameters(self: Graph, node: Node, parameters: Mapping[str, Any]) -> 
     # A parameter has a value or an expression, whichever is set last. The checks report both at once.
     kept = {key: value for key, value in node.parameters.items() if key not in slots["reads"]}
     reads = {key: target for key, target in node.reads.items() if key not in plain} | slots["reads"]
-    writes = {**node.writes, **slots["writes"]}
-    return changed(node, parameters={**kept, **plain}, reads=reads, writes=writes, place=None)
+    return changed(node, parameters={**kept, **plain}, reads=reads, writes={**node.writes, **slots["writes"]})
 
 
-def _known(self: Graph, name: str, verb: str) -> str:
-    if not isinstance(name, str):
-        raise EditError(f"{verb}: expected the name of a node, got {show_value(name)}")
-    if name not in self.nodes:
-        raise EditError(f"{verb}: there is no node `{name}`", suggestion(name, self.nodes))
+def _known(self: Graph, name: str, verb: str, *others: str) -> str:
+    if name not in self.nodes and name not in others:
+        raise EditError(f"{verb}: there is no node `{name}`", suggestion(name, self.nodes), is_missing=True)
     return name
 
 
-def _leading(self: Graph, source: str, target: str, verb: str) -> tuple[str, tuple[Edge, ...]]:
-    """The node from which an edge leads to a target, and its edges.
-
-    It is `source`, or the last of the nodes after it that may be bypassed.
-    """
-    direct = [edge.target for edge in self.edges.get(_known(self, source, verb), ())]
-    for following in direct if target not in direct else ():
-        passed = [source]
-        while following in self.nodes and following not in passed and may_be_bypassed(self.nodes[following]):
-            passed.append(following)
-            leaving = self.edges.get(following, ())
-            following = leaving[0].target if len(leaving) == 1 else END
-            if following == target:
-                return passed[-1], leaving
-    return source, _edges_between(self, source, target, verb)
-
-
 def _edges_between(self: Graph, source: str, target: str, verb: str) -> tuple[Edge, ...]:
+    """The edges of a node, of which one leads to the target."""
     leaving = self.edges.get(_known(self, source, verb), ())
     if all(edge.target != target for edge in leaving):
         existing = ", ".join(f'"{edge}"' for edge in leaving) or "none"
-        raise EditError(f"{verb}: there is no edge from `{source}` to `{target}`", f"its edges: {existing}")
+        message = f"{verb}: there is no edge from `{source}` to `{target}`"
+        raise EditError(message, f"its edges: {existing}", is_missing=target not in (*self.nodes, END))
     return leaving
 
 
-def _guards_of(
+def guards_of(
     edges: Mapping[str, tuple[Edge, ...]], guards: Mapping[str, str], further: Sequence[str] = ()
 ) -> list[str]:
     """The guards of edges, further ones, and those that their expressions name in turn."""
@@ -396,24 +471,3 @@ def _enclosed(text: str, operators: str) -> str:
     """An expression, in parentheses if it has one of these operators, which bind less tightly."""
     outside = re.sub(r"\([^()]*\)", "", text)
     return f"({text})" if re.search(rf"\b({operators})\b", outside) else text.strip()
-
-
-def _without(mapping: Mapping[str, Any], key: str) -> dict[str, Any]:
-    return {name: value for name, value in mapping.items() if name != key}
-
-
-# Verb -> its function, and its arguments that name nodes which must exist.
-VERBS: Mapping[str, tuple[Callable[..., Graph], tuple[str, ...]]] = {
-    "insert": (insert, ("after", "before", "at", "between")),
-    "replace": (replace, ("name",)),
-    "remove": (remove, ("name", "to")),
-    "connect": (connect, ("source", "target", "before", "after")),
-    "disconnect": (disconnect, ("source",)),
-    "redirect": (redirect, ("source", "new")),
-    "set": (set, ("name",)),
-    "guard": (guard, ()),
-    "nest": (nest, ()),
-    "hook": (hook, ()),
-    "rename": (rename, ("old",)),
-    "clock": (clock, ("field",)),
-}

@@ -85,7 +85,6 @@ class Node:
     body: Graph | None = None
     reference: str | None = field(default=None, compare=False)
     kind: Kind | None = field(default=None, compare=False, repr=False)
-    place: Place | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("parameters", "reads", "writes"):
@@ -149,7 +148,6 @@ class Edge:
 
     target: str
     when: str | None = None
-    place: Place | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return self.target if self.when is None else f"{self.target} if {self.when}"

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from graphtrain.errors import UsageError
-from graphtrain.graph import canonical, edit, hooks, read_toml, rename
+from graphtrain.graph import canonical, edit, hooks, read_toml
 from graphtrain.graph.difference import Difference, changes
 from graphtrain.graph.elements import Drawable, Edge, Node, Place, Problems, frozen, kind_text, settings_of
 from graphtrain.graph.overlay import Layers
 from graphtrain.graph.registry import find_graph, kind_of_node
-from graphtrain.graph.sources import write_new
 from graphtrain.kind.declaration import FROM
 from graphtrain.names import quoted
 from graphtrain.printable import one_line
@@ -68,7 +67,7 @@ class Graph(Drawable):
     optional: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
     optimizer: str = ""
-    places: Mapping[str, Place] = field(default_factory=dict, compare=False, repr=False)
+    places: Mapping[str, Place | None] = field(default_factory=dict, compare=False, repr=False)
     source: str = field(default="", compare=False, repr=False)
     layers: Layers = field(default_factory=Layers, compare=False, repr=False)
 
@@ -96,7 +95,7 @@ class Graph(Drawable):
     set = edit.set
     guard = edit.guard
     hook = hooks.hook
-    rename = rename.rename
+    rename = edit.rename
     clock = edit.clock
 
     # Rooms above this one (checks, checkpoints, pictures) are imported where they are called.
@@ -265,6 +264,21 @@ class Graph(Drawable):
 
     def __str__(self) -> str:
         return "\n".join(_readable(self, ""))
+
+
+def write_new(path: Path, content: bytes) -> None:
+    """Write a file, or raise a UsageError if it exists; none is left behind if the disk refuses."""
+    is_new = False
+    try:
+        with path.open("xb") as file:
+            is_new = True
+            file.write(content)
+    except FileExistsError:
+        raise UsageError(f"`{path}` exists; a file is never overwritten", "choose another name") from None
+    except OSError as error:
+        if is_new:
+            path.unlink(missing_ok=True)
+        raise UsageError(f"cannot write `{path}`: {error.strerror}") from None
 
 
 def _dry(node: Node, every: str, after: str) -> Node:

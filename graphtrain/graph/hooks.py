@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from graphtrain.errors import EditError
+from graphtrain.graph.edit import verb
 from graphtrain.graph.elements import END, Edge
 from graphtrain.kind import kind_of
 from graphtrain.names import suggestion
@@ -76,19 +77,20 @@ def hooks_of(graph: Graph) -> Iterator[tuple[str, str, HookPlace]]:
     """The places that a graph has: the name, the node whose body has it (empty: the graph itself), and the place."""
     for name, place in HOOKS.items():
         bodies = {path: each.body for path, each in graph.nodes.items() if each.body is not None and place.split}
-        having = [path for path, inside in {"": graph, **bodies}.items() if _anchor(inside, place) is not None]
+        having = [path for path, inside in {"": graph, **bodies}.items() if _anchor(inside, place)]
         if having:
             yield name, having[0], place
 
 
-def _anchor(graph: Graph, place: HookPlace) -> str | None:
-    """The node at which a place is; None if the graph does not have it."""
+def _anchor(graph: Graph, place: HookPlace) -> str:
+    """The node at which a place is; empty if the graph does not have it."""
     begin = graph.nodes.get("begin_evaluation")
     split = begin.parameters.get("split", "val") if begin is not None else ""
     is_its = split == place.split if place.split else not graph.nodes.keys().isdisjoint(("train_batch", "step"))
-    return next((name for name in place.nodes if name in graph.nodes or name == END), None) if is_its else None
+    return next((name for name in place.nodes if name in graph.nodes or name == END), "") if is_its else ""
 
 
+@verb
 def hook(
     self: Graph, place: str, /, use: str | Callable[..., Any], *, name: str | None = None, **parameters: Any
 ) -> Graph:
@@ -112,54 +114,40 @@ def hook(
     (['decide if data_exhausted', 'report'], [])
     """
     name = name or (use if isinstance(use, str) else kind_of(use).name)
-    places = {known: path for known, path, _ in hooks_of(self)}
-    if place not in places:
-        known = f"it has {', '.join(places) or 'none'}" if place in HOOKS else suggestion(place, HOOKS)
-        raise EditError(f"hook: the graph has no place `{place}`", known)
-    if path := places[place]:
-        body = self.nodes[path].body
-        assert body is not None, "found before"
-        return self.set(path, graph=body.hook(place, use, name=name, **parameters))
-    return _inserted(self, HOOKS[place], name, use, parameters)
-
-
-def _inserted(
-    graph: Graph, place: HookPlace, name: str, use: str | Callable[..., Any], parameters: Mapping[str, Any]
-) -> Graph:
-    anchor = _anchor(graph, place)
-    assert anchor is not None, "the graph has the place"
-    if place.where == "before":
-        return graph.insert(name, use, before=anchor, **parameters)
-    if place.where == "after":
-        return graph.insert(name, use, after=_last_before(graph, anchor, place.until), **parameters)
-    if place.where == "start" and graph.start != anchor:
-        return graph.insert(name, use, after=_last_before(graph, graph.start, anchor), **parameters)
-    inserted = graph.insert(name, use, **parameters)
-    if place.where == "start":
-        return replace(inserted, start=name, edges={**graph.edges, name: (Edge(anchor),)})
-    elsewhere = {*_way(graph, graph.start, anchor), *(edge.target for edge in graph.edges[anchor])}
-    ways = {
-        source: tuple(way for edge in leaving for way in _through(graph, edge, anchor, name))
-        for source, leaving in graph.edges.items()
-        if source not in elsewhere
+    paths = {known: path for known, path, _ in hooks_of(self)}
+    if place not in paths:
+        known = f"it has {', '.join(paths) or 'none'}" if place in HOOKS else suggestion(place, HOOKS)
+        raise EditError(f"hook: the graph has no place `{place}`", known, is_missing=place in HOOKS)
+    body = self.nodes[paths[place]].body if paths[place] else None
+    if body is not None:
+        return self.set(paths[place], graph=body.hook(place, use, name=name, **parameters))
+    where, anchor, until = HOOKS[place].where, _anchor(self, HOOKS[place]), HOOKS[place].until
+    if where == "before":
+        return self.insert(name, use, before=anchor, **parameters)
+    if where == "start" and self.start != anchor:
+        where, anchor, until = "after", self.start, anchor
+    if where == "after":
+        way = _way(self, anchor, until)
+        is_led = not until or any(edge.target == until for edge in self.edges.get(way[-1], ()))
+        return self.insert(name, use, after=way[-1] if is_led else anchor, **parameters)
+    inserted = self.insert(name, use, **parameters)
+    if where == "start":
+        return replace(inserted, start=name, edges={**self.edges, name: (Edge(anchor),)})
+    elsewhere = {*_way(self, self.start, anchor), *(edge.target for edge in self.edges[anchor])}
+    edges = {
+        source: leaving if source in elsewhere else tuple(_through(self, leaving, anchor, name))
+        for source, leaving in self.edges.items()
     }
-    return replace(inserted, edges={**graph.edges, **ways, name: (Edge(anchor),)})
+    return replace(inserted, edges={**edges, name: (Edge(anchor),)})
 
 
-def _through(graph: Graph, edge: Edge, hub: str, name: str) -> tuple[Edge, ...]:
-    """The edges in place of one: to a hub it leads through the node `name`, except where there was no batch."""
-    if edge.target != hub or edge.when == _NO_BATCH:
-        return (edge,)
-    past = (Edge(hub, _NO_BATCH),) if edge.when is None and _NO_BATCH in graph.guards else ()
-    return (*past, replace(edge, target=name))
-
-
-def _last_before(graph: Graph, source: str, until: str) -> str:
-    """The last node on the only way from a node to another, or to a choice; that node where there is no such way."""
-    way = _way(graph, source, until)
-    if not until or any(edge.target == until for edge in graph.edges.get(way[-1], ())):
-        return way[-1]
-    return source
+def _through(graph: Graph, leaving: tuple[Edge, ...], hub: str, name: str) -> Iterator[Edge]:
+    """Edges of which those to a hub lead through the node `name`, except where there was no batch."""
+    for edge in leaving:
+        is_of_batch = edge.target == hub and edge.when != _NO_BATCH
+        if is_of_batch and edge.when is None and _NO_BATCH in graph.guards:
+            yield Edge(hub, _NO_BATCH)
+        yield replace(edge, target=name) if is_of_batch else edge
 
 
 def _way(graph: Graph, source: str, until: str) -> list[str]:

@@ -1,17 +1,106 @@
-"""Overlays: lists of edits for any graph that has the nodes which they name."""
+"""Edits as data, as in tables ``[[edit]]``; and overlays, lists of them for any graph that has the nodes they name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from graphtrain.errors import EditError
-from graphtrain.graph.edits import Edit, with_edits
+from graphtrain.errors import EditError, GraphError, UsageError
+from graphtrain.graph.edit import VERBS, guards_of, placed
 from graphtrain.graph.elements import Place, Problem
+from graphtrain.kind.parameter import coerce_item, show_value
+from graphtrain.names import suggestion
 
 if TYPE_CHECKING:
     from graphtrain.graph.graph import Graph
+
+IF_THERE = "if_there"
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One table ``[[edit]]``: a verb of `Graph` with its arguments.
+
+    Arguments:
+        subject: the first argument of the verb, which is the value of its key.
+        arguments: the others, by their names in Python.
+        place: its place in the file.
+        if_there: True if it is skipped where a node that it names does not exist.
+        overlay: the name of its overlay; empty for an edit of a graph file.
+
+    Two edits are equal if they do the same, wherever they are written.
+    """
+
+    verb: str
+    subject: str
+    arguments: Mapping[str, Any]
+    place: Place = field(compare=False)
+    if_there: bool = field(default=False, compare=False)
+    overlay: str = field(default="", compare=False)
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any], place: Place, overlay: str = "") -> Edit:
+        """The edit of a table.
+
+        Raises:
+            EditError: it is no table, or has no verb or two.
+
+        >>> Edit.of({"remove": "log", "to": "decide"}, Place("my.toml", 3)).arguments
+        {'to': 'decide'}
+        """
+        if not isinstance(table, Mapping):
+            raise EditError(f"edit: expected a table, got {show_value(table)}")
+        verbs = [name for name in table if name in VERBS]
+        if not verbs:
+            raise EditError(f"edit: no verb in {show_value(table)}", suggestion(next(iter(table), ""), VERBS))
+        if len(verbs) > 1:
+            message = f"edit: two verbs in one table, `{verbs[0]}` and `{verbs[1]}`"
+            raise EditError(message, "begin a separate table with [[edit]]")
+        # `or` and `and` are keywords of Python.
+        rest = {f"{key}_" if key in ("or", "and") else key: value for key, value in table.items() if key != verbs[0]}
+        try:
+            subject = coerce_item(verbs[0], table[verbs[0]], str)
+            if_there = coerce_item(IF_THERE, rest.pop(IF_THERE, False), bool)
+        except ValueError as error:
+            raise EditError(f"edit: {error}") from None
+        return cls(verbs[0], subject, rest, place, if_there, overlay)
+
+    def applied(self, graph: Graph) -> Graph:
+        """The graph with the edit made; everything that it changed gets its place.
+
+        Raises:
+            EditError, UsageError, GraphError: it cannot be made.
+        """
+        return placed(VERBS[self.verb](graph, self.subject, **self.arguments), graph, self.place)
+
+    @property
+    def defines_guard(self) -> bool:
+        """True if it defines a guard, rather than widening one."""
+        return self.verb == "guard" and self.arguments.get("expression") is not None
+
+
+def with_edits(
+    graph: Graph,
+    edits: Iterable[Edit],
+    problems: list[Problem],
+    apply: Callable[[Graph, Edit], Graph] = lambda graph, edit: edit.applied(graph),
+) -> tuple[Graph, tuple[Edit, ...]]:
+    """The graph with edits in order, and the edits that were skipped; one that cannot be made adds to the problems."""
+    skipped: list[Edit] = []
+    for edit in edits:
+        try:
+            graph = apply(graph, edit)
+        except (EditError, UsageError, GraphError) as error:
+            if edit.if_there and isinstance(error, EditError) and error.is_missing:
+                skipped.append(edit)
+                continue
+            message = f"overlay `{edit.overlay}`: {error.message}" if edit.overlay else error.message
+            problems.append(Problem("G005", "error", str(edit.place), message, error.hint))
+    return graph, tuple(skipped)
+
+
+# ---- overlays
 
 
 @dataclass(frozen=True)
@@ -56,7 +145,9 @@ def with_overlays(graph: Graph, overlays: Sequence[Overlay], where: str) -> tupl
     may widen them; then the edits are made in order, those with `if_there` as soon as their nodes exist.
     """
     problems: list[Problem] = []
-    path, *others = _paths(graph, overlays) or [""]
+    edits = [edit for overlay in overlays for edit in overlay.edits]
+    edits.sort(key=lambda edit: (edit.if_there, not edit.defines_guard))
+    path, *others = _fitting(graph, edits) or [""]
     if others:
         fitting = ", ".join(f"`{name}`" for name in (path, *others))
         message = f"overlay `{overlays[-1].name}` fits several nested graphs: {fitting}"
@@ -77,28 +168,25 @@ def with_overlays(graph: Graph, overlays: Sequence[Overlay], where: str) -> tupl
         assert node.body is not None, "found before"
         body, problems = with_overlays(node.body, overlays, where)
         return replace(graph, nodes={**graph.nodes, path: replace(node, body=body)}), problems
-    edits = sorted((edit for overlay in overlays for edit in overlay.edits), key=lambda edit: not _defines(edit))
-    graph = with_edits(graph, [edit for edit in edits if not edit.if_there], problems, _applied)
+    graph, _ = with_edits(graph, [edit for edit in edits if not edit.if_there], problems, _applied)
     waiting = [*graph.layers.waiting, *(edit for edit in edits if edit.if_there)]
-    graph = with_edits(graph, waiting, problems, _applied)
-    waiting = [edit for edit in waiting if not edit.has_nodes(graph)]
-    return replace(graph, layers=replace(graph.layers, waiting=tuple(waiting))), problems
+    graph, skipped = with_edits(graph, waiting, problems, _applied)
+    return replace(graph, layers=replace(graph.layers, waiting=skipped)), problems
 
 
-def _paths(graph: Graph, overlays: Sequence[Overlay]) -> list[str]:
-    """The nodes whose bodies have what overlays name; only the empty path if the graph itself has it."""
-    edits = [edit for overlay in overlays for edit in overlay.edits]
-    added = {edit.arguments.get("new", edit.subject) for edit in edits if edit.verb in ("insert", "nest", "rename")}
-    of_own_edges = {edit.arguments.get("when") for edit in edits} | {f"{name}_due" for name in added}
-    guards = {edit.subject for edit in edits if edit.verb == "guard" and not edit.if_there}
-    needed = {name.partition("/")[0] for edit in edits if not edit.if_there for name in edit.nodes()}
-    if needed <= {*graph.nodes, *added} and guards <= {*graph.guards, *of_own_edges}:
+def _fitting(graph: Graph, edits: Sequence[Edit]) -> list[str]:
+    """The nodes whose bodies have what edits name; only the empty path if the graph itself has it."""
+    required = [edit for edit in edits if not edit.if_there]
+    edited, is_missing = graph, False
+    for edit in required:
+        try:
+            edited = edit.applied(edited)
+        except (EditError, UsageError, GraphError) as error:  # reported once the graph is known
+            is_missing = is_missing or (isinstance(error, EditError) and error.is_missing)
+    defined = {edit.subject for edit in required if edit.defines_guard}
+    if not is_missing and defined <= {*graph.guards, *guards_of(edited.edges, edited.guards)}:
         return [""]
-    return [name for name, node in graph.nodes.items() if node.body is not None and _paths(node.body, overlays)]
-
-
-def _defines(edit: Edit) -> bool:
-    return edit.verb == "guard" and edit.arguments.get("expression") is not None
+    return [name for name, node in graph.nodes.items() if node.body is not None and _fitting(node.body, edits)]
 
 
 def _defined(edit: Edit) -> str:
@@ -107,7 +195,7 @@ def _defined(edit: Edit) -> str:
         return f"node `{edit.subject}`"
     if edit.verb == "set" and "use" in edit.arguments:
         return f"the kind of node `{edit.subject}`"
-    return f"guard `{edit.subject}`" if _defines(edit) else ""
+    return f"guard `{edit.subject}`" if edit.defines_guard else ""
 
 
 def _applied(graph: Graph, edit: Edit) -> Graph:

@@ -119,12 +119,6 @@ def family_of_node(node: Node) -> str:
     return NESTED if node.use == NESTED else kind.family if kind is not None else "other"
 
 
-def may_be_bypassed(node: Node) -> bool:
-    """True for a node that is bypassed without a resource."""
-    kind = kind_of_node(node)
-    return bool(node.body.optional if node.body is not None else kind is not None and kind.optional)
-
-
 @dataclass(frozen=True)
 class Texts:
     """The shipped and installed graphs, or the overlays."""
@@ -146,6 +140,10 @@ class Texts:
 
     def hint(self, source: str) -> str:
         """A hint for an unknown name."""
+        if self is GRAPHS and OVERLAYS.find(source) is not None:
+            return f"`{source}` is an overlay: name it after a graph, as in --overlay {source}"
+        if self is OVERLAYS and GRAPHS.find(source) is not None:
+            return f"`{source}` is a graph, which comes before the overlays"
         match = nearest(source, self.known())
         return f"did you mean `{match}`?" if match else f"known: {', '.join(self.known())}; a path ends in .toml"
 

@@ -14,8 +14,6 @@ from typing import Any
 # Units that are multiples of another one; a graph's clock only needs the second.
 MULTIPLES: dict[str, tuple[str, int]] = {"minutes": ("seconds", 60), "hours": ("seconds", 3600)}
 
-# A share of the whole run: an amount of the given unit, once the length of the run in it is known.
-RUN, COUNTS_RUN = "run", "steps"
 ONCE = "once"
 
 _TERM = re.compile(r"\s*(\d{1,15}(?:\.\d{1,15})?|\d{1,15}/\d{1,15})\s+([A-Za-z_]\w*)\s*", re.ASCII)
@@ -24,15 +22,10 @@ _EXPECTED = 'expected "<number> <unit>", "once", a list of these, or "never"'
 
 @dataclass(frozen=True)
 class Term:
-    """One amount of one unit, exact: ``0.29 epochs`` is 29/100, never 0.28999.
-
-    Attributes:
-        whole: for a share of the run, how many steps the whole run has; None if not yet known.
-    """
+    """One amount of one unit, exact: ``0.29 epochs`` is 29/100, never 0.28999."""
 
     amount: Fraction
     unit: str
-    whole: int | None = None
 
     def __str__(self) -> str:
         return f"{decimal(self.amount)} {self.unit}"
@@ -40,15 +33,8 @@ class Term:
     @property
     def base(self) -> Term:
         """The same amount in the unit a clock counts: ``2 minutes`` is ``120 seconds``."""
-        if self.unit == RUN:
-            return Term(self.amount * self.whole, COUNTS_RUN) if self.whole is not None else Term(self.amount, RUN)
         unit, factor = MULTIPLES.get(self.unit, (self.unit, 1))
         return Term(self.amount * factor, unit)
-
-    @property
-    def counted(self) -> str:
-        """The unit of a clock that it is counted by: ``seconds`` for minutes, ``steps`` for the run."""
-        return COUNTS_RUN if self.unit == RUN else self.base.unit
 
 
 def decimal(value: Fraction) -> str:
@@ -71,8 +57,8 @@ class Trigger:
     """One or more amounts, any of which fires.
 
     As `every`, a trigger is due when ``floor(clock / amount)`` has grown since the node last fired; as `after`, when
-    the clock has reached the amount. The units are those of the graph's clock; seconds, minutes and hours; and `run`,
-    the whole run, on a clock that counts `steps`.
+    the clock has reached the amount. The units are those of the graph's clock; and minutes and hours, if that counts
+    seconds.
 
     Arguments:
         text: ``"<number> <unit>"``, ``"once"`` (due until the node has run), a list of those, or ``"never"``. Numbers
@@ -141,11 +127,10 @@ def known_units(units: Iterable[str]) -> list[str]:
     """The units a trigger may use on a clock that counts `units`: those, and the multiples of them.
 
     >>> known_units(["steps", "seconds"])
-    ['steps', 'seconds', 'minutes', 'hours', 'run']
+    ['steps', 'seconds', 'minutes', 'hours']
     """
     counted = list(units)
-    multiples = [unit for unit, (base, _) in MULTIPLES.items() if base in counted]
-    return [*counted, *multiples, *([RUN] if COUNTS_RUN in counted else [])]
+    return [*counted, *(unit for unit, (base, _) in MULTIPLES.items() if base in counted)]
 
 
 def exactly(count: Any) -> Fraction:

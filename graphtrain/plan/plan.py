@@ -237,7 +237,7 @@ class Plan:
         """For each amount of a trigger: the node and the field that count its unit, by the clock of a graph."""
         counters = []
         for term in trigger.terms:
-            owner, field_name = scope.counter(term.counted)
+            owner, field_name = scope.counter(term.base.unit)
             counters.append((self.by_path[f"{scope.path}{owner}"], field_name, term))
         return counters
 
@@ -253,7 +253,7 @@ class Plan:
         refs: list[Ref] = []
         for scope in self.scopes.values():
             nodes = self.nodes_in(scope)
-            counted = {term.counted for each in nodes for trigger in each.triggers for term in trigger.terms}
+            counted = {term.base.unit for each in nodes for trigger in each.triggers for term in trigger.terms}
             units = [unit for unit in scope.graph.units if unit in counted or scope.counter(unit)[1] != "runs"]
             refs += [ref for guard in scope.guards.values() for ref in scope.read_in(guard)]
             refs += [scope.resolve(scope.graph.units[unit]) for unit in units]

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
-from graphtrain.graph.elements import Node, Place, Problem, Severity
+from graphtrain.graph.elements import Node, Problem, Severity
 from graphtrain.graph.registry import kind_of_node
 from graphtrain.kind import Kind
 from graphtrain.kind.parameter import Parameter, is_trigger
@@ -151,14 +151,10 @@ class Scope:
             return set()
         return {part.name for part in walk(parsed) if isinstance(part, Name)} - self.graph.guards.keys()
 
-    def may_hold(self, name: str) -> bool:
-        """True if a slot is written here or in a graph around, or could be by a node whose kind is not known.
-
-        With an empty name, which no slot has: if there is such a node.
-        """
-        if name in self.written or None in self.kinds.values():
-            return True
-        return self.outer is not None and self.outer.may_hold(name)
+    @property
+    def has_unknown_kind(self) -> bool:
+        """True if there is a node here or in a graph around whose kind is not known: it might write any slot."""
+        return None in self.kinds.values() or (self.outer is not None and self.outer.has_unknown_kind)
 
     def parse(self, text: str) -> Expression:
         """The expression of a text in this graph, as read by `language.syntax.parse`."""
@@ -306,20 +302,14 @@ class Scope:
         message: str,
         hint: str = "",
         *,
-        place: Place | None = None,
         severity: Severity = "error",
         path: tuple[str, ...] = (),
     ) -> Problem:
-        """A problem at `thing` (``"nodes.clip"``), with the file and line where they are known.
-
-        Arguments:
-            place: the file and line. Default: those of the thing, or of its node.
-        """
-        section, name = (*thing.split("."), "")[:2]
-        if place is None and section != "nodes":
-            place = self.graph.places.get(thing)
-        if place is None and section in ("nodes", "edges") and name in self.graph.nodes:
-            place = self.graph.nodes[name].place
+        """A problem at `thing` (``"nodes.clip.max_norm"``), with the file and line where they are known."""
+        section, _, name = ".".join(thing.split(".")[:2]).partition(".")
+        place = self.graph.places.get(f"{section}.{name}".strip("."))
+        if place is None and section == "edges":
+            place = self.graph.places.get(f"nodes.{name}")
         where = f"{self.path}{thing}" if place is None else f"{place} {self.path}{thing}"
         return Problem(code, severity, where, message, hint, path)
 

@@ -81,29 +81,24 @@ class Ways(Generic[State]):
         return way[::-1]
 
 
-def within(points: Collection[Point], targets: Mapping[Point, Iterable[Point | None]]) -> dict[Point, list[Point]]:
-    """The successors of each point that are among some points."""
-    return {point: [target for target in targets[point] if target is not None and target in points] for point in points}
-
-
 def circle(start: State, targets: Mapping[State, list[State]]) -> list[State]:
     """A shortest path from a point back to itself; there must be one.
 
     >>> circle(2, {1: [2], 2: [3, 1], 3: [4], 4: [2]})
     [2, 1, 2]
     """
-    ways = Ways([start], targets.__getitem__)
-    return [*next(ways.to(point) for point in ways if start in targets[point]), start]
+    ways = Ways([start], lambda point: targets.get(point, ()))
+    return [*next(ways.to(point) for point in ways if start in targets.get(point, ())), start]
 
 
-def components(points: Collection[Point], targets: Mapping[Point, Iterable[Point | None]]) -> list[frozenset[Point]]:
+def components(points: Collection[Point], targets: Mapping[Point, Iterable[Point]]) -> list[frozenset[Point]]:
     """The strongly connected components of some points that contain a cycle.
 
-    >>> components([1, 2, 3, 4], {1: [2], 2: [1, 3], 3: [4], 4: [4, None]})
+    >>> components([1, 2, 3, 4], {1: [2], 2: [1, 3], 3: [4], 4: [4]})
     [frozenset({4}), frozenset({1, 2})]
     """
     import networkx  # which takes a while
 
-    inside = within(points, targets)
-    parts = networkx.strongly_connected_components(networkx.DiGraph(inside))
-    return [frozenset(part) for part in parts if len(part) > 1 or any(point in inside[point] for point in part)]
+    network = networkx.DiGraph({point: targets[point] for point in points}).subgraph(points)
+    parts = networkx.strongly_connected_components(network)
+    return [frozenset(part) for part in parts if len(part) > 1 or any(network.has_edge(point, point) for point in part)]

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 Record = dict[str, Any]
 """What a rank sends to the others when they synchronise: plain data, where it is and what may differ between ranks."""
 
-# The first call of a synchronisation has this many bytes of every rank; a second has the rest of a longer record.
+# The first call of a synchronisation has this many bytes of every rank, and as many as the gradients and buffers of any
+# exchange so far; a second has the rest of a longer record.
 _RECORD_BYTES = 512
 # The report of a failed rank reaches the others within this time after their call fails.
 _GRACE_SECONDS = 5.0
@@ -86,6 +87,7 @@ class Agreement:
         self._is_summed = False  # within the last pass of the window
         self._summed: Sequence[torch.Tensor] = ()  # the parameters of the last exchange
         self._last_position: int | None = None
+        self._record_bytes = _RECORD_BYTES
 
     def seconds(self) -> float:
         """How long rank 0 had trained when ranks last synchronised; of one process, how long it has."""
@@ -122,7 +124,7 @@ class Agreement:
             return []
         if self._times_left != self.ranks.times_left:  # one has failed, and is behind the others
             self._times_left, self.calls = self.ranks.times_left, 0
-            self._early, self._summed = None, ()
+            self._early, self._summed, self._record_bytes = None, (), _RECORD_BYTES
         self.calls += 1
         asked, self.asked = self.asked, []
         to_any = self._requests.take_asked()
@@ -226,18 +228,35 @@ class Agreement:
             parameters = [parameter for parameter in parameters if not is_sharded(parameter)]
             buffers = {path: buffer for path, buffer in buffers.items() if not is_sharded(buffer)}
         self._is_summed = self._early is not None
-        early, self._early = self._early or sums.GradientSums(self.ranks), None
+        early, self._early = self._early or sums.GradientSums(self.ranks, parameters), None
         begun = early.count
         present = bytes(parameter.grad is not None for parameter in parameters)
         forms = {f"{path} {buffer.dtype} {tuple(buffer.shape)}": buffer for path, buffer in buffers.items()}
+        gradients = sums.buckets_of([parameter for parameter in early.carried if parameter.grad is not None])
+        shared = [*sums.joined(forms.values())]
+        carried = shared if sums.are_carried(forms.values()) else []
         payload = [begun, present, [*forms]]
-        digest = hashlib.blake2b(msgpack.packb(payload), digest_size=8).digest()
-        if any(record["digest"] != digest for record in self.synchronise("exchange", digest=digest)):
+        records = self.synchronise(
+            "exchange",
+            digest=hashlib.blake2b(msgpack.packb(payload), digest_size=8).digest(),
+            gradients=[bucket.data() for bucket in gradients],
+            buffers=[bucket.data() for bucket in carried if not self.rank],
+        )
+        most = max(sum(map(len, record["gradients"] + record["buffers"])) for record in records)
+        self._record_bytes = max(self._record_bytes, _RECORD_BYTES + most)
+        if all(record["digest"] == records[0]["digest"] for record in records):
+            for bucket, *summands in zip(gradients, *(record["gradients"] for record in records), strict=True):
+                bucket.put_sum(summands)
+            for bucket, data in zip(carried, records[0]["buffers"], strict=True):
+                bucket.put_sum([data])
+        else:
+            gradients, carried = [], []
             counts, flags, names = zip(*self.gather(payload), strict=True)
             begun, present, common = max(counts), bytes(map(max, *flags)), set(names[0]).intersection(*names)
-            forms = {form: buffer for form, buffer in forms.items() if form in common}
+            shared = [*sums.joined(buffer for form, buffer in forms.items() if form in common)]
         summed = [parameter for parameter, has_gradient in zip(parameters, present, strict=True) if has_gradient]
-        self._together(lambda: early.finish(begun, summed, [*sums.joined(forms.values())]))
+        left = [parameter for parameter in summed if sums.is_large(parameter)] if gradients else summed
+        self._together(lambda: early.finish(begun, left, () if carried else shared))
         if parameters:
             self._summed = summed
 
@@ -291,11 +310,11 @@ class Agreement:
 
     def _gather(self, data: bytes) -> list[bytes]:
         """What all ranks pass, of any length, in one call if it is short on all of them."""
-        sent = len(data).to_bytes(8, "little") + data
-        parts: list[bytes] = self._together(lambda: self.ranks.gather(sent[:_RECORD_BYTES].ljust(_RECORD_BYTES, b"\0")))
+        sent, first = len(data).to_bytes(8, "little") + data, self._record_bytes
+        parts: list[bytes] = self._together(lambda: self.ranks.gather(sent[:first].ljust(first, b"\0")))
         sizes = [8 + int.from_bytes(part[:8], "little") for part in parts]
-        if (more := max(sizes) - _RECORD_BYTES) > 0:
-            rest: list[bytes] = self._together(lambda: self.ranks.gather(sent[_RECORD_BYTES:].ljust(more, b"\0")))
+        if (more := max(sizes) - first) > 0:
+            rest: list[bytes] = self._together(lambda: self.ranks.gather(sent[first:].ljust(more, b"\0")))
             parts = [first + last for first, last in zip(parts, rest, strict=True)]
         return [part[8:size] for part, size in zip(parts, sizes, strict=True)]
 

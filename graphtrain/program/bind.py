@@ -5,11 +5,12 @@ The result is data, which `program.table` compiles to calls.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import torch
 
@@ -17,15 +18,12 @@ from graphtrain.data.loaders import are_loaders
 from graphtrain.errors import UsageError
 from graphtrain.graph.elements import Problem
 from graphtrain.graph.registry import trains
-from graphtrain.kind import Read
-from graphtrain.kind.trigger import RUN, Term, Trigger, exactly
-from graphtrain.names import FOREIGN, quoted, suggestion
+from graphtrain.kind import Field, Read
+from graphtrain.kind.trigger import Term, Trigger, exactly
+from graphtrain.names import FOREIGN, nearest, quoted
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import Ref, Scope, resources_of, used_guards
-from graphtrain.program.resources import PROVIDED, USUAL, may_be_unread, resources_read, unread_line
-
-if TYPE_CHECKING:
-    from graphtrain.program.whole_run import WholeRun
+from graphtrain.program.resources import PROVIDED, may_be_unread, unread, unread_line
 
 # Inputs of a step function that are those of the training, in an evaluation too, which begins no epoch.
 _OF_TRAINING = ("step", "epoch")
@@ -117,21 +115,15 @@ class ProgramGraph:
         """The node at a path from here; None for one in a body that is bypassed, which never runs."""
         return self._by_path.get(f"{self.prefix}{path}")
 
-    def counter(self, unit: str) -> tuple[ProgramNode | None, str]:
-        """The node and the field that count a unit of its clock; None for one in a body that is bypassed."""
-        owner, name = self.names.counter(unit)
-        return self.at(owner), name
+    def clock(self, unit: str) -> Clock | None:
+        """What counts a unit of its clock; None if nothing does, or a node in a body that is bypassed."""
+        path, name = self.names.counter(unit) if unit in self.graph.units else ("", "")
+        node = self.at(path)
+        return Clock(node, name, self) if node is not None else None
 
-    def count(self, unit: str) -> Fraction | None:
-        """The exact value of a unit of its clock; None if there is no such unit."""
-        if unit not in self.graph.units:
-            return None
-        owner, field_name = self.counter(unit)
-        return exactly(getattr(owner.instance, field_name)) if owner is not None else Fraction(0)
-
-    def counting(self, unit: str) -> ProgramGraph | None:
-        """The innermost enclosing graph, including itself, whose clock has a unit; None if there is none."""
-        return next((scope for scope in reversed([*self.around()]) if unit in scope.graph.units), None)
+    def clock_around(self, unit: str) -> Clock | None:
+        """What counts a unit of its clock, or else of the innermost enclosing graph that counts it."""
+        return next(filter(None, (scope.clock(unit) for scope in reversed([*self.around()]))), None)
 
     def around(self) -> Iterator[ProgramGraph]:
         """The enclosing graphs, the outermost first, and itself."""
@@ -141,18 +133,45 @@ class ProgramGraph:
 
 
 @dataclass(frozen=True)
-class Limit:
-    """An amount at which a run stops.
+class Clock:
+    """The clock of one unit.
 
     Attributes:
-        scope: the graph that counts it.
-        owner, field: the node, and the field of it.
+        node, field: what counts it.
+        scope: the graph that has it on its clock.
     """
 
-    scope: ProgramGraph
-    owner: ProgramNode
+    node: ProgramNode
     field: str
-    term: Term
+    scope: ProgramGraph = dataclasses.field(compare=False)
+
+    @property
+    def declared(self) -> Field:
+        """The declaration of the field."""
+        return self.node.kind.fields[self.field]
+
+    @functools.cached_property
+    def restarts(self) -> str | None:
+        """For a counter that starts again at 0, the field that changes when it does."""
+        return self.declared.restarts
+
+    def now(self) -> Fraction:
+        """The exact value of the clock."""
+        return exactly(getattr(self.node.instance, self.field))
+
+    def count(self) -> int | None:
+        """Which count this is, for a counter that starts again at 0."""
+        return getattr(self.node.instance, self.restarts) if self.restarts is not None else None
+
+    def reading(self) -> list[int | None]:
+        """The value as progress stores it: numerator, denominator, and which count this is."""
+        value = getattr(self.node.instance, self.field)
+        now = value if type(value) is int else exactly(value)
+        return [now.numerator, now.denominator, self.count()]
+
+
+CountedTerm = tuple[Clock, Term]
+"""An amount, with the clock of its unit."""
 
 
 def _stage_of(node: ProgramNode) -> str:
@@ -170,7 +189,6 @@ class Program:
 
     Arguments:
         resources: those of the user and those provided by the engine, by slot name.
-        whole_run: counts the run ahead, for amounts that are a share of it.
         left_out: the paths of nodes that do nothing, and of bodies (``"validate/"``) that are passed at once. Default:
             none.
 
@@ -179,6 +197,7 @@ class Program:
         training: those of them that train, and whose clock counts it.
         nodes: every bound node, by position. Bypassed ones stay in the table and do nothing; nodes in their bodies are
             left out.
+        slots: the value of every slot that some node writes, by path (``"validate/batch"``); None before.
         clocked: the graph whose clock the run uses: the innermost training graph around the next node. If there is
             none, the one that trained last, or will first; the outermost if nothing trains.
         read_resources: the resources that nodes and step functions read, once all are compiled.
@@ -187,10 +206,8 @@ class Program:
         window_ranks: the ranks with which the run began: a window has `every` micro-batches of each.
     """
 
-    def __init__(
-        self, plan: Plan, resources: Mapping[str, Any], whole_run: WholeRun, left_out: Collection[str] = ()
-    ) -> None:
-        self.plan, self.whole_run, self._left_out = plan, whole_run, left_out
+    def __init__(self, plan: Plan, resources: Mapping[str, Any], left_out: Collection[str] = ()) -> None:
+        self.plan, self._left_out = plan, left_out
         self.graph = plan.graph
         self.resources = dict(resources)
         self.nodes: list[ProgramNode] = []
@@ -199,14 +216,11 @@ class Program:
         self.absent: list[str] = []
         self.window_ranks = getattr(self.resources.get("ranks"), "world_size", 1)
         self.read_resources: set[str] = set()
-        self._takes_no_step = False
         self.scopes: dict[str, ProgramGraph] = {}
         self.main = self._bind_graph(plan.main, None)
         self.training = [scope for scope in self.scopes.values() if scope.names.counts_training]
         self.clocked = self.training[0] if self.training else self.main
-        self.slot_names = list(dict.fromkeys(path for node in self.nodes for path in node.plan_node.writes))
-        self.slots: list[Any] = [None] * len(self.slot_names)
-        self._slot_index = {path: index for index, path in enumerate(self.slot_names)}
+        self.slots: dict[str, Any] = dict.fromkeys(path for node in self.nodes for path in node.plan_node.writes)
 
     # ---- nodes
 
@@ -249,8 +263,6 @@ class Program:
             return self.resources[name]
         if not read.required:
             return read.default
-        if name == "step" and self._takes_no_step:  # an input of a step function of a graph that only evaluates
-            return 0
         self.missing.setdefault(name, set()).add(reader)
         return None
 
@@ -261,31 +273,28 @@ class Program:
         `epoch` are counted by the innermost enclosing graph that steps an optimizer, or else by the outermost; anything
         else by the loop in which the function is called. `optimizer` is that of the node, `stage` what that is for.
         """
-        name = read.name
+        name, names = read.name, node.scope.names
         if name in node.plan_node.returned:
             return Ref("slot", node.plan_node.returned[name])  # a value that it returned itself
         if name == "optimizer":
-            return node.scope.names.read_by(node.node, name)
-        if name == "stage" and name not in {*self.resources, *node.scope.names.written}:
-            stage, scope = repr(_stage_of(node)), node.scope.names
-            return Ref("expression", scope.path, f"{node.path}.stage", text=stage, scope=scope)
-        unit = "steps" if name == "step" else "batches"
+            return names.read_by(node.node, name)
+        if name in self.resources:
+            return names.resolve(name)
+        if name == "stage" and name not in names.written:
+            return Ref("expression", names.path, f"{node.path}.stage", text=repr(_stage_of(node)), scope=names)
         around = list(node.scope.around())
-        counting = [scope for scope in around if unit in scope.graph.units and name not in self.resources]
+        clocks = [*filter(None, (scope.clock("steps" if name == "step" else "batches") for scope in around))]
         if name in _OF_TRAINING:
-            counting = [scope for scope in counting if scope.names.steps][-1:] or counting[:1]
-        if counting and not any(name in scope.names.written for scope in around[around.index(counting[-1]) :]):
-            counter, counted = counting[-1].counter(unit)
-            field_name = counted if name == "step" else counter.kind.step_inputs.get(name) if counter else None
-            if counter is not None and field_name is not None:
-                return Ref("field", counter.path, field_name)
-        elif name == "step" and not counting:
-            self._takes_no_step = True
-        return node.scope.names.resolve(name)
-
-    def slot_index(self, path: str) -> int:
-        """The place of a slot that some node writes, by path (``"validate/batch"``); KeyError if there is none."""
-        return self._slot_index[path]
+            clocks = [clock for clock in clocks if clock.scope.names.steps][-1:] or clocks[:1]
+        inside = around[around.index(clocks[-1].scope) :] if clocks else around
+        if any(name in scope.names.written for scope in inside):
+            return names.resolve(name)
+        for clock in clocks[-1:]:
+            if (field := clock.field if name == "step" else clock.node.kind.step_inputs.get(name)) is not None:
+                return Ref("field", clock.node.path, field)
+        if name == "step" and not clocks:  # a graph that only evaluates
+            return Ref("expression", names.path, f"{node.path}.step", text="0", scope=names)
+        return names.resolve(name)
 
     # ---- amounts and edges
 
@@ -299,52 +308,23 @@ class Program:
         }
         return found.pop() if len(found) == 1 else "32-true"
 
-    def terms(self, node: ProgramNode, trigger: Trigger) -> list[tuple[ProgramNode, str, Term]]:
-        """For each amount of a trigger: the node and field that count its unit, by the clock of the graph of a node.
+    def terms(self, node: ProgramNode, trigger: Trigger) -> list[CountedTerm]:
+        """The amounts of a trigger, by the clock of the graph of a node.
 
         An amount that is counted in a body which is bypassed is left out: it is never reached.
-
-        Raises:
-            UsageError: an amount is a share of the whole run, whose steps cannot be counted ahead.
         """
-        terms = []
-        for owner, field_name, term in self.plan.terms(node.scope.names, trigger):
-            if owner.path not in self.by_path:
-                continue
-            if term.unit == RUN:
-                try:
-                    term = replace(term, whole=self.whole_run.total(owner, field_name))
-                except UsageError as error:
-                    due = f'`{node.path}` is due by "{term}": '  # which the message has if its length depends on it
-                    raise UsageError(due + error.message.removeprefix(due), error.hint) from None
-            terms.append((self.by_path[owner.path], field_name, term))
-        return terms
+        clocks = ((node.scope.clock(term.base.unit), term) for term in trigger.terms)
+        return [(clock, term) for clock, term in clocks if clock is not None]
 
-    def begun_with(self, ranks: int) -> Iterator[str]:
-        """Note the number of ranks with which the run began; a line for each share of the run counted with another."""
-        counted, self.window_ranks = self.window_ranks, ranks
-        for node in self.nodes if counted != ranks else ():
-            shares = [term for trigger in node.plan_node.triggers for term in trigger.terms if term.unit == RUN]
-            if shares and not node.bypassed:
-                yield (
-                    f'`{node.path}` is due by "{shares[0]}", as counted with a world size of {counted}; '
-                    f"the run began with {ranks}, and its windows are of that size: count steps instead"
-                )
-
-    def limits(self, limit: Trigger) -> list[Limit]:
-        """The amounts at which a run stops, with their counters: one for each graph that may be meant.
+    def limits(self, limit: Trigger) -> list[CountedTerm]:
+        """The amounts at which a run stops: one for each graph that may be meant.
 
         A unit is that of the graph that trains, or else of the innermost enclosing one that counts it. Counters in a
         bypassed body are left out.
         """
-        limits: dict[tuple[str, Term], Limit] = {}
-        for term in limit.terms:
-            unit = term.base.unit
-            for scope in filter(None, (training.counting(unit) for training in self.training or [self.main])):
-                owner, field_name = scope.counter(unit)
-                if owner is not None:
-                    limits[scope.prefix, term] = Limit(scope, owner, field_name, term)
-        return list(limits.values())
+        training = self.training or [self.main]
+        clocks = ((scope.clock_around(term.base.unit), term) for scope in training for term in limit.terms)
+        return [*dict.fromkeys((clock, term) for clock, term in clocks if clock is not None)]
 
     def targets(self, node: ProgramNode) -> list[ProgramNode | None]:
         """The targets of the edges of a node, in order; None is the end of its graph."""
@@ -352,72 +332,63 @@ class Program:
 
     # ---- reports
 
-    def problems(self, supplied: Mapping[str, Any], new: Collection[str]) -> list[Problem]:
+    def problems(self, new: Collection[str]) -> list[Problem]:
         """A problem for each resource that is missing, not read, or unusable; which are read is known once compiled.
 
         Arguments:
-            supplied: the resources of the user.
-            new: the names in it that are new. If nothing reads one of the others, or an object with saved state, that
-                is only reported.
+            new: the names of the resources that are new. If nothing reads one of the others, or an object with saved
+                state, that is only reported.
         """
-        problems = []
-        unread = self._unread()
+        problems, unread = [], self._unread()
         for name, paths in sorted(self.missing.items()):
-            hint = suggestion(name, {*supplied} - self.read_resources - {*(USUAL if name in USUAL else ())})
-            if "did you mean" not in hint:
-                hint = f"supply it: Trainer(..., {name}=...), or let `setup` return it"
-            unread = [other for other in unread if f"`{other}`" not in hint]  # a misspelt name is one problem
-            readers = sorted(paths)
+            match, readers = nearest(name, unread), sorted(paths)
+            hint = f"supply it: Trainer(..., {name}=...), or let `setup` return it"
+            if match is not None:
+                del unread[match]  # a misspelt name is one problem
+                hint = f"did you mean `{match}`?"
             where = f"{self.graph.name}: nodes.{readers[0]}"
             message = f"`{name}` is read by {quoted(readers)}, and nothing supplies it"
             problems.append(Problem("G301", "error", where, message, hint))
-        for name in unread:
+        for name, hint in unread.items():
             if name in new and (name in FOREIGN or not may_be_unread(self.resources[name])):
-                hint = suggestion(name, self._readable())
-                if name not in FOREIGN and "did you mean" not in hint:
-                    hint = "leave it out, or insert a node that reads it"
+                hint = hint or "leave it out, or insert a node that reads it"
                 problems.append(Problem("G302", "error", self.graph.name, f"nothing reads a resource `{name}`", hint))
         return problems + [problem for problem in self._without_batches() if problem.code not in self.graph.allow]
 
     def _without_batches(self) -> Iterator[Problem]:
-        for node in self.nodes:
-            reads = (*node.plan_node.reads, *node.plan_node.setup_reads)
-            batches = [(read, target) for read, target in reads if "batches" in read.holds]
-            for read, name in [(read, name) for read, target in batches for name in resources_of([target])]:
-                data: Any = self.resources.get(name)
-                where, parts = f"{self.graph.name}: nodes.{node.path}", {name: data}
-                if "loaders" in read.holds and are_loaders(data):
-                    parts = {f"{name}[{key!r}]": part for key, part in data.items()}
-                elif isinstance(data, Mapping):
-                    keys = quoted(map(str, data), 4) or "no keys"
-                    message = f"`{name}` is a mapping ({keys}): iterating over it gives its keys, not batches"
+        """A problem for each mapping or data set where batches are read."""
+        reads = [(node, *pair) for node in self.nodes for pair in (*node.plan_node.reads, *node.plan_node.setup_reads)]
+        for node, read, name in [
+            (node, read, name) for node, read, ref in reads if "batches" in read.holds for name in resources_of([ref])
+        ]:
+            data: Any = self.resources.get(name)
+            are_several = "loaders" in read.holds and are_loaders(data)
+            parts = {f"{name}[{key!r}]": data[key] for key in data} if are_several else {name: data}
+            for label, part in parts.items():
+                if isinstance(part, Mapping):
+                    gives = "its keys"
                     hint = (
-                        f"supply one of its values, as in {name}=data[{next(iter(data), 'key')!r}]; a "
+                        f"supply one of its values, as in {name}=data[{next(iter(part), 'key')!r}]; a "
                         "dataset of tensors is TensorDataset(*data.values()), in a Loader"
                     )
-                    yield Problem("G309", "error", where, message, hint)
-                for label, part in parts.items():
-                    # It is read by index; one that can be iterated over may give batches.
-                    if isinstance(part, torch.utils.data.Dataset) and not hasattr(type(part), "__iter__"):
-                        message = f"`{label}` is a {type(part).__name__}: iterating over it gives samples, not batches"
-                        hint = (
-                            f"supply Loader({label}, batch_size=...); if its items are batches already, "
-                            f"DataLoader({label}, batch_size=None)"
-                        )
-                        yield Problem("G309", "error", where, message, hint)
+                # It is read by index; one that can be iterated over may give batches.
+                elif isinstance(part, torch.utils.data.Dataset) and not hasattr(type(part), "__iter__"):
+                    gives = "samples"
+                    hint = (
+                        f"supply Loader({label}, batch_size=...); if its items are batches already, "
+                        f"DataLoader({label}, batch_size=None)"
+                    )
+                else:
+                    continue
+                message = f"`{label}` is a {type(part).__name__}: iterating over it gives {gives}, not batches"
+                yield Problem("G309", "error", f"{self.graph.name}: nodes.{node.path}", message, hint)
 
-    def _unread(self) -> list[str]:
-        read = self.read_resources | resources_read(self.graph, self.resources)
-        return [name for name in self.resources if name not in read and name not in PROVIDED and name not in USUAL]
-
-    def _readable(self) -> set[str]:
-        """The further resources that the graph could use."""
-        readable = resources_read(self.graph, self.resources) | set(USUAL)
-        return readable - {*PROVIDED, *self.resources} - self.plan.main.written
+    def _unread(self) -> dict[str, str]:
+        return unread(self.graph, self.resources, self.read_resources)
 
     def unread_resources(self) -> list[str]:
         """A line about each resource that no node of the graph reads."""
-        lines = [unread_line(name, self._readable()) for name in self._unread()]
+        lines = [unread_line(name, hint) for name, hint in self._unread().items()]
         if objects := self.resources.get("metric_objects"):
             from graphtrain.program.metric_objects import not_updated  # which few runs have
 

@@ -37,10 +37,10 @@ class Cells:
         """The cell that a node reads. A slot without a value has the default of its reader."""
         match ref.kind:
             case "slot":
-                slots, index, default = self._slots, self._program.slot_index(ref.path), read.default
+                slots, path, default = self._slots, ref.path, read.default
                 if read.required or default is None:
-                    return stored(slots, index)
-                return Cell(lambda: default if slots[index] is None else slots[index])
+                    return stored(slots, path)
+                return Cell(lambda: default if slots[path] is None else slots[path])
             case "list":
                 cells = [self.of(node, read, part) for part in ref.parts]
                 gets = [cell.read for cell in cells]
@@ -70,7 +70,7 @@ class Cells:
         self.extra_inputs.setdefault(node.path, []).extend(reads)
         getters = tuple((read.name, self._step_input(node, read, ref)) for read, ref in reads)
         call = StepInputs(step.call, getters) if getters else step.call
-        returned = {name: self._program.slot_index(path) for name, path in node.plan_node.returned.items()}
+        returned = node.plan_node.returned
         return StepOutputs(call, node.path, name, returned, self._slots) if returned else call
 
     def _step_input(self, node: ProgramNode, read: Read, ref: Ref) -> Get:

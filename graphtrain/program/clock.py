@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any, final
 
 from graphtrain.kind.trigger import Term, Trigger, decimal, exactly
-from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
+from graphtrain.program.bind import Clock, Program, ProgramGraph, ProgramNode
 from graphtrain.report.values import ROW_POSITION
 
 # Units that start again at 0, or that duplicate another one: no rate is shown for them, nor for the runs of a node.
@@ -44,8 +45,8 @@ class RunClock:
 
     def count(self, unit: str) -> Fraction | None:
         """The exact value of a unit, of the graph that trains or else of an enclosing one; None if not counted."""
-        scope = self._scope.counting(unit)
-        return scope.count(unit) if scope is not None else None
+        clock = self._scope.clock_around(unit)
+        return clock.now() if clock is not None else None
 
     def counts(self) -> dict[str, int]:
         """The units whose rate is the speed of the run, such as batches, samples and tokens."""
@@ -58,8 +59,8 @@ class RunClock:
     def outer_counts(self) -> dict[str, int | float]:
         """The clocks of the graphs around the one that trains, the outermost first: ``{"fold": 2}``."""
         return {
-            name: value if isinstance(value := getattr(owner.instance, field), int) else float(value)
-            for name, (owner, field) in self._outer_clocks.get(self._scope, {}).items()
+            name: value if isinstance(value := getattr(clock.node.instance, clock.field), int) else float(value)
+            for name, clock in self._outer_clocks.get(self._scope, {}).items()
         }
 
     def nested(self) -> dict[str, Any]:
@@ -81,16 +82,16 @@ class RunClock:
         The units are those of the outermost graph and of graphs around the position that train, without readings of the
         wall clock. Empty where the clock counts nothing.
         """
-        clock: dict[str, Fraction] = {}
+        moment: dict[str, Fraction] = {}
         for scope in self._program.nodes[position].scope.around():
             if scope.activity is not None:  # an evaluation advances nothing
                 continue
             for unit in scope.graph.units:
-                node, field = scope.counter(unit)
+                clock = scope.clock(unit)
                 # The number of runs of a node says nothing about the training.
-                if node is not None and field != "runs" and node.kind.fields[field].in_digest:
-                    clock[scope.prefix + unit] = exactly(getattr(node.instance, field))
-        return clock
+                if clock is not None and clock.field != "runs" and clock.declared.in_digest:
+                    moment[scope.prefix + unit] = clock.now()
+        return moment
 
     def trained(self) -> tuple[int, float]:
         """Batches and seconds trained, in which the loss by an interruption is measured."""
@@ -102,9 +103,8 @@ class RunClock:
 
     def epoch_length(self) -> int | None:
         """Batches that the current epoch will have, where it is known."""
-        scope = self._scope.counting("epoch_batches")
-        owner, field = scope.counter("epoch_batches") if scope is not None else (None, "")
-        return _target(owner, field) or None if owner is not None else None
+        clock = self._scope.clock_around("epoch_batches")
+        return _target(clock.node, clock.field) or None if clock is not None else None
 
     def window(self) -> tuple[int, int] | None:
         """Backward passes in the open window and how many it will have (0: not known); None if none is open."""
@@ -130,18 +130,12 @@ class RunClock:
 
     def done(self, trigger: Trigger) -> dict[Term, float]:
         """The reached share of each amount at which a run stops, for those that are counted now."""
-        limits = [limit for limit in self._program.limits(trigger) if limit.term.base.amount]
         around = [*self._scope.around()]
-        return {
-            limit.term: min(1.0, float(exactly(getattr(limit.owner.instance, limit.field)) / limit.term.base.amount))
-            for limit in limits
-            if limit.scope in around
-        }
+        return _shares((clock, term) for clock, term in self._program.limits(trigger) if clock.scope in around)
 
     def ends_done(self) -> dict[Term, float]:
         """The reached share of each amount that ends the run, for those that are counted."""
-        counts = {term: self._program.main.count(term.base.unit) for term in self.ends if term.base.amount}
-        return {term: min(1.0, float(now / term.base.amount)) for term, now in counts.items() if now is not None}
+        return _shares((self._program.main.clock(term.base.unit), term) for term in self.ends)
 
     def describe(self) -> str:
         """The position in words: ``step 12, epoch 1.50, batch 5/10, window 2/4``, after ``fold 2`` of a graph around.
@@ -175,21 +169,26 @@ def _ends(scope: ProgramGraph) -> tuple[Term, ...]:
     )
 
 
-def _outer_clocks(scope: ProgramGraph) -> dict[str, tuple[ProgramNode, str]]:
-    """The counters of enclosing graphs but time and what an inner one counts as well: name -> node and field.
+def _shares(terms: Iterable[tuple[Clock | None, Term]]) -> dict[Term, float]:
+    """The reached share of each amount that is counted."""
+    return {term: min(1.0, float(clock.now() / term.base.amount)) for clock, term in terms if clock is not None}
+
+
+def _outer_clocks(scope: ProgramGraph) -> dict[str, Clock]:
+    """The clocks of enclosing graphs but time and what an inner one counts as well, by name.
 
     A name that rows of metrics already have is prefixed by the path of its graph, or the name of the outermost.
     """
     *outer, innermost = scope.around()
-    known = {innermost.counter(unit) for unit in innermost.graph.units}
-    columns: dict[str, tuple[ProgramNode, str]] = {}
+    known = {innermost.clock(unit) for unit in innermost.graph.units}
+    columns: dict[str, Clock] = {}
     for graph in outer:
         for unit in graph.graph.units:
-            owner, field = graph.counter(unit)
-            if owner is not None and owner.kind.fields[field].in_digest and (owner, field) not in known:
-                known.add((owner, field))
+            clock = graph.clock(unit)
+            if clock is not None and clock.declared.in_digest and clock not in known:
+                known.add(clock)
                 is_taken = unit in columns or unit in ROW_POSITION
-                columns[f"{graph.prefix or f'{graph.graph.name}/'}{unit}" if is_taken else unit] = owner, field
+                columns[f"{graph.prefix or f'{graph.graph.name}/'}{unit}" if is_taken else unit] = clock
     return columns
 
 

@@ -9,7 +9,6 @@ from typing import Any, final
 
 from torch.optim.lr_scheduler import ExponentialLR, MultiStepLR, StepLR
 
-from graphtrain.data.samplers import epoch_length
 from graphtrain.errors import GraphError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.canonical import saved_json, structural_hash
@@ -27,7 +26,6 @@ from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.table import Compiler
 from graphtrain.program.triggers import Triggers
 from graphtrain.program.visits import Visits
-from graphtrain.program.whole_run import WholeRun
 from graphtrain.report.recorder import Recorder
 from graphtrain.storage.retention import Retention
 
@@ -68,9 +66,8 @@ class CompiledGraph:
         made: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.graph = graph
-        plan, ranks = Plan(graph), prepared.get("ranks")
-        whole_run = WholeRun(plan, lambda name: epoch_length(prepared[name]), getattr(ranks, "world_size", 1))
-        self.program = Program(plan, prepared, whole_run)
+        plan = Plan(graph)
+        self.program = Program(plan, prepared)
         # Unchanged nodes keep their object: its iterator continues, nothing is fetched again. They get it before
         # anything is compiled, since compiled code refers to it.
         self.kept: set[ProgramNode] = set()
@@ -80,7 +77,7 @@ class CompiledGraph:
         triggers, visits = Triggers(self.program), Visits(self.program, Cells(self.program))
         self.compiler = Compiler(visits, triggers, lambda: requests.post("ended"), watch)
         # From here on all reads are known, also those of users' step functions.
-        if problems := self.program.problems(resources, resources if new is None else new):
+        if problems := self.program.problems(resources if new is None else new):
             raise GraphError(problems, f"graph `{graph.name}`")
         _refuse_schedulers_of_epochs(self.program)
         self.run_clock = RunClock(self.program)
@@ -89,7 +86,7 @@ class CompiledGraph:
         self._slots = Slots(flow, self.compiler.cells.extra_inputs)
         acting = [node for node in self.program.nodes if not node.bypassed]
         self._drawing = [
-            (node.fields, self.program.slot_index(ref.path))
+            (node.fields, ref.path)
             for node in acting
             if node.kind.fetches
             for read, ref in node.plan_node.setup_reads
@@ -119,27 +116,23 @@ class CompiledGraph:
 
     # ---- slots; `ended`: the run took an edge to the end at this position
 
-    def alive(self, position: int, ended: bool = False) -> set[int]:
+    def alive(self, position: int, ended: bool = False) -> set[str]:
         """The slots that will be read, and those that an open epoch draws from, which may be written again before."""
         inside = {slot for fields, slot in self._drawing if fields["opened"] and not fields["last"]}
-        return {self.program.slot_index(name) for name in self.alive_names(position, ended)} | inside & self.written()
-
-    def alive_names(self, position: int, ended: bool = False) -> set[str]:
-        """The paths of the slots that will be read."""
-        return set(self._slots.named(self._slots.alive(self.path(position), ended=ended)))
+        return {*self._slots.named(self._slots.alive(self.path(position), ended=ended))} | inside & self.written()
 
     def has_batch(self, position: int) -> bool:
         """True if a batch that was fetched is among them."""
         fetched = {path for node in self.program.nodes if node.kind.fetches for path in node.plan_node.own_writes}
-        return bool(fetched & self.alive_names(position))
+        return bool(fetched & self.alive(position))
 
     def transient(self, position: int, ended: bool = False) -> list[str]:
         """Those that are declared transient; where there are any, it is not a save point."""
         return self._slots.named(self._slots.alive(self.path(position), ended=ended) & self._slots.transient)
 
-    def written(self) -> set[int]:
+    def written(self) -> set[str]:
         """The slots that hold a value, whether it will be read or not."""
-        return {index for index, value in enumerate(self.program.slots) if value is not None}
+        return {path for path, value in self.program.slots.items() if value is not None}
 
     def activity(self, position: int) -> str | None:
         """The activity at a position, other than training."""

@@ -22,12 +22,12 @@ from graphtrain.data.shares import round_size
 from graphtrain.errors import UsageError
 from graphtrain.kind import derived_clock
 from graphtrain.kind.fields import ROUND
-from graphtrain.kind.trigger import Term, Trigger
+from graphtrain.kind.trigger import Trigger
 from graphtrain.language.closures import COMPARISONS, Cell, compile_guard, operation
 from graphtrain.language.syntax import Expression, FieldOf, Name, Operation
 from graphtrain.plan.counted import Counted
 from graphtrain.plan.scope import Ref
-from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
+from graphtrain.program.bind import CountedTerm, Program, ProgramGraph, ProgramNode
 from graphtrain.program.cells import Cells
 from graphtrain.program.loop import Transition
 from graphtrain.program.rounds import Act
@@ -175,19 +175,17 @@ class _LoggingCells(Cells):
         return logged
 
 
-def _terms(
-    program: Program, counted: Counted, node: ProgramNode, trigger: Trigger
-) -> list[tuple[ProgramNode, str, Term]]:
+def _terms(program: Program, counted: Counted, node: ProgramNode, trigger: Trigger) -> list[CountedTerm]:
     """The amounts of a trigger that are known ahead."""
     terms = program.terms(node, trigger)
     if trigger is node.plan_node.trigger and node.kind.trigger == "after":
-        for owner, field, term in terms:
-            if not owner.kind.fields[field].in_digest:
+        for clock, term in terms:
+            if not clock.declared.in_digest:
                 raise UsageError(
                     f'`{node.path}.after` = "{term}" ends by time, and how many steps that takes is not known ahead',
                     f'count epochs or steps, as in {node.path}.after = "10 epochs"',
                 )
-    return [(owner, field, term) for owner, field, term in terms if counted.is_known(owner.path, field)]
+    return [(clock, term) for clock, term in terms if counted.is_known(clock.node.path, clock.field)]
 
 
 def _logged(part: Operation, log: list[Any]) -> Callable[..., Any]:

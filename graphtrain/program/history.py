@@ -59,9 +59,9 @@ class History:
         Raises:
             UsageError: nothing in the graph counts batches by epochs.
         """
-        scope = self._node.scope.counting("batches")
-        source = scope.counter("batches")[0] if scope is not None else None
-        epoch, last = (getattr(source.instance if source else None, name, None) for name in ("epoch", "batch_index"))
+        clock = self._node.scope.clock_around("batches")
+        source = clock.node.instance if clock is not None else None
+        epoch, last = (getattr(source, name, None) for name in ("epoch", "batch_index"))
         if epoch is None or last is None:
             raise UsageError(
                 f"`{self._node.path}` asks which batch of which epoch it is, and nothing counts them in its graph",

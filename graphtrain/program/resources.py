@@ -13,9 +13,8 @@ from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.kind import Read
 from graphtrain.kind.declaration import Ask
-from graphtrain.names import FOREIGN, nearest, quoted, suggestion
-from graphtrain.plan.plan import Plan
-from graphtrain.plan.scope import Scope, resources_of
+from graphtrain.names import quoted, suggestion
+from graphtrain.plan.scope import Scope
 from graphtrain.report.values import described
 from graphtrain.state.kinds import category_of
 from graphtrain.state.reachable import keeps_state
@@ -89,15 +88,15 @@ class StepOutputs:
     Arguments:
         step: takes the model and the batch.
         node, name: the path of the node that calls it, and its name, for messages.
-        indices: name in its result -> index of the slot.
+        paths: name in its result -> path of the slot.
         slots: the values of all slots.
     """
 
     step: Callable[..., Any]
     node: str
     name: str
-    indices: Mapping[str, int]
-    slots: list[Any]
+    paths: Mapping[str, str]
+    slots: dict[str, Any]
 
     def __call__(self, model: Any, batch: Any) -> Any:
         return self.take(self.step(model, batch))
@@ -112,21 +111,21 @@ class StepOutputs:
             return self.take(result[0]), result[1]
         if result is None:
             return None
-        names = quoted(self.indices)
+        names = quoted(self.paths)
         if not isinstance(result, Mapping):
             raise UsageError(
                 f"`{self.node}` writes {names}, which `{self.name}` returns by name; it returned {described(result)}",
-                f'return a mapping, as in {{"loss": loss, "{next(iter(self.indices))}": ...}}',
+                f'return a mapping, as in {{"loss": loss, "{next(iter(self.paths))}": ...}}',
             )
-        for name, index in self.indices.items():
+        for name, path in self.paths.items():
             if name not in result:
                 returned = quoted(map(str, result)) or "nothing"
                 raise UsageError(
                     f"`{self.node}` writes `{name}`, which `{self.name}` did not return; it returned {returned}",
                     f"return it, or take it out of the writes of `{self.node}`",
                 )
-            self.slots[index] = without_graph(result[name])
-        return {name: value for name, value in result.items() if name not in self.indices}
+            self.slots[path] = without_graph(result[name])
+        return {name: value for name, value in result.items() if name not in self.paths}
 
 
 def without_graph(value: Any) -> Any:
@@ -274,14 +273,24 @@ def step_call(function: Any, name: str, owner: Any = None) -> StepCall:
 # ---- resources that nothing reads
 
 
-def resources_read(graph: Graph, resources: Mapping[str, Any]) -> set[str]:
-    """The names that the nodes of a graph read, and the step functions supplied; whether a node is bypassed or not.
+def unread(graph: Graph, resources: Mapping[str, Any], read: Collection[str] = ()) -> dict[str, str]:
+    """The resources that neither the nodes of a graph read, bypassed or not, nor the step functions.
+
+    Those that are usual for every graph are not among them.
 
     Arguments:
         resources: with step functions wrapped.
+        read: further names that are read.
+
+    Returns:
+        Name -> a hint about it, if it is that of another library or a misspelt one; else empty.
     """
-    functions = [value for value in resources.values() if isinstance(value, StepCall)]
-    return Scope(graph).read | {read.name for function in functions for read in function.extra_inputs}
+    scope, functions = Scope(graph), [value for value in resources.values() if isinstance(value, StepCall)]
+    readable = {*USUAL, *scope.read, *read, *(each.name for function in functions for each in function.extra_inputs)}
+    others = [name for name in resources if name not in readable and name not in PROVIDED]
+    missing = readable - {*PROVIDED, *resources} - scope.written
+    hints = {name: suggestion(name, missing) for name in others}
+    return {name: "" if hint.startswith("known") else hint for name, hint in hints.items()}
 
 
 def may_be_unread(value: Any) -> bool:
@@ -289,29 +298,20 @@ def may_be_unread(value: Any) -> bool:
     return value is None or keeps_state(value) or category_of(type(value)) == "generator"
 
 
-def unread_line(name: str, readable: Collection[str]) -> str:
+def unread_line(name: str, hint: str) -> str:
     """A line about a resource that nothing reads."""
-    hint = suggestion(name, readable)
-    is_known = name in FOREIGN or "did you mean" in hint
-    return f"nothing in the graph reads `{name}`" + (f"; {hint}" if is_known else "")
+    return f"nothing in the graph reads `{name}`" + (f"; {hint}" if hint else "")
 
 
 def without_unread(graph: Graph, resources: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Resources that serve several graphs, without those that this one does not read; and a line for each of those.
 
-    Resources usual for every graph stay, and so do objects whose state is saved, and what may be a misspelt name of a
-    resource that the graph lacks.
+    Objects whose state is saved stay, and so does what may be a misspelt name of a resource that is not supplied.
     """
-    prepared = with_step_functions(resources)
-    readable = resources_read(graph, prepared) | set(USUAL)
-    nodes = Plan(graph).nodes
-    reads = [pair for node in nodes for pair in (*node.reads, *node.setup_reads)]
-    lacking = {name for read, target in reads if read.required for name in resources_of([target])}
-    lacking -= {*PROVIDED, *prepared} | {name for node in nodes for name in resources_of(node.optional)}
-    kept = {
-        name: value
-        for name, value in resources.items()
-        if name in readable or may_be_unread(value) or nearest(name, lacking)
+    left_out = {
+        name: hint
+        for name, hint in unread(graph, with_step_functions(resources)).items()
+        if not may_be_unread(resources[name]) and "did you mean" not in hint
     }
-    readable -= set(PROVIDED) | Scope(graph).written
-    return kept, [unread_line(name, readable) for name in resources if name not in kept]
+    kept = {name: value for name, value in resources.items() if name not in left_out}
+    return kept, [unread_line(name, hint) for name, hint in left_out.items()]

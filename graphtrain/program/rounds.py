@@ -67,14 +67,14 @@ class Rounds:
             return self._wrap_sharded(node, source, act, modules)
         has_batch, slots = self._has_batch(source), self._program.slots
         # Slots written by a step function keep their values, as if it was not called.
-        writes = [self._program.slot_index(path) for path in node.plan_node.own_writes]
+        writes = node.plan_node.own_writes
 
         def act_on_own_batch() -> None:
             if has_batch():
                 act()
                 return
-            for index in writes:
-                slots[index] = None
+            for path in writes:
+                slots[path] = None
 
         return act_on_own_batch
 
@@ -89,7 +89,7 @@ class Rounds:
             ref.kind == "slot" and ref.path in source.plan_node.own_writes for _, ref in node.plan_node.reads
         )
         call = self._call_of(idle, node) if idle is not None and is_direct else None
-        writes = [self._program.slot_index(path) for path in node.plan_node.own_writes]
+        writes = node.plan_node.own_writes
         has_batch, fields = self._has_batch(source), source.fields
         runs_backward = any(action.effect == "backward" for action in node.plan_node.actions)
 
@@ -114,8 +114,8 @@ class Rounds:
             with torch.no_grad():
                 for path, buffer in agreement.buffers().items():
                     buffer.copy_(kept.get(path, buffer))
-            for index in writes:
-                slots[index] = None
+            for path in writes:
+                slots[path] = None
 
         return take_part
 

@@ -61,7 +61,7 @@ class Handler(NamedTuple):
 # ---- one pair for each section
 
 
-def _capture_optimizers(run: StatefulObjects, alive: set[int]) -> Section:
+def _capture_optimizers(run: StatefulObjects, alive: set[str]) -> Section:
     return {
         name: {
             # A scheduler made in a fresh process would warn that it was stepped before the optimizer.
@@ -103,7 +103,7 @@ def _other_parameters(name: str, before: list[str], now: list[str]) -> Checkpoin
     )
 
 
-def _capture_resources(run: StatefulObjects, alive: set[int]) -> Section:
+def _capture_resources(run: StatefulObjects, alive: set[str]) -> Section:
     run.states = {name: _state_of(name, resource) for name, resource in run.objects.stateful.items()}
     return run.states
 
@@ -152,7 +152,7 @@ def _load(run: StatefulObjects, name: str, state: Any) -> None:
         raise CheckpointError(f"the state of `{name}` no longer fits: {reason}", hint) from None
 
 
-def _capture_modules(run: StatefulObjects, alive: set[int]) -> Section:
+def _capture_modules(run: StatefulObjects, alive: set[str]) -> Section:
     return {name: capture_module(module, run.objects.forms[name]) for name, module in run.objects.modules.items()}
 
 
@@ -161,7 +161,7 @@ def _restore_modules(run: StatefulObjects, saved: Section, exempt: Exemptions) -
         restore_module(run.objects.modules[name], saved[name])
 
 
-def _capture_gradients(run: StatefulObjects, alive: set[int]) -> Section:
+def _capture_gradients(run: StatefulObjects, alive: set[str]) -> Section:
     captured: dict[str, dict[str, torch.Tensor]] = {name: {} for name in run.objects.modules}
     for path, name, parameter in run.objects.parameters():
         if parameter.grad is not None:
@@ -175,7 +175,7 @@ def _restore_gradients(run: StatefulObjects, saved: Section, exempt: Exemptions)
             put_gradient(parameter, saved[path].get(name))
 
 
-def _capture_progress(run: StatefulObjects, alive: set[int]) -> Section:
+def _capture_progress(run: StatefulObjects, alive: set[str]) -> Section:
     captured: dict[str, dict[str, Any]] = {}
     for node in run.program.nodes:
         if node.bypassed:
@@ -248,22 +248,22 @@ def essential_progress(run: StatefulObjects, saved: Section) -> Section:
 
 
 def _is_timed(node: ProgramNode, unit: str) -> bool:
-    owner, name = node.scope.counter(unit) if unit in node.scope.graph.units else (None, "")
-    return owner is not None and name in owner.kind.fields and not owner.kind.fields[name].in_digest
+    clock = node.scope.clock(unit)
+    return clock is not None and not clock.declared.in_digest
 
 
-def _capture_slots(run: StatefulObjects, alive: set[int]) -> Section:
-    slots = {run.program.slot_names[index]: run.program.slots[index] for index in sorted(alive)}
-    return {name: run.encoded(value, f"slots[{name!r}]") for name, value in slots.items()}
+def _capture_slots(run: StatefulObjects, alive: set[str]) -> Section:
+    slots = run.program.slots
+    return {path: run.encoded(slots[path], f"slots[{path!r}]") for path in slots if path in alive}
 
 
 def _restore_slots(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
     for name, value in saved.items():
-        if name in run.program.slot_names:
-            run.program.slots[run.program.slot_index(name)] = run.decoded(value)
+        if name in run.program.slots:
+            run.program.slots[name] = run.decoded(value)
 
 
-def _capture_reachable(run: StatefulObjects, alive: set[int]) -> Section:
+def _capture_reachable(run: StatefulObjects, alive: set[str]) -> Section:
     changed, objects = run.changes(run.states), run.objects
     run.writer, run.changed = changed.writer, frozenset(changed.section)
     if run.writer is not None:

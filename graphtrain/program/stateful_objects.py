@@ -193,7 +193,7 @@ class StatefulObjects:
         """What has changed since the run began and nothing else saves; `states` as for `changes` of `state`."""
         return changes(self.snapshot, states=states) if self.snapshot is not None else NO_CHANGES
 
-    def capture(self, alive: set[int], sections: Collection[str] = tuple(SECTIONS)) -> RunState:
+    def capture(self, alive: set[str], sections: Collection[str] = tuple(SECTIONS)) -> RunState:
         """The present state, sharing tensors with the run; `alive` are the slots that will be read."""
         self.writer = None
         needed = {*sections, "reachable"} if "resources" in sections else {*sections}
@@ -242,7 +242,7 @@ class StatefulObjects:
 
     def digest(
         self,
-        alive: set[int],
+        alive: set[str],
         sections: Collection[str] = tuple(SECTIONS),
         reachable: Section | None = None,
     ) -> str:

@@ -47,34 +47,33 @@ class Stopwatch:
         self.next_tick = math.inf
         self.spent: dict[str, float] = {}
         self._total = 0.0
-        self._since: float | None = None
-        self._inside: tuple[str, float] | None = None
+        self._since: float | None = None  # when it was started
+        self._activity, self._activity_since = TRAINING, 0.0
 
-    def running(self, now: float | None = None) -> float:
-        """Total seconds that it has run, until `now`."""
-        if self._since is None:
-            return self._total
-        return self._total + ((self.now() if now is None else now) - self._since)
+    def running(self) -> float:
+        """Total seconds that it has run."""
+        return self._total + (self.now() - self._since if self._since is not None else 0.0)
 
     def start(self, inside: str | None = None) -> None:
         """Start; `inside` is the activity that the run is inside, if any."""
-        self._since = self.now()
-        self._inside = (inside, self._since) if inside is not None else None
+        self._since = self._activity_since = self.now()
+        self._activity = inside or TRAINING
 
     def stop(self) -> None:
         """Stand still."""
-        self._total = self.running()
         self.leave()
-        self._since = None
+        self._total, self._since = self.running(), None
 
     def enter(self, activity: str) -> None:
-        """An activity of several visits begins."""
-        self._inside = (activity, self.now())
+        """An activity of several visits begins, in place of the present one."""
+        now = self.now()
+        if self._activity != TRAINING and self._since is not None:
+            self.spent[self._activity] = self.spent.get(self._activity, 0.0) + now - self._activity_since
+        self._activity, self._activity_since = activity, now
 
     def leave(self) -> None:
         """The activity ends; nothing happens if there is none."""
-        self.spent.update(self._spent_until(self.now()))  # the same mapping, to which timed visits add
-        self._inside = None
+        self.enter(TRAINING)
 
     def wrap(self, node: ProgramNode, visit: Visit) -> Visit:
         """The transition of a node, timed if it fetches data: 0.2 us. A display may draw after it.
@@ -101,28 +100,17 @@ class Stopwatch:
     @contextmanager
     def measure(self, activity: str) -> Iterator[None]:
         """A block of code whose time is counted only under an activity."""
-        start = self.now()
+        around = self._activity
+        self.enter(activity)
         try:
             yield
         finally:
-            if self._since is not None:
-                seconds = self.now() - start
-                self.spent[activity] = self.spent.get(activity, 0.0) + seconds
-                if self._inside is not None:
-                    around, since = self._inside
-                    self._inside = (around, since + seconds)
+            self.enter(around)
 
     def seconds(self) -> dict[str, float]:
         """Seconds by activity until now, including training: every moment is counted once."""
-        now = self.now()
-        spent = self._spent_until(now)
-        return {TRAINING: max(0.0, self.running(now) - sum(spent.values())), **spent}
-
-    def _spent_until(self, now: float) -> dict[str, float]:
-        if self._inside is None:
-            return dict(self.spent)
-        activity, since = self._inside
-        return {**self.spent, activity: self.spent.get(activity, 0.0) + (now - since)}
+        self.enter(self._activity)
+        return {TRAINING: max(0.0, self.running() - sum(self.spent.values())), **self.spent}
 
     def load(self, seconds: Mapping[str, float]) -> None:
         """Continue from the counts before an interruption."""
@@ -137,13 +125,9 @@ class NodeTimes:
     """Times some of the visits of each node: one in 128 batches, for a node that every batch visits.
 
     The first visit of a process, which includes set-up, does not count. A device may still compute after a visit.
-
-    Arguments:
-        clock: returns the time in seconds. Default: `time.perf_counter`.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._timed: dict[str, list[float]] = {}  # seconds, and how many visits
         self._batches = 0
 
@@ -157,7 +141,6 @@ class NodeTimes:
         A list that changes while it runs: a transition that was timed puts the other into its place, until a node that
         fetches batches puts the timed ones back.
         """
-        table: list[Visit] = []
 
         def fetching(visit: Visit) -> Visit:
             def fetch() -> int:
@@ -168,22 +151,23 @@ class NodeTimes:
 
             return fetch
 
-        pairs = [*zip(nodes, transitions, strict=True)]
-        others = [fetching(visit) if node.kind.fetches else visit for node, visit in pairs]
-        timed = [self._timing(node, visit, others, table) for node, visit in pairs]
-        table[:] = timed
+        def timing(node: ProgramNode, visit: Visit, untimed: Visit) -> Visit:
+            clock, index, sums = time.perf_counter, node.index, self._timed.setdefault(node.path, [0.0, -1])
+
+            def timed_visit() -> int:
+                start = clock()
+                position = visit()
+                if sums[1] >= 0:  # else it includes set-up
+                    sums[0] += clock() - start
+                    table[index] = untimed
+                sums[1] += 1
+                return position
+
+            return timed_visit
+
+        others = [
+            fetching(visit) if node.kind.fetches else visit for node, visit in zip(nodes, transitions, strict=True)
+        ]
+        timed = list(map(timing, nodes, transitions, others))
+        table = timed.copy()
         return table
-
-    def _timing(self, node: ProgramNode, visit: Visit, others: list[Visit], table: list[Visit]) -> Visit:
-        clock, index, timed = self._clock, node.index, self._timed.setdefault(node.path, [0.0, -1])
-
-        def timed_visit() -> int:
-            start = clock()
-            position = visit()
-            if timed[1] >= 0:  # else it includes set-up
-                timed[0] += clock() - start
-                table[index] = others[index]
-            timed[1] += 1
-            return position
-
-        return timed_visit

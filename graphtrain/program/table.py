@@ -119,13 +119,13 @@ class Compiler:
         program, is_training = self._program, body in self._program.training
         begins_activity = body.activity is not None and node.scope.activity is None
         # A save does not keep what an earlier visit wrote either.
-        slots, forgotten = self._slots, [self._program.slot_index(body.prefix + slot) for slot in body.names.written]
+        slots, forgotten = self._slots, [body.prefix + slot for slot in body.names.written]
 
         def enter() -> int:
             if isinstance(trigger, Every) and not is_due():
                 return leave()
-            for index in forgotten:
-                slots[index] = None
+            for path in forgotten:
+                slots[path] = None
             if begins_activity:
                 watch.enter(node.node.name)
             for each in deeper:
@@ -141,10 +141,8 @@ class Compiler:
         """The end of a body: its outputs are written outside, the outer node has run, and an edge of it is chosen."""
         outer = scope.outer
         assert outer is not None
-        copies = [
-            (self._program.slot_index(scope.prefix + slot), target)
-            for slot, target in zip(outputs_of(scope.graph), self.visits.indices(outer), strict=True)
-        ]
+        outputs = (scope.prefix + slot for slot in outputs_of(scope.graph))
+        copies = [*zip(outputs, outer.plan_node.own_writes, strict=True)]
         acts = self.visits.at_end(scope)
         slots, record, trigger, watch = self._slots, outer.instance, outer.trigger, self._watch
         ends_activity = scope.activity is not None and outer.scope.activity is None

@@ -9,62 +9,31 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, final
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import derived_clock
-from graphtrain.kind.trigger import Term, Trigger, exactly, next_multiple
+from graphtrain.kind.trigger import Term, Trigger, next_multiple
 from graphtrain.language.closures import never
-from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
+from graphtrain.program.bind import Clock, CountedTerm, Program, ProgramGraph, ProgramNode
 
 Due = Callable[[], bool]
 Aim = Callable[[], None]
 Target = Callable[[], int | Fraction]
 
-CountedTerm = tuple[ProgramNode, str, Term]
-"""An amount, with the node and the field that count it."""
-
 _ONLY_WHOLE_FLOATS = 2**53
 _NEVER = Fraction(2**62)
 
 
-@dataclass(frozen=True)
-class Clock:
-    """A clock of one unit in a bound graph: the object and the attribute that count it."""
-
-    owner: Any
-    field: str
-    restarts: str | None = None
-
-    @classmethod
-    def of(cls, node: ProgramNode, field: str) -> Clock:
-        """The clock of a field of a node."""
-        return cls(node.instance, field, node.kind.fields[field].restarts)
-
-    @property
-    def derived(self) -> derived_clock | None:
-        """The declaration, if the field is computed from a counter."""
-        declared = getattr(type(self.owner), self.field, None)
-        return declared if isinstance(declared, derived_clock) else None
-
-    def now(self) -> Fraction:
-        """The exact value of the clock."""
-        return exactly(getattr(self.owner, self.field))
-
-    def count(self) -> int | None:
-        """Which count this is, for a counter that starts again at 0."""
-        return getattr(self.owner, self.restarts) if self.restarts is not None else None
-
-
+@final
 class Every:
     """The trigger of a node with `every`: due when a multiple of an amount was passed since the node last fired.
 
     Arguments:
+        fields: those of the node; `fired` maps a unit to the clock at the last firing.
         terms: clock and term of each amount.
-        record: the node's progress; its `fired` maps a unit to the clock at the last firing.
         once: True makes it due until the node has run. Default: False.
         may_be_due: returns whether it may be due at all by now. Default: always.
 
@@ -74,70 +43,71 @@ class Every:
     """
 
     def __init__(
-        self, terms: Sequence[tuple[Clock, Term]], record: Any, *, once: bool = False, may_be_due: Due | None = None
+        self,
+        fields: dict[str, Any],
+        terms: Sequence[CountedTerm],
+        *,
+        once: bool = False,
+        may_be_due: Due | None = None,
     ) -> None:
         self.terms = [(clock, term.base) for clock, term in terms]
-        self._record, self.may_be_due = record, may_be_due
-        thresholds = [_threshold(clock, self._target(clock, term)) for clock, term in self.terms]
-        self.due: Due = any_of([*([lambda: not record.runs] if once else []), *(due for due, _ in thresholds)])
+        self._fields, self.may_be_due = fields, may_be_due
+        thresholds = [_threshold(clock, functools.partial(self._target, clock, term)) for clock, term in self.terms]
+        self.due: Due = any_of([*([lambda: not fields["runs"]] if once else []), *(due for due, _ in thresholds)])
         self._aims = [aim for _, aim in thresholds]
 
     def start(self) -> None:
         """Begin or resume: units that are new here count from now."""
-        fired = self._record.fired
+        fired = self._fields["fired"]
         # A unit that the trigger no longer names is dropped: if it returns, it counts from then.
-        self._record.fired = {term.unit: fired.get(term.unit) or _firing(clock) for clock, term in self.terms}
-        self._aim()
+        self._aim({term.unit: fired.get(term.unit) or clock.reading() for clock, term in self.terms})
 
     def fire(self) -> None:
         """Remember that the node has run."""
-        self._record.fired = {term.unit: _firing(clock) for clock, term in self.terms}
-        self._aim()
+        self._aim({term.unit: clock.reading() for clock, term in self.terms})
 
     def restart(self, unit: str) -> None:
         """The counter of a unit restarts at 0, with its body."""
-        self._record.fired = {**self._record.fired, unit: [0, 1, None]}
-        self._aim()
+        self._aim({**self._fields["fired"], unit: [0, 1, None]})
 
-    def _aim(self) -> None:
+    def _aim(self, fired: dict[str, list[int | None]]) -> None:
+        self._fields["fired"] = fired
         for aim in self._aims:
             aim()
 
-    def _target(self, clock: Clock, term: Term) -> Target:
-        def target() -> int | Fraction:
-            last = self._record.fired.get(term.unit)
-            if last is None:
-                return _NEVER  # not started yet
-            numerator, denominator, count = last
-            since = numerator if denominator == 1 else Fraction(numerator, denominator)
-            return next_multiple(since if count == clock.count() else 0, term.amount)
-
-        return target
+    def _target(self, clock: Clock, term: Term) -> int | Fraction:
+        last = self._fields["fired"].get(term.unit)
+        if last is None:
+            return _NEVER  # not started yet
+        numerator, denominator, count = last
+        since = numerator if denominator == 1 else Fraction(numerator, denominator)
+        return next_multiple(since if count == clock.count() else 0, term.amount)
 
 
+@final
 class After:
     """The trigger of a node with `after`: due once a clock has reached an amount, or a step function requested the end.
 
     Arguments:
+        fields: those of the node; `stopped` holds, as `text`, the amounts before which the end was requested. Other
+            amounts replace them.
         terms: clock and term of each amount.
-        record: the node's progress; its `stopped` holds, as `text`, the amounts before which the end was requested.
-            Other amounts replace them.
 
     Attributes:
         due: a call that returns whether it is due.
     """
 
-    def __init__(self, terms: Sequence[tuple[Clock, Term]], record: Any, text: str) -> None:
-        self._record, self._text = record, text
-        thresholds = [_threshold(clock, self._target(term.base.amount)) for clock, term in terms]
-        self.due: Due = any_of([due for due, _ in thresholds]) if thresholds else self._is_stopped
+    def __init__(self, fields: dict[str, Any], terms: Sequence[CountedTerm], text: str) -> None:
+        def is_stopped() -> bool:
+            return bool(fields["stopped"] == text)
+
+        def target(term: Term) -> Fraction:
+            return Fraction(0) if is_stopped() else term.base.amount
+
+        self._fields, self._text = fields, text
+        thresholds = [_threshold(clock, functools.partial(target, term)) for clock, term in terms]
+        self.due: Due = any_of([due for due, _ in thresholds]) if thresholds else is_stopped
         self._aims = [aim for _, aim in thresholds]
-
-    def _is_stopped(self) -> bool:
-        return bool(self._record.stopped == self._text)
-
-    def _target(self, amount: Fraction) -> Target:
-        return lambda: Fraction(0) if self._is_stopped() else amount
 
     def start(self) -> None:
         """Begin or resume, by the present progress."""
@@ -146,12 +116,12 @@ class After:
 
     def stop(self) -> None:
         """Be due from now on."""
-        self._record.stopped = self._text
+        self._fields["stopped"] = self._text
         self.start()
 
 
-def after(terms: Sequence[tuple[Clock, Term]]) -> Due:
-    """The trigger of a node with `after`: true once a clock has reached an amount. It keeps no state."""
+def reached(terms: Sequence[CountedTerm]) -> Due:
+    """A call that returns whether a clock has reached an amount. It keeps no state."""
     return any_of([_threshold(clock, functools.partial(Fraction, term.base.amount))[0] for clock, term in terms])
 
 
@@ -160,8 +130,7 @@ class Triggers:
     """The triggers of the nodes of one program.
 
     Arguments:
-        terms: for each amount of a trigger of a node, the node and the field that count it. Default: those of the
-            program.
+        terms: for each amount of a trigger of a node, the clock that counts it. Default: those of the program.
     """
 
     def __init__(
@@ -176,12 +145,12 @@ class Triggers:
                 continue
             counted = terms(node, trigger)
             if node.kind.trigger != "every":
-                node.trigger = After(_clocks(counted), node.instance, str(trigger))
+                node.trigger = After(node.fields, counted, str(trigger))
                 continue
-            may_be_due = after(_clocks(terms(node, start))) if start is not None else None
-            node.trigger = Every(_clocks(counted), node.instance, once=trigger.once, may_be_due=may_be_due)
-            for owner, _, term in counted:
-                for body in owner.scope.around():
+            may_be_due = reached(terms(node, start)) if start is not None else None
+            node.trigger = Every(node.fields, counted, once=trigger.once, may_be_due=may_be_due)
+            for clock, term in counted:
+                for body in clock.node.scope.around():
                     if body is not node.scope and body.prefix.startswith(node.scope.prefix):
                         self._restarting.setdefault(body, []).append((node.trigger, term.base.unit))
 
@@ -201,16 +170,6 @@ class Triggers:
         if reset:
             for trigger, unit in self._restarting.get(scope, ()):
                 trigger.restart(unit)
-
-
-def _clocks(terms: Iterable[CountedTerm]) -> list[tuple[Clock, Term]]:
-    return [(Clock.of(owner, field), term) for owner, field, term in terms]
-
-
-def _firing(clock: Clock) -> list[int | None]:
-    value = getattr(clock.owner, clock.field)
-    now = value if type(value) is int else exactly(value)
-    return [now.numerator, now.denominator, clock.count()]
 
 
 def any_of(calls: Sequence[Due]) -> Due:
@@ -235,14 +194,15 @@ def _least_number(amount: int | Fraction) -> int | float:
 def _threshold(clock: Clock, target: Target) -> tuple[Due, Aim]:
     """True once the clock has reached the target; the second call is made when the target has changed."""
     # A clock may restart at 0, or be computed from a counter that does: the counter is then read with its restarts.
-    derived, counter, restarts = clock.derived, clock.field, clock.restarts
+    instance, counter, restarts = clock.node.instance, clock.field, clock.restarts
     reach: Callable[[int | Fraction], int | float] = _least_number  # the counter at which the clock is at an amount
-    if derived is not None:
-        counter, restarts, reach = derived.counter, derived.restarts, getattr(clock.owner, derived.reach)
+    derived = getattr(type(instance), counter, None)
+    if isinstance(derived, derived_clock):
+        counter, restarts, reach = derived.counter, derived.restarts, getattr(instance, derived.reach)
     # The dictionary of the object, half the cost of `getattr`, where it holds these fields.
-    values: Any = vars(clock.owner)
+    values: Any = vars(instance)
     if not {counter, restarts or counter} <= values.keys():
-        values = _Attributes(clock.owner)
+        values = _Attributes(instance)
     count: Any = None  # the value of `restarts` that the threshold was computed for; None: compute it
     threshold: int | float = _least_number(target()) if restarts is None else 0
 

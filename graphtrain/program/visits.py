@@ -6,7 +6,7 @@ A call is specialised for its slots here, once. Its closures serve nodes of ever
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol, final
 
 from graphtrain.errors import UsageError
@@ -91,7 +91,7 @@ class Visits:
     def forget(self, paths: Iterable[str]) -> None:
         """Set slots to their state before anything was written."""
         for path in paths:
-            self._slots[self.program.slot_index(path)] = None
+            self._slots[path] = None
 
     def setup(self, node: ProgramNode) -> Act:
         """The call that sets a node up."""
@@ -146,7 +146,7 @@ class Visits:
                 node.arguments = function.keywords  # not a copy: values set by expressions are passed
         else:
             function = node.instance.__call__
-        call = _storing(self._with_slots(function, node), self._slots, self.indices(node))
+        call = _storing(self._with_slots(function, node), self._slots, node.plan_node.own_writes)
         cleared = sorted(node.plan_node.kills)
         return then(call, functools.partial(self.forget, cleared)) if cleared else call
 
@@ -161,10 +161,6 @@ class Visits:
                 reads = kind.reads_at_end
                 acts.append(self.cells.wrap(node, self._with_slots(method, node)) if reads else method)
         return acts
-
-    def indices(self, node: ProgramNode) -> list[int]:
-        """The slots to which the results of a visit are written."""
-        return [self.program.slot_index(path) for path in node.plan_node.own_writes]
 
     def _with_slots(self, function: Callable[..., Any], node: ProgramNode) -> Act:
         """A call without arguments, specialised by the number of inputs: a general one costs 0.12 us more."""
@@ -189,14 +185,14 @@ class Visits:
         return lambda: function(*[values[key] for values, key in places])
 
 
-def _storing(call: Act, slots: list[Any], writes: list[int]) -> Act:
+def _storing(call: Act, slots: dict[str, Any], writes: Sequence[str]) -> Act:
     if not writes:
         return call
     if len(writes) == 1:
-        index = writes[0]
+        only = writes[0]
 
         def store() -> None:
-            slots[index] = call()
+            slots[only] = call()
 
         return store
     if len(writes) == 2:
@@ -206,12 +202,7 @@ def _storing(call: Act, slots: list[Any], writes: list[int]) -> Act:
             slots[first], slots[second] = call()
 
         return store_two
-
-    def store_all() -> None:
-        for index, value in zip(writes, call(), strict=True):
-            slots[index] = value
-
-    return store_all
+    return lambda: slots.update(zip(writes, call(), strict=True))
 
 
 # ---- requests of step functions: `STOP` and `END_EPOCH`

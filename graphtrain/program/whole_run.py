@@ -46,8 +46,6 @@ class WholeRun:
     def __init__(self, plan: Plan, length_of: LengthOf, window_ranks: int = 1, ranks: int = 1) -> None:
         self._plan, self._length_of = plan, length_of
         self._window_ranks, self._ranks = window_ranks, ranks
-        self._totals: dict[tuple[str, str], int] = {}
-        self._asked: list[str] = []
 
     def visits(self, path: str) -> int:
         """How often the node at a path runs in the whole run; in a body, in all runs of that.
@@ -60,7 +58,7 @@ class WholeRun:
         total, scope = 1, self._plan.main
         for name in path.split("/"):
             plan_node = self._plan.by_path[f"{scope.path}{name}"]
-            counted = self._counted(scope, plan_node.path, "runs")
+            counted = self._counted(scope, plan_node.path)
             if counted.is_uncertain(plan_node):
                 raise UsageError(
                     f"how often `{plan_node.path}` runs is not known ahead: time or a metric makes it due "
@@ -72,37 +70,11 @@ class WholeRun:
                 scope = plan_node.body
         return total
 
-    def total(self, plan_node: PlanNode, field_name: str) -> int:
-        """The value of a field when the graph of its node has run once.
-
-        Raises:
-            UsageError: as for `visits`; or it depends on this number itself.
-        """
-        text = f"{plan_node.path}.{field_name}"
-        if text in self._asked:
-            raise UsageError(
-                f"`{text}` at the end of the run depends on when a part of the run is over, which depends on it",
-                "count what decides the length of the run by epochs or steps",
-            )
-        key = plan_node.path, field_name
-        if key not in self._totals:
-            self._asked.append(text)
-            try:
-                counted = self._counted(plan_node.scope, *key)
-                program = self._run(plan_node.scope, counted)
-            finally:
-                self._asked.pop()
-            value = getattr(program.by_path[plan_node.path].instance, field_name)
-            if not counted.is_known(*key) or not value:
-                raise UsageError(f"what `{text}` comes to is not known ahead", "count by epochs or steps instead")
-            self._totals[key] = int(value)
-        return self._totals[key]
-
-    def _counted(self, scope: Scope, path: str, field_name: str) -> Counted:
+    def _counted(self, scope: Scope, path: str) -> Counted:
         from graphtrain.plan.counted import Counted
 
         plan = self._plan if scope is self._plan.main else Plan(scope.graph, scope)
-        return Counted(plan, path, field_name, self._knows_samples)
+        return Counted(plan, path, "runs", self._knows_samples)
 
     def _knows_samples(self, plan_node: PlanNode) -> bool:
         length = self._length(plan_node)
@@ -115,7 +87,7 @@ class WholeRun:
         plan = counted.plan
         ranks = CountedRanks(self._ranks) if self._ranks > 1 else None
         optional = resources_of(target for plan_node in plan.nodes for target in plan_node.optional)
-        program = Program(plan, {**dict.fromkeys(optional, object()), "ranks": ranks}, self, counted.left_out)
+        program = Program(plan, {**dict.fromkeys(optional, object()), "ranks": ranks}, counted.left_out)
         program.window_ranks = self._window_ranks
         for program_node in program.nodes:
             if program_node.kind.fetches and not program_node.bypassed:

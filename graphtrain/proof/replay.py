@@ -15,7 +15,6 @@ from graphtrain.names import plainly_named
 from graphtrain.outcome import Outcome
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Transition
-from graphtrain.program.triggers import Clock
 from graphtrain.trainer.breakpoints import Breakpoint, before_node, parse_amount, with_breakpoints
 from graphtrain.trainer.trainer import Trainer
 
@@ -76,8 +75,7 @@ class Replay:
     @property
     def slots(self) -> dict[str, Any]:
         """The values that nodes have written, by path; for earlier batches only those that are still read."""
-        program = self.compiled.program
-        return {name: program.slots[program.slot_index(name)] for name in program.slot_names}
+        return dict(self.compiled.program.slots)
 
     @property
     def parameters(self) -> dict[str, torch.nn.Parameter]:
@@ -102,17 +100,17 @@ def _clearing_slots(compiled: CompiledGraph, transitions: list[Transition]) -> l
 
     A run keeps such values, but in a replay the loss of the previous batch could be taken for that of the new one.
     """
-    fetching = compiled.program.main.counter("batches")[0] if "batches" in compiled.graph.units else None
-    if fetching is None:
+    clock = compiled.program.main.clock("batches")
+    if clock is None:
         return transitions
+    fetching = clock.node
     fetch, slots = transitions[fetching.index], compiled.program.slots
-    written = {compiled.program.slot_index(path) for path in fetching.plan_node.writes}
-    others = set(range(len(compiled.program.slots))) - written
+    others = slots.keys() - {*fetching.plan_node.writes}
 
     def fetch_and_clear() -> int:
         position = fetch()
-        for index in others - compiled.alive(position):
-            slots[index] = None
+        for path in others - compiled.alive(position):
+            slots[path] = None
         return position
 
     return [fetch_and_clear if index == fetching.index else visit for index, visit in enumerate(transitions)]
@@ -151,15 +149,13 @@ def after_amount(compiled: CompiledGraph, term: Term) -> Breakpoint:
         UsageError: a replay cannot meet the amount again, or meets it many times.
     """
     unit, amount = term.base.unit, term.base.amount
-    counter, field = compiled.program.main.counter(unit)
-    if counter is None:
+    clock = compiled.program.main.clock(unit)
+    if clock is None:
         raise UsageError(f"--to: `{term.unit}` are never counted: what counts them is bypassed", "use another unit")
-    declaration = counter.kind.fields[field]
-    if not declaration.in_digest:
+    if not clock.declared.in_digest:
         raise UsageError(f"--to: `{term.unit}` are wall-clock time, which no replay repeats", "use batches or steps")
-    if declaration.restarts is not None:
+    if clock.restarts is not None:
         raise UsageError(
             f"--to: `{term.unit}` start again from 0, so that no amount is one moment", "use batches, steps or epochs"
         )
-    clock = Clock.of(counter, field)
-    return Breakpoint(counter.index, lambda: clock.now() >= amount, "after")
+    return Breakpoint(clock.node.index, lambda: clock.now() >= amount, "after")

@@ -196,7 +196,8 @@ class _Reexecution:
         around = [*program.nodes[self._goal_index].scope.around()]
         scope = next((scope for scope in reversed(around) if scope in program.training), program.main)
         for unit in sorted(scope.graph.units, key=lambda unit: unit != "batches"):
-            node, _ = scope.counter(unit)
+            clock = scope.clock(unit)
+            node = clock.node if clock is not None else None
             if node is not None and node.scope is scope and not node.bypassed and not node.kind.observer:
                 return node, 0
         for body in program.training:
@@ -209,9 +210,8 @@ class _Reexecution:
     def _batch_counters(self) -> list[tuple[ProgramNode, str]]:
         """The nodes, each with its field, that count the batches of graphs that train."""
         program = self._compiled.program
-        counting = [scope for scope in program.training or [program.main] if "batches" in scope.graph.units]
-        counters = dict.fromkeys(scope.counter("batches") for scope in counting)
-        return [(node, field_name) for node, field_name in counters if node is not None]
+        clocks = dict.fromkeys(scope.clock("batches") for scope in program.training or [program.main])
+        return [(clock.node, clock.field) for clock in clocks if clock is not None]
 
     def _tallied(self, transition: Transition, record: Any, field_name: str) -> Transition:
         """The transition of a node that counts batches, which are counted over all runs of its body."""

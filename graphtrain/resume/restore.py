@@ -178,8 +178,7 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
 def _fitted(checkpoint: Checkpoint, run: Session, renaming: Renaming) -> tuple[Checkpoint, RunState, list[str]]:
     """The checkpoint and its state, for this graph, this number of ranks and these devices; what that changes."""
     compiled, manifest, world, words = run.compiled, checkpoint.manifest, run.world, []
-    for line in compiled.program.begun_with(manifest.window_ranks):
-        run.notices.once(line)
+    compiled.program.window_ranks = manifest.window_ranks
     if checkpoint.ranks != world.world_size:
         from graphtrain.resume.rank_resume import resized  # which few runs need
 

@@ -300,9 +300,7 @@ class CheckpointWriter:
 
     def _refuse(self, why: str) -> bool:
         """Note why this is not a save point; reported once if it lasts."""
-        compiled, loop = self._run.compiled, self._run.loop
-        alive = ", ".join(sorted(compiled.alive_names(loop.position, loop.ended)))
-        self.refusal = f"alive: {alive}; {why}"
+        self.refusal = f"alive: {', '.join(sorted(self._run.alive))}; {why}"
         self._attempts += 1
         if self._attempts == _PATIENCE:
             self._notices.once(f"no save point in {_PATIENCE} transitions: {why}; training on to the next save point")

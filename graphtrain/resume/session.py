@@ -136,7 +136,7 @@ class Session:
     # ---- its position
 
     @property
-    def alive(self) -> set[int]:
+    def alive(self) -> set[str]:
         """The slots that will be read after the present position."""
         return self.compiled.alive(self.loop.position, self.loop.ended)
 

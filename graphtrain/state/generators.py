@@ -7,7 +7,6 @@ import itertools
 import random
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Any, NamedTuple, final
 
 import numpy
@@ -26,26 +25,23 @@ class AnyGenerator(NamedTuple):
         get_state: returns plain data that a checkpoint can hold.
         set_state: takes what `get_state` returned.
         seed: takes a number.
-        draw: returns a number below 2**62, to seed another generator with.
     """
 
     get_state: Callable[[], Any]
     set_state: Callable[[Any], object]
     seed: Callable[[int], object]
-    draw: Callable[[], int]
 
 
 def generator_of(value: Any) -> AnyGenerator:
     """A generator of any type, which `category_of` tells; not one without a state, such as `random.SystemRandom`.
 
-    >>> generator = generator_of(numpy.random.default_rng(3)); state = generator.get_state(); first = generator.draw()
-    >>> generator.set_state(state); generator.draw() == first
+    >>> numbers = numpy.random.default_rng(3); generator = generator_of(numbers); state = generator.get_state()
+    >>> first = numbers.random(); generator.set_state(state); numbers.random() == first
     True
     """
     match value:
         case torch.Generator():
-            draw = partial(torch.randint, 2**62, (), generator=value, device=value.device)
-            return AnyGenerator(value.get_state, value.set_state, value.manual_seed, lambda: int(draw()))
+            return AnyGenerator(value.get_state, value.set_state, value.manual_seed)
         case numpy.random.Generator():
             return generator_of(value.bit_generator)
         case numpy.random.BitGenerator():
@@ -54,17 +50,13 @@ def generator_of(value: Any) -> AnyGenerator:
                 lambda: bits.state,
                 lambda state: setattr(bits, "state", state),
                 lambda seed: setattr(bits, "state", type(bits)(seed).state),
-                lambda: int(bits.random_raw()) % 2**62,
             )
         case numpy.random.RandomState():
             return AnyGenerator(
-                lambda: value.get_state(legacy=False),
-                value.set_state,
-                lambda seed: value.seed(seed % 2**32),
-                lambda: int(value.randint(2**62, dtype=numpy.int64)),
+                lambda: value.get_state(legacy=False), value.set_state, lambda seed: value.seed(seed % 2**32)
             )
         case random.Random():
-            return AnyGenerator(value.getstate, value.setstate, value.seed, lambda: int(value.getrandbits(62)))
+            return AnyGenerator(value.getstate, value.setstate, value.seed)
     raise TypeError(f"a {type(value).__name__} is no random generator")
 
 
@@ -168,8 +160,7 @@ def named_generators() -> dict[str, AnyGenerator]:
         module: Any = getattr(torch, device)
         if device == "mps":
             if torch.backends.mps.is_available() and module.current_allocated_memory() > 0:
-                state, seed = (module.get_rng_state, module.set_rng_state), module.manual_seed
-                generators["mps:0"] = AnyGenerator(*state, seed, lambda: int(torch.randint(2**62, (), device="mps")))
+                generators["mps:0"] = AnyGenerator(module.get_rng_state, module.set_rng_state, module.manual_seed)
         elif module.is_initialized():
             generators |= {f"{device}:{n}": generator_of(each) for n, each in enumerate(module.default_generators)}
     return generators

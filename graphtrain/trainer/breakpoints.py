@@ -13,13 +13,13 @@ from typing import Literal
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import nodes_of
-from graphtrain.kind.trigger import RUN, Trigger, known_units
+from graphtrain.kind.trigger import Trigger, known_units
 from graphtrain.names import suggestion
 from graphtrain.plan.scope import Scope
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import Request, Requests
-from graphtrain.program.triggers import Clock, Every, after
+from graphtrain.program.triggers import Every, reached
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,8 @@ def parse_amount(text: str, graph: Graph, option: str = "until", example: str = 
     if trigger.once or trigger.is_never:
         raise UsageError(f'{option}: expected an amount greater than 0, got "{text}"', f"as in {example}")
     scopes = [scope for scope in Scope(graph).with_inner() if scope.outer is None or scope.counts_training]
-    known = [
-        unit for unit in known_units(dict.fromkeys(u for scope in scopes for u in scope.graph.units)) if unit != RUN
-    ]
+    units = dict.fromkeys(unit for scope in scopes for unit in scope.graph.units)
+    known = known_units(units)
     for term in trigger.terms:
         if term.unit not in known:
             raise UsageError(f'{option}: unknown unit `{term.unit}` in "{term}"', suggestion(term.unit, known))
@@ -103,12 +102,9 @@ def at_limit(compiled: CompiledGraph, limit: Trigger) -> list[Breakpoint]:
     not count batches the run stops before the node that counts the unit.
     """
     breakpoints = []
-    for counted in compiled.program.limits(limit):
-        has_batches = "batches" in counted.scope.graph.units
-        before = counted.scope.counter("batches")[0] if has_batches else counted.owner
-        if before is not None:
-            clock = Clock.of(counted.owner, counted.field)
-            breakpoints.append(Breakpoint(before.index, after([(clock, counted.term)]), request="reached"))
+    for clock, term in compiled.program.limits(limit):
+        before = clock.scope.clock("batches") or clock
+        breakpoints.append(Breakpoint(before.node.index, reached([(clock, term)]), request="reached"))
     return breakpoints
 
 

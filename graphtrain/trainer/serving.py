@@ -88,7 +88,8 @@ def _end(run: LiveRun) -> None:
         DataError: the graph trains, and has had no batch.
     """
     compiled = run.session.compiled
-    if trains(compiled.graph) and compiled.program.main.count("batches") == 0:
+    batches = compiled.program.main.clock("batches")
+    if trains(compiled.graph) and batches is not None and not batches.now():
         raise DataError(
             "the run ended without a batch: the data is empty, was exhausted in `setup`, or no edge led to it",
             'supply data that starts over at each `__iter__`, or look at the guards of the edges to "end"',

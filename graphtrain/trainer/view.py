@@ -84,10 +84,10 @@ class RunView(Recorded):
         if not dot:
             if name in resources:
                 return resources[name]
-            known = [*program.slot_names, *resources]
+            known = [*program.slots, *resources]
             if name not in known:
                 raise KeyError(f"there is no slot `{name}`; {suggestion(name, known)}")
-            return program.slots[program.slot_index(name)]
+            return program.slots[name]
         plan_node = program.plan.by_path.get(path)
         if plan_node is None or plan_node.kind is None:
             raise KeyError(f"there is no node `{path}`; {suggestion(path, program.plan.by_path)}")
@@ -169,11 +169,10 @@ class RunView(Recorded):
             return []
         node = compiled.program.nodes[self._session.position]
         for unit in sorted(self.graph.units, key=lambda unit: unit != "batches"):
-            owner, field = main.counter(unit)
-            declared, amount = owner.kind.fields[field] if owner is not None else None, int(main.count(unit) or 0)
-            if declared is not None and declared.in_digest and declared.restarts is None and amount > 0:
+            clock = main.clock(unit)
+            if clock is not None and clock.declared.in_digest and clock.restarts is None and clock.now() >= 1:
                 runs = node.fields["runs"] - isinstance(error, GuardError)  # a guard raises once the node has run
-                return ["--to", f"{amount} {unit}", "--node", node.path, "--runs", str(runs)]
+                return ["--to", f"{int(clock.now())} {unit}", "--node", node.path, "--runs", str(runs)]
         return []
 
     def snapshot(self) -> Snapshot:

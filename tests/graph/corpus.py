@@ -498,7 +498,7 @@ def without_bad_losses() -> Graph:
 
 
 def update_nested() -> Graph:
-    graph = SHORT.redirect("accumulate", "clip", "zero_grad").remove("clip").remove("step")
+    graph = SHORT.redirect("exchange", "clip", "zero_grad").remove("clip").remove("step")
     return graph.clock("steps", "zero_grad.runs").set("zero_grad", graph=tiny({}, "clip step zero_grad end"))
 
 

@@ -381,18 +381,6 @@ LOOPS = [
         {"full": "accumulate.count >= accumulate.every", "many": "accumulate.count > 9"}), "G501 nodes.train_batch"),
     edited("an ending that leaves the amount out", lambda g: g.guard("ending", "step.steps > 9"),
            "G505 nodes.finish.after"),
-    edited("more than the whole run", lambda g: g.overlay("swa").set("swa", **{"from": "1.5 run"}).set(
-        "validate", every=["2 run", "1 epochs"]), "G505 nodes.swa.from", "G505 nodes.validate.every"),
-    edited("a share of a run that ends by time", lambda g: g.set("log", every="0.1 run").set("finish", after="2 hours"),
-           "G504 nodes.log.every"),
-    edited("a share of a run that may end by time", lambda g: g.set("log", every="0.1 run").set(
-        "finish", after=["3 epochs", "2 hours"]), "G504 nodes.log.every"),
-    edited("a share of a run that a metric ends", lambda g: g.overlay("early_stop").set("log", every="0.1 run").set(
-        "finish", after="never"), "G504 nodes.log.every"),
-    edited("a share of a run that it ends by running", lambda g: g.set("log", every="0.1 run").guard(
-        "ending", or_="log.runs >= 3"), "G504 nodes.log.every"),
-    edited("an end by a share of the run that it ends", lambda g: g.set("finish", after="1 run"),
-           "G504 nodes.finish.after"),
     edited("an exit guard that nothing can change", lambda g: g.guard("finished", "clip.max_norm > 3"),
            "G502 edges.decide"),
     edited("an exit by a node outside", lambda g: tiny(

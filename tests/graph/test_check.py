@@ -86,7 +86,7 @@ def test_an_optimizer_is_a_name_also_in_a_graph_made_in_python() -> None:
 
 
 def test_a_prompt_shows_problems_as_lines() -> None:
-    problems = FIT.set("clip", max_norm="fast").guard("spare", "log.due").check()
+    problems = FIT.set("clip", max_norm="fast").guard("log_due", "log.deu").check()
     assert repr(problems) == str(problems) == "\n".join(map(str, problems)) and len(problems) == 2
     assert repr(FIT.check()) == "[]"
 

@@ -45,9 +45,6 @@ EDITS: list[tuple[Edit, str, list[str], dict[str, str]]] = [
      'insert = "p"\nuse = "choice"\nbetween = ["accumulate", "exchange"]',
      ["node p added", "edge accumulate -> exchange if accumulation_reached now -> p if accumulation_reached",
       "edge p -> exchange added"], {"accumulate": "p if accumulation_reached, decide"}),
-    (lambda g: g.insert("p", "choice", between=("accumulate", "clip")),  # across what may be bypassed
-     'insert = "p"\nuse = "choice"\nbetween = ["accumulate", "clip"]',
-     ["node p added", "edge exchange -> clip now -> p", "edge p -> clip added"], {}),
     (lambda g: g.insert("p", graph="evaluate", every="1 epochs"),
      'insert = "p"\ngraph = "evaluate"\nevery = "1 epochs"', ["node p added"], {}),
     (lambda g: g.insert("p", "log", at="decide", before="checkpoint"),
@@ -95,8 +92,6 @@ EDITS: list[tuple[Edit, str, list[str], dict[str, str]]] = [
      ["edge decide -> log if log_due removed"], {"decide": DECIDE.removeprefix(BEGIN)}),
     (lambda g: g.redirect("decide", "log", "step"), 'redirect = "decide"\nold = "log"\nnew = "step"',
      ["edge decide -> log if log_due now -> step if log_due"], {"decide": DECIDE.replace("log if", "step if")}),
-    (lambda g: g.redirect("accumulate", "clip", "step"), 'redirect = "accumulate"\nold = "clip"\nnew = "step"',
-     ["edge exchange -> clip now -> step"], {}),
     (lambda g: g.set("checkpoint", keep=5), 'set = "checkpoint"\nkeep = 5', ["checkpoint.keep 2 -> 5"], {}),
     (lambda g: g.set("validate/next_batch", limit=4), 'set = "validate/next_batch"\nlimit = 4',
      ["validate/next_batch.limit default -> 4"], {}),
@@ -162,20 +157,6 @@ def test_the_start_moves_with_what_is_inserted_before_it_and_with_its_name() -> 
     assert FIT.insert("hello", "choice", before="step").start == "decide"
     assert FIT.rename("decide", "choose").start == "choose"
     assert EVALUATE.remove("begin_evaluation").start == "next_batch"
-
-
-def test_between_and_redirect_span_nodes_that_may_be_bypassed_and_no_others() -> None:
-    again = FIT.insert("again", "exchange", after="exchange").insert("p", "choice", between=("accumulate", "clip"))
-    assert [leaving(again, name) for name in ("exchange", "again", "p")] == ["again", "p", "clip"]
-    for graph in (
-        FIT.insert("rest", "choice", between=("exchange", "clip")),
-        FIT.connect("exchange", "decide", when="log_due"),
-        FIT.redirect("exchange", "clip", "accumulate"),
-    ):
-        with pytest.raises(EditError, match="no edge from `accumulate` to `clip`"):
-            graph.insert("p", "choice", between=("accumulate", "clip"))
-        with pytest.raises(EditError, match="no edge from `accumulate` to `clip`"):
-            graph.redirect("accumulate", "clip", "step")
 
 
 def test_a_removed_node_takes_the_guards_with_it_that_nothing_else_names() -> None:

@@ -11,13 +11,15 @@ from torch import nn
 from graphtrain.nodes.exchange import Exchange
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.requests import Requests
+from graphtrain.ranks import buckets
 from graphtrain.ranks.buckets import GradientSums
 from tests.fake_ranks import FakeRank, run_ranks
 from tests.ranks.test_joining import Noting
 
 
-def test_small_gradients_are_summed_again_if_there_are_others_than_expected() -> None:
+def test_small_gradients_are_summed_again_if_there_are_others_than_expected(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the buckets of an exchange that nothing has preceded; the copies that were summed before are dropped."""
+    monkeypatch.setattr(buckets, "CARRIED_BYTES", 0)
     ranks = Noting()
     first, second, third = (nn.Parameter(torch.zeros(size)) for size in (2, 3, 4))
     for parameter in (first, second):
@@ -58,6 +60,38 @@ def test_a_gradient_that_some_ranks_lack_counts_as_zeros_and_one_that_all_lack_s
 
     for gradients in run_ranks(3, program):
         assert gradients == [[[6.0, 6.0]] * 3, [5.0, 7.0], None, [3.0, 3.0, 3.0]]
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_few_gradients_of_two_ranks_and_few_buffers_go_with_the_record(
+    monkeypatch: pytest.MonkeyPatch, world_size: int
+) -> None:
+    """In one call from the second exchange on, with the bits of an exchange of its own."""
+
+    def program(ranks: FakeRank) -> list[tuple[int, list[torch.Tensor]]]:
+        generator = torch.Generator().manual_seed(ranks.rank)
+        model = nn.Sequential(nn.Linear(9, 50), nn.BatchNorm1d(50), nn.Linear(50, 3, dtype=torch.bfloat16))
+        parameters, agreement = [*model.parameters()], Agreement(ranks, Requests(agrees=True))
+        exchanged = []
+        for lacking in (None, None, 1, None):  # in the third exchange one rank lacks a gradient
+            for parameter in parameters:
+                parameter.grad = torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
+            model[1].running_mean = torch.randn(50, generator=generator)
+            if ranks.rank == lacking:
+                parameters[0].grad = None
+            before = len(ranks.world.calls[ranks.rank])
+            agreement.exchange(parameters, dict(model.named_buffers()))
+            calls = [size for _, size in ranks.world.calls[ranks.rank][before:]]
+            values = [*(parameter.grad.clone() for parameter in parameters), *model.buffers()]
+            exchanged.append((len([size for size in calls if size]), [value.clone() for value in values]))
+        return exchanged
+
+    carried = run_ranks(world_size, program)
+    assert [count for count, _ in carried[0]][1::2] == ([1, 1] if world_size == 2 else [2, 2])
+    monkeypatch.setattr(buckets, "CARRIED_BYTES", 0)
+    for of_rank, apart in zip(carried, run_ranks(world_size, program), strict=True):
+        for (_, values), (_, expected) in zip(of_rank, apart, strict=True):
+            assert all(map(torch.equal, values, expected))
 
 
 @pytest.mark.parametrize("value", [{"loss": [1.5, 3]}, list(range(5000)), None])

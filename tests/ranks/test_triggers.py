@@ -130,13 +130,6 @@ def test_where_a_run_ends(after: str, ends: list[tuple[int, int]]) -> None:
     assert [fired(world_size, [], after)[-1] for world_size in (1, 2, 3, 4)] == ends
 
 
-@pytest.mark.full
-def test_a_part_of_the_run_is_a_part_of_its_steps() -> None:
-    for world_size in (1, 2, 3, 4):
-        (places, _) = fired(world_size, ["0.5 run"], "2 epochs")
-        assert places == [(BATCHES, 2), (2 * BATCHES, 4)], world_size
-
-
 # ---- counted ahead
 
 

@@ -461,7 +461,7 @@ WAYS: dict[str, Callable[[Made], Any]] = {
 def assert_exact_in_a_way(way: str, kind: str, folder: Path, cuts: int) -> None:
     edit = setting("next_batch", combine="in_turn") if way == "in turn" else lambda graph: graph
     it = reading(lambda: {"train_data": WAYS[way](SINGLE[kind])}, edit=edit)
-    if way not in ("in a tuple", "in turn") and kind in ("own state", "StatefulDataLoader"):
+    if way not in ("in a tuple", "in turn") and kind == "own state":
         with pytest.raises(DataError, match="keeps its own position, which an epoch"):
             assert_exact(it, folder, cuts)
     else:

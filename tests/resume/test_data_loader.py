@@ -239,6 +239,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"batch_sampler": [[1]], "drop_last": True}, "`batch_sampler` excludes"),
     *(({"batch_size": size}, f"batch_size must be a whole number > 0, or None; got {size!r}") for size in (0, -1, "2")),
     ({"batch_size": 2.0}, "batch_size must be a whole number"),
+    ({"prefetch": 2, "pin_memory": True}, "Loader: it has no argument prefetch"),
+    ({"generator": None}, "Loader: it has no argument generator"),
     ({"in_order": False}, "in the order workers finish, which is not reproducible"),
 ]
 

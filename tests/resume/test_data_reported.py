@@ -410,14 +410,6 @@ def test_a_transfer_that_returns_nothing_is_refused() -> None:
 
 
 AT_A_RESUME: dict[str, tuple[Made, Any, str]] = {
-    "a number of samples": (
-        lambda: Loader(range(40), 4, shuffle=True), lambda: Loader(range(40), 8, shuffle=True),
-        "train_data has a batch size of 8, and the run is inside an epoch that was begun with 4(.|\n)*between two",
-    ),
-    "a number of samples of torch's loader": (
-        lambda: DataLoader(range(40), 4), lambda: DataLoader(range(40), 8),  # type: ignore[arg-type]
-        "train_data has a batch size of 8, and the run is inside an epoch that was begun with 4",
-    ),
     "another kind": (
         lambda: [torch.ones(2)] * 8, kinds.Filling,
         "begun with other data or loaders, or another .* position is not defined in a Filling",
@@ -447,9 +439,13 @@ def test_other_data_inside_an_epoch_is_refused(name: str, tmp_path: Path) -> Non
     before, after, message = AT_A_RESUME[name]
     with pytest.raises(DataError, match=message):
         resumed(reading(before), tmp_path, later=after() if "way" in name else reading(after))
-    if "samples" in name:
-        assert says_exact(resumed(reading(before), tmp_path, "4 batches", until="1 epochs")[0])
-        later, lines = reading(after, training_step=(step := Seen())), list[str]()
-        later.trainer(tmp_path, lines=lines).run()
-        assert {len(batch) for batch in step.batches} == {8} and sum(map(len, step.batches)) == 40
-        assert any("batch size 4 -> 8" in line for line in lines)
+
+
+@pytest.mark.second(1)
+@pytest.mark.parametrize("kind", [Loader, DataLoader])
+@pytest.mark.parametrize("cut", ["3 batches", "10 batches"])
+def test_another_batch_size_is_reported(kind: Any, cut: str, tmp_path: Path) -> None:
+    later = reading(lambda: kind(range(40), 8), training_step=(step := Seen()))
+    line, _ = resumed(reading(lambda: kind(range(40), 4)), tmp_path, cut, later)
+    assert "batch size 4 -> 8" in line and not says_exact(line)
+    assert len(step.batches) == (7 if cut == "3 batches" else 5) and {len(batch) for batch in step.batches} == {8}

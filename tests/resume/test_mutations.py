@@ -93,7 +93,7 @@ def pending_validation_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def start(self: Every) -> None:
         original(self)
-        if self._record.fired:
+        if self._fields["fired"]:
             self.fire()
 
     monkeypatch.setattr(Every, "start", start)

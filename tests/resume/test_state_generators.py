@@ -41,9 +41,9 @@ def test_a_generator_goes_on_from_what_was_saved_of_it(name: str) -> None:
     generator.set_state(unpack(packed, tensors.named))
     assert [number(source) for _ in range(5)] == following
     generator.seed(2**62 + 1)
-    seeded = [number(source), generator.draw()]
+    seeded = [number(source) for _ in range(2)]
     generator.seed(2**62 + 1)
-    assert [number(source), generator.draw()] == seeded != following[:2]
+    assert [number(source) for _ in range(2)] == seeded != following[:2]
     assert not same_state(generator.get_state(), generator_of(GENERATORS[name]()).get_state())
 
 

@@ -9,13 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from graphtrain import Graph, fit
-from graphtrain.data.samplers import EpochLength
-from graphtrain.plan.plan import Plan
-from graphtrain.program.bind import Program
+from graphtrain import fit
 from graphtrain.program.resources import without_unread
 from graphtrain.program.stopwatch import Stopwatch
-from graphtrain.program.whole_run import WholeRun
 from graphtrain.resume import session
 from graphtrain.storage.state_files import StagedState, state_digest
 from tests.training.tiny import batches, squared, tiny
@@ -74,25 +70,6 @@ def test_the_time_left_is_that_of_the_pace_so_far(monkeypatch: pytest.MonkeyPatc
     assert left[0.1] is None
     for fetched in range(4, 31):  # of which the last is not trained on
         assert left[fetched / 10] == pytest.approx(0.2 * (fetched - 1) * (30 - fetched) / fetched)
-
-
-def bound(graph: Graph) -> Program:
-    plan = Plan(graph)
-    return Program(plan, {"val_data": [1], "scheduler": object()}, WholeRun(plan, lambda name: EpochLength(10)))
-
-
-def test_a_share_of_the_run_is_counted_with_the_ranks_at_its_beginning() -> None:
-    program = bound(fit().set("log", every="0.1 run").set("validate", every=["1 epochs", "0.5 run"]))
-    assert program.window_ranks == 1
-    lines = list(program.begun_with(2))
-    assert [line.split(",")[0].split(" as ")[0] for line in lines] == [
-        '`log` is due by "0.1 run"',
-        '`validate` is due by "0.5 run"',
-    ]
-    assert all("with a world size of 1; the run began with 2" in line for line in lines)
-    assert program.window_ranks == 2 and list(program.begun_with(2)) == []
-    assert "with a world size of 2; the run began with 1" in next(iter(program.begun_with(1)))
-    assert list(bound(fit()).begun_with(2)) == []
 
 
 def test_resources_of_other_graphs_are_left_out_and_named() -> None:

@@ -183,7 +183,6 @@ _AMOUNT = 'finish.after = "10 epochs"'
         (FIT, batches(3), "validate/eval_batch", "how many batches `val_data` has is not known", "val_data=..."),
         (FIT.set("checkpoint", every=["1 epochs", "10 minutes"]), batches(3), "checkpoint",
          "how often `checkpoint` runs is not known ahead", "count steps or epochs"),
-        (FIT.set("finish", after="0.5 run"), batches(3), "step", '`finish` is due by "0.5 run"', "by epochs or steps"),
         (FIT.set("accumulate", reads={"every": "1 + validate.runs"}).set("validate", every="1 minutes"), batches(3),
          "step", "`accumulate.every` depends on `validate.runs`, which is not known ahead", "compute the number in"),
         (GRAPHS["irregular"].set("finish", after="9 epochs"), range(99_991), "step",

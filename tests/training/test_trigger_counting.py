@@ -6,14 +6,16 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from graphtrain.kind import Field
 from graphtrain.kind.trigger import Term
-from graphtrain.program.triggers import Clock, Every
+from graphtrain.program.bind import Clock
+from graphtrain.program.triggers import Every
 
 amounts = st.one_of(
     st.integers(1, 9).map(Fraction),
@@ -39,12 +41,18 @@ class Defined:
         self.fired = list(clocks)
 
 
-def every(*terms: tuple[Clock, Fraction, str], fired: dict[str, Any] | None = None) -> tuple[Every, SimpleNamespace]:
-    """A started trigger and the record of its node."""
-    record = SimpleNamespace(fired=dict(fired or {}))
-    trigger = Every([(clock, Term(amount, unit)) for clock, amount, unit in terms], record)
+def clock_of(owner: Any, field: str) -> Clock:
+    """The clock of an attribute of an object in place of a node."""
+    kind = SimpleNamespace(fields={field: Field(field, int, stored=True)})
+    return Clock(cast(Any, SimpleNamespace(instance=owner, kind=kind)), field, cast(Any, None))
+
+
+def every(*terms: tuple[Clock, Fraction, str], fired: dict[str, Any] | None = None) -> tuple[Every, dict[str, Any]]:
+    """A started trigger and the fields of its node."""
+    fields = {"fired": dict(fired or {})}
+    trigger = Every(fields, [(clock, Term(amount, unit)) for clock, amount, unit in terms])
     trigger.start()
-    return trigger, record
+    return trigger, fields
 
 
 @pytest.mark.full
@@ -52,7 +60,7 @@ def every(*terms: tuple[Clock, Fraction, str], fired: dict[str, Any] | None = No
 def test_counters(several: list[Fraction], moments: list[tuple[int, int, bool]], start: int) -> None:
     names = [f"count_{index}" for index in range(3)]
     owner = SimpleNamespace(**{name: start * index for index, name in enumerate(names)})
-    trigger, _ = every(*((Clock(owner, names[index]), amount, names[index]) for index, amount in enumerate(several)))
+    trigger, _ = every(*((clock_of(owner, names[index]), amount, names[index]) for index, amount in enumerate(several)))
 
     def clocks() -> list[Fraction]:
         return [Fraction(getattr(owner, names[index])) for index in range(len(several))]
@@ -78,7 +86,7 @@ def test_counters(several: list[Fraction], moments: list[tuple[int, int, bool]],
 def test_seconds_which_are_floats(amount: Fraction, advances: list[float]) -> None:
     """An integer goes to the float nearest to a multiple of the amount, where rounding might fire twice or late."""
     owner, multiple = SimpleNamespace(seconds=0.0), 0
-    trigger, _ = every((Clock(owner, "seconds"), amount, "seconds"))
+    trigger, _ = every((clock_of(owner, "seconds"), amount, "seconds"))
     defined = Defined([amount], [Fraction(0)])
     for advance in advances:
         if isinstance(advance, int):
@@ -106,14 +114,14 @@ def test_seconds_which_are_floats(amount: Fraction, advances: list[float]) -> No
 )
 def test_one_moment(unit: str, amount: Fraction, start: Any, not_yet: Any, due: Any) -> None:
     owner = SimpleNamespace(count=start)
-    trigger, record = every((Clock(owner, "count"), amount, unit))
+    trigger, fields = every((clock_of(owner, "count"), amount, unit))
     owner.count = not_yet
     assert not trigger.due()
     owner.count = due
     assert trigger.due()
     trigger.fire()
     assert not trigger.due()
-    assert list(record.fired) == ["seconds" if unit in ("hours", "minutes") else unit]
+    assert list(fields["fired"]) == ["seconds" if unit in ("hours", "minutes") else unit]
 
 
 # A resume: the record is kept, everything else is created again.
@@ -124,10 +132,10 @@ def test_another_amount_of_the_same_unit_counts_from_the_last_firing(
     old: Fraction, new: Fraction, fired_at: int, saved_at: int, more: int
 ) -> None:
     owner = SimpleNamespace(steps=fired_at)
-    trigger, record = every((Clock(owner, "steps"), old, "steps"))
+    trigger, fields = every((clock_of(owner, "steps"), old, "steps"))
     trigger.fire()
     owner.steps += saved_at
-    resumed, _ = every((Clock(owner, "steps"), new, "steps"), fired=record.fired)
+    resumed, _ = every((clock_of(owner, "steps"), new, "steps"), fired=fields["fired"])
     owner.steps += more
     assert resumed.due() == (math.floor(owner.steps / new) > math.floor(fired_at / new))
 
@@ -135,8 +143,8 @@ def test_another_amount_of_the_same_unit_counts_from_the_last_firing(
 @given(amounts, st.integers(0, 30), st.integers(0, 30))
 def test_another_unit_counts_from_the_resume(amount: Fraction, before: int, more: int) -> None:
     owner = SimpleNamespace(steps=40, samples=before)
-    _, record = every((Clock(owner, "steps"), Fraction(2), "steps"))
-    resumed, _ = every((Clock(owner, "samples"), amount, "samples"), fired=record.fired)
+    _, fields = every((clock_of(owner, "steps"), Fraction(2), "steps"))
+    resumed, _ = every((clock_of(owner, "samples"), amount, "samples"), fired=fields["fired"])
     assert not resumed.due()
     owner.samples += more
     assert resumed.due() == (math.floor(owner.samples / amount) > math.floor(before / amount))
