@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
+from graphtrain.checks.amounts import check_amounts
 from graphtrain.checks.codes import can_be_allowed
 from graphtrain.checks.data_flow import check_data_flow, written_before
 from graphtrain.checks.endings import check_endings
@@ -75,6 +76,7 @@ def _along_paths(scope: Scope, ranks: bool, supplied: Collection[str] | None) ->
         *check_modes(flow),
         *loops,
         *(check_endings(plan) if not _has_errors(loops) else ()),
+        *check_amounts(plan),
         *check_saving(slots, before),
         *check_start(plan, ranks=ranks, supplied=supplied),
     )

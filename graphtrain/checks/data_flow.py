@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
 
 from graphtrain.graph.elements import Problem
-from graphtrain.language.closures import Cell, compile_guard
 from graphtrain.language.syntax import Expression, FieldOf, Name, Operation
 from graphtrain.names import quoted
-from graphtrain.plan.flow import Flow, FlowPoint, changers
+from graphtrain.plan.flow import FlowPoint
 from graphtrain.plan.plan import Plan, PlanNode
-from graphtrain.plan.scope import Scope, resources_of, slots_of
+from graphtrain.plan.scope import resources_of, slots_of
 from graphtrain.plan.slots import Slots
 from graphtrain.plan.solve import solve
 
@@ -33,27 +29,21 @@ def written_before(slots: Slots, until: FlowPoint | None = None) -> Before:
     """
 
     def transfer(point: FlowPoint, written: tuple[int, int]) -> Iterator[tuple[FlowPoint, tuple[int, int]]]:
-        if point is not until:
-            always, sometimes = written
-            after = _surely_after(slots, point, always) | slots.guards[point], _written_after(slots, point, sometimes)
-            yield from ((arrow.target, after) for arrow in point.arrows)
+        always, sometimes = _written_after(slots, point, written)
+        after = always | slots.guards[point], sometimes
+        return ((arrow.target, after) for arrow in (point.arrows if point is not until else ()))
 
     return solve({slots.flow.start: (0, 0)}, transfer, lambda one, other: (one[0] & other[0], one[1] | other[1]))
 
 
-def _written_after(slots: Slots, point: FlowPoint, before: int) -> int:
-    """The slots written after a visit; the outputs of a body are those written inside."""
+def _written_after(slots: Slots, point: FlowPoint, before: tuple[int, int]) -> tuple[int, int]:
+    """What is written after a visit, on all paths and on some; the outputs of a body are those written inside."""
     use = slots.uses[point]
-    after = (before & ~use.kills) | use.defines
+    always, sometimes = ((written & ~use.kills) | use.defines for written in before)
     for inner, outer in slots.body_outputs[point]:
-        if inner and not before & inner:
-            after &= ~outer
-    return after
-
-
-def _surely_after(slots: Slots, point: FlowPoint, before: int) -> int:
-    """The slots certainly written after a visit: not outputs that may be absent, whatever the body does."""
-    return (_written_after(slots, point, before) & ~slots.uses[point].maybe) | _needs(slots, point)
+        always &= -1 if before[0] & inner else ~outer
+        sometimes &= -1 if before[1] & inner else ~outer
+    return (always & ~use.maybe) | _needs(slots, point), sometimes
 
 
 def _needs(slots: Slots, point: FlowPoint) -> int:
@@ -62,182 +52,94 @@ def _needs(slots: Slots, point: FlowPoint) -> int:
 
 
 def check_data_flow(slots: Slots, before: Before) -> Iterator[Problem]:
-    """Every problem of slots."""
-    flow = slots.flow
-    needs, _ = slots.set_up_with(flow.scope)
-    for slot in slots.named(needs):
-        name = next(
-            plan_node.node.name
-            for plan_node in flow.plan.nodes_in(flow.scope)
-            if slot in slots_of(target for _, target in plan_node.setup_reads)
-        )
-        yield flow.scope.problem(
-            "G303",
-            f"nodes.{name}",
-            f"`{name}` is set up with `{slot}` before the graph runs, and only the graph writes it",
-            "let it read the slot when it is called, not in `setup`",
-        )
+    """Every slot that is read too early, and every name under which two evaluations record metrics."""
+    plan = slots.flow.plan
+    for plan_node in plan.nodes_in(plan.main):
+        for slot in slots_of(ref for read, ref in plan_node.set_up_with if read.required):
+            yield plan_node.problem(
+                "G303",
+                f"`{plan_node.path}` is set up with `{slot}` before the graph runs, and only the graph writes it",
+                "let it read the slot when it is called, not in `setup`",
+            )
     yield from _unwritten(slots, before)
-    yield from _recorded_twice(flow)
-
-
-@dataclass
-class _Reading:
-    """The slots read by a node or the guards on its edges: those missing on some path, and those present on some."""
-
-    point: FlowPoint
-    verb: str
-    missed: int = 0
-    met: int = 0
+    yield from _recorded_twice(plan)
 
 
 def _unwritten(slots: Slots, before: Before) -> Iterator[Problem]:
-    """Slots that are read too early."""
-    readings: dict[tuple[str, str], _Reading] = {}
-
-    def note(point: FlowPoint, verb: str, needed: int, always: int, sometimes: int) -> None:
-        if needed:
-            reading = readings.setdefault((point.path, verb), _Reading(point, verb))
-            if needed & ~always and not reading.missed:
-                reading.point = point
-            reading.missed |= needed & ~always
-            reading.met |= needed & sometimes
-
+    """The slots that nodes, or the guards on their edges, read too early, of all points of a node together."""
+    readings: dict[tuple[str, bool], tuple[FlowPoint, int, int]] = {}
     for point in slots.flow.points:
-        if point not in before or point.node is None:
+        if point not in before or point.plan_node is None:
             continue
-        needs, (always, sometimes) = _needs(slots, point), before[point]
-        verb = "reads" if point.node.body is None else "sets its nodes up with"
-        note(point, verb, needs, always, sometimes)
-        surely, maybe = _surely_after(slots, point, always), _written_after(slots, point, sometimes)
-        note(point, "guard", slots.guards[point], surely, maybe)
-    for reading in readings.values():
-        never, later = reading.missed & ~reading.met, reading.missed & reading.met
-        first = later and later & _unwritten_at_first(slots, reading)
-        for when, bits in (("never", never), ("first", first), ("sometimes", later & ~first)):
+        always, _ = _written_after(slots, point, before[point])
+        for by_guard, read, written in (
+            (False, _needs(slots, point), before[point][0]),
+            (True, slots.guards[point], always),
+        ):
+            if read:
+                first, missed, never = readings.get((point.path, by_guard), (point, 0, -1))
+                now = read & ~written
+                never &= _unwritten_at_first(slots, point, by_guard) if now else 0
+                readings[point.path, by_guard] = first if missed or not now else point, missed | now, never
+    for (_, by_guard), (point, missed, never) in readings.items():
+        for bits, at_first in ((missed & never, True), (missed & ~never, False)):
             if bits:
-                yield _missed(slots, reading, bits, when)
+                yield _missed(slots, point, bits, by_guard, at_first)
 
 
-def _unwritten_at_first(slots: Slots, reading: _Reading) -> int:
-    """The slots that a node, or a guard on its edges, may read at its first visit, before anything has written them."""
-    point, plan_node = reading.point, reading.point.plan_node
-    assert plan_node is not None
-    before = written_before(slots, point)
-    visited = {each.node.name for each in before if each.scope is point.scope and each.node is not None}
-    visit = _FirstVisit(slots.flow.plan, point.scope, visited)
-    if reading.verb == "guard":
-        guards = [way.guard for way in plan_node.exits if way.guard is not None]
-        names = visit.names(Operation("or", tuple(guards)))  # none is evaluated after one that holds
-        return slots.bits(slots_of(map(point.scope.resolve, names))) & ~_written_after(slots, point, before[point][1])
-    targets = [target for _, target in plan_node.visit_reads]
-    computed = [target for target in targets if target.kind == "expression"]
-    names = itertools.chain.from_iterable(visit.names(target.expression) for target in computed)
-    always = reading.missed & ~slots.bits(slots_of(computed))
-    return (always | slots.bits(slots_of(map(point.scope.resolve, names)))) & ~before[point][1]
+def _unwritten_at_first(slots: Slots, point: FlowPoint, by_guard: bool) -> int:
+    """The slots that nothing has written at the first visit, without those that it may not read: `x > 9 and slot`."""
+    assert point.plan_node is not None
+    before = written_before(slots, point)[point]
+    _, written = _written_after(slots, point, before) if by_guard else before
+    refs = [ref for _, ref in point.plan_node.visit_reads if ref.kind == "expression"]
+    expressions = [(ref.scope, ref.expression) for ref in refs if ref.scope is not None]
+    if by_guard:
+        expressions = [(point.scope, Operation("or", tuple(point.guards)))]
+    read = slots.bits(slots_of(ref for scope, each in expressions for ref in scope.read_in(each)))
+    first = ((scope, name) for scope, each in expressions for name in _evaluated_first(each))
+    return ~written & (~read | slots.bits(slots_of(ref for scope, name in first for ref in scope.read_in(name))))
 
 
-class _FirstVisit:
-    """What expressions read at the first visit of a node: they stop evaluating where their value is decided.
-
-    Arguments:
-        visited: the nodes that may be visited before. What only others change has its initial value; a condition that
-            is not known counts as false, so that `step.steps > 9 and late` reads no `late`.
-    """
-
-    def __init__(self, plan: Plan, scope: Scope, visited: set[str]) -> None:
-        self._plan, self._scope, self._visited = plan, scope, visited
-
-    def names(self, expression: Expression) -> Iterator[str]:
-        """The names that are read."""
-        match expression:
-            case Name(name):
-                yield name
-            case Operation("and" | "or" as operator, operands):
-                for operand in operands:
-                    yield from self.names(operand)
-                    if self._holds(operand) is (operator == "or"):
-                        return
-            case Operation("if", (condition, then, otherwise)):
-                yield from self.names(condition)
-                yield from self.names(then if self._holds(condition) else otherwise)
-            case Operation(_, operands):
-                yield from itertools.chain.from_iterable(map(self.names, operands))
-
-    def _holds(self, expression: Expression) -> bool:
-        try:
-            return bool(compile_guard(expression, lambda part: Cell(lambda: self._initial(part)))())
-        except (ArithmeticError, LookupError, TypeError, ValueError):
-            return False
-
-    def _initial(self, part: Name | FieldOf) -> Any:
-        inside = self._scope.inside(part.node) if isinstance(part, FieldOf) else None
-        if isinstance(part, Name) or inside is None or changers(self._plan, self._scope, part) & self._visited:
-            raise ValueError("it is not known, or may have changed")
-        plan_node = self._plan.by_path[f"{self._scope.path}{part.node}"]
-        kind, trigger = plan_node.kind, plan_node.trigger
-        if part.field == "due" and trigger is not None and not trigger.once:
-            return False
-        if kind is None or part.field not in kind.fields or not kind.fields[part.field].stored:
-            raise ValueError("it is computed, or a parameter")
-        return kind.fields[part.field].default
+def _evaluated_first(expression: Expression) -> Iterator[Expression]:
+    """The names that an expression reads whatever they hold: `and`, `or` and `if` may not evaluate what follows."""
+    match expression:
+        case Operation("and" | "or" | "if", (first, *_)):
+            yield from _evaluated_first(first)
+        case Operation(_, operands):
+            for operand in operands:
+                yield from _evaluated_first(operand)
+        case Name() | FieldOf():
+            yield expression
 
 
-_WHEN = {
-    "never": "nothing has written before on any path",
-    "first": "nothing has written before its first visit",
-    "sometimes": "nothing has written before on some path",
-}
-
-
-def _missed(slots: Slots, reading: _Reading, bits: int, when: str) -> Problem:
-    point, is_guard, sources = reading.point, reading.verb == "guard", _sources(slots, bits)
-    writers = [
-        writer.path
-        for writer in slots.flow.points
-        if slots.uses[writer].defines & sources and not slots.body_outputs[writer]
-    ]
-    reads = f"a guard on an edge leaving `{point.path}` reads" if is_guard else f"`{point.path}` {reading.verb}"
-    writing = quoted(dict.fromkeys(writers))
+def _missed(slots: Slots, point: FlowPoint, bits: int, by_guard: bool, at_first: bool) -> Problem:
+    writing = quoted(dict.fromkeys(each.path for each in slots.flow.points if slots.uses[each].defines & bits))
+    verb = "sets its nodes up with" if point.opens is not None else "reads"
+    reader = f"a guard on an edge leaving `{point.path}` reads" if by_guard else f"`{point.path}` {verb}"
+    when = "before its first visit" if at_first else "on every path"
+    instead = "move the edge to where it is written" if by_guard else "give the read a default (`= None`)"
     return point.problem(
-        "G304" if when == "sometimes" else "G303",
-        f"{reads} {quoted(slots.named(bits))}, which {_WHEN[when]}: it is written by {writing}",
-        f"route every path through {writing} first, or "
-        + ("move the edge to where it is written" if is_guard else "give the read a default (`= None`)"),
-        thing="edges" if is_guard else "nodes",
-        severity="warning" if when == "sometimes" else "error",
+        "G303" if at_first else "G304",
+        f"{reader} {quoted(slots.named(bits))}, which is not written {when}: {writing} writes it",
+        f"route every path through {writing} first, or {instead}",
+        thing="edges" if by_guard else "nodes",
+        severity="error" if at_first else "warning",
     )
 
 
-def _sources(slots: Slots, bits: int) -> int:
-    """Some slots, and the slots inside bodies that become them as outputs."""
-    pairs = [pair for point in slots.flow.points for pair in slots.body_outputs[point]]
-    while inside := [inner for inner, outer in pairs if outer & bits and inner & ~bits]:
-        bits |= inside[0]
-    return bits
-
-
-def _recorded_twice(flow: Flow) -> Iterator[Problem]:
+def _recorded_twice(plan: Plan) -> Iterator[Problem]:
     """Nodes that record metrics under the same name as an evaluation of other resources."""
-    recorded: dict[object, list[PlanNode]] = {}
-    for plan_node in flow.plan.nodes:
-        parameter = plan_node.kind.records if plan_node.kind is not None else ""
-        if not parameter:
-            continue
-        name = plan_node.parameters[parameter]
-        before = recorded.setdefault(name, [])
-        other = next((other for other in before if _evaluated(flow, other) != _evaluated(flow, plan_node)), None)
-        before.append(plan_node)
-        if other is not None:
-            yield plan_node.scope.problem(
-                "G307",
-                f"nodes.{plan_node.node.name}",
-                f"`{other.path}` and `{plan_node.path}` both record their metrics as `{name}/...`",
-                f'give one of them another name, as in {plan_node.path}.{parameter} = "{name}_2"',
-            )
-
-
-def _evaluated(flow: Flow, plan_node: PlanNode) -> set[str]:
-    """The resources that the nodes around one read."""
-    nodes = flow.plan.nodes_in(plan_node.scope)
-    return {name for each in nodes for _, target in (*each.reads, *each.setup_reads) for name in resources_of([target])}
+    recorded: dict[object, tuple[PlanNode, set[str]]] = {}
+    for plan_node in plan.nodes:
+        if parameter := plan_node.kind.records:
+            around = [pair for each in plan.nodes_in(plan_node.scope) for pair in (*each.reads, *each.setup_reads)]
+            evaluated = set(resources_of(ref for _, ref in around))
+            name = plan_node.parameters[parameter]
+            other, resources = recorded.setdefault(name, (plan_node, evaluated))
+            if resources != evaluated:
+                yield plan_node.problem(
+                    "G307",
+                    f"`{other.path}` and `{plan_node.path}` both record their metrics as `{name}/...`",
+                    f'give one of them another name, as in {plan_node.path}.{parameter} = "{name}_2"',
+                )

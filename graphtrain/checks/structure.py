@@ -291,7 +291,7 @@ def check_start(plan: Plan, *, ranks: bool, supplied: Collection[str] | None) ->
             if kind.has("refuse_settings"):
                 kind.implementation.refuse_settings(plan_node, ranks=ranks)  # type: ignore[attr-defined]
         except UsageError as error:
-            yield _refused(plan_node, error.message, error.hint)
+            yield plan_node.problem("G119", error.message, error.hint)
         if "scheduler" not in kind.optional or trigger is None or trigger.is_never:
             continue
         for name in resources_of([plan_node.scope.read_by(plan_node.node, "scheduler")]):
@@ -299,13 +299,9 @@ def check_start(plan: Plan, *, ranks: bool, supplied: Collection[str] | None) ->
             if other is not plan_node and (supplied is None or name in supplied):
                 message = f"`{other.path}` and `{plan_node.path}` both step `{name}` at one time ({trigger})"
                 hint = "remove one of them, or give it another `every`"
-                yield _refused(plan_node, f"{message}: each would multiply what the other has set", hint)
+                yield plan_node.problem("G119", f"{message}: each would multiply what the other has set", hint)
     acting = [node for node in plan.nodes if not node.kind.is_idle(node.parameters, node.expressions)]
     reads = {read.name: node for node in acting for read, _ in node.setup_reads}
     if "history" in reads and "checkpoints" not in reads:
         message = f"`{reads['history'].path}` may send the run back to a checkpoint, but no node saves one"
-        yield _refused(reads["history"], message, "insert a node of the kind `checkpoint`, as in `fit`")
-
-
-def _refused(plan_node: PlanNode, message: str, hint: str) -> Problem:
-    return plan_node.scope.problem("G119", f"nodes.{plan_node.node.name}", message, hint)
+        yield reads["history"].problem("G119", message, "insert a node of the kind `checkpoint`, as in `fit`")

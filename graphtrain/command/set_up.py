@@ -15,14 +15,15 @@ from graphtrain.command.settings import RUN_ARGUMENT, arguments_in_force
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.names import plain_name, suggestion
-from graphtrain.program.resources import SHARDED
 from graphtrain.program.whole_run import PlannedRun
 from graphtrain.ranks import current_ranks
 from graphtrain.state.generators import seed_everything
-from graphtrain.state.weights import fitting, load_weights, uncompiled
+from graphtrain.state.weights import load_weights, uncompiled
 from graphtrain.storage.manifest import MANIFEST_FILE
 from graphtrain.storage.named import checkpoint_folder, holds_a_graph
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
+from graphtrain.storage.weight_files import open_weights, weights_of_model
+from graphtrain.trainer.entry import read_fitting
 
 SUFFIX = ".safetensors"  # of files of weights
 _PICKLED = {".pt", ".pth", ".bin", ".ckpt", ".pkl"}
@@ -107,7 +108,7 @@ def warm_start(resources: Mapping[str, Any], texts: Iterable[str], only: Sequenc
 def named_weights(text: str) -> tuple[str, Path]:
     """The name and the file or folder of ``NAME=FILE``.
 
-    For a checkpoint, such as ``RUN/best``, it is the file of that model in it, or the checkpoint if it has parts of it.
+    ``RUN/best`` is the checkpoint that it names now.
 
     Raises:
         UsageError: it has another form, or there is no such file.
@@ -118,9 +119,6 @@ def named_weights(text: str) -> tuple[str, Path]:
     path = Path(file)
     if path.is_dir() or holds_a_graph(path):
         path = checkpoint_folder(path)
-    parts = (f"{name}.[0-9]*{SUFFIX}", f"rank.*{SUFFIX}")
-    if (path / f"{name}{SUFFIX}").is_file() and not any(any(path.glob(part)) for part in parts):
-        path = path / f"{name}{SUFFIX}"
     if path.suffix in _PICKLED:
         raise UsageError(
             f"--init: `{file}` is a pickled file, which can run any code when it is loaded",
@@ -136,26 +134,16 @@ def _load(resources: Mapping[str, Any], name: str, path: Path, only: Sequence[st
     modules = {key: module for key, module in resources.items() if isinstance(module, torch.nn.Module)}
     if name not in modules:
         raise UsageError(f"--init: there is no module `{name}`", suggestion(name, modules))
-    from graphtrain.storage.weight_files import open_weights, weights_of_model  # which few runs need
-
     module, what = uncompiled(modules[name]), f"--init: `{path}` does not match `{name}`:"
     try:
         stored = weights_of_model(path, name) if (path / MANIFEST_FILE).is_file() else open_weights(path)
         stored = {plain_name(key): tensor for key, tensor in stored.items()}
-        count, names = len(stored), fitting(module, {key: each.like for key, each in stored.items()}, only, what)
-        stored = {key: stored[key] for key in names}
-        if hasattr(type(module), SHARDED):
-            from graphtrain.resume.sharded import read_as_sharded  # which few runs need
-
-            saved = read_as_sharded(stored, module, current_ranks().rank)
-        else:
-            saved = {key: tensor.read() for key, tensor in stored.items()}
-        fitting(module, saved, only, what)  # with the values
+        saved = read_fitting(module, stored, only, current_ranks().rank, what)
     except UsageError:
         raise
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"--init: `{path}` {reason}") from None
     load_weights(module, saved, strict=False)  # strict except for the other names of tied parameters
-    part = f"{len(saved)} of {count} tensors" if only else "the weights"
+    part = f"{len(saved)} of {len(stored)} tensors" if only else "the weights"
     return f"--init: `{name}` has {part} of {path}, unless the run continues from a checkpoint"

@@ -334,8 +334,8 @@ class Stateful(Source):
         # Before the first `iter()` the data is not asked: for its state, torchdata's loader would begin an epoch.
         if self._loaded or not self._begun:
             return dict(self._loaded)
-        position = {"data": self.data.state_dict(), "sample": self._sample}
-        if isinstance(self.data, DataLoader) and _is_complete(self.data):
+        data, position = self.data, {"data": self.data.state_dict(), "sample": self._sample}
+        if isinstance(data, DataLoader) and _is_complete(data):
             position["dataset"] = self.data.dataset.state_dict()
         return position
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
-from graphtrain.graph.elements import END, Node, Problem, Severity
+from graphtrain.graph.elements import END, Node, Problem
 from graphtrain.kind import Kind
 from graphtrain.language.syntax import Expression, FieldOf, Name, Operation, walk
 from graphtrain.plan.plan import Plan, PlanAction, PlanNode
@@ -26,11 +26,13 @@ class FlowEdge:
     Attributes:
         guard: the condition, with the guards it names expanded; None if there is none.
         deciding: the names of the guards that decide: its own or, if it has none, those before it.
+        leads_to_visit: True if the visit of a node begins there; a run can only be saved where one does.
     """
 
     target: FlowPoint
     guard: Expression | None = None
     deciding: tuple[str, ...] = ()
+    leads_to_visit: bool = False
 
 
 @dataclass(eq=False)
@@ -61,6 +63,11 @@ class FlowPoint:
         return self.plan_node.kind if self.plan_node is not None else None
 
     @property
+    def guards(self) -> list[Expression]:
+        """The guards of its arrows, in order."""
+        return [arrow.guard for arrow in self.arrows if arrow.guard is not None]
+
+    @property
     def actions(self) -> tuple[PlanAction, ...]:
         """What a visit does to gradients, in order."""
         return self.plan_node.actions if self.acts and self.plan_node is not None else ()
@@ -76,14 +83,12 @@ class FlowPoint:
         message: str,
         hint: str = "",
         *,
-        thing: str = "nodes",
-        severity: Severity = "error",
         path: Iterable[FlowPoint | str] = (),
+        **more: Any,
     ) -> Problem:
         """A problem of the node, or of its ``"edges"``, with the path that leads there."""
-        assert self.node is not None, "the end has no problems"
-        thing = f"{thing}.{self.node.name}"
-        return self.scope.problem(code, thing, message, hint, severity=severity, path=names_on(path))
+        assert self.plan_node is not None, "the end has no problems"
+        return self.plan_node.problem(code, message, hint, path=names_on(path), **more)
 
     @property
     def path(self) -> str:
@@ -132,7 +137,7 @@ class Flow:
             if plan_node.body is not None and not bypassed:
                 exits.append(self._point(scope, plan_node, acts=True))
                 certain[name] = self._point(scope, plan_node, opens=plan_node.body)
-                certain[name].arrows.append(FlowEdge(self._lay_out(plan_node.body, exits[0])))
+                certain[name].arrows.append(FlowEdge(self._lay_out(plan_node.body, exits[0]), leads_to_visit=True))
             else:
                 certain[name] = self._point(scope, plan_node, acts=not bypassed)
                 exits.append(certain[name])
@@ -161,7 +166,8 @@ class Flow:
                 is_due = way.guard is not None and FieldOf(name, "due") in conjuncts(way.guard)
                 target = (certain if is_due else entry)[name]
             names += [way.when] if way.when is not None else []
-            point.arrows.append(FlowEdge(target, way.guard, tuple(names if way.when is None else names[-1:])))
+            deciding = tuple(names if way.when is None else names[-1:])
+            point.arrows.append(FlowEdge(target, way.guard, deciding, leads_to_visit=way.target is not None))
 
 
 def names_on(path: Iterable[FlowPoint | str]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, final
 
 from graphtrain.graph import Graph
-from graphtrain.graph.elements import END, Node
+from graphtrain.graph.elements import END, Node, Problem
 from graphtrain.kind import Read
 from graphtrain.kind.declaration import FROM, RANKS
 from graphtrain.kind.fields import ON_GRADIENTS
@@ -148,6 +148,10 @@ class PlanNode:
     def can_be_skipped(self) -> bool:
         """True if a visit may do nothing because the trigger is not due."""
         return self.kind.trigger == "every" and self.trigger is not None
+
+    def problem(self, code: str, message: str, hint: str = "", *, thing: str = "nodes", **more: Any) -> Problem:
+        """A problem of the node, or of its ``"edges"``."""
+        return self.scope.problem(code, f"{thing}.{self.node.name}", message, hint, **more)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,9 @@ from typing import final
 from graphtrain.kind import Read
 from graphtrain.plan.flow import Flow, FlowEdge, FlowPoint
 from graphtrain.plan.scope import Ref, Scope, outputs_of, slots_of
-from graphtrain.plan.solve import Ways, solve
+from graphtrain.plan.solve import solve
+
+_Pairs = Iterable[tuple[Read, Ref]]
 
 
 @dataclass(frozen=True)
@@ -23,15 +25,15 @@ class Uses:
     """What a point does with slots; each is one bit of a number.
 
     Attributes:
-        requires: read there, without a default; `uses` has the others too.
+        requires: read there, without a default.
+        reads: read there, also with a default.
         defines: written there.
-        kills: slots that are cleared: those of a body that is entered there, which does not keep the values of an
-            earlier visit; and those of step functions where an epoch begins.
+        kills: cleared there: where a body is entered, its own; where an epoch begins, those of step functions.
         maybe: those of `defines` that may be absent nevertheless.
     """
 
     requires: int = 0
-    uses: int = 0
+    reads: int = 0
     defines: int = 0
     kills: int = 0
     maybe: int = 0
@@ -54,13 +56,14 @@ class Slots:
 
     def __init__(self, flow: Flow, extra_reads: Mapping[str, Sequence[tuple[Read, Ref]]] | None = None) -> None:
         self.flow, self._extra_reads = flow, extra_reads or {}
-        self._bits: dict[str, int] = {}
-        for plan_node in flow.plan.nodes:
-            for path in plan_node.writes:
-                self._bits.setdefault(path, 1 << len(self._bits))
+        paths = dict.fromkeys(path for plan_node in flow.plan.nodes for path in plan_node.writes)
+        self._bits = {path: 1 << number for number, path in enumerate(paths)}
         self.body_outputs = {point: self._outputs(point) for point in flow.points}
         self.uses = {point: self._uses(point) for point in flow.points}
-        self.guards = {point: self._guards(point) for point in flow.points}
+        self.guards = {
+            point: self.bits(slots_of(ref for guard in point.guards for ref in point.scope.read_in(guard)))
+            for point in flow.points
+        }
         self.transient = self.bits(
             path
             for node in flow.plan.nodes
@@ -79,44 +82,38 @@ class Slots:
 
     def set_up_with(self, scope: Scope) -> tuple[int, int]:
         """The setup reads of the nodes of a graph: those without a default, and all."""
-        reads = [pair for plan_node in self.flow.plan.nodes_in(scope) for pair in plan_node.set_up_with]
-        return self._bits_of(reads)
+        return self._read_bits(pair for plan_node in self.flow.plan.nodes_in(scope) for pair in plan_node.set_up_with)
 
-    def _bits_of(self, reads: Iterable[tuple[Read, Ref]]) -> tuple[int, int]:
-        needs = everything = 0
-        for read, target in reads:
-            bits = self.bits(slots_of([target]))
-            everything |= bits
-            needs |= bits if read.required else 0
-        return needs, everything
+    def _read_bits(self, pairs: _Pairs) -> tuple[int, int]:
+        """The bits of what is read without a default, and of all that is read."""
+        bits = [(self.bits(slots_of([ref])), read.required) for read, ref in pairs]
+        return _either(each for each, is_required in bits if is_required), _either(each for each, _ in bits)
 
-    def _bits_at_end(self, scope: Scope, method: str) -> tuple[int, int]:
+    def _read_at_end(self, scope: Scope, method: str) -> tuple[int, int]:
         """The reads of the nodes of a graph that act where it ends, by a method."""
         nodes = self.flow.plan.nodes_in(scope)
         acting = [node for node in nodes if node.kind.has(method) and node.kind.reads_at_end]
-        return self._bits_of(pair for node in acting for pair in node.visit_reads)
+        return self._read_bits(pair for node in acting for pair in node.visit_reads)
 
     def _uses(self, point: FlowPoint) -> Uses:
         plan_node = point.plan_node
         if point is self.flow.end:
-            return Uses(*self._bits_at_end(point.scope, "at_end"))
+            return Uses(*self._read_at_end(point.scope, "at_end"))
         if point.opens is not None:
-            inside = point.opens
-            forgets = self.bits(f"{inside.path}{name}" for name in inside.written)
-            needs, reads = self.set_up_with(inside)
-            return Uses(needs, reads, 0, forgets)
+            own = self.bits(f"{point.opens.path}{name}" for name in point.opens.written)
+            return Uses(*self.set_up_with(point.opens), kills=own)
         if plan_node is None or not point.acts:
             return Uses()
         writes = self.bits(plan_node.writes)
-        if plan_node.body is not None:
-            body, pairs = plan_node.body, self.body_outputs[point]
-            needs = self.bits(f"{body.path}{name}" for name in outputs_of(body.graph, optional=False))
-            maybe = _either(outer for inner, outer in pairs if not inner & needs)
-            acting_needs, acting_reads = self._bits_at_end(body, "at_body_end")
-            outputs = _either(inner for inner, _ in pairs)
-            return Uses(needs | acting_needs, outputs | acting_reads, writes, maybe=maybe)
-        needs, reads = self._bits_of([*plan_node.visit_reads, *self._extra_reads.get(plan_node.path, ())])
-        return Uses(needs, reads, writes, self.bits(plan_node.kills))
+        if plan_node.body is None:
+            pairs = (*plan_node.visit_reads, *self._extra_reads.get(plan_node.path, ()))
+            return Uses(*self._read_bits(pairs), writes, self.bits(plan_node.kills))
+        body = plan_node.body
+        required, read = self._read_at_end(body, "at_body_end")
+        needed = self.bits(f"{body.path}{name}" for name in outputs_of(body.graph, optional=False))
+        outputs = _either(inner for inner, _ in self.body_outputs[point])
+        maybe = _either(outer for inner, outer in self.body_outputs[point] if not inner & needed)
+        return Uses(required | needed, read | outputs, writes, maybe=maybe)
 
     def _outputs(self, point: FlowPoint) -> tuple[tuple[int, int], ...]:
         node = point.plan_node
@@ -125,22 +122,31 @@ class Slots:
         pairs = zip(outputs_of(node.body.graph), node.writes, strict=True)
         return tuple((self.bits([f"{node.body.path}{inner}"]), self.bits([outer])) for inner, outer in pairs)
 
-    def _guards(self, point: FlowPoint) -> int:
-        guards = [arrow.guard for arrow in point.arrows if arrow.guard is not None]
-        return self.bits(path for guard in guards for path in slots_of(point.scope.read_in(guard)))
+    # ---- the slots that are alive
 
-    # ---- the slots that are alive: before each point, and after it
+    def alive(self, path: str, *, ended: bool = False, optional: bool = True) -> int:
+        """The slots that are alive before the node at a path runs; if it took an edge to the end, after it.
+
+        A resume may give the last node another trigger, so it counts as one that may be skipped. It evaluates the
+        guards of the last node again, which may have changed, as when the ending was postponed.
+
+        Arguments:
+            optional: False leaves out those that are only read with a default. Default: they count too.
+        """
+        before = self._before if optional else self._alive_before(optional=False)
+        if not ended:
+            return before[self.flow.entries[path][0]]
+        exits = self.flow.exits[path]
+        return _either(self.guards[point] for point in exits) | _either(
+            before[arrow.target] for point in exits for arrow in point.arrows
+        )
 
     @functools.cached_property
-    def _alive(self) -> tuple[Mapping[FlowPoint, int], Mapping[FlowPoint, int]]:
-        return self._solved(optional=True)
+    def _before(self) -> Mapping[FlowPoint, int]:
+        return self._alive_before(optional=True)
 
-    def _solved(self, *, optional: bool) -> tuple[Mapping[FlowPoint, int], Mapping[FlowPoint, int]]:
-        """The slots that a resume reads later, from wherever it begins; `optional` counts reads with a default too.
-
-        A resume sets up the nodes of its body and of enclosing bodies again. At the end of a run it evaluates the
-        guards of the last node again, which may have changed, as when the ending was postponed.
-        """
+    def _alive_before(self, *, optional: bool) -> Mapping[FlowPoint, int]:
+        """The slots that a resume at each point reads later; it sets up the nodes of the bodies around again."""
         plan, points = self.flow.plan, self.flow.points
         set_up = {path: self.set_up_with(scope)[optional] for path, scope in plan.scopes.items()}
         inside = {point: _either(set_up[scope.path] for scope in plan.around(point.scope)) for point in points}
@@ -151,57 +157,19 @@ class Slots:
 
         def alive_before(point: FlowPoint, after: int) -> int:
             use = self.uses[point]
-            reads = use.uses if optional else use.requires
+            reads = use.reads if optional else use.requires
             return reads | inside[point] | (after & ~use.defines & ~use.kills)
 
         def transfer(point: FlowPoint, before: int) -> Iterator[tuple[FlowPoint, int]]:
             return ((source, alive_before(source, before)) for source in sources[point])
 
-        before = solve({point: alive_before(point, self.guards[point]) for point in points}, transfer, operator.or_)
-        after = {
-            point: self.guards[point] | _either(before[arrow.target] for arrow in point.arrows) for point in points
-        }
-        return before, after
+        return solve({point: alive_before(point, self.guards[point]) for point in points}, transfer, operator.or_)
 
-    # ---- the positions of a run: before a node or, once it is over, after the last one
-
-    def alive(self, path: str, *, ended: bool = False, optional: bool = True) -> int:
-        """The slots that are alive before the node at a path runs; if it took an edge to the end, after it.
-
-        A resume may give the last node another trigger, so it counts as one that may be skipped.
-
-        Arguments:
-            optional: False leaves out those that are only read with a default. Default: they count too.
-        """
-        before, after = self._alive if optional else self._solved(optional=False)
-        if ended:
-            return _either(after[point] for point in self.flow.exits[path])
-        return before[self.flow.entries[path][0]]
-
-    def late(self, arrow: FlowEdge, source: FlowPoint) -> list[str]:
+    def late(self, arrow: FlowEdge) -> list[str]:
         """The slots for which no checkpoint can be made where an arrow leads: it would be made at a later position."""
-        alive = (self.alive(path, ended=ended) for path, ended in self._positions(arrow, source))
-        return self.named(_either(alive) & self.transient)
-
-    def is_position(self, arrow: FlowEdge, source: FlowPoint) -> bool:
-        """True if a run is at a position after an arrow; within one visit it is not."""
-        target, entries, exits = arrow.target, self.flow.entries, self.flow.exits
-        if target is self.flow.end:
-            return True
-        return target in entries[target.path] and (source.opens is not None or source in exits[source.path])
-
-    def _positions(self, arrow: FlowEdge, source: FlowPoint) -> Iterator[tuple[str, bool]]:
-        """The position of the run after an arrow: the end of a body is passed in the same visit."""
-        for point, taken in Ways([(source, arrow)], lambda at: ((at[1].target, after) for after in self._within(at))):
-            if taken.target is self.flow.end:
-                yield point.path, True
-            elif self.is_position(taken, point):
-                yield taken.target.path, False
-
-    def _within(self, at: tuple[FlowPoint, FlowEdge]) -> list[FlowEdge]:
-        """The arrows after one that are taken in the same visit."""
-        source, arrow = at
-        return [] if self.is_position(arrow, source) else arrow.target.arrows
+        target = arrow.target
+        point = self.flow.entries[target.path][0] if arrow.leads_to_visit else target
+        return self.named(self._before[point] & self.transient)
 
 
 def _either(bits: Iterable[int]) -> int:

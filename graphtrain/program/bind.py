@@ -22,11 +22,14 @@ from graphtrain.kind import Field, Read
 from graphtrain.kind.trigger import Term, Trigger, exactly
 from graphtrain.names import FOREIGN, nearest, quoted
 from graphtrain.plan.plan import Plan, PlanNode
-from graphtrain.plan.scope import Ref, Scope, resources_of, used_guards
+from graphtrain.plan.scope import Ref, Scope, resources_of, slots_of, used_guards
 from graphtrain.program.resources import PROVIDED, may_be_unread, unread, unread_line
 
 # Inputs of a step function that are those of the training, in an evaluation too, which begins no epoch.
 _OF_TRAINING = ("step", "epoch")
+
+# What names of metric objects may begin with that are of graphs which the same `setup` serves.
+_USUAL_SPLITS = ("val/", "test/")
 
 # The step function that a node reads -> the stage that it is for; of those that run backward it is "train".
 _STAGES = {"test_step": "test", "predict_step": "predict"}
@@ -353,7 +356,19 @@ class Program:
             if name in new and (name in FOREIGN or not may_be_unread(self.resources[name])):
                 hint = hint or "leave it out, or insert a node that reads it"
                 problems.append(Problem("G302", "error", self.graph.name, f"nothing reads a resource `{name}`", hint))
-        return problems + [problem for problem in self._without_batches() if problem.code not in self.graph.allow]
+        others = (*self._never_written(), *self._without_batches())
+        return problems + [problem for problem in others if problem.code not in self.graph.allow]
+
+    def _never_written(self) -> Iterator[Problem]:
+        """A problem for each slot that a node requires and only bypassed nodes write."""
+        written = {path for node in self.nodes if not node.bypassed for path in node.plan_node.writes}
+        for node in self.nodes:
+            required = [ref for read, ref in node.plan_node.reads if read.required and not node.bypassed]
+            for path in sorted({*slots_of(required)} - written):
+                writers = quoted(other.path for other in self.plan.nodes if path in other.writes)
+                message = f"`{path}` is read by `{node.path}`, and what writes it does not run: {writers}"
+                hint = "supply what it needs to run; or read the slot with a default, such as None"
+                yield Problem("G301", "error", f"{self.graph.name}: nodes.{node.path}", message, hint)
 
     def _without_batches(self) -> Iterator[Problem]:
         """A problem for each mapping or data set where batches are read."""
@@ -389,11 +404,22 @@ class Program:
     def unread_resources(self) -> list[str]:
         """A line about each resource that no node of the graph reads."""
         lines = [unread_line(name, hint) for name, hint in self._unread().items()]
-        if objects := self.resources.get("metric_objects"):
-            from graphtrain.program.metric_objects import not_updated  # which few runs have
+        return [*lines, *self._without_updates(self.resources.get("metric_objects") or {})]
 
-            lines += not_updated(objects, self)
-        return lines
+    def _without_updates(self, objects: Mapping[str, Any]) -> Iterator[str]:
+        """A line about the metric objects that no node of a graph updates, if there are any."""
+        splits = {f"{node.parameters[node.kind.records]}/" for node in self.plan.nodes if node.kind.records}
+        training = {node.metric_prefix for node in self.nodes if node.is_set_up_with("metric_prefix")}
+        starts = {*training, *(f"epoch/{prefix}" for prefix in training)}
+        unknown = [
+            name
+            for name in objects
+            if not name.startswith((*splits, *_USUAL_SPLITS))
+            and not any(name.startswith(start) and "/" not in name.removeprefix(start) for start in starts)
+        ]
+        if unknown:
+            known = quoted(sorted({*splits, *starts} - {""}))
+            yield f"nothing updates the metric objects {quoted(unknown)}: names begin with {known}, or have no slash"
 
     @functools.cached_property
     def timed_nodes(self) -> list[ProgramNode]:

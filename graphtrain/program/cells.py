@@ -216,7 +216,7 @@ def evaluated(ref: Ref, read: Get) -> Get:
             raise
         except Exception as error:
             hint = "let what writes it write a number, as a tensor's `.item()`" if isinstance(error, TypeError) else ""
-            raise ExpressionError(name, text, f"raised {type(error).__name__}: {error}", hint) from None
+            raise ExpressionError(name, text, f"raised {type(error).__name__}: {error}", hint) from error
         if parameter is None or (type(value) is number and least < value < most):
             return value
         try:

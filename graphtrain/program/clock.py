@@ -76,23 +76,6 @@ class RunClock:
         last = [scope for scope in training if scope.prefix == f"{path}/"]
         self._program.clocked = next(iter([*reversed(around), *last]), self._program.clocked)
 
-    def moment(self, position: int) -> dict[str, Fraction]:
-        """The progress of the run before the node at a position: unit -> its exact value; equal at the same moment.
-
-        The units are those of the outermost graph and of graphs around the position that train, without readings of the
-        wall clock. Empty where the clock counts nothing.
-        """
-        moment: dict[str, Fraction] = {}
-        for scope in self._program.nodes[position].scope.around():
-            if scope.activity is not None:  # an evaluation advances nothing
-                continue
-            for unit in scope.graph.units:
-                clock = scope.clock(unit)
-                # The number of runs of a node says nothing about the training.
-                if clock is not None and clock.field != "runs" and clock.declared.in_digest:
-                    moment[scope.prefix + unit] = clock.now()
-        return moment
-
     def trained(self) -> tuple[int, float]:
         """Batches and seconds trained, in which the loss by an interruption is measured."""
         return int(self.count("batches") or 0), float(self.count("seconds") or 0)

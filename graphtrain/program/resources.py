@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -49,6 +50,7 @@ _MADE_BY_USERS = (
     torch.utils.data.Dataset,
     torch.utils.data.DataLoader,
 )
+_OF_METRICS = ("update", "compute", "reset")  # the methods of a metric object
 SHARDED = "set_requires_gradient_sync"  # a method of modules that `fully_shard` has sharded
 STEP_FUNCTIONS = ("training_step", "validation_step", "test_step", "predict_step")
 _STEP_INSTEAD = {"test_step": "validation_step"}  # if there is no function of that name
@@ -152,12 +154,8 @@ def prepare(resources: Mapping[str, Any], device: torch.device) -> dict[str, Any
     _refuse_types(resources)
     if taken := sorted(set(PROVIDED) & set(resources)):
         raise UsageError(f"`{taken[0]}` is supplied by the engine", "give the resource another name")
-    objects: Iterable[Any] = ()
-    if resources.get("metric_objects") is not None:
-        from graphtrain.program.metric_objects import checked  # which few runs have
-
-        objects = checked(resources["metric_objects"]).values()
-    for value in (*resources.values(), *objects):
+    objects = resources.get("metric_objects")
+    for value in (*resources.values(), *(_metric_objects(objects) if objects is not None else ())):
         # One that is sharded is where `setup` has put it, parts of it possibly in host memory.
         if isinstance(value, torch.nn.Module) and not hasattr(type(value), SHARDED):
             value.to(device)
@@ -172,15 +170,39 @@ def _refuse_types(resources: Mapping[str, Any]) -> None:
                 f"`{name}` is the class {value.__name__}, not an object of it",
                 f"make one: {name}={value.__name__}(...)",
             )
-    for name, methods, expected in (
-        ("model", ("named_modules",), "a torch.nn.Module"),
-        ("optimizer", ("step",), "an optimizer, or a list of them"),
-        ("scheduler", ("step",), "a scheduler, or a list of them"),
+    for name, method, expected in (
+        ("model", "named_modules", "a torch.nn.Module"),
+        ("optimizer", "step", "an optimizer, or a list of them"),
+        ("scheduler", "step", "a scheduler, or a list of them"),
     ):
         supplied = resources.get(name)
         for value in supplied if isinstance(supplied, list | tuple) and name != "model" else [supplied]:
-            if value is not None and not all(hasattr(value, method) for method in methods):
+            if value is not None and not hasattr(value, method):
                 raise UsageError(f"`{name}` must be {expected}; got {described(value)}")
+
+
+def _metric_objects(objects: Any) -> Iterable[Any]:
+    """The metric objects of a run.
+
+    Raises:
+        UsageError: they are no mapping of objects with `update`, `compute` and `reset`, or one has two names.
+    """
+    if not isinstance(objects, Mapping) or not all(isinstance(name, str) for name in objects):
+        hint = 'give each object a name, as in metric_objects={"val/f1": F1Score(...)}'
+        raise UsageError(f"`metric_objects` must be a mapping of names; got {described(objects)}", hint)
+    names: dict[int, str] = {}
+    for name, value in objects.items():
+        if isinstance(value, type) or not all(callable(getattr(value, method, None)) for method in _OF_METRICS):
+            raise UsageError(
+                f"`metric_objects` has `{name}`, {described(value)}",
+                "pass an object with `update`, `compute` and `reset`, as a metric of torchmetrics has them",
+            )
+        if (other := names.setdefault(id(value), name)) != name:
+            raise UsageError(
+                f"`{other}` and `{name}` are one metric object, which would mix what both have seen",
+                "make two: `clone()` of torchmetrics, or copy.deepcopy",
+            )
+    return objects.values()
 
 
 def with_step_functions(resources: Mapping[str, Any]) -> dict[str, Any]:
@@ -270,7 +292,31 @@ def step_call(function: Any, name: str, owner: Any = None) -> StepCall:
     return StepCall(function, call, extra_inputs, own_name)
 
 
-# ---- resources that nothing reads
+# ---- copies, and resources that nothing reads
+
+
+def with_copies(resources: Mapping[str, Any], made: Mapping[str, str]) -> dict[str, Any]:
+    """The resources, and the copies that kinds ask for: name -> the name of the source.
+
+    Raises:
+        UsageError: one of them cannot be copied.
+    """
+    return {**resources, **{name: _copy(name, source, resources[source]) for name, source in made.items()}}
+
+
+def _copy(name: str, source: str, value: Any) -> Any:
+    try:
+        copied = copy.deepcopy(value)
+    except (RuntimeError, TypeError, NotImplementedError, AssertionError) as error:
+        raise UsageError(
+            f"`{name}` is made as a copy of `{source}`, a {type(value).__name__} that cannot be copied: {error}",
+            f"let `setup` return a `{name}`, made as `{source}` is, and with its weights: "
+            f"{name}.load_state_dict({source}.state_dict())",
+        ) from None
+    for parameter in copied.parameters() if isinstance(copied, torch.nn.Module) else ():
+        parameter.requires_grad = False  # the attribute: the method refuses a parameter without a shape
+        parameter.grad = None
+    return copied
 
 
 def unread(graph: Graph, resources: Mapping[str, Any], read: Collection[str] = ()) -> dict[str, str]:

@@ -35,8 +35,7 @@ from graphtrain.state.reachable import is_within, keeps_state, parts_of
 from graphtrain.state.snapshot import StateSnapshot
 from graphtrain.state.weights import uncompiled
 from graphtrain.storage.encoding import Encoded
-from graphtrain.storage.sharing import MustBeEqual
-from graphtrain.storage.state_files import state_digest
+from graphtrain.storage.state_files import name_of_part, state_digest
 
 
 def of_rank(node: ProgramNode) -> tuple[str, ...]:
@@ -219,19 +218,19 @@ class StatefulObjects:
         assert self.reader is not None, "values are encoded by references to what a snapshot lists"
         return self.reader.unpack(value)
 
-    def must_be_equal(self) -> MustBeEqual:
-        """What must be equal on all ranks: parameters, optimizers, schedulers, and progress, but for that of data."""
-        stateful, optimizers, nodes = self.objects.stateful, self.objects.optimizers, self.program.nodes
-        schedulers = {
-            name for name, value in stateful.items() if isinstance(value, torch.optim.lr_scheduler.LRScheduler)
-        }
+    def must_be_equal(self) -> set[str]:
+        """What must be equal on all ranks: parameters, optimizers, schedulers, and progress, but for that of data.
+
+        They are named as by `StagedState.digests`; the name of a file stands for all tensors in it.
+        """
+        optimizers, scheduler = self.objects.optimizers, torch.optim.lr_scheduler.LRScheduler
+        whole = {*optimizers, *(name for name, value in self.objects.stateful.items() if isinstance(value, scheduler))}
+        progress = [node.path for node in self.program.nodes if not (node.kind.fetches or of_rank(node))]
+        parts = {"resources": whole, "optimizers": optimizers, "progress": progress}
         return {
-            "tensors": {**self.objects.weights(), **dict.fromkeys([*optimizers, *schedulers])},
-            "parts": {
-                "resources": {*optimizers, *schedulers},
-                "optimizers": {*optimizers},
-                "progress": {node.path for node in nodes if not (node.kind.fetches or of_rank(node))},
-            },
+            *whole,
+            *(f"{file}/{name}" for file, names in self.objects.weights().items() for name in names),
+            *(name_of_part(section, name) for section, names in parts.items() for name in names),
         }
 
     def essential(self, state: RunState) -> dict[str, Section]:

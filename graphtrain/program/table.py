@@ -291,5 +291,5 @@ class Compiler:
                     return target
             except Exception as error:
                 name = way.when or ""
-                raise GuardError(node.path, name, node.scope.graph.guards[name], error) from None
+                raise GuardError(node.path, name, node.scope.graph.guards[name], error) from error
         raise AssertionError("the last edge is always taken")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +16,6 @@ from graphtrain.graph import Graph
 from graphtrain.program.agreement import Agreement
 from graphtrain.resume.hyper_parameters import encoded
 from graphtrain.state.content import content_hash
-from graphtrain.storage.sharing import first_difference
 from graphtrain.version import __version__
 
 _WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
@@ -76,6 +76,16 @@ def require_equal_weights(agreement: Agreement, resources: Mapping[str, Any]) ->
         raise RanksDivergedError(
             different, "let code that changes weights do the same on all ranks, without random numbers or their batches"
         )
+
+
+def first_difference(of_ranks: Sequence[Mapping[str, Any]]) -> str:
+    """The first name whose value is not the same on all ranks, in words; empty if all are."""
+    for name in dict.fromkeys(itertools.chain(*of_ranks)):
+        texts = [repr(each[name]) if name in each else "nothing" for each in of_ranks]
+        other = next((rank for rank, text in enumerate(texts) if text != texts[0]), 0)
+        if other:
+            return f"ranks differ in {name}: {texts[0]} on rank 0; {texts[other]} on rank {other}"
+    return ""
 
 
 def _tensors(resources: Mapping[str, Any], *, with_buffers: bool = True) -> Iterator[tuple[str, torch.Tensor]]:

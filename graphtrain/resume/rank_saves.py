@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,10 +21,10 @@ import msgpack
 from graphtrain.errors import CheckpointError, GraphtrainError, RankFailedError, RanksDivergedError
 from graphtrain.program.agreement import error_as_plain, error_of_plain
 from graphtrain.ranks import LostRankError, Ranks
+from graphtrain.resume.equal_ranks import first_difference
 from graphtrain.storage.checkpoint import reason_of
 from graphtrain.storage.manifest import OWN_FACTS, Manifest, SavedCheckpoint
-from graphtrain.storage.rank_files import manifest_of, write_files
-from graphtrain.storage.sharing import Digests, MustBeEqual, equal_digests, first_difference, required_digests
+from graphtrain.storage.rank_files import common_names, manifest_of, write_files
 from graphtrain.storage.state_files import StagedState
 
 _SLICE_SECONDS = 0.5
@@ -43,7 +43,7 @@ class RankSave:
 
     Attributes:
         key: the prefix of the keys of this save in the store.
-        required: what has to be equal on all ranks.
+        required: what has to be equal on all ranks, as `StatefulObjects.must_be_equal` names it.
         folder: of the checkpoints, as this rank sees it.
         previous: the name of the checkpoint before, whose files are used where they are the same; empty for none.
     """
@@ -51,7 +51,7 @@ class RankSave:
     ranks: Ranks
     key: str
     staged: StagedState
-    required: MustBeEqual
+    required: Collection[str]
     folder: Path
     previous: str
     _end: float = math.inf
@@ -119,16 +119,17 @@ class RankSave:
         """True if rank 0 has published the outcome, within this time."""
         return self.ranks.read(f"{self.key}/{_OUTCOME}/0", timeout_seconds) is not None
 
-    def _write_files(self, name: str, facts: Manifest) -> tuple[Digests | None, dict[str, Any]]:
+    def _write_files(self, name: str, facts: Manifest) -> tuple[Collection[str] | None, dict[str, Any]]:
         """Write this rank's files, once all ranks know what they have in common, to the folder that rank 0 names."""
         state, common = self.staged, None
         if self.ranks.world_size > 1:
             self._publish(_DIGESTS, {"digests": state.digests, "folder": name})
             of_ranks = [self._read(_DIGESTS, rank) for rank in range(self.ranks.world_size)]
             name, digests = of_ranks[0]["folder"], [each["digests"] for each in of_ranks]
-            if difference := first_difference([required_digests(each, self.required) for each in digests]):
+            required = [{f"`{name}`": each[name] for name in each if self._is_required(name)} for each in digests]
+            if difference := first_difference(required):
                 raise RanksDivergedError(difference, "do not change it on one rank only")
-            common = equal_digests(digests)
+            common = common_names(digests)
         folder = self.folder / name
         if not folder.is_dir():
             raise CheckpointError(
@@ -143,6 +144,9 @@ class RankSave:
             report["not_finite"] = state.weight_that_is_not_finite
         self._publish(_FILES, report)
         return common, report
+
+    def _is_required(self, name: str) -> bool:
+        return name in self.required or name.partition("/")[0] in self.required
 
     # ---- messages between ranks
 

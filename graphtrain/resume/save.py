@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
-from fractions import Fraction
 from threading import Thread
 from typing import NamedTuple, final
 
@@ -19,7 +18,7 @@ from graphtrain.resume.restore import capture
 from graphtrain.resume.session import Session
 from graphtrain.state.optimizers import NO_RESUME
 from graphtrain.state.snapshot import data_contents
-from graphtrain.storage.checkpoint import Checkpoint, new_folder, write_manifest
+from graphtrain.storage.checkpoint import new_folder, write_manifest
 from graphtrain.storage.encoding import UnsaveableError
 from graphtrain.storage.manifest import Manifest, SavedCheckpoint
 from graphtrain.storage.run_files import RunFiles
@@ -37,14 +36,12 @@ class _Save(NamedTuple):
     Attributes:
         writing: the thread that writes.
         is_asked: True if a node requested it, and one may send the run back to it.
-        moment: the clock of the run.
     """
 
     part: RankSave
     writing: Future[SavedCheckpoint]
     policy: SavePolicy
     is_asked: bool
-    moment: Mapping[str, Fraction]
 
 
 @final
@@ -53,8 +50,7 @@ class CheckpointWriter:
 
     Several ranks save between two windows only, so that any number of ranks can resume.
 
-    One checkpoint is written at a time, from one copy of the state; a further save waits for it. A save replaces the
-    newest checkpoint if no clock has moved since, and the graph and the hyper-parameters are the same.
+    One checkpoint is written at a time, from one copy of the state; a further save waits for it.
 
     Arguments:
         run: what is saved. The thread that writes posts to its requests once a checkpoint is written or has failed; a
@@ -68,7 +64,6 @@ class CheckpointWriter:
         saved: the last checkpoint that a node requested and that the run can go back to: its weights are finite. None
             if there is none.
         returns: how often the run has gone back.
-        newest: the newest checkpoint, which a save may replace; None if it is kept, as a way back from a change.
     """
 
     def __init__(self, run: Session, run_files: RunFiles | None) -> None:
@@ -78,8 +73,6 @@ class CheckpointWriter:
         self._requests, self._notices = run.requests, run.notices
         self._save: _Save | None = None  # that is being written
         self._was_written = False
-        self.newest: SavedCheckpoint | None = None
-        self._newest_moment: Mapping[str, Fraction] = {}  # the clock of the run then
         self._attempts = 0
         self.refusal = self.way_out = ""
         self.saved: str | None = None
@@ -97,11 +90,6 @@ class CheckpointWriter:
         except UnsaveableError:
             if not self._run.compiled.state.objects.is_lazy():  # the first batch makes it something that can be saved
                 raise
-
-    def resumed_from(self, checkpoint: Checkpoint) -> None:
-        """Note that the run is exactly at its newest checkpoint."""
-        self.newest = SavedCheckpoint(checkpoint.path, checkpoint.manifest)
-        self._newest_moment = self._run.compiled.run_clock.moment(self._run.loop.position)
 
     def can_go_back(self) -> bool:
         """True if there is a checkpoint that the run can go back to, or it is being written."""
@@ -225,7 +213,6 @@ class CheckpointWriter:
             kept = "checkpoints with finite weights are kept, whatever `keep` is, and a resume uses the newest of them"
             self._notices(f"{written.name}: `{weight}` is not finite; {kept}")
         files.latest = written
-        self.newest, self._newest_moment = written, save.moment
 
     def fails(self) -> None:
         """Wait for the save that all ranks have begun before leaving them, but not for ranks that may be dead."""
@@ -240,8 +227,7 @@ class CheckpointWriter:
 
     def _begin(self, files: RunFiles, policy: SavePolicy, values: Mapping[str, float | None], is_asked: bool) -> _Save:
         """Copy the state, on all ranks, and begin to write the copy."""
-        compiled, newest, before = self._run.compiled, self.newest, self.saved
-        moment = compiled.run_clock.moment(self._run.loop.position)
+        compiled, before = self._run.compiled, self.saved
         self.world.synchronise("save")  # from here on all ranks have the requests of each
         try:
             staged, facts = self.world.together(self._staged_now)
@@ -254,15 +240,13 @@ class CheckpointWriter:
             facts = files.noted(facts)
         except CheckpointError as error:
             problem = error
-        replaced = newest if newest is not None and moment and moment == self._newest_moment else None
-        is_asked = is_asked or (replaced is not None and replaced.name == before)
         if compiled.returning:  # the name of this checkpoint is not known yet
             facts = replace(facts, way_back="" if is_asked else before, returns=self.returns)
         state, retentions = compiled.state, self._requests.retentions
         snapshot, changed = state.snapshot, state.changed
-        previous = newest.name if newest is not None else ""
+        previous = files.latest.name if files.latest is not None else ""
         self._begun += 1
-        key, equal = f"{self.run_name}/save/{self._begun}", {} if self._is_alone else state.must_be_equal()
+        key, equal = f"{self.run_name}/save/{self._begun}", () if self._is_alone else state.must_be_equal()
         part = RankSave(self.world.ranks, key, staged, equal, files.checkpoints, previous)
 
         def write() -> SavedCheckpoint:
@@ -276,11 +260,11 @@ class CheckpointWriter:
                     raise problem
                 if weight := staged.weight_that_is_not_finite:
                     known = replace(known, not_finite=weight, way_back=before)
-                new, former = files.new(known, retentions, values, replaced)
+                new = files.new(known, retentions, values)
                 with new_folder(new.path, staged.given_up) as folder:
                     manifest = part.files(folder, new.manifest)
                     write_manifest(folder, manifest)
-                written = files.keep(SavedCheckpoint(new.path, manifest), former, retentions)
+                written = files.keep(SavedCheckpoint(new.path, manifest), retentions)
             except BaseException as error:
                 part.tell(error)
                 raise
@@ -290,7 +274,7 @@ class CheckpointWriter:
         writing = _in_background(write)
         if self._is_alone:  # several ranks learn that it is over when they synchronise
             writing.add_done_callback(lambda _: self._requests.post("written"))
-        return _Save(part, writing, policy, is_asked and bool(compiled.returning), moment)
+        return _Save(part, writing, policy, is_asked and bool(compiled.returning))
 
     def _staged_now(self) -> tuple[StagedState, Manifest]:
         """A copy of the state, in the buffers of the copy before, and the facts about it."""

@@ -16,10 +16,9 @@ from graphtrain.plan.scope import made_resources
 from graphtrain.printable import Notices
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.compiled_graph import CompiledGraph
-from graphtrain.program.copies import with_copies
 from graphtrain.program.loop import Loop
 from graphtrain.program.requests import Requests, SavePolicy
-from graphtrain.program.resources import SHARDED, STEP_FUNCTIONS, prepare, resolve_device
+from graphtrain.program.resources import SHARDED, STEP_FUNCTIONS, prepare, resolve_device, with_copies
 from graphtrain.program.rounds import refuse_own_backward
 from graphtrain.program.run_state import AFTER_SETUP, EVERYTHING, OF_NODES, SECTIONS, Exemptions, RunState
 from graphtrain.program.stopwatch import Stopwatch

@@ -30,8 +30,7 @@ from graphtrain.names import quoted
 from graphtrain.storage.files import temporary_name, write_pieces
 from graphtrain.storage.manifest import Manifest, read_files, read_manifest
 from graphtrain.storage.pieces import file_of_pieces
-from graphtrain.storage.sharing import Digests
-from graphtrain.storage.state_files import LOCAL, STATE_FILE, Bytes, StagedState, joined
+from graphtrain.storage.state_files import LOCAL, STATE_FILE, Bytes, StagedState, joined, name_of_part
 from graphtrain.storage.tensor_files import TENSOR_SUFFIX, StagedTensor, file_of, read_tensors
 
 _OWN_TENSORS = "rank.{:05d}.safetensors"
@@ -46,13 +45,18 @@ def _parts_file(rank: int) -> str:
     return f"rank.{rank:05d}.msgpack" if rank else STATE_FILE
 
 
+def common_names(digests: Sequence[Mapping[str, str]]) -> set[str]:
+    """What is bitwise equal on all ranks, by the names in their digests."""
+    return {name for name, digest in digests[0].items() if all(each.get(name) == digest for each in digests)}
+
+
 def write_files(
-    folder: Path, rank: int, state: StagedState, common: Digests | None = None, previous: Path | None = None
+    folder: Path, rank: int, state: StagedState, common: Collection[str] | None = None, previous: Path | None = None
 ) -> dict[str, list[Any]]:
     """Write and flush the files of one rank; returns the size and checksum of each, by name.
 
     Arguments:
-        common: what all ranks have in common. Default: everything, as in one process.
+        common: what is equal on all ranks, which rank 0 writes. Default: everything, as in one process.
         previous: the checkpoint before, to whose files those that are the same become hard links. Default: none.
 
     Raises:
@@ -69,7 +73,7 @@ def write_files(
             if name in shardings:
                 if rank < shardings[name].count:  # of others, it is the same
                     tensors.setdefault(file_of_pieces(rank), {})[f"{file}/{name}"] = tensor
-            elif common is not None and name not in common["tensors"].get(file, ()):
+            elif common is not None and f"{file}/{name}" not in common:
                 tensors.setdefault(_OWN_TENSORS.format(rank), {})[f"{file}/{name}"] = tensor
             elif rank == 0:
                 tensors.setdefault(file + TENSOR_SUFFIX, {})[name] = tensor
@@ -96,7 +100,7 @@ def _linked(path: Path, previous: Path, entry: Sequence[Any]) -> bool:
 def manifest_of(
     facts: Manifest,
     state: StagedState,
-    common: Digests | None,
+    common: Collection[str] | None,
     reports: Sequence[Mapping[str, Any]],
 ) -> Manifest:
     """The manifest of a checkpoint whose files all ranks have written.
@@ -117,15 +121,16 @@ def manifest_of(
     return replace(facts, digest=digest_of_ranks(digests), files=files)
 
 
-def _differing(state: StagedState, common: Digests) -> str:
+def _differing(state: StagedState, common: Collection[str]) -> str:
     """What is not the same on all ranks and that another number of them takes from rank 0, in words."""
 
-    def own(file: str) -> set[str]:
-        return state.tensors(file).keys() - state.pieces.get(file, {}) - common["tensors"].get(file, {}).keys()
+    def own(file: str) -> list[str]:
+        names = state.tensors(file).keys() - state.pieces.get(file, {})
+        return sorted(f"{file}.{name}" for name in names if f"{file}/{name}" not in common)
 
-    names = sorted(f"{file}.{name}" for file in state.parts.get("resources", ()) for name in own(file))
-    has_drifted = own(DRIFT) or state.parts.get(DRIFT, {}).keys() - common["parts"].get(DRIFT, {}).keys()
-    taken = [quoted(names, 3)] * bool(names) + ["what has changed since `setup`"] * bool(has_drifted)
+    names = [name for file in sorted(state.parts.get("resources", ())) for name in own(file)]
+    drifted = own(DRIFT) or [name for name in state.parts.get(DRIFT, ()) if name_of_part(DRIFT, name) not in common]
+    taken = [quoted(names, 3)] * bool(names) + ["what has changed since `setup`"] * bool(drifted)
     return " and ".join(taken)
 
 

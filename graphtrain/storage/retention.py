@@ -11,6 +11,8 @@ from graphtrain.storage.manifest import SavedCheckpoint
 
 T = TypeVar("T")
 
+_OF_A_MOMENT = ("step", "epoch", "clock_of", "clocks", "graph_hash", "hyper_parameters", "ranks", "run")
+
 
 @dataclass(frozen=True)
 class Retention:
@@ -58,6 +60,18 @@ class Ranking(NamedTuple):
         for name, value in self.values.items():
             return {"checkpoint": name, "metric": self.metric, "value": value}
         return None
+
+
+def replaces(new: SavedCheckpoint, former: SavedCheckpoint) -> bool:
+    """True if a checkpoint stores once more what the one before it has, as at the end of a run."""
+    after, before = new.manifest, former.manifest
+    return (
+        former.number == after.follows == new.number - 1
+        and all(getattr(before, name) == getattr(after, name) for name in _OF_A_MOMENT)
+        and before.ranked.items() <= after.ranked.items()
+        and former.name != after.way_back
+        and (bool(before.not_finite) or not after.not_finite)
+    )
 
 
 def lineage_of(checkpoints: Iterable[SavedCheckpoint], newest: float = math.inf) -> list[SavedCheckpoint]:

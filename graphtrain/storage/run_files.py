@@ -17,7 +17,7 @@ from graphtrain.storage.files import readable_failure, remove_leftovers, tempora
 from graphtrain.storage.lock import locked
 from graphtrain.storage.manifest import Manifest, SavedCheckpoint, checkpoint_number, checkpoint_paths, read_manifest
 from graphtrain.storage.named import checkpoint_folder, newest_in
-from graphtrain.storage.retention import Ranking, Retention, expired, lineage_of, rankings_of
+from graphtrain.storage.retention import Ranking, Retention, expired, lineage_of, rankings_of, replaces
 from graphtrain.storage.run_directory import (
     BEST,
     CHECKPOINTS_FOLDER,
@@ -208,45 +208,34 @@ class RunFiles:
         return replace(facts, metrics_bytes=self.metrics.length(), nodes_bytes=self.nodes.length(), run=self._run)
 
     def new(
-        self,
-        facts: Manifest,
-        retentions: Mapping[str, Retention],
-        values: Mapping[str, float | None],
-        replaced: SavedCheckpoint | None,
-    ) -> tuple[SavedCheckpoint, SavedCheckpoint | None]:
-        """A checkpoint that will be written, and the one that it replaces; may be called in any thread.
+        self, facts: Manifest, retentions: Mapping[str, Retention], values: Mapping[str, float | None]
+    ) -> SavedCheckpoint:
+        """A checkpoint that will be written; may be called in any thread.
 
         Arguments:
             facts: the manifest without digest and checksums.
             retentions: of each node that saves, by its path.
             values: of the metrics by which checkpoints are ranked, where they are known.
-            replaced: the one of the same moment, whose values are used where there is none. It is not replaced if its
-                weights are finite, and those now are not.
         """
         for file in (self.metrics, self.nodes):
             file.flush()  # first, so that the checkpoint counts only rows that are on the disk
-        if replaced is not None and facts.not_finite and not replaced.manifest.not_finite:
-            replaced = None
         ranked_by = {node: [rule.best, rule.best_mode] for node, rule in retentions.items() if rule.best is not None}
-        ranked = dict(replaced.manifest.ranked) if replaced is not None else {}
-        ranked |= {metric: value for metric, value in values.items() if value is not None}
-        follows = self._newest if replaced is None else replaced.manifest.follows
-        facts = replace(facts, ranked=ranked, ranked_by=ranked_by, follows=follows)
+        ranked = {metric: value for metric, value in values.items() if value is not None}
+        facts = replace(facts, ranked=ranked, ranked_by=ranked_by, follows=self._newest)
         number = max(map(checkpoint_number, checkpoint_paths(self.checkpoints)), default=0) + 1
-        return SavedCheckpoint(self.checkpoints / f"{number:06d}-step-{facts.step}", facts), replaced
+        return SavedCheckpoint(self.checkpoints / f"{number:06d}-step-{facts.step}", facts)
 
-    def keep(
-        self, new: SavedCheckpoint, replaced: SavedCheckpoint | None, retentions: Mapping[str, Retention]
-    ) -> SavedCheckpoint:
+    def keep(self, new: SavedCheckpoint, retentions: Mapping[str, Retention]) -> SavedCheckpoint:
         """Keep a checkpoint that is written, and remove those that need not be kept; may be called in any thread."""
         self._newest = new.number
         self._manifests[new.path] = new.manifest
-        former = [replaced.path] if replaced is not None and replaced.path != new.path else []
-        saved = [each for each in self._saved() if each.path not in former]
+        saved = self._saved()
+        former = [each for each in saved if replaces(new, each)]
+        saved = [each for each in saved if each not in former]
         self._rankings = rankings_of(lineage_of(saved))
         # Only now that it is on the disk; one by one, so that everything that should be kept exists at any moment.
-        for path in [*former, *(each.path for each in expired(saved, retentions, self._rankings))]:
-            _remove(path)
+        for each in [*former, *expired(saved, retentions, self._rankings)]:
+            _remove(each.path)
         return new
 
     def has_ranked(self, node: str) -> bool:

@@ -17,7 +17,6 @@ import torch
 
 from graphtrain.storage.encoding import Encoder, Tensors, unpack
 from graphtrain.storage.files import checksum_of, uncollected
-from graphtrain.storage.sharing import Digests
 from graphtrain.storage.strides import DEVICES
 from graphtrain.storage.tensor_files import (
     TENSOR_SUFFIX,
@@ -56,10 +55,15 @@ def split(sections: Sections) -> tuple[dict[str, dict[str, bytes]], list[Tensors
         parts[section] = {}
         for name, value in sorted(values.items()):  # independent of their order in a graph or a `setup`
             file = _file_of(section, name, sections)
-            path = name if section == "resources" else f"{section}[{name!r}]"
+            path = name if section == "resources" else name_of_part(section, name)
             tensors = files.setdefault(file, Tensors(file))
             parts[section][name] = tensors.pack(Encoder().encode(value, path))
     return parts, [tensors for tensors in files.values() if tensors.named]
+
+
+def name_of_part(section: str, name: str) -> str:
+    """How a part is called: ``"progress['step']"``."""
+    return f"{section}[{name!r}]"
 
 
 def _file_of(section: str, name: str, sections: Collection[str]) -> str:
@@ -188,22 +192,17 @@ class StagedState:
         return ""
 
     @functools.cached_property
-    def digests(self) -> Digests:
+    def digests(self) -> dict[str, str]:
         """Those that this rank sends to the others, computed once: all tensors but pieces are hashed in this thread."""
-        return {
-            "tensors": {
-                file: {
-                    name: each.digest()
-                    for name, each in self.tensors(file).items()
-                    if name not in self.pieces.get(file, ())
-                }
-                for file in self.tensor_files
-            },
-            "parts": {
-                section: {name: checksum_of([part]) for name, part in each.items()}
-                for section, each in self.parts.items()
-            },
+        digests = {
+            f"{file}/{name}": tensor.digest()
+            for file in self.tensor_files
+            for name, tensor in self.tensors(file).items()
+            if name not in self.pieces.get(file, ())
         }
+        for section, named in self.parts.items():
+            digests |= {name_of_part(section, name): checksum_of([part]) for name, part in named.items()}
+        return digests
 
     def digest(self, written: Mapping[str, Sequence[Any]]) -> str:
         """The digest of what the continuation depends on.

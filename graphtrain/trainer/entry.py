@@ -10,15 +10,18 @@ import torch
 
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.names import quoted, suggestion
+from graphtrain.program.resources import SHARDED
 from graphtrain.resume.rank_resume import choose
 from graphtrain.resume.restore import Restored, ResumeOptions, repeated, restore
 from graphtrain.resume.setup_change import setup_changes, unexplained
 from graphtrain.state.generators import capture_random
 from graphtrain.state.objects import MISFITS
 from graphtrain.state.weights import fitting
-from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
+from graphtrain.storage.checkpoint import Checkpoint
+from graphtrain.storage.manifest import read_manifest
 from graphtrain.storage.named import checkpoint_folder
 from graphtrain.storage.run_directory import last_status
+from graphtrain.storage.weight_files import StoredTensor, stored_weights
 from graphtrain.trainer.live_run import LiveRun
 
 _OTHER_MODEL = "build the model as in the saved run, or name a checkpoint of this run"
@@ -85,7 +88,6 @@ def go_back(run: LiveRun, node: str) -> None:
     run.cut_back_to(checkpoint)
     place = session.compiled.run_clock.describe()
     run.notices(f"`{node}` sends the run back to {name}: {place}; {repeated(session.trained, trained)}")
-    writer.newest = None
     writer.returns += 1
     is_saved = run.save(run.requests.sync_policy)
     assert is_saved, "a checkpoint was made here before"
@@ -103,9 +105,6 @@ def _resume(run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status
     is_newest = files is not None and files.is_newest(checkpoint)
     # It finished before, and the graph that it has now does not postpone its end.
     is_over = is_newest and session.loop.ended and session.compiled.leave_again(session.position)[1]
-    is_same = (manifest.graph_hash, manifest.ranks) == (session.compiled.saved_graph[1], session.world.world_size)
-    if is_newest and is_same and not restored.decided:
-        run.writer.resumed_from(checkpoint)
     is_as_it_was = (is_ours or run.is_replay) and not (restored.decided or restored.is_other_graph)
     saved = checkpoint.path.name if manifest.way_back == "" else manifest.way_back
     run.writer.saved, run.writer.returns = saved if is_as_it_was else None, manifest.returns
@@ -209,12 +208,8 @@ def load_weights(run: LiveRun, named: str | Path, sources: Mapping[str, str], on
     path = Path(world.lead(lambda: str(checkpoint_folder(named, run_dir))))
     if run_dir is not None and (folder / path.name).is_dir():
         path = folder / path.name  # where this rank sees the run directory
-    checkpoint = read_checkpoint(path, rank=world.rank, world_size=world.world_size)
-    if checkpoint.manifest.sharded or world.mesh:
-        from graphtrain.resume.sharded import assembled  # which few runs need
-
-        checkpoint, _ = assembled(checkpoint, objects.modules.values(), world.rank)
-    saved = {name: checkpoint.sections["resources"].get(name) for name in checkpoint.sections["modules"]}
+    sections, stored = stored_weights(path, read_manifest(path))
+    saved = {name: sections["resources"].get(name) for name in sections["modules"]}
     states = {}
     for name in sources:
         if name not in objects.modules:
@@ -225,13 +220,35 @@ def load_weights(run: LiveRun, named: str | Path, sources: Mapping[str, str], on
         if state is None:
             if source == name and not isinstance(run.session.resources.get(name), torch.nn.Module):
                 continue  # it is part of another resource
-            raise UsageError(f"`{checkpoint.path}` has no model `{source}`", suggestion(source, saved))
-        tensors = {key: value for key, value in state.items() if isinstance(value, torch.Tensor)}
-        names = fitting(module, tensors, only, f"`{checkpoint.path}` does not match `{name}`:")
-        states[name] = {key: state[key] for key in names} if only else state
+            raise UsageError(f"`{path}` has no model `{source}`", suggestion(source, saved))
+        tensors = {key: tensor for key, value in state.items() if (tensor := stored(value)) is not None}
+        states[name] = {} if only else {key: value for key, value in state.items() if key not in tensors}
+        states[name] |= read_fitting(module, tensors, only, world.rank, f"`{path}` does not match `{name}`:")
     for name, state in states.items():
         try:
-            objects.load(name, state, strict=not only)
+            objects.load(name, state, strict=False)  # strict except for the other names of tied parameters
         except MISFITS as error:  # of a `load_state_dict` of the user's
-            raise UsageError(f"`{checkpoint.path}` does not match `{name}`: {error}", _OTHER_MODEL) from None
+            raise UsageError(f"`{path}` does not match `{name}`: {error}", _OTHER_MODEL) from None
     return path
+
+
+def read_fitting(
+    module: torch.nn.Module, stored: Mapping[str, StoredTensor], only: Sequence[str], rank: int, what: str
+) -> dict[str, torch.Tensor]:
+    """The weights in files that fit a module, by name; of those that are sharded in it, the parts of a rank.
+
+    Arguments:
+        only, what: as for `fitting`.
+
+    Raises:
+        UsageError: they do not fit, or a pattern matches none.
+    """
+    names = fitting(module, {key: tensor.like for key, tensor in stored.items()}, only, what)
+    if hasattr(type(module), SHARDED):
+        from graphtrain.resume.sharded import read_as_sharded  # which few runs need
+
+        saved = read_as_sharded({key: stored[key] for key in names}, module, rank)
+    else:
+        saved = {key: stored[key].read() for key in names}
+    fitting(module, saved, only, what)  # with the values
+    return saved

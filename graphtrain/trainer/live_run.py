@@ -237,7 +237,6 @@ class LiveRun:
     def has_changed(self) -> None:
         """Note that the user has changed the run: it does not go back to earlier checkpoints."""
         self.writer.saved = None
-        self.writer.newest = None
 
     def cut_back_to(self, checkpoint: Checkpoint | None) -> None:
         """Truncate rows and counts to those of a checkpoint of the run, or to nothing; the session has entered it."""

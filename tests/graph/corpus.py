@@ -526,6 +526,10 @@ SOUND = [
     Sound("EMA after the step", lambda: add(SHORT, "ema", after="step"), "ema"),
     Sound("an average that begins where the run ends", lambda: SHORT.overlay("swa").set("swa", **{"from": "2 epochs"}),
           "swa"),
+    Sound("an average that begins at an amount of another unit", lambda: SHORT.overlay("swa").set(
+        "swa", **{"from": "3 steps"}), "swa"),
+    Sound("a minimum of an end that waits for more", lambda: SHORT.guard(
+        "ending", "finish.due and log.runs >= 0 or step.steps >= 6").set("finish", after="1 steps"), "finish"),
     Sound("two loggers", lambda: periodic(SHORT, "log_often", "log", every="1 steps"), "log_often"),
     Sound("two validations with data of their own", two_validations, "validate validate_other",
           {"other_data": lambda: [torch.ones(2, 2)] * 2}),

@@ -136,16 +136,16 @@ DATA = [
            lambda g: add(g, "score", after="zero_grad").guard("good", "score > 1 and accumulate.count == 0").connect(
                "decide", "end", when="good", before="next_batch"), "G304 edges.decide"),
     edited("a guard that reads a slot when the run starts",
-           lambda g: add(g, "score", after="zero_grad").guard("ending", or_="score > 1"), "G303 edges.decide"),
+           lambda g: add(g, "score", after="zero_grad").guard("ending", or_="score > 1"), "G304 edges.decide"),
     edited("a guard that chooses a slot when the run starts",
            lambda g: add(g, "score", after="zero_grad").guard(
-               "ending", or_="(step.steps > 9 if step.steps > 0 else score > 1)"), "G303 edges.decide"),
+               "ending", or_="(step.steps > 9 if step.steps > 0 else score > 1)"), "G304 edges.decide"),
     edited("a guard that does not choose a slot when the run starts",
            lambda g: add(g, "score", after="zero_grad").guard(
                "ending", or_="(score > 1 if step.steps > 0 else log.due)"), "G304 edges.decide"),
     edited("a guard that reads a slot at the first visit, whatever was counted before",
            lambda g: add(replace(g, start="begin_epoch"), "score", before="step").guard(
-               "data_exhausted", or_="score > 1"), "G303 edges.next_batch"),
+               "data_exhausted", or_="score > 1"), "G304 edges.next_batch"),
     edited("a parameter read from a slot that is written later",
            lambda g: add(g, "score", after="clip").set("clip", reads={"max_norm": "1 + score"}), "G303 nodes.clip"),
     edited("a guard that reads a slot never written before",
@@ -154,7 +154,7 @@ DATA = [
     edited("a guard on a slot written on one branch",
            lambda g: add(g, "score", before="clip").guard("good", "score > 1").connect("accumulate", "zero_grad",
                                                                                           when="good", first=False),
-           "G303 edges.accumulate", "G404 nodes.zero_grad"),
+           "G304 edges.accumulate", "G404 nodes.zero_grad"),
     edited("set up with what is written later", lambda g: add(g, "set_up_with", after="step"),
            "G303 nodes.set_up_with"),
     edited("a body set up with what comes after it",
@@ -343,6 +343,12 @@ LOOPS = [
     edited("an end that contradicts itself", lambda g: g.guard("ending", "step.steps > 9 and step.steps < 5"),
            "G504 guards.finished"),
     edited("an end before the beginning", lambda g: g.guard("ending", "step.steps < 0"), "G504 guards.finished"),
+    edited("a minimum above the maximum", lambda g: g.guard("ending", and_="500 <= step.steps").set(
+        "finish", after=["100 steps", "8 hours"]), "G504 nodes.finish"),
+    edited("an early stop after the end", lambda g: g.overlay("early_stop").set("early_stop", min_epochs=20),
+           "G504 nodes.finish"),
+    edited("an average that begins after the end", lambda g: g.overlay("swa").set(
+        "swa", **{"from": ["12 epochs", "2000000 epochs"]}), "G505 nodes.swa"),
     edited("a validation at each hundredth step, and again", lambda g: g.guard(
         "val_check_batch", "step.steps % 100 == 0"), "G501 nodes.decide"),
     edited("a loop of log without data", lambda g: g.guard("log_due", "step.steps > 3"), "G501 nodes.decide"),

@@ -23,8 +23,7 @@ from graphtrain.storage.checkpoint import new_folder, read_checkpoint, write_man
 from graphtrain.storage.encoding import Tensors, UnsaveableError
 from graphtrain.storage.files import checksum_of, replace_file, write_pieces
 from graphtrain.storage.manifest import Manifest
-from graphtrain.storage.rank_files import manifest_of, write_file, write_files
-from graphtrain.storage.sharing import equal_digests
+from graphtrain.storage.rank_files import common_names, manifest_of, write_file, write_files
 from graphtrain.storage.state_files import StagedState, local_of, state_digest
 from graphtrain.storage.tensor_files import read_tensors, stage
 from tests.world import assert_same
@@ -55,7 +54,7 @@ def state_of(rank: int) -> State:
 def save(path: Path, count: int = 3) -> Manifest:
     """Write a checkpoint as so many ranks do; the facts of each have its number."""
     states = [StagedState(state_of(rank), {}, {}) for rank in range(count)]
-    common = equal_digests([state.digests for state in states])
+    common = common_names([state.digests for state in states])
 
     with new_folder(path, Event()) as folder:
         reports = [

@@ -256,13 +256,13 @@ def set_field(path: str, name: str) -> Callable[[Trainer], object]:
 DIFFERENT: dict[str, tuple[Callable[[Trainer], object], str]] = {
     "weights": (
         lambda trainer: trainer.resources["model"][0].bias.data.add_(1.0),
-        "ranks differ in the tensor `0.bias` of `model`: ",
+        "ranks differ in `model/0.bias`: ",
     ),
-    "progress": (set_field("step", "steps"), "ranks differ in `step` of the section `progress`: "),
+    "progress": (set_field("step", "steps"), "ranks differ in `progress['step']`: "),
     "what may differ": (set_field("log", "runs"), ""),
     "settings": (
         lambda trainer: trainer.resources["optimizer"].param_groups[0].update(lr=0.5),
-        "ranks differ in `optimizer` of the section `resources`: ",
+        "ranks differ in `resources['optimizer']`: ",
     ),
 }  # fmt: skip
 

@@ -275,6 +275,7 @@ def test_a_value_that_does_not_fit_stops_the_run_and_names_the_expression(
         tiny(graph).run()
     name = "norm_type" if "norm_type" in expressions else "max_norm"
     assert reason in str(caught.value) and f'{name} = "{expressions[name]}"' in str(caught.value)
+    assert (caught.value.__cause__ is not None) == ("expected" not in reason), "where it was raised is shown too"
 
 
 @pytest.mark.parametrize(
@@ -296,6 +297,7 @@ def test_a_guard_that_fails_is_named_with_the_reason(
     with pytest.raises(GuardError) as caught:
         tiny(graph).run()
     assert name in str(caught.value) and reason in str(caught.value)
+    assert caught.value.__cause__ is not None, "where it was raised is shown too"
 
 
 def test_the_loss_is_not_divided_by_an_expression_that_may_change_within_a_window() -> None:
