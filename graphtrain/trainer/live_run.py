@@ -96,7 +96,7 @@ class LiveRun:
     ) -> None:
         self.session, self.files, self.arguments, self.notices = session, files, arguments, session.notices
         self.requests = session.requests
-        self.writer = CheckpointWriter(session, files)
+        self.writer = CheckpointWriter(session, files, self.write_status)
         session.requests.saves = self.writer
         from transitions import Machine  # here, because commands that run nothing import this module too
 
@@ -218,7 +218,7 @@ class LiveRun:
         for logger in self._loggers:
             logger.ended(self.state, error)
             logger.close()
-        if self.writer.take_written() or (was_running and self.is_noted):
+        if was_running and self.is_noted:
             self.write_status()
 
     def _draw(self, call: Literal["begin", "show", "end"] = "show") -> float:
@@ -278,7 +278,6 @@ class LiveRun:
             return False
         for logger in self._loggers:
             logger.flush()
-        self.report_written()
         return True
 
     def save_end(self) -> None:
@@ -293,11 +292,6 @@ class LiveRun:
                     f"`{node}` was due has a finite `{retention.best}`"
                 )
         self.is_end_saved = True
-
-    def report_written(self) -> None:
-        """Write the status if a checkpoint was written, or ranked."""
-        if self.writer.take_written():
-            self.write_status()
 
     def write_status(self, state: str | None = None) -> float:
         """Write the status for other processes; returns the seconds until it is to be written again.

@@ -58,7 +58,6 @@ def serve(run: LiveRun) -> Answer:
         answer = "compiled"
     if requests.take("written"):
         run.writer.settle()
-        run.report_written()
     if "ended" in requests:
         _end(run)
         return run.ends(Outcome.FINISHED)
