@@ -119,15 +119,23 @@ class Session:
             "ranks": several,
             "seed": self.seed,
         }
-        self.compiled = self._compile(graph, self.resources, self._prepared, made=self._made)
+        self.compiled = self._compile(graph, self.resources, self._prepared, self._made)
         self.requests.retentions = self.compiled.retentions
         self.hyper_parameters = HyperParameters(self.compiled.state.set_up())
         self.loop, self.setup = Loop(self.compiled.start, self.requests), {}
 
     def _compile(
-        self, graph: Graph, resources: Mapping[str, Any], prepared: Mapping[str, Any], *former: Any, **more: Any
+        self,
+        graph: Graph,
+        resources: Mapping[str, Any],
+        prepared: Mapping[str, Any],
+        made: Mapping[str, str],
+        former: CompiledGraph | None = None,
+        renaming: Renaming | None = None,
+        new: Collection[str] | None = None,
     ) -> CompiledGraph:
-        compiled = CompiledGraph(graph, resources, prepared, self.requests, self.recorder, self.watch, *former, **more)
+        run = self.requests, self.recorder, self.watch
+        compiled = CompiledGraph(graph, resources, prepared, *run, former, renaming, new, made)
         if self.world.sharded:
             refuse_own_backward(compiled.program)
         return compiled
@@ -243,7 +251,7 @@ class Session:
         former = self.compiled.state
         self.recorder.forget_means()
         prepared = {**self._prepared, "saving": True}  # data that cannot be reopened exactly is refused
-        self.compiled = self._compile(self.graph, self.resources, prepared, made=self._made)
+        self.compiled = self._compile(self.graph, self.resources, prepared, self._made)
         if former.snapshot is not None:
             self.compiled.state.track(former.snapshot, former)
 
@@ -271,7 +279,7 @@ class Session:
             if environment is not None:  # before the data is opened: inspecting it may draw from its generator
                 environment = environment.with_resources(self.resources, all_resources)
             older = former if moves else None
-            compiled = self._compile(graph, all_resources, prepared, older, renaming, new=resources, made=made)
+            compiled = self._compile(graph, all_resources, prepared, made, older, renaming, resources)
             compiled.program.window_ranks = former.program.window_ranks
             if not compiled.retentions:  # that of a removed node no longer applies
                 self.requests.policy = SavePolicy()
