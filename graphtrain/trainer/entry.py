@@ -48,13 +48,16 @@ def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> None:
     run.notices.last.clear()
     run.notices.last.extend(map(tuple, status.get("notices") or ()))  # those of the process before
     session.set_up(checkpoint, holder)
+    is_over = False
     if checkpoint is not None:
-        _resume(run, checkpoint, options, status)
+        is_over = _resume(run, checkpoint, options, status)
     else:
         session.begin(random)
         if files is not None:
             run.cut_back_to(None)
     run.has_begun, run.resumed_from = True, checkpoint
+    if not is_over:
+        note_start(run)
 
 
 def go_back(run: LiveRun, node: str) -> None:
@@ -94,8 +97,8 @@ def go_back(run: LiveRun, node: str) -> None:
     run.announce("resumed")
 
 
-def _resume(run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status: Mapping[str, Any]) -> None:
-    """Resume from a checkpoint of a run that had trained as far as its status says."""
+def _resume(run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status: Mapping[str, Any]) -> bool:
+    """Resume from a checkpoint of a run that had trained as far as its status says; True if it was finished before."""
     session, files, manifest = run.session, run.files, checkpoint.manifest
     restored = restore(checkpoint, session, options)
     is_ours = files is not None and files.owns(checkpoint)
@@ -113,6 +116,7 @@ def _resume(run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status
     begins_anew = (restored.decided or begins_lineage) and not is_over
     if files is not None and (begins_anew or not is_newest):
         run.save(run.requests.sync_policy, is_asked=begins_lineage)
+    return is_over
 
 
 def _report(

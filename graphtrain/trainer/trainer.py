@@ -434,7 +434,7 @@ class Trainer(RunView):
         compiled, loop = session.compiled, session.loop
         if loop.ended:  # its end may have been moved since
             loop.position, loop.ended = compiled.leave_again(loop.position)
-        if not (run.is_noted or loop.ended):
+        if not (run.is_noted or loop.ended):  # it was finished before, and now trains further
             entry.note_start(run)
         if loop.ended and not run.is_end_saved:
             compiled.at_end()
