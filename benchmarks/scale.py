@@ -30,6 +30,7 @@ from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -42,6 +43,7 @@ from torch.nn.utils import clip_grad_norm_
 from workloads import LARGER, MAX_NORM, OF_TEN_MILLION, TINY, Batch, Training, Transformer, Workload
 
 from graphtrain import Graph, Trainer
+from graphtrain.program.agreement import Agreement
 from graphtrain.ranks import Ranks, current_ranks
 
 DDP, FIT = "by hand", "fit"
@@ -111,10 +113,15 @@ class Measured:
 
 def synchronisations(measured: Measured, every: int) -> float:
     """How often ranks synchronise in a round."""
-    trainer = fit(measured.training(), measured.of_all, every, log="50 steps")
-    assert trainer._session.world is not None
-    visits = trainer.progress["next_batch"]["runs"]
-    return trainer._session.world.calls / visits
+    synchronise, calls = Agreement.synchronise, []
+
+    def counted(agreement: Agreement, *arguments: Any, **known: Any) -> Any:
+        calls.append(arguments)
+        return synchronise(agreement, *arguments, **known)
+
+    with mock.patch.object(Agreement, "synchronise", counted):
+        trainer = fit(measured.training(), measured.of_all, every, log="50 steps")
+    return len(calls) / int(trainer.progress["next_batch"]["runs"])
 
 
 def rank_main(options: Namespace, ranks: Ranks) -> None:

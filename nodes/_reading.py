@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
@@ -88,7 +87,7 @@ class Reading:
         node, self.run = self.node, run
         is_there = transfer is None and device.type == "cpu"  # where `to` does nothing for 0.4 us a tensor
         self.move = None if is_there else lambda batch: (transfer or move)(batch, device)
-        limit = min((most for most in (node.limit, node.overfit) if most not in (None, math.inf)), default=None)
+        limit = min((most for most in (node.limit, node.overfit) if most is not None), default=None)
         self._combine: Any = node.combine or ("cycle" if run.graph_trains else "in_turn")
         if data is not self._supplied or limit != self.limit:
             self._supplied, self._sources, self.limit = data, {}, limit

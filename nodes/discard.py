@@ -20,7 +20,7 @@ class Discard(ZeroGrad):
     ...     .guard("accumulation_reached", "accumulate.count > 0 and window_complete")
     ...     .guard("window_is_short", "accumulate.count > 0 and window_cut")
     ...     .insert("discard")
-    ...     .connect("accumulate", "discard", when="window_is_short", first=False)
+    ...     .connect("accumulate", "discard", when="window_is_short", before="decide")
     ...     .connect("discard", "decide")
     ... )
     >>> graph.check()

@@ -13,8 +13,7 @@ from graphtrain.data import NOTHING
 from graphtrain.data.batch import NESTS, count_samples, tensors_held
 from graphtrain.errors import DataError, UsageError
 from graphtrain.kind import Slot, derived_clock, node, progress
-from graphtrain.kind.batch_limit import refuse_batch_limit
-from graphtrain.kind.parameter import Above
+from graphtrain.kind.parameter import Above, Below
 from graphtrain.lazy import lazy_import
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from graphtrain.nodes import _division as divisions
     from graphtrain.nodes import _reading as readings
     from graphtrain.nodes._reading import Reading
-    from graphtrain.plan.plan import PlanNode
     from graphtrain.program.agreement import Agreement
 else:
     shares = lazy_import("graphtrain.data.shares")
@@ -102,7 +100,7 @@ class NextBatch:
     []
     """
 
-    limit: Annotated[int | float, Above(0)] | None = None
+    limit: Annotated[int, Above(0)] | Annotated[float, Above(0), Below(1)] | None = None
     overfit: Annotated[int, Above(0)] | None = None
     combine: Literal["cycle", "shortest", "in_turn"] | None = None
     resume: Literal["auto", "replay", "state"] = "auto"
@@ -136,11 +134,6 @@ class NextBatch:
     _count: Callable[[Any], int]
     _ranks: Agreement | None
     _position: dict[str, Any]  # loaded from a checkpoint, until the data takes it
-
-    @staticmethod
-    def refuse_settings(node: PlanNode, *, ranks: bool) -> None:
-        """Raise for settings with which a run could not start: the checks call it."""
-        refuse_batch_limit(node.parameters["limit"])
 
     def __init__(self) -> None:
         self._ranks = self._reading = None
@@ -178,11 +171,6 @@ class NextBatch:
         if self.ended and not self.pass_over:
             reading.end()
         reading.note_certain()
-
-    def follow_windows(self, windows: Sequence[Callable[[], int]]) -> None:
-        """Fill these from now on: the graph around the node has changed, and the node has not."""
-        if self._reading is not None:
-            self._reading.run = self._reading.run._replace(windows=windows)
 
     def __call__(self, indices: Any = None) -> tuple[Any, int]:
         if self._ranks is not None:

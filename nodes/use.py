@@ -19,7 +19,7 @@ def use() -> None:
     ...     .guard("accumulation_reached", "accumulate.count > 0 and window_complete")
     ...     .guard("window_is_short", "accumulate.count > 0 and window_cut")
     ...     .insert("use")
-    ...     .connect("accumulate", "use", when="window_is_short", first=False)
+    ...     .connect("accumulate", "use", when="window_is_short", before="decide")
     ...     .connect("use", "zero_grad")
     ... )
     >>> graph.check()

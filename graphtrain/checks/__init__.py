@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from graphtrain.checks.amounts import check_amounts
-from graphtrain.checks.codes import can_be_allowed
 from graphtrain.checks.data_flow import check_data_flow, written_before
 from graphtrain.checks.endings import check_endings
 from graphtrain.checks.gradients import Gradients
@@ -57,10 +56,10 @@ def _has_errors(problems: Iterable[Problem]) -> bool:
 
 
 def _is_allowed(problem: Problem, scopes: Mapping[str, Scope]) -> bool:
-    """True if the graph in which a problem is, or the outermost one, allows it."""
+    """True if the graph in which a problem is, or the outermost one, allows it: a warning, or an error of paths."""
     path, slash, _ = problem.where.split(" ")[-1].rpartition("/")
     codes = (*scopes[""].graph.allow, *scopes.get(path + slash, scopes[""]).graph.allow)
-    return problem.code in codes and (problem.severity == "warning" or can_be_allowed(problem.code))
+    return problem.code in codes and (problem.severity == "warning" or problem.code >= "G3")
 
 
 def _along_paths(scope: Scope, ranks: bool, supplied: Collection[str] | None) -> Iterator[Problem]:

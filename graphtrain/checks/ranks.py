@@ -12,10 +12,9 @@ from graphtrain.checks.gradients import Gradients
 from graphtrain.graph.elements import Problem
 from graphtrain.kind.fields import EPOCH_FIELDS, IDLE, ROUND, Field
 from graphtrain.language.syntax import FieldOf, walk
-from graphtrain.plan.flow import Flow, FlowPoint
+from graphtrain.plan.flow import Flow
 from graphtrain.plan.plan import Plan, PlanNode
-from graphtrain.plan.scope import Ref, Scope, kind_at, outputs_of, used_guards
-from graphtrain.plan.solve import Ways, circle, components
+from graphtrain.plan.scope import Ref, Scope, outputs_of
 
 # Fields that the engine counts, equal on every rank.
 _OF_ENGINE = ("runs", "due", "fired")
@@ -26,9 +25,8 @@ _OVER_RANKS = "over_ranks"
 
 
 def check_ranks(flow: Flow, gradients: Gradients) -> Iterator[Problem]:
-    """Problems by which ranks diverge, never synchronise, or take a part for the whole."""
+    """Problems by which ranks diverge, or take a part for the whole."""
     yield from _Differing(flow.plan).problems(gradients)
-    yield from _never_synchronising(flow)
     yield from _windows(flow.plan)
 
 
@@ -99,30 +97,32 @@ class _Differing:
         return tuple(reversed(nodes))
 
     def problems(self, gradients: Gradients) -> Iterator[Problem]:
-        dividing = gradients.dividing_exchanged()
+        for scope, where, does, refs, hint in self._followed(gradients):
+            if (name := self._first(refs)) is not None:
+                yield self._problem(scope, where, does, name, hint)
+
+    def _followed(self, gradients: Gradients) -> Iterator[tuple[Scope, str, str, Iterable[Ref], str]]:
+        """What has to be the same on all ranks, with what it reads: where, in words, and a hint."""
         for scope in self._plan.scopes.values():
-            for guard, expression in used_guards(scope).items():
-                if (name := self._first(scope.read_in(expression))) is not None and not name.endswith(".due"):
-                    yield self._problem(scope, f"guards.{guard}", f"`{guard}` reads", name)
+            for guard, expression in scope.guards_as_written.items():
+                # Of what is due by such a value, the node is reported.
+                refs = [ref for ref in scope.read_in(expression) if ref.kind != "field" or ref.name != "due"]
+                yield scope, f"guards.{guard}", f"`{guard}` reads", refs, ""
+        dividing = gradients.dividing_exchanged()
         for plan_node in self._plan.nodes:
-            if plan_node.kind is None or not plan_node.kind.trigger or f"{plan_node.path}.due" not in self._origins:
-                continue
-            _, of = self._origins[f"{plan_node.path}.due"]
-            assert of is not None, "only batches come from nothing"
-            yield self._problem(plan_node.scope, f"nodes.{plan_node.node.name}", f"`{plan_node.path}` is due by", of)
-        for plan_node in self._plan.nodes:
+            scope, where, path = plan_node.scope, f"nodes.{plan_node.node.name}", plan_node.path
+            if f"{path}.due" in self._origins and plan_node.kind is not None and plan_node.kind.trigger:
+                yield scope, where, f"`{path}` is due by", self._plan.due_by(plan_node), ""
             is_alike = {action.effect for action in plan_node.actions} & {*_ALIKE}
             reads: dict[str, Ref] = {**plan_node.expressions} if is_alike else {}
             synchronises = plan_node.kind is not None and plan_node.kind.synchronises
-            if plan_node.path in dividing and not plan_node.parameters.get(_OVER_RANKS, synchronises):
+            if path in dividing and not plan_node.parameters.get(_OVER_RANKS, synchronises):
                 reads = {read.name: target for read, target in plan_node.visit_reads}
+            hint = f"set {_OVER_RANKS} = true; or " if _OVER_RANKS in plan_node.parameters else ""
             for read, target in reads.items():
-                if (name := self._first([target])) is not None:
-                    where = f"nodes.{plan_node.node.name}.reads.{read}"
-                    first = f"set {_OVER_RANKS} = true; or " if _OVER_RANKS in plan_node.parameters else ""
-                    yield self._problem(plan_node.scope, where, f"`{plan_node.path}.{read}` reads", name, first)
+                yield scope, f"{where}.reads.{read}", f"`{path}.{read}` reads", [target], hint
 
-    def _problem(self, scope: Scope, where: str, does: str, name: str, hint: str = "") -> Problem:
+    def _problem(self, scope: Scope, where: str, does: str, name: str, hint: str) -> Problem:
         way = self._way(name)
         shown = name.removeprefix(scope.path)
         writer = way[-1].removeprefix(scope.path)
@@ -135,51 +135,6 @@ class _Differing:
         )
 
 
-# ---- G705: cycles without a synchronisation point
-
-
-def _never_synchronising(flow: Flow) -> Iterator[Problem]:
-    """Every cycle on which a run can train forever while ranks never synchronise.
-
-    Where ranks synchronise they agree on signals, time, and requests for checkpoints. A cycle that is left by a count
-    of backward passes ends when the window is full.
-    """
-    ways = {
-        point: [arrow.target for arrow in point.arrows]
-        for point in flow.points
-        if not (point.acts and point.kind is not None and point.kind.synchronises)
-    }
-    reached = {*Ways([flow.start], lambda point: (arrow.target for arrow in point.arrows))}
-    for part in components(ways, ways):
-        trained = [point for point in flow.points if point in part and {"backward", "step"} & {*point.effects}]
-        if not trained or trained[0] not in reached or _is_left_by_a_window(part):
-            continue
-        point = trained[0]
-        way = circle(point, ways)
-        yield point.problem(
-            "G705",
-            "the run can keep training while ranks never synchronise: they would not agree on a signal to stop, or on "
-            "a checkpoint",
-            "put a node on the way in which ranks synchronise, such as `next_batch` or `exchange`",
-            path=way,
-        )
-
-
-def _is_left_by_a_window(points: frozenset[FlowPoint]) -> bool:
-    """True if a guard on the count of backward passes leads out of a component in which nothing clears them."""
-    if any("zero_grad" in point.effects for point in points):
-        return False
-    asked = (
-        kind.counter(part.field)
-        for point in points
-        for arrow in point.arrows
-        if arrow.target not in points and arrow.guard is not None
-        for part in walk(arrow.guard)
-        if isinstance(part, FieldOf) and (kind := kind_at(point.scope, part.node)) is not None
-    )
-    return any(counter is not None and counter.counts == "backward" for counter in asked)
-
-
 # ---- G706: windows
 
 
@@ -190,8 +145,8 @@ def _windows(plan: Plan) -> Iterator[Problem]:
             continue
         for read, target in plan_node.reads:
             for part in dict.fromkeys((target, *target.leaves())):
-                owner, counter = _sized_by(plan, part)
-                if owner is not None and counter is not None:
+                if (sized := _sized_by(plan, part)) is not None:
+                    owner, counter = sized
                     size = f"{owner.path.removeprefix(plan_node.scope.path)}.{counter.window}"
                     yield plan_node.scope.problem(
                         "G706",
@@ -201,33 +156,28 @@ def _windows(plan: Plan) -> Iterator[Problem]:
                         f'read the size of the whole window: reads = {{ {read.name} = "{size}" }}',
                     )
     for scope in plan.scopes.values():
-        for name, expression in used_guards(scope).items():
+        for name, expression in scope.guards_as_written.items():
             fields = list(dict.fromkeys(part for part in walk(expression) if isinstance(part, FieldOf)))
             for asked in fields:
-                owner, counter = _sized_by(plan, scope.field(asked.node, asked.field))
-                if owner is None or counter is None or FieldOf(asked.node, counter.name) not in fields:
-                    continue
-                yield scope.problem(
-                    "G706",
-                    f"guards.{name}",
-                    f"`{name}` compares `{asked.node}.{counter.name}`, the backward passes of all ranks, with "
-                    f"`{asked.node}.{asked.field}`, those of one",
-                    f"read `{asked.node}.{counter.full}`, or compare with `{asked.node}.{counter.window}`",
-                )
+                sized = _sized_by(plan, scope.field(asked.node, asked.field))
+                if sized is not None and FieldOf(asked.node, (counter := sized[1]).name) in fields:
+                    yield scope.problem(
+                        "G706",
+                        f"guards.{name}",
+                        f"`{name}` compares `{asked.node}.{counter.name}`, the backward passes of all ranks, with "
+                        f"`{asked.node}.{asked.field}`, those of one",
+                        f"read `{asked.node}.{counter.full}`, or compare with `{asked.node}.{counter.window}`",
+                    )
 
 
-def _sized_by(plan: Plan, ref: Ref) -> tuple[PlanNode | None, Field | None]:
-    """The node and its window counter, if a reference is its size on one rank; else (None, None)."""
-    if ref.kind == "field":
-        path, name = ref.path, ref.name
-    elif ref.parameter is not None:
+def _sized_by(plan: Plan, ref: Ref) -> tuple[PlanNode, Field] | None:
+    """The node and its window counter, if a reference is its size on one rank."""
+    path, name = (ref.path, ref.name) if ref.kind == "field" else ("", "")
+    if ref.kind != "field" and ref.parameter is not None:
         path, _, name = ref.name.rpartition(".")
-    else:
-        return None, None
     plan_node = plan.by_path.get(path)
     if plan_node is None or plan_node.kind is None:
-        return None, None
-    for declared in plan_node.kind.fields.values():
-        if declared.counts == "backward" and declared.target == name and declared.window and declared.full:
-            return plan_node, declared
-    return None, None
+        return None
+    fields = plan_node.kind.fields.values()
+    sizes = [each for each in fields if each.counts == "backward" and each.window and each.full]
+    return next(((plan_node, field) for field in sizes if field.target == name), None)

@@ -6,7 +6,6 @@ import keyword
 import unicodedata
 from collections.abc import Collection, Iterator
 
-from graphtrain.checks.codes import CODES, can_be_allowed
 from graphtrain.checks.guards import no_node
 from graphtrain.errors import UsageError
 from graphtrain.graph.elements import END, NESTED, Node, Problem
@@ -14,9 +13,9 @@ from graphtrain.graph.registry import find_graph, known_kinds
 from graphtrain.kind import Kind
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.parameter import REQUIRED, is_trigger, known_mode, show_value
-from graphtrain.kind.trigger import ONCE, Trigger, known_units
+from graphtrain.kind.trigger import Trigger, known_units
 from graphtrain.language.syntax import NUMBERS, field_of, is_expression
-from graphtrain.names import nearest, suggestion
+from graphtrain.names import nearest, quoted, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import (
     Scope,
@@ -45,13 +44,6 @@ def check_structure(scope: Scope) -> Iterator[Problem]:
 
 def _names(scope: Scope) -> Iterator[Problem]:
     graph = scope.graph
-    for code in graph.allow:
-        if code not in CODES:
-            hint = suggestion(code, CODES) or "codes are three digits after a G, as in G403"
-            yield scope.problem("G117", "allow", f"`{code}` is not the code of a check", hint, severity="warning")
-        elif not can_be_allowed(code):
-            message, hint = f"`{code}` cannot be allowed: {CODES[code]}", "fix the graph"
-            yield scope.problem("G117", "allow", message, hint, severity="warning")
     for name in (name for name in graph.nodes if name in RESERVED):
         hint = "it is the reserved target that ends the graph" if name == END else f"write [{name}] at the top level"
         yield scope.problem("G114", f"nodes.{name}", f"`{name}` cannot be the name of a node", hint)
@@ -59,10 +51,6 @@ def _names(scope: Scope) -> Iterator[Problem]:
     for section, thing, names in named:
         for name in filter(_is_wrong, names):
             yield scope.problem("G114", f"{section}.{name}", f"`{name}` is not a valid name for a {thing}", _NAME)
-    if graph.optimizer and _is_wrong(str(graph.optimizer)):
-        message = f"`optimizer` names a resource or a slot; got {show_value(graph.optimizer)}"
-        hint = 'several are named at a node, as in reads = { optimizer = ["a", "b"] }'
-        yield scope.problem("G114", "optimizer", message, hint)
     if graph.start not in graph.nodes:
         yield scope.problem("G101", "start", f"unknown node `{graph.start}`", suggestion(graph.start, graph.nodes))
     for slot in outputs_of(graph):
@@ -140,8 +128,7 @@ def _trigger(scope: Scope, node: Node, kind: Kind, name: str, trigger: Trigger) 
             yield scope.problem("G106", thing, message, suggestion(term.unit, known))
     if name == kind.trigger == "every" or name not in node.parameters:
         return
-    repeated = [text for text in trigger.texts if text == ONCE or " per " in text]
-    if repeated or (name == FROM and trigger.is_never):
+    if trigger.once or (name == FROM and trigger.is_never):
         message = f"{node.name}.{name} takes an amount that is reached once, got {show_value(trigger.texts)}"
         yield scope.problem("G104", thing, message, f'as in {name} = "5 epochs"')
     elif name == FROM and "every" not in node.parameters and kind.parameters["every"].default is None:
@@ -158,9 +145,6 @@ def _reads(scope: Scope, node: Node, kind: Kind) -> Iterator[Problem]:
         if slot not in slots and not (body is not None and body.has_unknown_kind):
             hint = suggestion(slot, slots) or "it reads nothing that could be renamed"
             yield scope.problem("G115", thing, f"`{node.name}` reads no slot `{slot}`", hint)
-        if target == ():
-            message = f"`{node.name}` reads `{slot}` from an empty list"
-            yield scope.problem("G115", f"{thing}.{slot}", message, "name a slot, or leave it out")
         for name in (target,) if isinstance(target, str) else target:
             if (field := field_of(name)) is not None:
                 yield from _field(scope, f"{thing}.{slot}", *field)
@@ -262,13 +246,10 @@ def _reachability(scope: Scope) -> Iterator[Problem]:
     lost = network.subgraph(reached - networkx.ancestors(network, END) - {END} if END in network else reached)
     regions = [sorted(region, key=names.index) for region in networkx.attracting_components(lost)]
     for inside in sorted(regions, key=lambda region: names.index(region[0])):  # one edge out of each is enough
-        ending = (name for name in inside if (kind := scope.kinds[name]) is not None and kind.trigger == "after")
-        name = next(ending, inside[0])
-        others = f", nor from the {len(inside) - 1} others of its loop" if len(inside) > 1 else ""
-        message = f"no path leads from `{name}` to `end`{others}, so the run could not finish"
-        hint = f'add an edge that leads out, as in {name} = ["end if GUARD", ...]'
-        path = tuple(networkx.shortest_path(network, graph.start, name))
-        yield scope.problem("G108", f"nodes.{name}", message, hint, path=path)
+        message = f"no path leads from {quoted(inside)} to `end`, so the run could not finish"
+        hint = f'add an edge that leads out, as in {inside[-1]} = ["end if GUARD", ...]'
+        path = tuple(networkx.shortest_path(network, graph.start, inside[-1]))
+        yield scope.problem("G108", f"nodes.{inside[-1]}", message, hint, path=path)
 
 
 # ---- G119: what a run would refuse at its start, because of the graph alone; runs leave it to this check

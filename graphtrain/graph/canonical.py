@@ -68,7 +68,7 @@ def plain_parameter(node: str, name: str, value: Any) -> Any:
 
 
 def to_json(graph: Graph) -> str:
-    """The graph as canonical JSON: keys sorted, no spaces."""
+    """The canonical JSON: the same text for equal graphs, with nested graphs in full."""
     return _json({"format": FORMAT, **plain(graph)}, is_sorted=True)
 
 
@@ -78,7 +78,7 @@ def saved_json(graph: Graph) -> str:
 
 
 def structural_hash(graph: Graph) -> str:
-    """SHA-256 of the canonical JSON without the names of graphs, their `allow`, and the spacing of guards."""
+    """A hash (SHA-256, hexadecimal) of what the graph does: without names of graphs and files, `allow`, and spacing."""
     text = _json(_without_names(plain(graph)), is_sorted=True)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 

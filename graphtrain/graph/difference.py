@@ -143,7 +143,9 @@ class Difference(Drawable):
 
     def render(self, path: str | Path) -> Path:
         """Draw both graphs into a file, in one picture; with the formats and errors of `Graph.render`."""
-        return self._drawn_into(path)
+        from graphtrain.viz.render import render
+
+        return render(self, path)
 
 
 # ---- comparing

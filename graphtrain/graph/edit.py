@@ -188,7 +188,6 @@ def connect(
     source: str,
     target: str,
     when: str | None = None,
-    first: bool = True,
     *,
     before: str | None = None,
     after: str | None = None,
@@ -197,40 +196,37 @@ def connect(
 
     Arguments:
         when: the name of its guard. Default: no guard, which is possible if `source` has no unguarded edge.
-        first: True evaluates this guard before the others, False after them.
-        before: the target of the edge of `source` before which this one is tried, instead of `first`.
+        before: the target of the edge of `source` before which this one is tried. Default: it is the first.
         after: the target of the edge after which it is tried.
 
     Raises:
         EditError: a node or an edge that is named does not exist, or `source` already has an unguarded edge.
 
     >>> from graphtrain import Graph
-    >>> graph = Graph.load("fit").insert("pause", "choice").connect("decide", "pause", when="log_due", first=False)
+    >>> graph = Graph.load("fit").insert("pause", "choice")
+    >>> graph = graph.connect("decide", "pause", when="log_due", before="next_batch")
     >>> str(graph.edges["decide"][-2])
     'pause if log_due'
     """
     leaving = self.edges.get(_known(self, source, "connect"), ())
     _known(self, target, "connect", END)
-    guarded = [edge for edge in leaving if edge.when is not None]
-    unguarded = [edge for edge in leaving if edge.when is None]
+    unguarded = [edge.target for edge in leaving if edge.when is None]
     if when is None and unguarded:
-        message = f"connect: `{source}` already has an unguarded edge, to `{unguarded[0].target}`"
-        redirect = f'redirect("{source}", "{unguarded[0].target}", "{target}")'
+        message = f"connect: `{source}` already has an unguarded edge, to `{unguarded[0]}`"
+        redirect = f'redirect("{source}", "{unguarded[0]}", "{target}")'
         raise EditError(message, f"use {redirect}, or give the new edge a guard")
     if before is not None and after is not None:
         raise EditError("connect: give one of `before` and `after`")
+    position = 0 if when is not None else len(leaving)
     neighbour = after if before is None else before
-    edges = [*guarded, *unguarded]
-    position = 0 if first and when is not None else len(guarded)
     if neighbour is not None and when is not None:
-        edges = [*_edges_between(self, source, neighbour, f"connect: {'after' if before is None else 'before'}")]
-        positions = [position for position, edge in enumerate(edges) if edge.target == neighbour]
+        _edges_between(self, source, neighbour, f"connect: {'after' if before is None else 'before'}")
+        positions = [position for position, edge in enumerate(leaving) if edge.target == neighbour]
         position = positions[-1] + 1 if before is None else positions[0]
-        if position == len(edges) and unguarded:
+        if position == len(leaving) and unguarded:
             message = f"connect: after: the edge from `{source}` to `{after}` has no guard, so none after it is tried"
             raise EditError(message, "use `before`")
-    edges.insert(position, Edge(target, when))
-    return changed(self, edges={**self.edges, source: tuple(edges)})
+    return changed(self, edges={**self.edges, source: (*leaving[:position], Edge(target, when), *leaving[position:])})
 
 
 @verb

@@ -171,19 +171,14 @@ class Graph(Drawable):
         """
         return f"format = {canonical.FORMAT}\n" + _toml(self, canonical.plain(self), prefix="")
 
-    def to_json(self) -> str:
-        """The canonical JSON: the same text for equal graphs, with nested graphs in full."""
-        return canonical.to_json(self)
+    to_json = canonical.to_json
 
     @classmethod
     def from_json(cls, text: str) -> Graph:
         """The graph of a canonical JSON, which is what a checkpoint stores."""
         return read_toml.from_json(cls, text)
 
-    @property
-    def structural_hash(self) -> str:
-        """A hash (SHA-256, hexadecimal) of what the graph does; without file names, comments and node order."""
-        return canonical.structural_hash(self)
+    structural_hash = property(canonical.structural_hash)
 
     def diff(self, other: Graph) -> Difference:
         """The difference between this graph and another: a value that prints, draws itself, and is false if empty.
@@ -252,7 +247,9 @@ class Graph(Drawable):
         graphtrain.errors.UsageError: fit.jpeg: unknown format of a picture `.jpeg`
           hint: use a file name that ends in .svg, .png, .pdf, .dot, .mmd
         """
-        return self._drawn_into(path, counts=counts, position=position)
+        from graphtrain.viz.render import render
+
+        return render(self, path, counts=counts, position=position)
 
     @property
     def title(self) -> str:

@@ -109,8 +109,7 @@ class Overlay:
 
     Arguments:
         name: its name in messages and pictures.
-        head: those of `start`, `outputs`, `optional` and `optimizer` that it replaces.
-        allow: intended problems, added to those of the graph.
+        head: those of `start`, `outputs`, `optional`, `optimizer` and `allow` that it has.
         place: its file.
     """
 
@@ -118,7 +117,6 @@ class Overlay:
     edits: tuple[Edit, ...]
     place: Place
     head: Mapping[str, Any] = field(default_factory=dict)
-    allow: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -136,6 +134,12 @@ class Layers:
     added: Mapping[str, str] = field(default_factory=dict)
     waiting: tuple[Edit, ...] = ()
     done: tuple[Edit, ...] = ()
+
+
+def with_head(graph: Graph, head: Mapping[str, Any], places: Mapping[str, Place | None]) -> Graph:
+    """The graph with the values at the top of a file in place of its own; intended problems are added to its own."""
+    allow = dict.fromkeys((*graph.allow, *head.get("allow", ())))
+    return replace(graph, **{**head, "allow": tuple(allow)}, places={**graph.places, **places})
 
 
 def with_overlays(graph: Graph, overlays: Sequence[Overlay], where: str) -> tuple[Graph, list[Problem]]:
@@ -159,10 +163,7 @@ def with_overlays(graph: Graph, overlays: Sequence[Overlay], where: str) -> tupl
             message = f"the graph already has the overlay `{overlay.name}`"
             return graph, [Problem("G005", "error", where, message, "name it once")]
         graph = replace(graph, layers=replace(graph.layers, names=(*names, overlay.name)))
-        if not path:
-            allow = tuple(dict.fromkeys((*graph.allow, *overlay.allow)))
-            places = {**graph.places, "start": overlay.place} if "start" in overlay.head else graph.places
-            graph = replace(graph, **overlay.head, allow=allow, places=places)
+        graph = graph if path else with_head(graph, overlay.head, dict.fromkeys(overlay.head, overlay.place))
     if path:
         node = graph.nodes[path]
         assert node.body is not None, "found before"

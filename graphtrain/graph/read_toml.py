@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import tomllib
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from graphtrain.errors import EditError, GraphError, GraphtrainError, UsageError
 from graphtrain.graph.canonical import FORMAT
 from graphtrain.graph.elements import NESTED, Edge, Node, Place, Problem, Reads, Writes
-from graphtrain.graph.overlay import Edit, Layers, Overlay, with_edits, with_overlays
+from graphtrain.graph.overlay import Edit, Layers, Overlay, with_edits, with_head, with_overlays
 from graphtrain.graph.registry import GRAPHS, OVERLAYS, Texts, find_graph
 from graphtrain.kind.parameter import coerce, show_value
 from graphtrain.names import suggestion
@@ -24,10 +25,11 @@ from graphtrain.printable import one_line, shorten
 if TYPE_CHECKING:
     from graphtrain.graph.graph import Graph
 
-_HEAD: dict[str, Any] = {"start": str, "outputs": tuple[str, ...], "optional": tuple[str, ...], "optimizer": str}
+_LISTS = dict.fromkeys(("outputs", "optional", "allow"), tuple[str, ...])
+_HEAD: dict[str, Any] = {"start": str, **_LISTS, "optimizer": str}
 _TABLES = ("nodes", "edges", "guards", "clock")
-_PLAIN_KEYS = ("format", "name", *_HEAD, "allow", *_TABLES)
-_OVERLAY_KEYS = ("format", "name", *_HEAD, "allow", "edit")
+_PLAIN_KEYS = ("format", "name", *_HEAD, *_TABLES)
+_OVERLAY_KEYS = ("format", "name", *_HEAD, "edit")
 _EXTENDING_KEYS = (*_OVERLAY_KEYS, "extends")
 _FORMAT_LINE = re.compile(r"^[ \t]*format[ \t]*=", re.MULTILINE)
 _EDGE = re.compile(r"(\S+)(?:\s+if\s+(.+))?", re.DOTALL)
@@ -186,15 +188,11 @@ def _opened(source: str | Path, sort: Texts, named_in: Reader) -> tuple[Reader, 
             f"graphs that extend or contain each other in a cycle: {cycle}",
             "let one of them extend or contain something else, such as a shipped graph",
         )
-    if not path.is_file():
-        raise UsageError(f"cannot read the {sort.word} `{path}`: it is {'a folder' if path.is_dir() else 'missing'}")
     try:
         text = path.read_text(encoding="utf-8").removeprefix("\ufeff")
-    except OSError as error:
-        raise UsageError(f"cannot read the {sort.word} `{path}`: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        hint = "a graph is TOML text; is this the right file?"
-        raise UsageError(f"the {sort.word} `{path}` is not UTF-8 text (byte {error.start})", hint) from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else f"it is not UTF-8 text (byte {error.start})"
+        raise UsageError(f"cannot read the {sort.word} `{path}`: {reason}", "is it the right file?") from None
     if (chain or sort is OVERLAYS) and not _FORMAT_LINE.search(text.partition("\n[")[0]):
         # Its text is not quoted: a graph of a stranger may name any file of this machine.
         raise UsageError(f"`{source}` is no {sort.word}: there is no line `format = {FORMAT}` at its top")
@@ -207,14 +205,10 @@ def _path_of(source: str | Path, sort: Texts, folder: Path | None) -> Path:
     if folder is not None and path.is_absolute():
         raise UsageError(f"`{source}`: a graph must name others by shipped name or relative path")
     path = (folder or Path()) / path
-    try:
-        exists = path.resolve() is not None and path.exists()
-    except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, circular links, no permission
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"there is no {sort.word} {shorten(repr(str(source)))}: {reason}", sort.hint("")) from None
-    if isinstance(source, str) and path.suffix != ".toml" and (not exists or not source):
-        raise UsageError(f"there is no {sort.word} `{source}`", sort.hint(source))
-    return path
+    with contextlib.suppress(OSError, ValueError):  # too long, a NUL, no permission
+        if path.is_file():
+            return path
+    raise UsageError(f"there is no {sort.word} `{shorten(one_line(str(source)), 200)}`", sort.hint(str(source)))
 
 
 def _tables(text: str, reader: Reader) -> dict[str, Any] | None:
@@ -261,7 +255,6 @@ def _read_table(data: Mapping[str, Any], reader: Reader, default_name: str) -> G
         edges={key: _read_edges(key, value, reader) for key, value in tables["edges"].items()},
         guards=texts["guards"],
         units=texts["clock"],
-        allow=reader.value(data, "allow", tuple[str, ...], ()),
         places={".".join(key): reader.place(*key) for key in things},
         layers=layers,
         **{"start": "", **_head(data, reader)},
@@ -343,9 +336,7 @@ def _extended(data: Mapping[str, Any], name: str, reader: Reader) -> Graph:
     graph, conflicts = with_overlays(graph, overlays, str(reader.place("extends")))
     reader.problems.extend(conflicts)
     head = _head(data, reader)
-    allow = dict.fromkeys((*graph.allow, *reader.value(data, "allow", tuple[str, ...], ())))
-    places = {**graph.places, **{key: reader.place(key) for key in head}}
-    graph = replace(graph, name=name, allow=tuple(allow), **head, places=places)
+    graph = with_head(replace(graph, name=name), head, {key: reader.place(key) for key in head})
     return with_edits(graph, _read_edits(data, reader), reader.problems)[0]
 
 
@@ -387,5 +378,4 @@ def _read_overlay(source: str | Path, named_in: Reader) -> Overlay:
         raise UsageError(f"`{source}` is a graph, not an overlay: {reason}", hint)
     _check_keys(data, _OVERLAY_KEYS, reader)
     name = reader.value(data, "name", str, Path(reader.file).stem)
-    edits, allow = tuple(_read_edits(data, reader, name)), reader.value(data, "allow", tuple[str, ...], ())
-    return Overlay(name, edits, Place(reader.file), _head(data, reader), allow)
+    return Overlay(name, tuple(_read_edits(data, reader, name)), Place(reader.file), _head(data, reader))

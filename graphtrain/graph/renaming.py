@@ -36,7 +36,7 @@ class Renaming:
     def __init__(self, names: Mapping[str, str], former: Graph, now: Graph) -> None:
         self.names = dict(names)
         self._formerly: dict[str, str] = {}
-        before, after = list(nodes_of(former)), list(nodes_of(now))
+        before, after = nodes_of(former), nodes_of(now)
         for old, new in self.names.items():
             for path, known, graph in ((old, before, "former"), (new, after, "new")):
                 if path not in known:
@@ -44,18 +44,13 @@ class Renaming:
         # Renamed nodes first: a name that they take over no longer names its former node.
         for path in sorted(before, key=lambda path: self.path(path) == path):
             new = self.path(path)
-            if new != path and new in self._formerly:
+            if self._formerly.setdefault(new, path) != path != new:
                 raise UsageError(f"rename: `{self._formerly[new]}` and `{path}` cannot both become `{new}`")
-            self._formerly.setdefault(new, path)
 
     def path(self, former: str) -> str:
         """The present path of a node, given its former path."""
-        parts = former.split("/")
-        for length in range(len(parts), 0, -1):  # the innermost node that was renamed
-            around = "/".join(parts[:length])
-            if around in self.names:
-                return "/".join([self.names[around], *parts[length:]])
-        return former
+        around, slash, name = former.rpartition("/")
+        return self.names.get(former) or (f"{self.path(around)}/{name}" if slash else former)
 
     def former(self, path: str) -> str | None:
         """The former path of a node; None for a new node."""

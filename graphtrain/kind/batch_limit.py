@@ -2,48 +2,32 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from fractions import Fraction
 
-from graphtrain.errors import DataError, UsageError
-
-
-def refuse_batch_limit(limit: float | None) -> None:
-    """Raise a UsageError if it is neither a whole number nor a share of the batches."""
-    if isinstance(limit, float) and limit != math.inf and not 0 < limit < 1:
-        raise UsageError(
-            f"next_batch.limit = {limit:g} is neither a whole number nor a share between 0 and 1",
-            "write limit = 100 for 100 batches, limit = 0.25 for a quarter of them; leave it out for all",
-        )
+from graphtrain.errors import DataError
 
 
 def most_batches(limit: float | None, length: int | None) -> int | None:
     """The most batches of an epoch of data with this length; None for all.
 
     Arguments:
-        limit: a whole number, or a share below 1, which is exact in decimal: 0.29 of 100 batches are 29. None and
-            infinity: all of them.
+        limit: a whole number, or a share below 1, which is exact in decimal: 0.29 of 100 batches are 29.
 
     Raises:
-        UsageError: the limit is neither.
         DataError: it is a share, and the data has no length, or too few batches to leave any.
 
     >>> most_batches(3, 10), most_batches(0.29, 100), most_batches(None, 10), most_batches(3, None)
     (3, 29, None, 3)
     """
-    refuse_batch_limit(limit)
-    if limit is None or limit == math.inf or isinstance(limit, int):
-        return limit if isinstance(limit, int) else None
+    if limit is None or isinstance(limit, int):
+        return limit
+    hint = "set limit to a number of batches, as in limit = 1"
     if length is None:
-        raise DataError(
-            f"next_batch.limit = {limit} is a share of the batches, and the data has no length",
-            "set limit to a number of batches, or give the data a `__len__`",
-        )
+        raise DataError(f"next_batch.limit = {limit} is a share of the batches, and the data has no length", hint)
     batches = int(Fraction(str(limit)) * length)
     if not batches and length:
-        message = f"next_batch.limit = {limit} of {length} batches is none"
-        raise DataError(message, "set limit to a number of batches, as in limit = 1")
+        raise DataError(f"next_batch.limit = {limit} of {length} batches is none", hint)
     return batches
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
 import sys
@@ -12,30 +13,19 @@ from typing import Any
 
 def hints_of(target: Any) -> dict[str, Any]:
     """The resolved annotations; one that cannot be resolved counts as Any, without affecting the others."""
-    try:
+    with contextlib.suppress(NameError, AttributeError, TypeError):
         return typing.get_type_hints(target, include_extras=True)
-    except (NameError, AttributeError, TypeError):
-        owners = reversed(target.__mro__) if inspect.isclass(target) else (target,)
-        return {
-            name: _hint(owner, name, annotation)
-            for owner in owners
-            for name, annotation in inspect.get_annotations(owner).items()
-        }
-
-
-def _hint(owner: Any, name: str, annotation: Any) -> Any:
-    # The module of a class made by `exec` may not be imported; its methods hold the globals of their source.
-    functions = [owner]
-    if inspect.isclass(owner):
-        own = f"{owner.__qualname__}."
-        functions = [value for value in vars(owner).values() if getattr(value, "__qualname__", "").startswith(own)]
-    spaces = (getattr(function, "__globals__", None) for function in functions)
-    space = next(filter(None, spaces), None) or vars(sys.modules.get(owner.__module__, typing))
-    alone = type("_", (), {"__annotations__": {name: annotation}})  # a class may have a ClassVar
-    try:
-        return typing.get_type_hints(alone, globalns=space, include_extras=True)[name]
-    except (NameError, AttributeError, TypeError):
-        return Any
+    hints: dict[str, Any] = {}
+    for owner in reversed(target.__mro__) if inspect.isclass(target) else (target,):
+        # The module of a class made by `exec` may not be imported; its methods hold the globals of their source.
+        spaces = (getattr(function, "__globals__", None) for function in (owner, *vars(owner).values()))
+        space = next(filter(None, spaces), None) or vars(sys.modules.get(owner.__module__, typing))
+        for name, annotation in inspect.get_annotations(owner).items():
+            alone = type("_", (), {"__annotations__": {name: annotation}})  # a class may have a ClassVar
+            hints[name] = Any
+            with contextlib.suppress(NameError, AttributeError, TypeError):
+                hints[name] = typing.get_type_hints(alone, globalns=space, include_extras=True)[name]
+    return hints
 
 
 _SECTION = re.compile(r"^(?:Arguments|Args|Parameters):[ ]*\n((?:(?:[ ].*)?\n)+)", re.MULTILINE)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, final
@@ -54,8 +54,8 @@ class PlanNode:
                 for name, parameter in kind.parameters.items()
             }
         )
-        self.reads = self._resolved(kind.reads if body is None else ())
-        self.setup_reads = self._resolved(kind.setup_reads or ())
+        self.reads = tuple((read, scope.read_by(node, read.name)) for read in kind.reads)
+        self.setup_reads = tuple((read, scope.read_by(node, read.name)) for read in kind.setup_reads or ())
         self.expressions = {name: scope.parameter(node, name) for name in scope.expressions(node)}
         self.writes = tuple(f"{scope.path}{slot}" for slot in scope.written_by(node))
         self.returned = {name: f"{scope.path}{slot}" for name, slot in scope.returned_by(node).items()}
@@ -63,11 +63,8 @@ class PlanNode:
         self.actions = tuple(
             PlanAction(action.effect, optimizers_of(scope, node, action.slot), action.slot)
             for action in kind.actions
-            if body is None and action.effect in ON_GRADIENTS
+            if action.effect in ON_GRADIENTS
         )
-
-    def _resolved(self, reads: Iterable[Read]) -> tuple[tuple[Read, Ref], ...]:
-        return tuple((read, self.scope.read_by(self.node, read.name)) for read in reads)
 
     def new_instance(self) -> Any:
         """An instance of its kind, with its parameters."""
@@ -239,11 +236,9 @@ class Plan:
 
     def terms(self, scope: Scope, trigger: Trigger) -> list[tuple[PlanNode, str, Term]]:
         """For each amount of a trigger: the node and the field that count its unit, by the clock of a graph."""
-        counters = []
-        for term in trigger.terms:
-            owner, field_name = scope.counter(term.base.unit)
-            counters.append((self.by_path[f"{scope.path}{owner}"], field_name, term))
-        return counters
+        counters = [scope.counter(term.base.unit) for term in trigger.terms]
+        owners = [(self.by_path[f"{scope.path}{owner}"], field_name) for owner, field_name in counters]
+        return [(*owner, term) for owner, term in zip(owners, trigger.terms, strict=True)]
 
     def due_by(self, plan_node: PlanNode) -> list[Ref]:
         """The fields that make a node due, apart from the end of its graph: the counts of units, and its own fields."""

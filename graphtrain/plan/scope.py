@@ -133,18 +133,19 @@ class Scope:
     @functools.cached_property
     def read(self) -> set[str]:
         """The slots that nodes read, those of graphs inside included unless they are written there."""
-        texts = {text for node in self.graph.nodes.values() for text in node.reads.values() if isinstance(text, str)}
+        names: set[str] = set()
         for node in self.graph.nodes.values():
             kind, body = self.kinds[node.name], self.bodies.get(node.name)
             slots = body.read - body.written if body is not None else kind.slots if kind is not None else ()
-            for name in (self.named_by(node, slot) for slot in slots):
-                texts.update([name] if isinstance(name, str) else name)
-        return {name for text in texts for name in ([text] if text.isidentifier() else self._named_in(text))}
+            for target in (*node.reads.values(), *(self.named_by(node, slot) for slot in slots)):
+                for text in (target,) if isinstance(target, str) else target:
+                    names |= self._slots_in(text)
+        return names
 
-    def _named_in(self, text: str) -> set[str]:
-        """The slots that an expression names; none where it cannot be parsed, or is a field."""
-        if field_of(text) is not None:
-            return set()
+    def _slots_in(self, text: str) -> set[str]:
+        """The slots that a text names; none where it is a field, or cannot be parsed."""
+        if text.isidentifier() or field_of(text) is not None:
+            return {text} if text.isidentifier() else set()
         try:
             parsed = self.parse(text)
         except GuardSyntaxError:
@@ -290,10 +291,14 @@ class Scope:
         return frozenset(f"{self.path}{slot}" for slot in slots)
 
     @functools.cached_property
+    def guards_as_written(self) -> dict[str, Expression]:
+        """The guards, in which others may be named; they must be sound."""
+        return {name: self.parse(text) for name, text in self.graph.guards.items()}
+
+    @functools.cached_property
     def guards(self) -> dict[str, Expression]:
         """The guards, with those that they name expanded; they must be sound."""
-        parsed = {name: self.parse(text) for name, text in self.graph.guards.items()}
-        return {name: expand(expression, parsed, (name,)) for name, expression in parsed.items()}
+        return {name: expand(each, self.guards_as_written, (name,)) for name, each in self.guards_as_written.items()}
 
     def problem(
         self,
@@ -312,19 +317,6 @@ class Scope:
             place = self.graph.places.get(f"nodes.{name}")
         where = f"{self.path}{thing}" if place is None else f"{place} {self.path}{thing}"
         return Problem(code, severity, where, message, hint, path)
-
-
-def used_guards(scope: Scope) -> dict[str, Expression]:
-    """The guards that edges use, directly or through others, as written; they must be sound."""
-    waiting = [edge.when for leaving in scope.graph.edges.values() for edge in leaving if edge.when is not None]
-    asked: dict[str, Expression] = {}
-    while waiting:
-        name = waiting.pop(0)
-        if name not in asked:
-            asked[name] = scope.parse(scope.graph.guards[name])
-            named = (part.name for part in walk(asked[name]) if isinstance(part, Name))
-            waiting += [part for part in named if part in scope.graph.guards]
-    return asked
 
 
 def kind_at(scope: Scope, path: str) -> Kind | None:
@@ -376,42 +368,37 @@ def made_resources(graph: Graph, resources: Mapping[str, Any] | None) -> dict[st
     Raises:
         UsageError: two nodes make the same resource from different ones.
     """
-    made: dict[str, str] = {}
-    makers: dict[str, str] = {}
+    made: dict[str, tuple[str, str]] = {}
     nodes = [(scope, node) for scope in Scope(graph).with_inner() for node in scope.graph.nodes.values()]
     for scope, node in nodes:
         kind, path = scope.kinds[node.name], f"{scope.path}{node.name}"
         for slot, copied in kind.makes.items() if kind is not None else ():
             copy, source = scope.read_by(node, slot), scope.read_by(node, copied.source)
-            name, of = copy.name, source.name
-            is_made = resources is None or (resources.get(name) is None and resources.get(of) is not None)
-            if copy.kind != "resource" or source.kind != "resource" or not is_made:
-                continue
-            if made.setdefault(name, of) != of:
-                raise UsageError(
-                    f"`{makers[name]}` makes `{name}` as a copy of `{made[name]}`, and `{path}` as one of `{of}`",
-                    "give one of them another name, in `reads` of its node",
-                )
-            makers.setdefault(name, path)
-    return made
+            is_made = resources is None or (resources.get(copy.name) is None and resources.get(source.name) is not None)
+            if copy.kind == source.kind == "resource" and is_made:
+                of, maker = made.setdefault(copy.name, (source.name, path))
+                if of != source.name:
+                    raise UsageError(
+                        f"`{maker}` makes `{copy.name}` as a copy of `{of}`, and `{path}` as one of `{source.name}`",
+                        "give one of them another name, in `reads` of its node",
+                    )
+    return {name: of for name, (of, _) in made.items()}
 
 
 def value_type(annotation: Any) -> ValueType:
     """The sort of a type in expressions."""
+    origin, members = get_origin(annotation), get_args(annotation)
     if is_trigger(annotation):
         return "trigger"
-    origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is typing.Annotated:
-        return value_type(arguments[0])
-    if origin is typing.Literal:
-        types_of_values: set[ValueType] = {_PLAIN.get(type(argument), "other") for argument in arguments}
-    elif origin in (typing.Union, types.UnionType):
-        types_of_values = {value_type(argument) for argument in arguments if argument is not type(None)}
-    else:
-        types_of_values = {_PLAIN.get(annotation, "other") if origin is None else "other"}
-    if types_of_values == {"integer", "number"}:
+        return value_type(members[0])
+    if origin not in (typing.Literal, typing.Union, types.UnionType):
+        return _PLAIN.get(annotation, "other")
+    members = tuple(map(type, members)) if origin is typing.Literal else members
+    sorts = {value_type(member) for member in members if member is not type(None)}
+    if sorts == {"integer", "number"}:
         return "number"
-    return types_of_values.pop() if len(types_of_values) == 1 else "other"
+    return sorts.pop() if len(sorts) == 1 else "other"
 
 
 _PLAIN: dict[Any, ValueType] = {

@@ -10,7 +10,6 @@ error that names both.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
 
@@ -31,12 +30,14 @@ if TYPE_CHECKING:
 Record = dict[str, Any]
 """What a rank sends to the others when they synchronise: plain data, where it is and what may differ between ranks."""
 
-# The first call of a synchronisation has this many bytes of every rank, and as many as the gradients and buffers of any
-# exchange so far; a second has the rest of a longer record.
+# The first call of a synchronisation has this many bytes of every rank, or as many as any exchange so far, and some for
+# what varies; a second has the rest of a longer record.
 _RECORD_BYTES = 512
 # The report of a failed rank reaches the others within this time after their call fails.
 _GRACE_SECONDS = 5.0
 _GRACE_ATTEMPTS = 10
+# A call within a sharded model that another rank has left raises a RuntimeError with one of these.
+_LOST_CONNECTION = ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe")
 
 
 @final
@@ -57,14 +58,11 @@ class Agreement:
         asked: requests by step functions of this rank since then.
         learn: called on all ranks with the requests by step functions of any rank.
         grant: called on all ranks before they fetch a batch.
-        calls: how many times they have synchronised since they last joined.
         saves_known: how many saves were over then, as known to rank 0.
         sharded: True if a model is sharded over the ranks: its backward passes add up gradients.
-        mesh: the shape of the mesh over which it is; empty if none is.
     """
 
     sharded = False
-    mesh: tuple[int, ...] = ()
 
     def __init__(self, ranks: Ranks, requests: Requests) -> None:
         self.ranks, self.rank, self.world_size = ranks, ranks.rank, ranks.world_size
@@ -74,8 +72,6 @@ class Agreement:
         self.place: Callable[[], str] = lambda: "before the run"
         self.running_seconds: Callable[[], float] = lambda: 0.0
         self.buffers: Callable[[], Mapping[str, torch.Tensor]] = dict
-        self.calls = 0
-        self._times_left = ranks.times_left
         self.synchronised = False
         self.asked: list[tuple[str, str]] = []
         self.learn: Callable[[list[tuple[str, str]]], None] = lambda asked: None
@@ -86,7 +82,6 @@ class Agreement:
         self._early: GradientSums | None = None
         self._is_summed = False  # within the last pass of the window
         self._summed: Sequence[torch.Tensor] = ()  # the parameters of the last exchange
-        self._last_position: int | None = None
         self._record_bytes = _RECORD_BYTES
 
     def seconds(self) -> float:
@@ -122,33 +117,27 @@ class Agreement:
         """
         if self.world_size == 1:
             return []
-        if self._times_left != self.ranks.times_left:  # one has failed, and is behind the others
-            self._times_left, self.calls = self.ranks.times_left, 0
-            self._early, self._summed, self._record_bytes = None, (), _RECORD_BYTES
-        self.calls += 1
         asked, self.asked = self.asked, []
-        to_any = self._requests.take_asked()
-        edges = hash(tuple(self._choices)) % 2**63  # of integers, whose hash is the same in every process
         record = {
-            "spot": [self.calls, purpose, self.position(), edges],
-            "stop": "stop" in to_any,
-            "save": "save" in to_any,
+            "spot": [purpose, self.position(), self._choices],
+            "requests": sorted(self._requests.take_asked()),
             "seconds": self.running_seconds(),
             "saves_over": self._requests.saves.over() if self._requests.saves is not None else 0,
             "asked": asked,
             **known,
         }
-        records: list[Record] = [msgpack.unpackb(data) for data in self._gather(msgpack.packb(record))]
+        of_ranks = self._gather(msgpack.packb(record))
+        records: list[Record] = [*map(msgpack.unpackb, of_ranks)]
         if any(each["spot"] != records[0]["spot"] for each in records):
             self._diverged(records)
+        if purpose == "exchange":
+            self._record_bytes = max(self._record_bytes, _RECORD_BYTES + max(map(len, of_ranks)))
         self._choices.clear()
-        self._last_position = self.position()
         # Where a run was saved or resumed makes no difference to where ranks synchronise next.
         self.synchronised = purpose not in ("start", "save", "stop")
         self._seconds = records[0]["seconds"]
-        for request in ("stop", "save"):
-            if any(each[request] for each in records):
-                self._requests.post(request)
+        for request in {request for each in records for request in each["requests"]}:
+            self._requests.post(request)
         if records[0]["saves_over"] > self.saves_known:
             self.saves_known = records[0]["saves_over"]
             self._requests.post("written")
@@ -216,11 +205,11 @@ class Agreement:
         Arguments:
             buffers: by their paths. Default: those of all modules.
         """
-        from graphtrain.ranks import buckets as sums  # which one process never needs
-
         if parameters and self._is_summed:
             self._is_summed = False
             return
+        from graphtrain.ranks.buckets import GradientSums  # which one process never needs
+
         buffers = self.buffers() if buffers is None else buffers
         if self.sharded:
             from graphtrain.ranks.sharded import is_sharded
@@ -228,35 +217,9 @@ class Agreement:
             parameters = [parameter for parameter in parameters if not is_sharded(parameter)]
             buffers = {path: buffer for path, buffer in buffers.items() if not is_sharded(buffer)}
         self._is_summed = self._early is not None
-        early, self._early = self._early or sums.GradientSums(self.ranks, parameters), None
-        begun = early.count
-        present = bytes(parameter.grad is not None for parameter in parameters)
-        forms = {f"{path} {buffer.dtype} {tuple(buffer.shape)}": buffer for path, buffer in buffers.items()}
-        gradients = sums.buckets_of([parameter for parameter in early.carried if parameter.grad is not None])
-        shared = [*sums.joined(forms.values())]
-        carried = shared if sums.are_carried(forms.values()) else []
-        payload = [begun, present, [*forms]]
-        records = self.synchronise(
-            "exchange",
-            digest=hashlib.blake2b(msgpack.packb(payload), digest_size=8).digest(),
-            gradients=[bucket.data() for bucket in gradients],
-            buffers=[bucket.data() for bucket in carried if not self.rank],
-        )
-        most = max(sum(map(len, record["gradients"] + record["buffers"])) for record in records)
-        self._record_bytes = max(self._record_bytes, _RECORD_BYTES + most)
-        if all(record["digest"] == records[0]["digest"] for record in records):
-            for bucket, *summands in zip(gradients, *(record["gradients"] for record in records), strict=True):
-                bucket.put_sum(summands)
-            for bucket, data in zip(carried, records[0]["buffers"], strict=True):
-                bucket.put_sum([data])
-        else:
-            gradients, carried = [], []
-            counts, flags, names = zip(*self.gather(payload), strict=True)
-            begun, present, common = max(counts), bytes(map(max, *flags)), set(names[0]).intersection(*names)
-            shared = [*sums.joined(buffer for form, buffer in forms.items() if form in common)]
-        summed = [parameter for parameter, has_gradient in zip(parameters, present, strict=True) if has_gradient]
-        left = [parameter for parameter in summed if sums.is_large(parameter)] if gradients else summed
-        self._together(lambda: early.finish(begun, left, () if carried else shared))
+        sums, self._early = self._early or GradientSums(self.ranks, parameters), None
+        records = self.synchronise("exchange", **sums.record(buffers))
+        summed = self._together(lambda: sums.finish(records))
         if parameters:
             self._summed = summed
 
@@ -267,14 +230,7 @@ class Agreement:
             RankFailedError: one of them has failed, has ended, or did not come in time.
         """
         self.synchronise("forward")
-        try:
-            act()
-            return
-        except RuntimeError as error:
-            lost = str(error)
-            if not _is_of_connection(lost):
-                raise
-        self._lost(lost)
+        self._together(act)
 
     # ---- calls that rank 0 makes for all
 
@@ -306,6 +262,7 @@ class Agreement:
 
     def fail(self, error: BaseException) -> None:
         """Report to the other ranks why this one is missing, and leave them, so that they fail at once."""
+        self._early, self._summed, self._record_bytes = None, (), _RECORD_BYTES
         leave(self.ranks, self.place(), error)
 
     def _gather(self, data: bytes) -> list[bytes]:
@@ -322,8 +279,10 @@ class Agreement:
         """The result of a collective call."""
         try:
             return call()
-        except LostRankError as error:
+        except (LostRankError, RuntimeError) as error:
             lost = str(error)  # the error itself would keep connections open
+            if isinstance(error, RuntimeError) and not any(word in lost for word in _LOST_CONNECTION):
+                raise
         self._lost(lost)
 
     def _lost(self, why: str) -> NoReturn:
@@ -336,30 +295,28 @@ class Agreement:
                 break
         what = "has ended without a message"
         if not missing and (missing := self._missing()):
-            what = f"did not come to call {self.calls}, where others wait {self.place()}"
+            what = "did not come"
         who = f"rank {', '.join(map(str, missing))} {what}" if missing else f"a rank is gone: {why.splitlines()[0]}"
-        position = self._last_position
-        last = f"; ranks last synchronised at `{self.path_of(position)}`" if position is not None else ""
         raise RankFailedError(
-            who + last,
+            f"{who}; the others wait {self.place()}",
             "see what it printed last: a process that ends without a message was killed, often because memory ran out; "
             f"ranks wait {self.ranks.timeout_seconds:g} s for each other, or GRAPHTRAIN_TIMEOUT_SECONDS",
         )
 
     def _missing(self) -> list[int]:
         try:
-            self.ranks.publish(f"late/{self.calls}/{self.rank}", b"")
+            self.ranks.publish(f"late/{self.rank}", b"")
         except LostRankError:  # the rank with the store is gone
             return [0]
         others = [rank for rank in range(self.world_size) if rank != self.rank]
-        return [rank for rank in others if self.ranks.read(f"late/{self.calls}/{rank}", 1.0) is None]
+        return [rank for rank in others if self.ranks.read(f"late/{rank}", 1.0) is None]
 
     def _diverged(self, records: Sequence[Record]) -> NoReturn:
         """Raise an error with the first edge at which ranks diverged, and their positions."""
-        choices = [f"from `{self.path_of(each)}` to `{self.path_of(target)}`" for each, target in self._choices]
-        call, purpose, position, _ = records[self.rank]["spot"]
-        place = f"is at `{self.path_of(position)}` (call {call}, {purpose})"
-        of_ranks = [msgpack.unpackb(data) for data in self._gather(msgpack.packb([*choices, place]))]
+        of_ranks = []
+        for purpose, position, choices in (record["spot"] for record in records):
+            edges = [f"from `{self.path_of(node)}` to `{self.path_of(target)}`" for node, target in choices]
+            of_ranks.append([*edges, f"is at `{self.path_of(position)}` ({purpose})"])
         lines = next(lines for lines in zip(*of_ranks, strict=False) if len(set(lines)) > 1)
         other = next(rank for rank, line in enumerate(lines) if line != lines[0])
         raise RanksDivergedError(
@@ -387,8 +344,3 @@ def error_of_plain(plain: Sequence[str]) -> GraphtrainError:
     """The error that was made plain, on another rank."""
     kind, *arguments = plain
     return _ERRORS.get(kind, GraphtrainError)(*arguments)
-
-
-def _is_of_connection(message: str) -> bool:
-    """True for the message of a collective call that another rank has left."""
-    return any(word in message for word in ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe"))

@@ -22,7 +22,7 @@ from graphtrain.kind import Field, Read
 from graphtrain.kind.trigger import Term, Trigger, exactly
 from graphtrain.names import FOREIGN, nearest, quoted
 from graphtrain.plan.plan import Plan, PlanNode
-from graphtrain.plan.scope import Ref, Scope, resources_of, slots_of, used_guards
+from graphtrain.plan.scope import Ref, Scope, resources_of, slots_of
 from graphtrain.program.resources import PROVIDED, may_be_unread, unread, unread_line
 
 # Inputs of a step function that are those of the training, in an evaluation too, which begins no epoch.
@@ -434,21 +434,20 @@ class Program:
 
     def timed(self) -> list[str]:
         """A line about what reads wall-clock time and decides about the training; none if nothing does."""
+        acting = [node for node in self.nodes if not node.bypassed]
         goes_back = any(node.is_set_up_with("history") for node in self.nodes)
         timed = [
             f"`{node.path}`"
             for node in self.timed_nodes
             if not node.kind.observer or (goes_back and node.is_set_up_with("checkpoints"))
         ]
-        timed += [
-            f"the guard `{scope.prefix}{name}`"
+        readers = {
+            f"the guard `{scope.prefix}{name}`": [*scope.names.read_in(guard)]
             for scope in self.scopes.values()
-            for name, guard in used_guards(scope.names).items()
-            if any(map(self._is_timed, scope.names.read_in(guard)))
-        ]
-        acting = [node.plan_node for node in self.nodes if not node.bypassed]
-        expressions = [ref for plan_node in acting for ref in plan_node.expressions.values()]
-        timed += [f"`{ref.name}`" for ref in expressions if self._is_timed(ref)]
+            for name, guard in scope.names.guards_as_written.items()
+        }
+        readers |= {f"`{ref.name}`": [ref] for node in acting for ref in node.plan_node.expressions.values()}
+        timed += [reader for reader, refs in readers.items() if any(map(self._is_timed, refs))]
         line = f"wall-clock time decides about {', '.join(timed)}: a resumed run may differ from one that was never cut"
         return [line] if timed else []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any, final
 
@@ -111,14 +110,13 @@ class RunClock:
                 return names[0], fetching.instance.epoch_batches, fetching.instance.epoch_length or None
         return None
 
-    def done(self, trigger: Trigger) -> dict[Term, float]:
-        """The reached share of each amount at which a run stops, for those that are counted now."""
-        around = [*self._scope.around()]
-        return _shares((clock, term) for clock, term in self._program.limits(trigger) if clock.scope in around)
-
-    def ends_done(self) -> dict[Term, float]:
-        """The reached share of each amount that ends the run, for those that are counted."""
-        return _shares((self._program.main.clock(term.base.unit), term) for term in self.ends)
+    def shares(self, until: Trigger) -> dict[Term, float]:
+        """The reached share of each amount that ends the run, or at which it is to pause, if it is counted now."""
+        main, around = self._program.main, [*self._scope.around()]
+        ends = [(main.clock(term.base.unit), term) for term in self.ends]
+        pauses = [(clock, term) for clock, term in self._program.limits(until) if clock.scope in around]
+        terms = [(clock, term) for clock, term in (*ends, *pauses) if clock is not None]
+        return {term: min(1.0, float(clock.now() / term.base.amount)) for clock, term in terms}
 
     def describe(self) -> str:
         """The position in words: ``step 12, epoch 1.50, batch 5/10, window 2/4``, after ``fold 2`` of a graph around.
@@ -150,11 +148,6 @@ def _ends(scope: ProgramGraph) -> tuple[Term, ...]:
         if isinstance(trigger := node.parameters.get("after"), Trigger)
         for term in trigger.terms
     )
-
-
-def _shares(terms: Iterable[tuple[Clock | None, Term]]) -> dict[Term, float]:
-    """The reached share of each amount that is counted."""
-    return {term: min(1.0, float(clock.now() / term.base.amount)) for clock, term in terms if clock is not None}
 
 
 def _outer_clocks(scope: ProgramGraph) -> dict[str, Clock]:

@@ -21,6 +21,7 @@ from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.cells import Cells
 from graphtrain.program.clock import RunClock
 from graphtrain.program.requests import Requests
+from graphtrain.program.resources import OF_PROGRAM
 from graphtrain.program.stateful_objects import StatefulObjects
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.table import Compiler
@@ -234,25 +235,17 @@ def _keep_instances(program: Program, former: Program, renaming: Renaming) -> se
     kept = set()
     for node in program.nodes:
         old = former.by_path.get(renaming.former(node.path) or "")
-        if old is None or old.bypassed or node.bypassed or node.is_set_up_with("history"):  # of its own program
+        if old is None or old.bypassed or node.bypassed:
             continue
-        is_same = node.kind is old.kind and node.parameters == old.parameters
-        # An object that reads a slot at any time has to read that of this program.
-        is_same &= node.plan_node.set_up_with == node.plan_node.setup_reads
-        if is_same and _supplies(program, node) == _supplies(former, old, renaming):
+        reads = node.plan_node.setup_reads
+        is_same = node.kind is old.kind and node.parameters == old.parameters and reads == old.plan_node.setup_reads
+        # An object that reads a slot or a field at any time, or calls the engine, has to do so in this program. What
+        # one process fetches does not depend on the program; several ranks fetch rounds for its windows.
+        is_alone_and_fetches = node.kind.fetches and program.resources.get("ranks") is None
+        for leaf in (leaf for _, ref in reads for leaf in ref.leaves()):
+            is_same &= leaf.kind == "resource" and (leaf.name not in OF_PROGRAM or is_alone_and_fetches)
+            is_same &= program.resources.get(leaf.name) is former.resources.get(leaf.name)
+        if is_same:
             node.hold(old.instance)
             kept.add(node)
     return kept
-
-
-def _supplies(program: Program, node: ProgramNode, renaming: Renaming | None = None) -> list[object]:
-    """The comparable form of what a node is set up with: a resource may not support comparison by value."""
-    supplies: list[object] = []
-    for read, leaf in [(read, leaf) for read, ref in node.plan_node.setup_reads for leaf in ref.leaves()]:
-        value: Any = leaf.path if renaming is None else renaming.slot(leaf.path)
-        if leaf.kind == "field":
-            value = program.by_path[leaf.path].parameters.get(leaf.name, (leaf.path, leaf.name))
-        elif leaf.kind == "resource":
-            value = program.resource(leaf.name, read, node.path)
-        supplies.append(value if isinstance(value, int | float | str | tuple) else id(value))
-    return supplies

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, final
 
 from graphtrain.kind import Field
@@ -51,25 +51,17 @@ class GradientWindows:
     def filled_by(self, node: ProgramNode) -> list[Callable[[], int]]:
         """How many micro-batches each window takes that the batches of a node fill, among several ranks."""
         assert self._rounds is not None, "asked by several ranks"
-        trained_on = self._rounds.trained_on(node)
+        trained = self._rounds.trained_on(node)
         return [
             self._left(counter, field)
             for counter, field in self.counters
-            if field.window is not None
-            and field.target is not None
-            and any(trained & set(counter.plan_node.optimizers) for trained in trained_on)
+            if field.window is not None and field.target is not None and trained & {*counter.plan_node.optimizers}
         ]
 
     def _left(self, counter: ProgramNode, field: Field) -> Callable[[], int]:
         """A call that returns how many micro-batches the open window still takes, or the one that opens next."""
         fields, count, window, size = counter.fields, field.name, str(field.window), self.next_size(counter, field)
         return lambda: int((fields[window] if fields[count] else size()) - fields[count])
-
-    def rewired(self, kept: Iterable[ProgramNode]) -> None:
-        """Let nodes kept from another graph fill the windows of this one."""
-        for node in kept:
-            if self._rounds is not None and self._rounds.divides(node):
-                node.instance.follow_windows(self.filled_by(node))
 
     def wrap(self, node: ProgramNode, act: Act) -> Act:
         """The call of a node; its actions on gradients are counted for the windows of its optimizers."""

@@ -13,6 +13,7 @@ exchanged where the node `exchange` is.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeGuard
 
 from graphtrain.kind import Field
 from graphtrain.language.syntax import FieldOf, Name, walk
@@ -20,10 +21,6 @@ from graphtrain.plan.flow import changers
 from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.cells import Cells
 from graphtrain.program.rounds import Act, Rounds
-
-BACKWARD = "backward"  # what a node is set up with that runs its backward pass by the agreement of ranks
-# The parameter of a node that exchanges by which it allows that, and its method that prepares for the pass.
-OVERLAP, BEGIN = "overlap", "begin"
 
 
 def exchanging_within(
@@ -40,7 +37,7 @@ def exchanging_within(
         return act
     counter, field, exchange_node = way
     fields, count, agreement, amount = counter.fields, field.name, rounds.agreement, rounds.amount(node)
-    begin, exchange = getattr(exchange_node.instance, BEGIN), visit_of(exchange_node)
+    begin, exchange = exchange_node.instance.begin, visit_of(exchange_node)
     choices = [
         (cells.compiled(node.scope, edge.guard) if edge.guard is not None else None, target)
         for edge, target in zip(counter.plan_node.exits, program.targets(counter), strict=True)
@@ -70,17 +67,15 @@ def exchanging_within(
 
 def _way(program: Program, node: ProgramNode) -> tuple[ProgramNode, Field, ProgramNode] | None:
     """The counter behind a backward pass, its field, and the node that exchanges; None in a graph of another form."""
-    running = [each for each in program.nodes if not each.bypassed and "backward" in _effects(each)]
-    # With several, ranks that have taken different edges could begin sums of different gradients. One that inherits the
-    # set-up and has a visit of its own may use the gradients in it, before their sums are there.
-    is_alone = running == [node] and _effects(node) == ["backward"] and node.is_set_up_with(BACKWARD)
-    if not is_alone or _owner(node, "__call__") is not _owner(node, "setup"):
-        return None
-    follows = program.targets(node)
-    if len(follows) != 1 or (counter := follows[0]) is None or not _is_plain(counter):
+    # With several, ranks that have taken different edges could begin sums of different gradients.
+    is_alone = [each for each in program.nodes if not each.bypassed and "backward" in _effects(each)] == [node]
+    # A visit that inherits the set-up may use the gradients before their sums are there.
+    is_whole = {"setup", "__call__"} <= vars(type(node.instance)).keys() and node.is_set_up_with("backward")
+    counter, *others = program.targets(node)
+    if not is_alone or not is_whole or _effects(node) != ["backward"] or others or not _is_plain(counter):
         return None
     field = next((field for field in counter.kind.fields.values() if field.counts is not None), None)
-    exchange = next((target for target in program.targets(counter) if target is not None and _exchanges(target)), None)
+    exchange = next((target for target in program.targets(counter) if _exchanges(target)), None)
     if field is None or exchange is None:
         return None
     of_nodes = [node.plan_node.actions[0].optimizers, exchange.plan_node.actions[0].optimizers]
@@ -101,16 +96,12 @@ def _effects(node: ProgramNode) -> list[str]:
     return [action.effect for action in node.plan_node.actions]
 
 
-def _owner(node: ProgramNode, name: str) -> type:
-    """The class that defines a method of a node."""
-    return next(each for each in type(node.instance).__mro__ if name in vars(each))
-
-
-def _is_plain(node: ProgramNode) -> bool:
+def _is_plain(node: ProgramNode | None) -> TypeGuard[ProgramNode]:
     """True for a node that every visit calls, with nothing that it reads."""
-    plan_node = node.plan_node
-    return not (node.bypassed or node.body or plan_node.can_be_skipped or plan_node.reads or plan_node.expressions)
+    if node is None or node.bypassed or node.body:
+        return False
+    return not (node.plan_node.can_be_skipped or node.plan_node.reads or node.plan_node.expressions)
 
 
-def _exchanges(node: ProgramNode) -> bool:
-    return _effects(node) == ["exchange"] and _is_plain(node) and getattr(node.instance, OVERLAP, False)
+def _exchanges(node: ProgramNode | None) -> TypeGuard[ProgramNode]:
+    return _is_plain(node) and _effects(node) == ["exchange"] and getattr(node.instance, "overlap", False)

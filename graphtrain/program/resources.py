@@ -20,17 +20,23 @@ from graphtrain.report.values import described
 from graphtrain.state.kinds import category_of
 from graphtrain.state.reachable import keeps_state
 
-# Names of slots that the engine itself supplies.
-PROVIDED = (
+# Names of slots that the engine itself supplies: first those of which a program gives each node its own.
+OF_PROGRAM = (
     "asks",
     "backward",
-    "checkpoints",
     "current_loader",
-    "data_state",
-    "device",
     "graph_trains",
     "history",
     "metric_prefix",
+    "step_names",
+    "training_precision",
+    "windows",
+)
+PROVIDED = (
+    *OF_PROGRAM,
+    "checkpoints",
+    "data_state",
+    "device",
     "notify",
     "ranks",
     "recorder",
@@ -38,9 +44,6 @@ PROVIDED = (
     "running_seconds",
     "saving",
     "seed",
-    "step_names",
-    "training_precision",
-    "windows",
 )
 
 _MADE_BY_USERS = (

@@ -7,7 +7,7 @@ in that round: nothing that depends on a batch is called there, and everything i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, final
 
 import torch
@@ -51,16 +51,12 @@ class Rounds:
         """True for a node that fetches batches, and gives each rank its own."""
         return node.kind.fetches and _goes_in_rounds(node)
 
-    def source(self, node: ProgramNode) -> ProgramNode | None:
-        """The node whose batches a node reads, directly or through others; None if it reads none."""
-        return _source(node, self._dependent)
-
     def wrap(self, node: ProgramNode, act: Act) -> Act:
         """The call of a node on one of several ranks."""
         if node.kind.fetches:
             # A kind without support for ranks fetches batches on each of them.
             return act if self.divides(node) else then(self.agreement.before_batch, act)
-        source = self.source(node)
+        source = _source(node, self._dependent)
         if source is None or node.body is not None:
             return act
         if self.agreement.sharded and (modules := _sharded_modules(node, self._program)):
@@ -85,13 +81,19 @@ class Rounds:
 
         agreement, slots = self.agreement, self._program.slots
         idle = getattr(node.instance, "idle", None)
+        runs_backward = any(action.effect == "backward" for action in node.plan_node.actions)
+        if runs_backward and idle is None:
+            raise UsageError(
+                f"`{node.path}` runs backward over a sharded model, and its kind `{node.kind.name}` has no method "
+                "`idle`, by which a rank without a batch takes part",
+                "use `train_batch`; or give it one, if it calls `backward()` alone, and not `torch.autograd.grad`",
+            )
         is_direct = any(
             ref.kind == "slot" and ref.path in source.plan_node.own_writes for _, ref in node.plan_node.reads
         )
         call = self._call_of(idle, node) if idle is not None and is_direct else None
         writes = node.plan_node.own_writes
         has_batch, fields = self._has_batch(source), source.fields
-        runs_backward = any(action.effect == "backward" for action in node.plan_node.actions)
 
         def forward(act: Act) -> None:
             agreement.forward(act)
@@ -122,13 +124,11 @@ class Rounds:
     def _has_batch(self, source: ProgramNode) -> Callable[[], bool]:
         """A call that returns whether this rank was given something in the last round of a node."""
         fields, rank = source.fields, self.agreement.rank
-        if IDLE not in source.kind.fields:
-            return lambda: bool(rank < fields[ROUND])
-        return lambda: rank < fields[ROUND] and not fields[IDLE]
+        return lambda: rank < fields[ROUND] and not fields.get(IDLE)
 
     def amount(self, node: ProgramNode) -> Callable[[], int]:
         """A call that returns for how many micro-batches, over all ranks, a visit of a node runs backward."""
-        source, world_size = self.source(node), self.agreement.world_size
+        source, world_size = _source(node, self._dependent), self.agreement.world_size
         return (lambda: world_size) if source is None else lambda: int(source.fields[ROUND])
 
     def undivided(self) -> list[str]:
@@ -140,33 +140,17 @@ class Rounds:
             if node.kind.family == "data" and not self.divides(node) and not node.bypassed
         ]
 
-    def trained_on(self, fetching: ProgramNode) -> list[set[str]]:
-        """For each backward pass for batches that a node fetches: the optimizers whose gradients it adds to."""
-        trained = []
+    def trained_on(self, fetching: ProgramNode) -> set[str]:
+        """The optimizers to whose gradients backward passes for the batches of a node add."""
+        trained: set[str] = set()
         for node in self._program.nodes:
-            source = self.source(node)
+            source = _source(node, self._dependent)
             while source is not None and not source.kind.fetches:  # it provides parts of a batch
                 source = _first_source(source, self._dependent)
             if source is fetching:
-                trained += [set(action.optimizers) for action in node.plan_node.actions if action.effect == "backward"]
+                actions = [action for action in node.plan_node.actions if action.effect == "backward"]
+                trained.update(name for action in actions for name in action.optimizers)
         return trained
-
-
-def refuse_own_backward(program: Program) -> None:
-    """Raise for a node that runs backward over a sharded model in a way that is not known to work.
-
-    Raises:
-        UsageError: its kind has no method `idle`.
-    """
-    for node in program.nodes:
-        runs_backward = any(action.effect == "backward" for action in node.plan_node.actions)
-        if not runs_backward or node.bypassed or hasattr(node.instance, "idle") or not _sharded_modules(node, program):
-            continue
-        raise UsageError(
-            f"`{node.path}` runs backward over a sharded model, and its kind `{node.kind.name}` has no method `idle`, "
-            "by which a rank without a batch takes part",
-            "use `train_batch`; or give it one, if it calls `backward()` alone, and not `torch.autograd.grad`",
-        )
 
 
 def _sharded_modules(node: ProgramNode, program: Program) -> list[Any]:
@@ -181,27 +165,21 @@ def _sharded_modules(node: ProgramNode, program: Program) -> list[Any]:
 def slots_of_rounds(program: Program) -> dict[str, ProgramNode]:
     """Every slot that depends on a batch, by path, with the node that fetches the batch."""
     dependent = {path: node for node in program.nodes if _goes_in_rounds(node) for path in node.plan_node.own_writes}
-    while True:
-        written = [pair for node in reversed(program.nodes) for pair in _written(node, dependent)]
-        if not (more := {path: source for path, source in written if path not in dependent}):
-            return dependent
-        dependent |= more
-
-
-def _written(node: ProgramNode, dependent: dict[str, ProgramNode]) -> Iterator[tuple[str, ProgramNode]]:
-    """The slots that a node writes and that depend on a batch, with the node that fetches it."""
-    if node.bypassed:
-        return
-    if node.body is not None:
-        for name, path in zip(outputs_of(node.body.graph), node.plan_node.own_writes, strict=True):
-            if (inner := f"{node.body.prefix}{name}") in dependent:
-                yield path, dependent[inner]
-    elif (source := _source(node, dependent)) is not None:
-        yield from ((path, source) for path in node.plan_node.own_writes)
+    count = 0
+    while count < len(dependent):
+        count = len(dependent)
+        for node in program.nodes:
+            sources = [_source(node, dependent)] * len(node.plan_node.own_writes)
+            if node.body is not None:
+                sources = [dependent.get(f"{node.body.prefix}{name}") for name in outputs_of(node.body.graph)]
+            for path, source in zip(node.plan_node.own_writes, sources, strict=True):
+                if source is not None and not node.bypassed:
+                    dependent.setdefault(path, source)
+    return dependent
 
 
 def source_of_batches(program: Program, node: ProgramNode) -> ProgramNode | None:
-    """The node that fetches the batches which a node reads; None if it reads none."""
+    """The node that fetches the batches which a node reads, directly or through others; None if it reads none."""
     return _source(node, slots_of_rounds(program))
 
 

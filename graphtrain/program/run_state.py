@@ -54,7 +54,7 @@ EVERYTHING = Exemptions()
 class Handler(NamedTuple):
     """How a section is captured, sharing tensors with the run, and restored into the same objects."""
 
-    capture: Callable[[StatefulObjects, set[int]], Section]
+    capture: Callable[[StatefulObjects, set[str]], Section]
     restore: Callable[[StatefulObjects, Section, Exemptions], Iterator[str] | None]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import final
 
 from graphtrain.errors import GuardError
@@ -181,33 +181,29 @@ class Compiler:
         edges: dict[str, list[int]] = {key: [] for own in keys for key in own}
         runs: dict[str, list[int]] = {}
         for node in nodes:
-            own, arrivals = self.counters[node.index], []
-            for key, counter, target in zip(keys[node.index], own, self._program.targets(node), strict=True):
-                if not [*self._passed(node)]:
-                    edges[key].append(counter)
-                    arrivals.append((target, [counter]))
+            own, arrivals = self.counters[node.index], list[tuple[ProgramNode | None, list[int]]]()
+            if len(self._way(node)) == 1:  # else those that arrive are counted
+                edges |= {key: [counter] for key, counter in zip(keys[node.index], own, strict=True)}
+                arrivals += zip(self._program.targets(node), ([counter] for counter in own), strict=True)
             if not node.bypassed:
                 runs[node.path] = [self.due_counters[node.index]] if node.index in self.due_counters else own
                 if node.body is not None:
                     arrivals.append((node.body.nodes[node.body.graph.start], runs[node.path]))
             for target, counters in arrivals:
-                for passed in self._passed(target) if target is not None else ():
+                for passed in self._way(target)[:-1] if target is not None else ():
                     edges[keys[passed.index][0]] += counters
         return {"nodes": runs, "edges": edges}
 
     def position(self, node: ProgramNode) -> int:
         """The position of a node, or of the next one if it is bypassed and has a single edge."""
-        for passed in self._passed(node):
-            node = self._only_target(passed) or passed
-        return node.index
+        return self._way(node)[-1].index
 
-    def _passed(self, node: ProgramNode) -> Iterator[ProgramNode]:
-        """The nodes that are passed over on the way to a node: bypassed ones with a single edge."""
-        seen: set[int] = set()
-        while node.bypassed and node.index not in seen and (target := self._only_target(node)) is not None:
-            seen.add(node.index)
-            yield node
-            node = target
+    def _way(self, node: ProgramNode) -> list[ProgramNode]:
+        """A node, and those up to the next that has work: bypassed ones with a single edge are passed over."""
+        way = [node]
+        while way[-1].bypassed and (target := self._only_target(way[-1])) is not None and target not in way:
+            way.append(target)
+        return way
 
     def _only_target(self, node: ProgramNode) -> ProgramNode | None:
         """The target of a single edge; None if there are several edges, or it ends the graph."""

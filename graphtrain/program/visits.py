@@ -86,7 +86,6 @@ class Visits:
         for _, node in sorted(scope.nodes.items()):
             if not node.bypassed and node not in ready:
                 self.setups[node.index]()
-        self.windows.rewired(node for node in scope.nodes.values() if node in ready)
 
     def forget(self, paths: Iterable[str]) -> None:
         """Set slots to their state before anything was written."""

@@ -7,8 +7,8 @@ same bits whenever it begins.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, final
 
 import torch
 
@@ -20,7 +20,7 @@ BUCKET_BYTES = 25 * 2**20
 # Larger tensors are summed in place: 0.8 ms of 4.5 for four megabytes were spent on copying.
 LARGE_BYTES = 2**20
 # No more than this goes into the records by which ranks synchronise: a call of its own takes 0.6 ms.
-CARRIED_BYTES = 2**16
+RECORD_BYTES = 2**16
 
 
 @final
@@ -66,32 +66,27 @@ class GradientSums:
     afterwards; those that have begun fewer follow in `finish`.
 
     Arguments:
-        parameters: those that may have a gradient, the same on all ranks in one order. Default: no sum begins early.
-        expected: those of them that had one on any rank in the window before.
-
-    Attributes:
-        carried: the parameters whose gradients go into records: small ones, few, of two ranks.
+        parameters: those that may have a gradient, the same on all ranks in one order.
+        expected: those of them that had one on any rank in the window before. Default: no sum begins early.
     """
 
-    def __init__(
-        self,
-        ranks: Ranks,
-        parameters: Sequence[torch.Tensor] = (),
-        expected: Sequence[torch.Tensor] = (),
-    ) -> None:
+    def __init__(self, ranks: Ranks, parameters: Sequence[torch.Tensor], expected: Sequence[torch.Tensor] = ()) -> None:
         self._ranks, self._parameters = ranks, parameters
         are_expected = set(map(id, expected)).__contains__
         self._expected = [parameter for parameter in parameters if are_expected(id(parameter))]
         self._groups = [[parameter] for parameter in reversed(self._expected) if is_large(parameter)]
         self._large_count = len(self._groups)
         small = [parameter for parameter in parameters if not is_large(parameter)]
-        # The sum of two has the same bits in either order, as in an exchange.
-        self.carried = small if ranks.world_size == 2 and are_carried(small) else []
-        if not self.carried and (last := [parameter for parameter in self._expected if not is_large(parameter)]):
+        # Records have those of two ranks, if they are few: the sum of two has the same bits in either order.
+        self._in_record = small if ranks.world_size == 2 and _fit_into_record(small) else []
+        if not self._in_record and (last := [each for each in self._expected if not is_large(each)]):
             self._groups.append(last)
         self._complete: set[int] = set()
         self._begun: list[tuple[list[Bucket], Callable[[], None]]] = []
         self._lost = ""
+        self._buffers: dict[str, torch.Tensor] = {}
+        self._small: list[Bucket] = []  # the gradients that this rank has in its record
+        self._shared: list[Bucket] = []
 
     @property
     def count(self) -> int:
@@ -140,23 +135,43 @@ class GradientSums:
         except LostRankError as error:
             self._lost = self._lost or str(error)
 
-    def finish(
-        self,
-        count: int,
-        summed: Sequence[torch.Tensor],
-        shared: Sequence[Bucket] = (),
-    ) -> None:
-        """Replace every gradient by its sum over ranks, and every buffer by that of rank 0.
+    def record(self, buffers: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        """What this rank tells the others before they finish: what it has begun, its gradients, and its buffers.
 
         Arguments:
-            count: the largest number of groups that a rank has begun.
-            summed: the parameters that have a gradient on any rank. A gradient that this rank lacks counts as zeros.
-            shared: the buffers, of the same shapes and types on all ranks, in one order. Default: none.
+            buffers: by their paths.
+        """
+        self._buffers = {f"{path} {each.dtype} {tuple(each.shape)}": each for path, each in buffers.items()}
+        self._small = buckets_of([parameter for parameter in self._in_record if parameter.grad is not None])
+        self._shared = [*joined(self._buffers.values())]
+        has_buffers = not self._ranks.rank and _fit_into_record(self._buffers.values())
+        return {
+            "begun": self.count,
+            "present": bytes(parameter.grad is not None for parameter in self._parameters),
+            "buffers": [*self._buffers],
+            "gradient_values": [bucket.data() for bucket in self._small],
+            "buffer_values": [bucket.data() for bucket in self._shared if has_buffers],
+        }
+
+    def finish(self, records: Sequence[Mapping[str, Any]]) -> list[torch.Tensor]:
+        """Replace every gradient by its sum over ranks, and every buffer by that of rank 0.
+
+        A gradient that only some ranks have counts as zeros on the others. A buffer whose shape or type differs between
+        ranks stays as it is.
+
+        Arguments:
+            records: those of all ranks.
+
+        Returns:
+            The parameters that have a gradient on any rank.
 
         Raises:
             UsageError: a gradient is sparse.
             LostRankError: a rank does not take part.
         """
+        count = max(record["begun"] for record in records)
+        present = map(max, *(record["present"] for record in records))
+        summed = [parameter for parameter, is_present in zip(self._parameters, present, strict=True) if is_present]
         self._begin(count)
         if self._lost:
             raise LostRankError(self._lost)
@@ -165,27 +180,38 @@ class GradientSums:
             # There are others: the buckets of small ones are those of an exchange that nothing has preceded.
             groups.pop()
             self._begun[-1][0].clear()
-        done = {id(parameter) for group in groups for parameter in group}
+        done, shared = {id(parameter) for group in groups for parameter in group}, self._shared
+        if all(record[name] == records[0][name] for record in records for name in ("present", "buffers")):
+            done.update(map(id, self._in_record))
+            for bucket, *summands in zip(self._small, *(record["gradient_values"] for record in records), strict=True):
+                bucket.put_sum(summands)
+            if of_rank_0 := records[0]["buffer_values"]:
+                for bucket, values in zip(shared, of_rank_0, strict=True):
+                    bucket.put_sum([values])
+                shared = []
+        else:
+            common = set(records[0]["buffers"]).intersection(*(record["buffers"] for record in records))
+            shared = [*joined(buffer for form, buffer in self._buffers.items() if form in common)]
         buckets = buckets_of([parameter for parameter in summed if id(parameter) not in done])
         # The summands by which values become those of rank 0: bytes, which keep all bits.
-        of_rank_0 = [bucket.values.zero_() if self._ranks.rank else bucket.values for bucket in shared]
-        values = [*(bucket.values for bucket in buckets), *(each.view(torch.uint8) for each in of_rank_0)]
+        summands = [bucket.values.zero_() if self._ranks.rank else bucket.values for bucket in shared]
+        values = [*(bucket.values for bucket in buckets), *(each.view(torch.uint8) for each in summands)]
         self._begun.append(([*buckets, *shared], self._ranks.begin_exchange(values)))
         for buckets, wait in self._begun:
             wait()
             for bucket in buckets:
                 bucket.put()
+        return summed
+
+
+def _fit_into_record(tensors: Iterable[torch.Tensor]) -> bool:
+    """True for few bytes, on the CPU."""
+    return sum(tensor.nbytes if tensor.is_cpu else RECORD_BYTES + 1 for tensor in tensors) <= RECORD_BYTES
 
 
 def is_large(parameter: torch.Tensor) -> bool:
     """True for a parameter whose gradient is summed alone: by the parameter, which is the same on all ranks."""
     return parameter.nbytes >= LARGE_BYTES
-
-
-def are_carried(tensors: Iterable[torch.Tensor]) -> bool:
-    """True for tensors whose values go into records: few bytes, on the CPU."""
-    nbytes = [tensor.nbytes if tensor.is_cpu else CARRIED_BYTES + 1 for tensor in tensors]
-    return sum(nbytes) <= CARRIED_BYTES
 
 
 def _dense_gradient(parameter: torch.Tensor) -> torch.Tensor:

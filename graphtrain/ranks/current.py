@@ -13,6 +13,7 @@ from graphtrain.ranks.ranks import FAILURE, LostRankError, Ranks
 
 _USED: contextvars.ContextVar[Ranks | None] = contextvars.ContextVar("ranks", default=None)
 _of_process: Ranks | None = None
+_SECONDS_TO_PRINT = 1.0
 _LEFT = "_graphtrain_ranks_were_left"  # of an error that passes several spans
 
 
@@ -42,18 +43,16 @@ def current_ranks() -> Ranks:
 
 
 def prints(text: str) -> bool:
-    """True for the rank that prints a message which several of them have: the first that calls this.
-
-    Before they have joined, that is rank 0. Once the rank with the store is gone, each prints.
-    """
+    """True for rank 0, which prints a message that several have, and for others if it does not have the message too."""
     ranks = _USED.get() or _of_process
-    if ranks is not None:
-        digest = hashlib.blake2b(text.encode(errors="replace"), digest_size=16).hexdigest()
-        try:
-            return ranks.claim(f"printed/{digest}")
-        except LostRankError:
-            return True
-    return not is_one_of_several() or os.environ["RANK"] == "0"
+    if ranks is None:
+        return not is_one_of_several() or os.environ["RANK"] == "0"
+    key = f"printed/{hashlib.blake2b(text.encode(errors='replace'), digest_size=16).hexdigest()}"
+    if ranks.rank:
+        return ranks.read(key, _SECONDS_TO_PRINT) is None
+    with suppress(LostRankError):
+        ranks.publish(key, b"")
+    return True
 
 
 @contextmanager

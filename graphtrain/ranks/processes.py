@@ -192,13 +192,6 @@ class Processes(Ranks):
             time.sleep(min(timeout_seconds, _SECONDS_TO_JOIN))
             return None
 
-    def claim(self, key: str) -> bool:
-        try:
-            mine = str(self.rank)
-            return bool(self._store.compare_set(key, "", mine).decode() == mine)
-        except RuntimeError as error:
-            raise LostRankError(str(error)) from None
-
     def ended(self) -> list[int]:
         return [rank for rank, process in self._processes.items() if not is_alive(process)]
 

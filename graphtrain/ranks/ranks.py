@@ -63,10 +63,6 @@ class Ranks:
         """What a rank has published; None where nothing is published within the time."""
         return None
 
-    def claim(self, key: str) -> bool:
-        """True for the first rank that claims a key; a LostRankError if the rank that has the store is gone."""
-        return True
-
     def mesh(self, device_type: str, shape: tuple[int, ...]) -> Any:
         """A `DeviceMesh` of this shape over all ranks, for models that are sharded; one for each shape."""
         from graphtrain.ranks.sharded import mesh_of_process  # which few runs need

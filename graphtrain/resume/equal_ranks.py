@@ -122,10 +122,10 @@ def prepare_models(agreement: Agreement, resources: Mapping[str, Any]) -> None:
                 "pass a batch through the model in setup(), before the optimizer is made",
             )
         if hasattr(tensor, "placements"):
-            from graphtrain.ranks.sharded import mesh_shape, refuse_meshes  # which few runs need
+            from graphtrain.ranks.sharded import refuse_meshes  # which few runs need
 
             refuse_meshes(path, tensor, agreement.world_size)
-            agreement.sharded, agreement.mesh = True, mesh_shape(tensor)
+            agreement.sharded = True
     for name, value in resources.items():
         if agreement.sharded and isinstance(value, torch.optim.LBFGS):
             raise UsageError(

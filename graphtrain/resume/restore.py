@@ -184,7 +184,7 @@ def _fitted(checkpoint: Checkpoint, run: Session, renaming: Renaming) -> tuple[C
 
         checkpoint, resizing = resized(checkpoint, compiled, world.ranks, run.seed, renaming)
         words.append(resizing)
-    if manifest.sharded or world.mesh:
+    if manifest.sharded or world.sharded:
         from graphtrain.resume.sharded import assembled  # which few runs need
 
         checkpoint, reshaped = assembled(checkpoint, compiled.state.objects.modules.values(), world.rank)

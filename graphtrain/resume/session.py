@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, final
 
 import torch
@@ -19,7 +19,6 @@ from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop
 from graphtrain.program.requests import Requests, SavePolicy
 from graphtrain.program.resources import SHARDED, STEP_FUNCTIONS, prepare, resolve_device, with_copies
-from graphtrain.program.rounds import refuse_own_backward
 from graphtrain.program.run_state import AFTER_SETUP, EVERYTHING, OF_NODES, SECTIONS, Exemptions, RunState
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.ranks import Ranks
@@ -50,7 +49,6 @@ class Session:
         seed, device, deterministic, about, not_state: as `Trainer` has them.
         saving: True if checkpoints will be made.
         notices: messages for the user.
-        tick: called with the time by timed transitions, when it is due.
 
     Raises:
         GraphError, UsageError: as for `CompiledGraph`, and for resources that ranks cannot train.
@@ -79,7 +77,6 @@ class Session:
         not_state: Collection[str],
         saving: bool,
         notices: Notices,
-        tick: Callable[[float], None],
     ) -> None:
         if deterministic:
             torch.use_deterministic_algorithms(True)
@@ -98,7 +95,7 @@ class Session:
         self.device = resolve_device(device, ranks.local_rank if several is not None else None)
         if several is not None or [each for each in self.resources.values() if hasattr(type(each), SHARDED)]:
             prepare_models(self.world, self.resources)
-        self.watch = Stopwatch(tick)
+        self.watch = Stopwatch()
         self.recorder = Recorder(
             lambda: self.compiled.run_clock.step_and_epoch(),
             lambda: self.compiled.run_clock.outer_counts(),
@@ -135,10 +132,7 @@ class Session:
         new: Collection[str] | None = None,
     ) -> CompiledGraph:
         run = self.requests, self.recorder, self.watch
-        compiled = CompiledGraph(graph, resources, prepared, *run, former, renaming, new, made)
-        if self.world.sharded:
-            refuse_own_backward(compiled.program)
-        return compiled
+        return CompiledGraph(graph, resources, prepared, *run, former, renaming, new, made)
 
     # ---- its position
 

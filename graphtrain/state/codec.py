@@ -340,16 +340,21 @@ def _by_name(path: str, named: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
             yield from parts_in(part, f"{path}.{name}")
 
 
-def parts_in(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """A value, and the parts of nested containers that can be changed in place, with the path of each."""
+def parts_in(value: Any, path: str, around: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """A value, and the parts of nested containers that can be changed in place, with the path of each.
+
+    Arguments:
+        around: the identities of the containers that it is in: one that holds itself is walked once.
+    """
     category = category_of(type(value))
     if category in _CONTAINERS or category in _IN_MEMORY:
         yield path, value
-    if category in IN_CONTAINERS and category != "set" and depth < MOST_DEPTH:  # it may hold itself
+    is_walked = id(value) in around or len(around) >= MOST_DEPTH
+    if category in IN_CONTAINERS and category != "set" and not is_walked:
         keys, parts = KINDS[category].contents(value)
         for key, part in zip(keys or range(len(parts)), parts, strict=True):
             if type(part) not in CONSTANTS and is_constant(key):
-                yield from parts_in(part, f"{path}[{key!r}]", depth + 1)
+                yield from parts_in(part, f"{path}[{key!r}]", (*around, id(value)))
 
 
 # ---- classes and functions

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from graphtrain.storage.manifest import SavedCheckpoint
+from graphtrain.storage.manifest import Manifest, SavedCheckpoint
 
 T = TypeVar("T")
 
@@ -62,16 +62,11 @@ class Ranking(NamedTuple):
         return None
 
 
-def replaces(new: SavedCheckpoint, former: SavedCheckpoint) -> bool:
-    """True if a checkpoint stores once more what the one before it has, as at the end of a run."""
-    after, before = new.manifest, former.manifest
-    return (
-        former.number == after.follows == new.number - 1
-        and all(getattr(before, name) == getattr(after, name) for name in _OF_A_MOMENT)
-        and before.ranked.items() <= after.ranked.items()
-        and former.name != after.way_back
-        and (bool(before.not_finite) or not after.not_finite)
-    )
+def is_replaced(newest: SavedCheckpoint, facts: Manifest) -> bool:
+    """True if a checkpoint with these facts stores once more what the newest has, as at the end of a run."""
+    before, is_worse = newest.manifest, bool(facts.not_finite and not newest.manifest.not_finite)
+    is_same = all(getattr(before, name) == getattr(facts, name) for name in _OF_A_MOMENT)
+    return is_same and newest.number == facts.follows and newest.name != facts.way_back and not is_worse
 
 
 def lineage_of(checkpoints: Iterable[SavedCheckpoint], newest: float = math.inf) -> list[SavedCheckpoint]:

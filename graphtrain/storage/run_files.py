@@ -17,7 +17,7 @@ from graphtrain.storage.files import readable_failure, remove_leftovers, tempora
 from graphtrain.storage.lock import locked
 from graphtrain.storage.manifest import Manifest, SavedCheckpoint, checkpoint_number, checkpoint_paths, read_manifest
 from graphtrain.storage.named import checkpoint_folder, newest_in
-from graphtrain.storage.retention import Ranking, Retention, expired, lineage_of, rankings_of, replaces
+from graphtrain.storage.retention import Ranking, Retention, expired, is_replaced, lineage_of, rankings_of
 from graphtrain.storage.run_directory import (
     BEST,
     CHECKPOINTS_FOLDER,
@@ -49,6 +49,7 @@ class RunFiles:
 
     Attributes:
         latest: the newest checkpoint, written or resumed from.
+        keeps_newest: True if the next checkpoint does not replace it, which is a way back from a change.
         metrics, nodes: the files of rows and of counts.
         path: the run directory, as given; `folder` is its absolute path, and `checkpoints` that of its checkpoints.
         count: called when a checkpoint is taken, to append the counts so far. Default: there are none.
@@ -69,7 +70,9 @@ class RunFiles:
         self._manifests: dict[Path, Manifest] = {}  # of the checkpoints that are there, as far as they were read
         self._rankings: dict[str, Ranking] = {}
         self._newest = 0  # the number of the checkpoint that the run has come from
+        self._replaced: list[SavedCheckpoint] = []  # by the one that is being written
         self.latest: SavedCheckpoint | None = None
+        self.keeps_newest = False
         lead(self._create)
 
     def _create(self) -> None:
@@ -220,22 +223,24 @@ class RunFiles:
         for file in (self.metrics, self.nodes):
             file.flush()  # first, so that the checkpoint counts only rows that are on the disk
         ranked_by = {node: [rule.best, rule.best_mode] for node, rule in retentions.items() if rule.best is not None}
-        ranked = {metric: value for metric, value in values.items() if value is not None}
-        facts = replace(facts, ranked=ranked, ranked_by=ranked_by, follows=self._newest)
+        facts = replace(facts, ranked_by=ranked_by, follows=self._newest)
+        self._replaced = [each for each in self._saved()[:1] if not self.keeps_newest and is_replaced(each, facts)]
+        ranked = dict(self._replaced[0].manifest.ranked) if self._replaced else {}
+        ranked |= {metric: value for metric, value in values.items() if value is not None}
+        facts = replace(facts, ranked=ranked)
         number = max(map(checkpoint_number, checkpoint_paths(self.checkpoints)), default=0) + 1
         return SavedCheckpoint(self.checkpoints / f"{number:06d}-step-{facts.step}", facts)
 
     def keep(self, new: SavedCheckpoint, retentions: Mapping[str, Retention]) -> SavedCheckpoint:
         """Keep a checkpoint that is written, and remove those that need not be kept; may be called in any thread."""
-        self._newest = new.number
+        self._newest, self.keeps_newest = new.number, False
         self._manifests[new.path] = new.manifest
-        saved = self._saved()
-        former = [each for each in saved if replaces(new, each)]
-        saved = [each for each in saved if each not in former]
+        replaced = [each.path for each in self._replaced]
+        saved = [each for each in self._saved() if each.path not in replaced]
         self._rankings = rankings_of(lineage_of(saved))
         # Only now that it is on the disk; one by one, so that everything that should be kept exists at any moment.
-        for each in [*former, *expired(saved, retentions, self._rankings)]:
-            _remove(each.path)
+        for path in [*replaced, *(each.path for each in expired(saved, retentions, self._rankings))]:
+            _remove(path)
         return new
 
     def has_ranked(self, node: str) -> bool:

@@ -27,7 +27,7 @@ from graphtrain.storage.run_directory import STATUS_SECONDS
 from graphtrain.storage.run_files import RunFiles
 from graphtrain.trainer.observer import Observer
 from graphtrain.trainer.tracing import Explainer
-from graphtrain.trainer.watchers import Monitors, NodesFile, Ticker
+from graphtrain.trainer.watchers import Monitors, NodesFile
 
 Event = Literal["start", "ask_to_stop", "halt", "finish", "fail"]
 
@@ -101,7 +101,7 @@ class LiveRun:
         from transitions import Machine  # here, because commands that run nothing import this module too
 
         self._machine = Machine(self, _STATES, initial="ready", transitions=_LIFE_CYCLE, auto_transitions=False)
-        self.node_times, self.monitors, self.ticker = NodeTimes(), Monitors(session), Ticker(session.watch)
+        self.node_times, self.monitors = NodeTimes(), Monitors(session)
         self.explainer, self._observer = Explainer(self.notices.once), Observer(session)
         self._display, self._is_shown = display, False
         self._loggers: list[RunLogger] = []
@@ -116,7 +116,7 @@ class LiveRun:
 
     def _row(self, row: Mapping[str, float], step: int) -> None:
         if self.session.watch.now() >= self.session.watch.next_tick:  # of a graph whose transitions are not timed
-            self.ticker.tick()
+            self.session.watch.tick()
         self.monitors.row(row)
         if self._nodes is not None:
             self._nodes.row()
@@ -186,7 +186,7 @@ class LiveRun:
         session.watch.start(inside=session.compiled.activity(session.position))
         self._is_shown = limit is not None
         self._draw("begin")
-        self.ticker.begin([self._draw, self.write_status, *([self._nodes.write] if self._nodes is not None else [])])
+        session.watch.call([self._draw, self.write_status, *([self._nodes.write] if self._nodes is not None else [])])
 
     def announce(self, event: Literal["begun", "resumed", "rewired"]) -> None:
         """Tell watchers and loggers that the run begins, was resumed, or continues with another graph."""
@@ -211,7 +211,7 @@ class LiveRun:
         self.session.watch.stop()
         if was_running:
             self.go("finish" if self.session.loop.ended and self.is_end_saved else "halt")
-        self.ticker.begin(())
+        self.session.watch.call(())
         self._draw("end")
         if self._nodes is not None:
             self._nodes.write()
@@ -237,6 +237,8 @@ class LiveRun:
     def has_changed(self) -> None:
         """Note that the user has changed the run: it does not go back to earlier checkpoints."""
         self.writer.saved = None
+        if self.files is not None:
+            self.files.keeps_newest = True
 
     def cut_back_to(self, checkpoint: Checkpoint | None) -> None:
         """Truncate rows and counts to those of a checkpoint of the run, or to nothing; the session has entered it."""

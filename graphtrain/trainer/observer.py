@@ -37,14 +37,16 @@ class Observer:
         self._samples.clear()
         self._rates(self._watch.seconds())
         self._started = self._watch.running()
-        ends, limits = self._shares()
-        self._shares_at_start = {**ends, **limits}
+        self._shares_at_start = self._session.compiled.run_clock.shares(self._until)
 
     def snapshot(self, state: str, position: str) -> Snapshot:
         """The run as it is now, in a state and at the path of a node."""
         session, run_clock = self._session, self._session.compiled.run_clock
-        seconds, elapsed = self._watch.seconds(), self._watch.running()
-        ends, limits = self._shares()
+        seconds, elapsed, shares = self._watch.seconds(), self._watch.running(), run_clock.shares(self._until)
+        done, until_done = (
+            max((shares[term] for term in terms if term in shares), default=None)
+            for terms in (run_clock.ends, self._until.terms)
+        )
         steps, epochs, batch = (run_clock.count(unit) for unit in ("steps", "epochs", "epoch_batches"))
         name, fetched, batches = run_clock.evaluation(session.position) or (None, None, None)
         return Snapshot(
@@ -55,9 +57,9 @@ class Observer:
             epoch=float(epochs) if epochs is not None else None,
             clocks=run_clock.outer_counts(),
             end=tuple(map(str, run_clock.shown_ends)),
-            done=max(ends.values(), default=None),
+            done=done,
             until=tuple(map(str, self._until.terms)),
-            until_done=max(limits.values(), default=None),
+            until_done=until_done,
             batch=int(batch) if batch is not None else None,
             epoch_batches=run_clock.epoch_length(),
             evaluation=name,
@@ -68,16 +70,11 @@ class Observer:
             metric_steps={name: session.recorder.steps[name] for name in session.recorder.latest},
             rates=self._rates(seconds),
             elapsed_seconds=elapsed,
-            seconds_left=self._seconds_left({**ends, **limits}, elapsed - self._started),
+            seconds_left=self._seconds_left(shares, elapsed - self._started),
             memory_bytes=_memory_bytes(session.device),
             device=str(session.device),
             seconds=seconds,
         )
-
-    def _shares(self) -> tuple[dict[Term, float], dict[Term, float]]:
-        """The share reached of each amount that ends the run, and of each that pauses it, if the clock counts it."""
-        run_clock = self._session.compiled.run_clock
-        return run_clock.ends_done(), run_clock.done(self._until)
 
     def _rates(self, seconds: dict[str, float]) -> dict[str, float]:
         """Counts per second of training and fetching its data; evaluating and saving do not count."""

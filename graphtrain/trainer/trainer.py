@@ -138,7 +138,6 @@ class Trainer(RunView):
             not_state=(not_state,) if isinstance(not_state, str) else tuple(not_state),
             saving=run_dir is not None,
             notices=notices,
-            tick=lambda now: self._run.ticker.tick(),
         )
         arguments = about.get("arguments", {})
         settings = {"seed": session.seed, "deterministic": deterministic, **arguments}

@@ -1,49 +1,22 @@
-"""What follows a run: its clock, the counts of its nodes, and the nodes that wait for a metric."""
+"""What follows a run: the counts of its nodes, and the nodes that wait for a metric."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, final
 
 from graphtrain.errors import UnknownMetricError
 from graphtrain.names import suggestion
 from graphtrain.program.bind import ProgramNode
-from graphtrain.program.stopwatch import NodeTimes, Stopwatch
+from graphtrain.program.stopwatch import NodeTimes
 from graphtrain.program.table import Compiler
 from graphtrain.resume.session import Session
 from graphtrain.storage.run_files import RunFiles
 
-# A call rests at least this many times as long as it took.
-_LEAST_REST = 10
 # Counts are written every so many seconds; those of rows that follow fast are written together, at most this often.
 _COUNT_SECONDS, _LEAST_SECONDS = 10.0, 1.0
-
-
-@final
-class Ticker:
-    """Calls what is due between two transitions: timed ones call `tick` once `Stopwatch.next_tick` is reached."""
-
-    def __init__(self, watch: Stopwatch) -> None:
-        self._watch = watch
-        self._due: dict[Callable[[], float], float] = {}
-
-    def begin(self, calls: Iterable[Callable[[], float]]) -> None:
-        """Make these calls from now on, and no others; each returns the seconds until it is due again."""
-        self._due = dict.fromkeys(calls, self._watch.now())
-        self._watch.next_tick = min(self._due.values(), default=math.inf)
-
-    def tick(self) -> None:
-        """Make the calls that are due."""
-        for call, due in self._due.items():
-            start = self._watch.now()
-            if start >= due:
-                seconds = call()
-                end = self._watch.now()
-                # A terminal over a slow connection must not take the time of training.
-                self._due[call] = end + max(seconds, _LEAST_REST * (end - start))
-        self._watch.next_tick = min(self._due.values(), default=math.inf)
 
 
 @final

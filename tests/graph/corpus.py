@@ -163,7 +163,6 @@ DECLARED: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "read_metrics": (lambda metrics: None, {}),
     "holds_open": (lambda: object(), {"writes": "stream", "transient": "stream"}),
     "of_loss": (lambda loss: float(loss), {"writes": "high"}),
-    "make_batch": (lambda: (None, 1), {"writes": ("batch", "samples")}),
     "ema": (lambda model: None, {}),
     "own_backward": (lambda model, batch: 1.0, {"effects": "backward", "writes": "loss"}),
     "lbfgs": (lambda model, batch: 1.0, {"effects": ("zero_grad", "backward", "step"), "writes": "loss"}),
@@ -370,7 +369,7 @@ def dropping() -> Graph:
         .guard("accumulation_reached", "window_complete")
         .guard("window_dropped", "accumulate.count > 0 and window_cut")
         .insert("discard")
-        .connect("accumulate", "discard", when="window_dropped", first=False)
+        .connect("accumulate", "discard", when="window_dropped", before="decide")
         .connect("discard", "decide")
         .set("accumulate", every=4)
     )

@@ -87,9 +87,9 @@ def skipping(graph: Graph, guard: str) -> Graph:
 
 STRUCTURE = [
     edited("float16 without a scale", lambda g: g.set("train_batch", precision="16-mixed"), "G119 nodes.train_batch"),
-    edited("a limit that is neither", lambda g: g.set("next_batch", limit=1.5), "G119 nodes.next_batch"),
+    edited("a limit that is neither", lambda g: g.set("next_batch", limit=1.5), "G104 nodes.next_batch.limit"),
     edited("a limit that is neither inside", lambda g: g.set("validate/next_batch", limit=1.5),
-           "G119 validate/nodes.next_batch"),
+           "G104 validate/nodes.next_batch.limit"),
     edited("a scheduler stepped twice", lambda g: g.insert("again", "schedule", at="decide", after="schedule"),
            "G119 nodes.again"),
     edited("a return to a checkpoint that none saves", lambda g: g.overlay("rollback").remove("checkpoint"),
@@ -153,7 +153,7 @@ DATA = [
                "sure", "score > 1"), "G303 edges.next_batch", of=EVALUATE),
     edited("a guard on a slot written on one branch",
            lambda g: add(g, "score", before="clip").guard("good", "score > 1").connect("accumulate", "zero_grad",
-                                                                                          when="good", first=False),
+                                                                                          when="good", before="decide"),
            "G304 edges.accumulate", "G404 nodes.zero_grad"),
     edited("set up with what is written later", lambda g: add(g, "set_up_with", after="step"),
            "G303 nodes.set_up_with"),
@@ -453,13 +453,6 @@ RANKS = [
            "G704 nodes.exchange"),
     edited("exchanged where there may be none", lambda g: g.insert("more", "exchange", after="zero_grad"),
            "G411 nodes.more"),
-    edited("a batch that is made, each rank by itself", lambda g: replace(
-        g.replace("next_batch", KINDS["make_batch"]).guard("done", "step.steps > 3"), allow=("G702",)),
-           "G705 nodes.train_batch", of=plain()),
-    edited("passes of a batch without end", lambda g: replace(tiny(
-        {"again": "own_pass", "step": "step", "clear": "zero_grad"},
-        {"again": ["step"], "step": ["clear"], "clear": ["end if done", "again"]}, {"done": "again.runs > 3"}),
-        allow=("G702",)), "G705 nodes.again"),
     edited("a loss divided by the window of one rank", lambda g: g.set(
         "train_batch", reads={"window": "accumulate.every"}), "G706 nodes.train_batch.reads.window"),
     edited("a window complete by the count of one rank", lambda g: g.guard(

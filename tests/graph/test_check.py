@@ -80,11 +80,6 @@ def test_a_problem_in_a_file_names_its_line_and_no_other() -> None:
         assert problem.where == where
 
 
-def test_an_optimizer_is_a_name_also_in_a_graph_made_in_python() -> None:
-    (problem,) = replace(FIT, optimizer="a, b").check()
-    assert (problem.code, "reads = { optimizer =" in problem.hint) == ("G114", True)
-
-
 def test_a_prompt_shows_problems_as_lines() -> None:
     problems = FIT.set("clip", max_norm="fast").guard("log_due", "log.deu").check()
     assert repr(problems) == str(problems) == "\n".join(map(str, problems)) and len(problems) == 2
@@ -102,7 +97,7 @@ def test_one_missing_edge_is_not_reported_at_every_other_node() -> None:
     assert codes(FIT.disconnect("finish", "end").disconnect("finish", "decide")) == ["G113"]
     assert codes(EVALUATE.redirect("end_evaluation", "end", "eval_batch")) == ["G108"]
     (problem,) = FIT.disconnect("finish", "end").check()
-    assert "14 others of its loop" in problem.message and problem.path == ("decide", "finish")
+    assert "and 9 more to `end`" in problem.message and problem.path == ("decide", "finish")
     two = FIT.connect("step", "log", when="log_due").redirect("log", "decide", "log")
     two = two.insert("x", "choice").connect("clip", "x", when="log_due").connect("x", "x")
     places = [f"{problem.code} {problem.where.split(' ')[-1]}" for problem in two.check()]
@@ -157,7 +152,7 @@ def test_warnings_can_be_allowed_and_errors_of_paths_but_none_of_names() -> None
         assert [(problem.code, problem.severity) for problem in graph.check()] == [(code, severity)]
         assert codes(replace(graph, allow=(code,))) == []
         assert codes(replace(graph, allow=("G404",))) == [code]
-    assert set(codes(replace(FIT.set("clip", max_norm="x"), allow=("G104",)))) == {"G117", "G104"}
+    assert codes(replace(FIT.set("clip", max_norm="x"), allow=("G104",))) == ["G104"]
 
 
 # ---- what guards may read

@@ -283,7 +283,10 @@ def test_bad_overlays(text: str, message: str, overlays: Overlays) -> None:
 
 
 def test_an_overlay_must_be_there() -> None:
-    for name, message in (("early_stopp", "there is no overlay `early_stopp`"), ("nothing/here.toml", "it is missing")):
+    for name, message in (
+        ("early_stopp", "there is no overlay `early_stopp`"),
+        ("nothing/here.toml", "there is no overlay"),
+    ):
         with pytest.raises(UsageError, match=message):
             FIT.overlay(name)
 

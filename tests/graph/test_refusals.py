@@ -164,8 +164,6 @@ CHECKED: list[tuple[str, Edit, str]] = [
     ("G101 clock.x", lambda g: g.clock("x", "validate/nxt.batches"), "unknown node `validate/nxt`"),
     ("G116 clock.x", lambda g: g.clock("x", "validate/next_batch.lst"), "has no field `lst` … `last`"),
     ("G209 guards.spare", lambda g: g.guard("spare", "log.due"), "no edge and no expression names it"),
-    ("G117 allow", lambda g: replace(g, allow=("G490",)), "`G490` is not the code of a check … did you mean `G4"),
-    ("G117 allow", lambda g: replace(g, allow=("G101",)), "`G101` cannot be allowed … fix the graph"),
     ("G119 nodes.train_batch", lambda g: g.set("train_batch", precision="16-mixed"),
      "nothing scales the loss … --overlay fp16"),
     ("G102 nodes.my_kind", lambda g: g.insert("my_kind", after="step"),
@@ -265,7 +263,7 @@ def test_one_mistake_is_one_problem_at_its_place(expected: str, edit: Edit, part
     assert (problem.code, problem.where.split(" ", 1)[-1].removeprefix("fit.toml:")) in {
         (code, place), (code, place.split(" ", 1)[-1])}  # fmt: skip
     assert says(f"{problem.message} {problem.hint}", parts), problem
-    assert problem.severity == ("warning" if code in ("G117", "G209") else "error")
+    assert problem.severity == ("warning" if code == "G209" else "error")
 
 
 @pytest.mark.parametrize(("verb", "parts"), VERBS, ids=[parts for _, parts in VERBS])
@@ -378,14 +376,12 @@ EDITS: list[tuple[str, str]] = [
     ('set = "clip"\nreads = 3', "clip.reads: expected a table, got 3"),
     ('set = "clip"\ngraph = 3', "graph: expected a name, a path or a Graph, got 3"),
     ('connect = "step"',
-     "connect: missing a required argument: 'target' … it takes source, target, when, first, before, after"),
-    ('connect = "step"\ntarget = "clip"\nfirst = "yes"',
-     'connect: first: expected true or false, got "yes" … it takes source, target, when, first, before, after'),
+     "connect: missing a required argument: 'target' … it takes source, target, when, before, after"),
     ('rename = "clip"\nnew = "a"\nto = "x"',
      "rename: got an unexpected keyword argument 'to' … it takes old, new"),
     ('guard = "x"', "guard: `x` takes an `expression`, or an `or` or `and` to widen it"),
     ('nest = "v"\ngraph = "evalute"', "there is no graph `evalute` … did you mean `evaluate`?"),
-    ('nest = "v"\ngraph = "no.toml"', "cannot read the graph `no.toml`: it is missing"),
+    ('nest = "v"\ngraph = "no.toml"', "there is no graph `no.toml`"),
 ]  # fmt: skip
 
 
@@ -489,18 +485,16 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "loop.toml").symlink_to(tmp_path / "loop.toml")
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     sources: list[tuple[Any, str]] = [
-        (tmp_path / "absent.toml", "it is missing"),
-        (str(tmp_path / "absent.toml"), "it is missing"),
-        (str(tmp_path), "it is a folder"),
+        (tmp_path / "absent.toml", "there is no graph `"),
+        (str(tmp_path / "absent.toml"), "there is no graph `"),
+        (str(tmp_path), "there is no graph `"),
         (tmp_path / "run", "there is no checkpoint in"),
-        (tmp_path / "loop.toml", "loop"),
+        (tmp_path / "loop.toml", "there is no graph `"),
         ("fitt", "did you mean `fit`?"),
         ("qqqqq", "; a path ends in .toml"),
         ("", "there is no graph ``"),
-        ("a\0b", "embedded null byte"),
-        ("a\0b.toml", "embedded null byte"),
-        ("a" * 5000, "File name too long"),
-        ("a" * 5000 + ".toml", "File name too long"),
+        ("a\0b.toml", "there is no graph `a\\x00b.toml`"),
+        ("a" * 5000, "there is no graph `aaa"),
     ]
     for source, message in sources:
         with pytest.raises(UsageError) as caught:

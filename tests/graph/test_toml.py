@@ -171,7 +171,7 @@ SAME: list[Callable[[Graph], Graph]] = [
 ]
 # Beyond what the verbs change (test_edit.py).
 DIFFERENT: list[Callable[[Graph], Graph]] = [
-    lambda g: g.disconnect("decide", "log").connect("decide", "log", when="log_due", first=False),  # another priority
+    lambda g: g.disconnect("decide", "log").connect("decide", "log", when="log_due", after="schedule"),
     lambda g: g.set("accumulate", every=2),
     lambda g: g.set("accumulate", every=True),
     lambda g: g.set("clip", max_norm=1.0),

@@ -102,8 +102,8 @@ def _extends(path: str) -> Callable[[Path], object]:
 
 
 FILES: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
-    "missing": (lambda folder: None, ("`my.toml`", "missing")),
-    "a folder": (lambda folder: (folder / "my.toml").mkdir(), ("`my.toml`", "a folder")),
+    "missing": (lambda folder: None, ("`my.toml`", "no graph")),
+    "a folder": (lambda folder: (folder / "my.toml").mkdir(), ("`my.toml`", "no graph")),
     "empty": (lambda folder: (folder / "my.toml").touch(), ("my.toml", "`nodes` is missing")),
     "not text": (lambda folder: (folder / "my.toml").write_bytes(b"\x89PNG\r\n\x1a\n\xff"), ("not UTF-8", "byte 0")),
     "extends in a loop": (_loop, ("other.toml:2", "in a cycle", "my.toml -> ")),

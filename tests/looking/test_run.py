@@ -464,7 +464,7 @@ def test_what_is_not_reached_is_listed(folder: Path, command: Command) -> None:
     (folder / "my.toml").write_text(
         'format = 1\nextends = "fit"\n[[edit]]\ninsert = "rest"\nuse = "choice"\n'
         '[[edit]]\nguard = "late"\nexpression = "step.steps > 8"\n'
-        '[[edit]]\nconnect = "clip"\ntarget = "rest"\nwhen = "late"\nfirst = true\n'
+        '[[edit]]\nconnect = "clip"\ntarget = "rest"\nwhen = "late"\n'
         '[[edit]]\nconnect = "rest"\ntarget = "step"\n'
         '[[edit]]\ninsert = "again"\ngraph = "evaluate"\nat = "decide"\nbefore = "checkpoint"\nevery = "never"\n'
         '[[edit]]\nset = "again/begin_evaluation"\nsplit = "again"\n'

@@ -16,7 +16,6 @@ from graphtrain.errors import RankFailedError, RanksDivergedError
 from graphtrain.program.agreement import error_as_plain, error_of_plain
 from graphtrain.program.resources import resolve_device
 from graphtrain.ranks import (
-    LostRankError,
     Ranks,
     current_ranks,
     is_one_of_several,
@@ -50,9 +49,6 @@ class Noting(Ranks):
 
     def read(self, key: str, timeout_seconds: float = 0.0) -> bytes | None:
         return self.store.get(key)
-
-    def claim(self, key: str) -> bool:
-        return self.store.setdefault(f"claimed/{key}", b"") == b""
 
     def leave(self) -> None:
         self.times_left += 1
@@ -123,14 +119,12 @@ def test_before_they_have_joined_rank_0_prints(
         assert type(current_ranks()) is Ranks and current_ranks() is current_ranks()
 
 
-def test_without_a_store_each_that_is_left_prints(monkeypatch: Patch) -> None:
-    def claim(key: str) -> bool:
-        raise LostRankError("the store is gone")
-
-    ranks = Noting(2, world_size=3)
-    monkeypatch.setattr(ranks, "claim", claim)
-    with using_ranks(ranks):
-        assert prints("all of them")
+def test_another_rank_prints_what_rank_0_does_not_have() -> None:
+    first, other = Noting(0, world_size=3), Noting(2, world_size=3)
+    first.store = other.store
+    for ranks, text, is_printed in ((first, "one", True), (other, "one", False), (other, "two", True)):
+        with using_ranks(ranks):
+            assert prints(text) is is_printed
 
 
 OF_ONE = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "node7", "MASTER_PORT": "29500"}

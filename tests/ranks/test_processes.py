@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -88,8 +87,7 @@ def sleeping() -> tuple[str, str]:
 def test_a_rank_that_does_not_come_in_time_is_named() -> None:
     first, _ = run_processes(2, sleeping)
     assert first[0] == "RankFailedError"
-    message = r"rank 1 did not come to call \d+, where others wait in `train_batch` at step 0, .*; "
-    assert re.match(message, first[1]) and "ranks last synchronised at `next_batch`" in first[1]
+    assert first[1].startswith("rank 1 did not come; the others wait in `train_batch` at step 0, ")
     assert "ranks wait 1 s for each other, or GRAPHTRAIN_TIMEOUT_SECONDS" in first[1]
 
 

@@ -19,7 +19,7 @@ from tests.ranks.test_joining import Noting
 
 def test_small_gradients_are_summed_again_if_there_are_others_than_expected(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the buckets of an exchange that nothing has preceded; the copies that were summed before are dropped."""
-    monkeypatch.setattr(buckets, "CARRIED_BYTES", 0)
+    monkeypatch.setattr(buckets, "RECORD_BYTES", 0)
     ranks = Noting()
     first, second, third = (nn.Parameter(torch.zeros(size)) for size in (2, 3, 4))
     for parameter in (first, second):
@@ -29,8 +29,8 @@ def test_small_gradients_are_summed_again_if_there_are_others_than_expected(monk
         early = GradientSums(ranks, [first, second, third], [first, second])
         early.within(lambda: None)
         assert early.count == 1 and [len(values) for values in ranks.exchanged] == [2 + 3]
-        summed = [first, second, *others]
-        early.finish(1, summed)
+        record = early.record({})
+        assert early.finish([record, {**record, "present": bytes([1, 1, bool(others)])}]) == [first, second, *others]
         assert [len(values) for values in ranks.exchanged[1:]] == sizes
     early = GradientSums(ranks, [first, second, third], [first])
     early.within(lambda: None)
@@ -43,7 +43,7 @@ def test_what_is_summed_early_of_a_large_gradient_of_another_layout_is_put_into_
     early = GradientSums(ranks, [turned], [turned])
     early.within(lambda: None)
     ranks.exchanged[0].fill_(7.0)
-    early.finish(1, [turned])
+    early.finish([early.record({})] * 2)
     assert bool((turned.grad == 7.0).all())
 
 
@@ -88,7 +88,7 @@ def test_few_gradients_of_two_ranks_and_few_buffers_go_with_the_record(
 
     carried = run_ranks(world_size, program)
     assert [count for count, _ in carried[0]][1::2] == ([1, 1] if world_size == 2 else [2, 2])
-    monkeypatch.setattr(buckets, "CARRIED_BYTES", 0)
+    monkeypatch.setattr(buckets, "RECORD_BYTES", 0)
     for of_rank, apart in zip(carried, run_ranks(world_size, program), strict=True):
         for (_, values), (_, expected) in zip(of_rank, apart, strict=True):
             assert all(map(torch.equal, values, expected))

@@ -218,7 +218,7 @@ def graph_of(setting: Setting) -> Graph:
             graph.guard("accumulation_reached", "accumulate.count >= accumulate.every")
             .guard("window_dropped", "accumulate.count > 0 and window_cut")
             .insert("discard")
-            .connect("accumulate", "discard", when="window_dropped", first=False)
+            .connect("accumulate", "discard", when="window_dropped", before="decide")
             .connect("discard", "decide")
         )
     return graph

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch.utils.data import DataLoader
 
-from graphtrain import DataError, GraphError, LifeCycleError, Outcome, Trainer, UsageError, fit, node, progress
+from graphtrain import STOP, DataError, GraphError, LifeCycleError, Outcome, Trainer, UsageError, fit, node, progress
 from tests.training.tiny import FIT, batches, manifest_of, squared, tiny
 from tests.world import small_fit, world
 
@@ -68,6 +68,20 @@ def test_nodes_that_are_as_they_were_are_not_set_up_again() -> None:
 def files_of(run_dir: Path) -> dict[str, bytes]:
     files = {path.name: path.read_bytes() for path in sorted(run_dir.rglob("*")) if path.is_file()}
     return {name: content for name, content in files.items() if name != ".lock"}
+
+
+@pytest.mark.parametrize("edit", [{"log": {"every": "2 steps"}}, {"finish": {"after": "5 epochs"}}])
+def test_what_a_step_function_asks_for_is_asked_of_the_graph_that_runs(edit: dict[str, dict[str, str]]) -> None:
+    def training_step(model: Any, batch: Any, epoch: int, batch_index: int) -> Any:
+        loss = squared(model, batch)
+        return (loss, STOP) if (epoch, batch_index) == (1, 1) else loss
+
+    trainer = tiny(fit(epochs=4), train_data=batches(4), training_step=training_step)
+    trainer.run(until="3 batches")
+    (name, parameters) = next(iter(edit.items()))
+    trainer.rewire(trainer.graph.set(name, **parameters))
+    assert trainer.run() is Outcome.FINISHED
+    assert trainer.read("next_batch.batches") == 6
 
 
 def test_a_finished_run_with_other_settings_is_noted_once_it_trains_further(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def list_that_holds_itself() -> dict[str, Any]:
 
     def step(model: Any, batch: Any) -> torch.Tensor:
         new: list[Any] = [ring[0] + 1]
-        new.append(new)
+        new += [new, new]
         ring[:] = [new[0], new]
         assert ring[1][1] is ring[1]
         return squared(model, batch) / ring[0]
