@@ -119,9 +119,9 @@ class Trainer(RunView):
         **resources: Any,
     ) -> None:
         ranks = current_ranks()
-        resources |= {"model": model, "optimizer": optimizer, "scheduler": scheduler, "train_data": train_data}
-        resources |= {"val_data": val_data, "training_step": training_step, "validation_step": validation_step}
-        resources = {name: value for name, value in resources.items() if value is not None}
+        named = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "train_data": train_data}
+        named |= {"val_data": val_data, "training_step": training_step, "validation_step": validation_step}
+        resources = {name: value for name, value in {**named, **resources}.items() if value is not None}
         graph = checked_graph(graph, ranks=ranks.world_size > 1, supplied=resources.keys())
         if seed is not None and not 0 <= seed < 2**63:  # the seeds that torch takes
             raise UsageError(f"seed: expected an integer from 0 to 2**63 - 1; got {seed}")
