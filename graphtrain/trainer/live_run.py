@@ -57,32 +57,21 @@ class LiveRun:
         arguments: hyper-parameters that belong to no resource: the arguments of `setup`.
         loggers: called with every row.
         display: shows the run. None: it is not shown.
-
-    Attributes:
-        state: of its life cycle: ready, running, stopping (at the next save point), stopped, finished or failed.
-        has_begun: True once it was begun or resumed in this process.
-        resumed_from: the checkpoint; None if it was begun.
-        changes: what has changed since that was made, in words.
-        is_noted: False until the files and the loggers know that it has begun. If the run was finished before, they
-            learn of it once it trains further.
-        is_replay: True for a run whose save points are those of the run that it replays.
-        is_end_saved: False between the end of the run and its checkpoint.
-        explainer: of the last transition, if it was traced.
-        failure: the exception by which a node failed; None if none did.
-        is_rewired: True after `rewire`, until a transition runs in the new graph.
-        reason: why it has stopped, in words: a signal, `until` or `before`; empty for any other reason.
-        error: the exception that has ended it, on one line; empty if none did.
-        replay: the options of ``graphtrain replay`` that lead to the node that failed.
     """
 
-    state: str  # set by the machine
-    has_begun = is_noted = is_replay = is_rewired = False
+    state: str  # of its life cycle, set by the machine
+    has_begun = False  # it was begun or resumed in this process
     resumed_from: Checkpoint | None = None
-    changes: tuple[str, ...] = ()
-    is_end_saved = True
-    failure: BaseException | None = None
-    reason = error = ""
-    replay: Sequence[str] = ()
+    changes: tuple[str, ...] = ()  # since that checkpoint was made, in words
+    # The files and the loggers know that it has begun. If it was finished before, they learn of it once it trains on.
+    is_noted = False
+    is_replay = False  # its save points are those of the run that it replays
+    is_end_saved = True  # False between the end of the run and its checkpoint
+    is_rewired = False  # and no transition has run in the new graph
+    failure: BaseException | None = None  # by which a node failed
+    reason = ""  # why it has stopped, in words: a signal, `until` or `before`
+    error = ""  # the exception that has ended it, on one line
+    replay: Sequence[str] = ()  # the options of `graphtrain replay` that lead to the node that failed
     _signal = 0
     _nodes: NodesFile | None = None
 

@@ -184,11 +184,9 @@ class Trainer(RunView):
             trace: called with an `Explanation` after every transition, as in ``trace=print``. Default: none, at no
                 cost.
 
-        In a graph other than the saved one the run continues at the same position. Nodes keep their progress by name,
-        that of removed nodes is dropped, and new nodes begin with their own. A new trigger, or one with another unit,
-        counts from there; a shorter interval of the same unit that has already passed is due at once. A new
-        `accumulate.every` applies at once, also to an open window, whose gradients keep their weight. All of this is
-        reported. An end that is already reached is taken where the graph tests for it next.
+        In a graph other than the saved one the run continues at the same position. Nodes keep their progress by name; a
+        new trigger, or one with another unit, counts from there. What has changed is reported. An end that is already
+        reached is taken where the graph tests for it next.
 
         Worker processes of loaders have ended when it returns or raises; a run that continues starts them again.
 
