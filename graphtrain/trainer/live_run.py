@@ -73,7 +73,6 @@ class LiveRun:
     error = ""  # the exception that has ended it, on one line
     replay: Sequence[str] = ()  # the options of `graphtrain replay` that lead to the node that failed
     _signal = 0
-    _nodes: NodesFile | None = None
 
     def __init__(
         self,
@@ -98,8 +97,10 @@ class LiveRun:
             from graphtrain.report.guarded import Guarded  # most runs have no loggers
 
             self._loggers = [Guarded(logger, self.notices.once) for logger in loggers]
+        self._nodes: NodesFile | None = None
         rows = session.recorder.loggers
         if files is not None and files.writes:
+            self._nodes = NodesFile(session, files, self.node_times)
             rows.append(lambda metrics, step: files.metrics.append(metrics))
         rows += [*self._loggers, self._row]
 
@@ -233,8 +234,8 @@ class LiveRun:
         """Truncate rows and counts to those of a checkpoint of the run, or to nothing; the session has entered it."""
         assert self.files is not None, "there is nothing to truncate"
         self.session.recorder.load_rows(self.files.cut_back_to(checkpoint))
-        if self.files.writes:
-            self._nodes = NodesFile(self.session, self.files, self.node_times)
+        if self._nodes is not None:
+            self._nodes.drop()
 
     # ---- saving
 

@@ -50,6 +50,10 @@ class NodesFile:
         self._timed = {path: self._runs(path) for path in self._nodes}
         self._file.append({"event": event, **self._place(), **layout})
 
+    def drop(self) -> None:
+        """Drop what is not written: the file is truncated. Nothing is counted until `begin`."""
+        self._compiler, self._lines = None, []
+
     def row(self) -> None:
         """A row of metrics is recorded."""
         self._add_line()
