@@ -6,12 +6,10 @@ The result is data, which `program.table` compiles to calls.
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, final
-
-import torch
+from typing import TYPE_CHECKING, Any, final
 
 from graphtrain.data.loaders import are_loaders
 from graphtrain.errors import UsageError
@@ -19,10 +17,16 @@ from graphtrain.graph.elements import Problem
 from graphtrain.graph.registry import trains
 from graphtrain.kind import Field, Read
 from graphtrain.kind.trigger import Term, Trigger, exactly
+from graphtrain.lazy import lazy_import
 from graphtrain.names import FOREIGN, nearest, quoted
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import Ref, Scope, resources_of, slots_of
 from graphtrain.program.resources import PROVIDED, may_be_unread, unread, unread_line
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = lazy_import("torch")
 
 # Inputs of a step function that are those of the training, in an evaluation too, which begins no epoch.
 _OF_TRAINING = ("step", "epoch")
@@ -55,10 +59,10 @@ class ProgramNode:
     body: ProgramGraph | None = None
     trigger: Any = None
 
-    def __init__(self, plan_node: PlanNode, scope: ProgramGraph, index: int) -> None:
+    def __init__(self, plan_node: PlanNode, scope: ProgramGraph, index: int, instance: Any) -> None:
         self.plan_node, self.kind, self.scope, self.index = plan_node, plan_node.kind, scope, index
         self.path, self.node, self.parameters = plan_node.path, plan_node.node, plan_node.parameters
-        self.hold(plan_node.new_instance())
+        self.hold(instance)
 
     @property
     def metric_prefix(self) -> str:
@@ -183,6 +187,7 @@ class Program:
         resources: those of the user and those provided by the engine, by slot name.
         left_out: the paths of nodes that do nothing, and of bodies (``"validate/"``) that are passed at once. Default:
             none.
+        new_instance: makes the instance of a node. Default: that of its kind.
 
     Attributes:
         scopes: every bound graph, by the prefix of its paths.
@@ -198,8 +203,14 @@ class Program:
         window_ranks: the ranks with which the run began: a window has `every` micro-batches of each.
     """
 
-    def __init__(self, plan: Plan, resources: Mapping[str, Any], left_out: Collection[str] = ()) -> None:
-        self.plan, self._left_out = plan, left_out
+    def __init__(
+        self,
+        plan: Plan,
+        resources: Mapping[str, Any],
+        left_out: Collection[str] = (),
+        new_instance: Callable[[PlanNode], Any] = PlanNode.new_instance,
+    ) -> None:
+        self.plan, self._left_out, self._new_instance = plan, left_out, new_instance
         self.graph = plan.graph
         self.resources = dict(resources)
         self.nodes: list[ProgramNode] = []
@@ -219,7 +230,7 @@ class Program:
     def _bind_graph(self, names: Scope, outer: ProgramNode | None) -> ProgramGraph:
         scope = self.scopes[names.path] = ProgramGraph(names, outer, self.by_path)
         for plan_node in self.plan.nodes_in(names):
-            node = ProgramNode(plan_node, scope, len(self.nodes))
+            node = ProgramNode(plan_node, scope, len(self.nodes), self._new_instance(plan_node))
             self.nodes.append(node)
             self.by_path[plan_node.path] = scope.nodes[plan_node.node.name] = node
             node.bypassed = self._has_no_work(node)

@@ -6,19 +6,25 @@ import copy
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.kind import Read
 from graphtrain.kind.declaration import Ask
+from graphtrain.lazy import lazy_import
 from graphtrain.names import quoted, suggestion
 from graphtrain.plan.scope import Scope
 from graphtrain.report.values import described
-from graphtrain.state.kinds import category_of
-from graphtrain.state.reachable import keeps_state
+
+if TYPE_CHECKING:
+    import torch
+
+    from graphtrain.state import kinds, reachable
+else:
+    torch = lazy_import("torch")
+    kinds = lazy_import("graphtrain.state.kinds")
+    reachable = lazy_import("graphtrain.state.reachable")
 
 # Names of slots that the engine itself supplies: first those of which a program gives each node its own.
 OF_PROGRAM = (
@@ -46,13 +52,6 @@ PROVIDED = (
     "seed",
 )
 
-_MADE_BY_USERS = (
-    torch.nn.Module,
-    torch.optim.Optimizer,
-    torch.optim.lr_scheduler.LRScheduler,
-    torch.utils.data.Dataset,
-    torch.utils.data.DataLoader,
-)
 _OF_METRICS = ("update", "compute", "reset")  # the methods of a metric object
 SHARDED = "set_requires_gradient_sync"  # a method of modules that `fully_shard` has sharded
 STEP_FUNCTIONS = ("training_step", "validation_step", "test_step", "predict_step")
@@ -167,8 +166,10 @@ def prepare(resources: Mapping[str, Any], device: torch.device) -> dict[str, Any
 
 def _refuse_types(resources: Mapping[str, Any]) -> None:
     """Raise for a class instead of an instance, and for a value that does not fit its name."""
+    data, optim = torch.utils.data, torch.optim
+    made = (torch.nn.Module, optim.Optimizer, optim.lr_scheduler.LRScheduler, data.Dataset, data.DataLoader)
     for name, value in resources.items():
-        if isinstance(value, type) and issubclass(value, _MADE_BY_USERS):
+        if isinstance(value, type) and issubclass(value, made):
             raise UsageError(
                 f"`{name}` is the class {value.__name__}, not an object of it",
                 f"make one: {name}={value.__name__}(...)",
@@ -334,7 +335,7 @@ def unread(graph: Graph, resources: Mapping[str, Any], read: Collection[str] = (
 
 def may_be_unread(value: Any) -> bool:
     """True if a resource may be supplied although nothing reads it: None, or an object with state to be saved."""
-    return value is None or keeps_state(value) or category_of(type(value)) == "generator"
+    return value is None or reachable.keeps_state(value) or kinds.category_of(type(value)) == "generator"
 
 
 def unread_line(name: str, hint: str) -> str:

@@ -71,7 +71,6 @@ class Compiler:
         """
         self.visits.enter(scope, reset=reset, ready=ready)
         self.triggers.enter(scope)
-        self.visits.step_requests.enter(scope)
 
     # ---- transitions
 

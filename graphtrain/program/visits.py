@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Protocol, final
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import FunctionRecord, Read, WrittenBatches
 from graphtrain.kind.declaration import FROM, Ask
 from graphtrain.language.closures import constant
 from graphtrain.plan.scope import Ref
-from graphtrain.program.agreement import Agreement
 from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 from graphtrain.program.cells import Cells
 from graphtrain.program.gradient_windows import GradientWindows
 from graphtrain.program.resources import StepCall
 from graphtrain.program.rounds import Act, Rounds, source_of_batches, then
 from graphtrain.program.triggers import After
+
+if TYPE_CHECKING:
+    from graphtrain.program.agreement import Agreement
 
 
 class Aspect(Protocol):
@@ -207,17 +209,11 @@ def _storing(call: Act, slots: dict[str, Any], writes: Sequence[str]) -> Act:
 # ---- requests of step functions: `STOP` and `END_EPOCH`
 
 
-# The progress of a node with requests that are not granted yet.
-_PENDING = "asking"
-
-
 @final
 class StepRequests:
     """Grants the requests of the step functions of one program.
 
-    Among several ranks one request is enough. They learn of it where they next synchronise, which a save does too, and
-    all grant it before the next batch, regardless of saves in between. Until then it is progress of the requesting
-    node.
+    Among several ranks one request is enough: all grant it where they next synchronise, which is before the next save.
 
     Arguments:
         agreement: that with the other ranks. Default: there are none.
@@ -225,9 +221,8 @@ class StepRequests:
 
     def __init__(self, program: Program, agreement: Agreement | None = None) -> None:
         self._program, self._agreement = program, agreement
-        self._asking = [node for node in program.nodes if node.is_set_up_with("asks")]
         if agreement is not None:
-            agreement.learn, agreement.grant = self._learn, lambda: self._grant_pending(self._asking)
+            agreement.grant = lambda path, name: self._grant(program.by_path[path], Ask[name])
 
     def of(self, node: ProgramNode) -> Callable[[Ask], None]:
         """A call by which the step function of a node makes a request."""
@@ -235,23 +230,6 @@ class StepRequests:
         if agreement is None:
             return functools.partial(self._grant, node)
         return lambda ask: agreement.asked.append((node.path, ask.name))
-
-    def _learn(self, asked: list[tuple[str, str]]) -> None:
-        for path, name in asked:
-            fields = self._program.by_path[path].fields
-            fields[_PENDING] = f"{fields[_PENDING]} {name}".strip()
-
-    def enter(self, scope: ProgramGraph) -> None:
-        """Grant in one process the requests that several ranks saved before they granted them."""
-        if self._agreement is None:
-            self._grant_pending(node for node in self._asking if node.scope is scope and not node.bypassed)
-
-    def _grant_pending(self, nodes: Iterable[ProgramNode]) -> None:
-        for node in nodes:
-            if pending := node.fields.get(_PENDING):
-                node.fields[_PENDING] = ""
-                for name in dict.fromkeys(pending.split()):
-                    self._grant(node, Ask[name])
 
     def _grant(self, node: ProgramNode, ask: Ask) -> None:
         grant = self._stop if ask is Ask.STOP else self._end_epoch

@@ -317,6 +317,7 @@ TEXTS: list[tuple[str, str, str, str]] = [
     ("name =", "nam =", "G002 2", "unknown key `nam` … did you mean `name`?"),
     ('name = "tiny"', "name = 3", "G003 2", "name: expected a string, got 3"),
     ('start = "a"', 'start = ["a"]', "G003 3", 'start: expected a string, got ["a"]'),
+    ("[nodes]", 'optimizer = ""\n[nodes]', "G003 4", 'optimizer: expected the name of a resource or a slot, got ""'),
     ("name =", "allow = 3\nname =", "G003 2", "allow: expected a list of strings, got 3"),
     ("b = {", "max_epochs = 3\nb = {", "G003 6",
      'nodes.max_epochs: expected a table of parameters, got 3 … that is `finish.after = "N epochs"` here'),
