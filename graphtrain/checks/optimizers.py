@@ -1,4 +1,4 @@
-"""G410: each node says which optimizer it is for; G401, G408: each optimizer has gradients, and is stepped."""
+"""G401, G408, G409, G410: each node names its optimizer, which has gradients and is stepped; windows keep their size."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ def check_optimizers(main: Scope, nodes: Sequence[PlanNode]) -> Iterator[tuple[P
         for name, unnamed in inside.items():
             yield _unbound(main, name, unnamed, several), [*optimizers]
         return
+    yield from ((problem, []) for problem in _varying(nodes))
     for name, effects in optimizers.items():
         if "step" in effects and "backward" not in effects:
             message = f"`{effects['step'].path}` steps `{name}`, for which no node computes gradients"
@@ -43,6 +44,24 @@ def check_optimizers(main: Scope, nodes: Sequence[PlanNode]) -> Iterator[tuple[P
             message = f"`{name}` is never stepped: `{path}` computes gradients for it, and no node uses them"
             hint = 'add a node of the kind `step`, as in insert("step", after=...)'
             yield _problem(effects["backward"], "G408", message, hint), [name]
+
+
+def _varying(nodes: Iterable[PlanNode]) -> Iterator[Problem]:
+    """The losses divided by an expression with the size of the next window, in place of that which is open."""
+    sizes = {
+        f"{node.path}.{declared.target}": f"{node.node.name}.{declared.window}"
+        for node in nodes
+        for declared in node.kind.fields.values()
+        if declared.counts is not None and declared.window is not None and declared.target in node.expressions
+    }
+    for node in nodes:
+        for read, ref in node.reads:
+            if read.name == "window" and ref.name in sizes:
+                message = (
+                    f"`{node.path}` divides the loss by `{ref.name}`, an expression whose value may change while a "
+                )
+                hint = f'read the size with which the window opened: window = "{sizes[ref.name]}"'
+                yield _problem(node, "G409", f"{message}window is open", hint)
 
 
 def _problem(node: PlanNode, code: str, message: str, hint: str) -> Problem:

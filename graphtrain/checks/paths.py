@@ -33,18 +33,33 @@ def check_paths(
     sizes = [each for each in SIZES if has_windows or each.window == 1]
     exploration = Exploration(Machine(plan, alone, optimizers, ranks=ranks), sizes)
     problems = [*_harm(exploration, plan), *_unwritten(exploration)]
-    if optimizers_in(plan.nodes).keys() <= {*optimizers} and all(problem.code != "G405" for problem in problems):
-        problems += _traps(exploration, "error")  # else windows may never be full for lack of what is reported
+    # Where gradients are not followed, or never cleared, windows may not fill for lack of what is reported.
+    is_windowed = optimizers_in(plan.nodes).keys() <= {*optimizers} and "G405" not in {each.code for each in problems}
+    traps = list(_traps(exploration, "error")) if is_windowed else []
     if not exploration.is_whole:
         message = f"not checked any further: there are more than {len(exploration.states):,} states"
         hint = "put a part into a nested graph, or use fewer conditions"
         problems.append(plan.main.problem("G503", f"nodes.{plan.graph.start}", message, hint, severity="warning"))
-    optional = resources_of(ref for node in plan.nodes for ref in node.optional)
-    absent = {*optional} - {RANKS, *(supplied or ())}
-    if absent and not any(problem.code == "G501" for problem in problems):
-        without = Exploration(Machine(plan, {*absent, *alone}, (), ranks=ranks), sizes[:1])
-        problems += _traps(without, "warning" if supplied is None else "error", absent)
-    return problems, exploration.machine.watch.divides_exchanged
+    if is_windowed and not traps:
+        optional = resources_of(ref for node in plan.nodes for ref in node.optional)
+        severity: Severity = "warning" if supplied is None else "error"
+        traps = _traps_without(plan, {*optional} - {RANKS, *(supplied or ())}, alone, severity)
+    return [*problems, *traps], exploration.machine.watch.divides_exchanged
+
+
+def _traps_without(plan: Plan, absent: Collection[str], alone: Collection[str], severity: Severity) -> list[Problem]:
+    """The loops that a run without optional resources never leaves: without one that is the reason, or without all.
+
+    Arguments:
+        alone: the resources that one process does not have.
+    """
+
+    def traps(names: Collection[str]) -> list[Problem]:
+        without = Exploration(Machine(plan, {*names, *alone}, (), ranks=not alone), SIZES[:1])
+        return list(_traps(without, severity, names))
+
+    problems = traps(absent) if absent else []
+    return next(filter(None, (traps([name]) for name in sorted(absent))), problems) if problems else []
 
 
 def _names(nodes: Iterable[ProgramNode]) -> tuple[str, ...]:
@@ -134,35 +149,35 @@ class _Trap:
 
     def __init__(self, exploration: Exploration, states: Collection[int]) -> None:
         graph = exploration.graph.subgraph(states)
-        loops = [[before, *networkx.shortest_path(graph, after, before)] for before, after in [*graph.edges][:50]]
-        visits = [exploration.visited([*edge]) for edge in graph.edges]
-        after_each = {edge: exploration.machine.program.nodes[exploration.states[edge[1]][0]] for edge in graph.edges}
-        pairs = [
-            pair
-            for edge, visited in zip(graph.edges, visits, strict=True)
-            for pair in itertools.pairwise([*visited, after_each[edge]])
-        ]
+        program = exploration.machine.program
+        arrived = {edge: program.nodes[exploration.states[edge[1]][0]] for edge in graph.edges}
+        pairs = {
+            pair for edge, node in arrived.items() for pair in itertools.pairwise([*exploration.visited([*edge]), node])
+        }
         visited = sorted({node for node, _ in pairs}, key=lambda node: node.index)
         # Bodies are passed in one step.
         self.nodes = [node for node in visited if node.scope is visited[0].scope]
-        loop = [node for node in min(map(exploration.visited, loops), key=len) if node in self.nodes]
-        names = _names([*loop, loop[0]])
-        self.loop = names if len(names) > 1 else names * 2
         self.names = [node.path for node in self.nodes]
+        self._steps = networkx.DiGraph(pair for pair in pairs if {*pair} <= {*self.nodes})
         self._taken: dict[ProgramNode, int] = {}  # the last of the edges of each node that is taken
-        for node, target in pairs:
+        for node, target in self._steps.edges:
             targets = [way.target for way in node.plan_node.exits]
             if target.plan_node in targets:
                 self._taken[node] = max(self._taken.get(node, 0), targets.index(target.plan_node))
 
     def _closed(self) -> Iterator[tuple[ProgramNode, str]]:
         """The guards by which the run does not leave, with their nodes."""
-        for node, taken in [(node, self._taken[node]) for node in self.nodes if node in self._taken]:
+        for node, taken in sorted(self._taken.items(), key=lambda item: item[0].index):
             ways = node.plan_node.exits
             outside = [way.target is None or way.target.path not in self.names for way in ways]
             before = [way.when for way, is_out in zip(ways[:taken], outside, strict=False) if is_out and way.when]
             hiding = [ways[taken].when] if any(outside[taken + 1 :]) else []  # an answer that hides what follows
             yield from ((node, name) for name in (*before, *hiding) if name is not None)
+
+    def _loop(self, node: ProgramNode) -> tuple[str, ...]:
+        """A shortest way from a node back to it."""
+        ways = [networkx.shortest_path(self._steps, after, node) for after in self._steps[node]]
+        return (node.path, *(each.path for each in min(ways, key=len)))
 
     def problem(self, severity: Severity, absent: Collection[str]) -> Problem:
         closed = list(self._closed())
@@ -178,26 +193,25 @@ class _Trap:
                 f'give it an amount, as in {never.path}.after = "10 epochs"; where a step function returns STOP, or a '
                 'person stops the run, allow = ["G504"]',
                 severity="warning",  # mostly intended: such a run is stopped by a signal, or by `until`
-                path=self.loop,
+                path=self._loop(node),
             )
         guards = [scope.guards[name] for name in deciding if name in scope.guards]
-        without = self._lacking(scope, guards, absent)
         hint = (
             "let the guard read progress of a node of the loop, such as `runs`, or route the loop through a node whose "
         )
         hint += "progress it reads, such as `next_batch`" + _counted_instead(scope, guards, self.nodes)
         hint += (
-            "; or, if it is always supplied, take it out of the `optional` of the body or the kind" if without else ""
+            "; or, if it is always supplied, take it out of the `optional` of the body or the kind" if absent else ""
         )
         is_left = f"it could leave only as {quoted(deciding)} decide" if deciding else "no edge leads out"
         return scope.problem(
             "G501",
             f"{'edges' if closed else 'nodes'}.{node.node.name}",
-            f"{f'without {quoted(without)} ' if without else ''}the run can go round {names} forever: "
+            f"{f'without {quoted(sorted(absent))} ' if absent else ''}the run can go round {names} forever: "
             f"{is_left}{'s' if len(deciding) == 1 else ''}, and nothing there changes the answer",
             hint,
             severity=severity,
-            path=self.loop,
+            path=self._loop(node),
         )
 
     def _never_due(self, scope: Scope, deciding: Sequence[str]) -> PlanNode | None:
@@ -206,13 +220,6 @@ class _Trap:
         nodes = {node.path: node.plan_node for node in self.nodes[0].scope.nodes.values()}
         ending = [nodes[f"{scope.path}{name}"] for name in read if f"{scope.path}{name}" in nodes]
         return next((node for node in ending if node.kind.trigger == "after" and node.is_never_due), None)
-
-    def _lacking(self, scope: Scope, guards: Sequence[Expression], absent: Collection[str]) -> list[str]:
-        """The absent resources for lack of which the nodes of the loop, or those that guards read, do nothing."""
-        read = {f"{scope.path}{part.node}" for guard in guards for part in walk(guard) if isinstance(part, FieldOf)}
-        nodes = [node for node in self.nodes[0].scope.nodes.values() if node.path in {*read, *self.names}]
-        lacking = {name for node in nodes for name in resources_of(node.plan_node.optional)} & {*absent}
-        return sorted(lacking or absent)
 
 
 def _counted_instead(scope: Scope, guards: Sequence[Expression], nodes: Sequence[ProgramNode]) -> str:

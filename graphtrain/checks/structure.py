@@ -189,6 +189,9 @@ def _clock(scope: Scope) -> Iterator[Problem]:
         yield from problems
         if not dot:
             yield scope.problem("G116", thing, f'expected "node.field", got "{text}"')
+        elif "/" in owner and not problems:
+            hint = f"count it on the clock of that graph, or a field of `{owner.partition('/')[0]}` here"
+            yield scope.problem("G116", thing, f"`{text}` is counted in a body, and starts again with it", hint)
         elif not problems and not is_countable(scope, owner, field):
             yield scope.problem("G116", thing, f"`{text}` is not a number, so no unit can count it")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -39,7 +40,12 @@ def frozen(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 class Drawable:
-    """What draws itself in a notebook: a graph, or two of them."""
+    """What is drawn: a graph, or two of them."""
+
+    def _drawn_into(self, path: str | Path, **shown: Any) -> Path:
+        from graphtrain.viz.render import render
+
+        return render(self, path, **shown)  # type: ignore[arg-type]
 
     def _repr_svg_(self) -> str | None:
         """The picture that a notebook shows, problems or not; None where it cannot be drawn."""

@@ -214,12 +214,13 @@ def _refuse_schedulers_of_epochs(program: Program) -> None:
     """Raise for a scheduler that counts epochs by its documentation, and is stepped by a default of the graph."""
     for node in program.nodes:
         trigger = node.plan_node.trigger
-        if node.bypassed or "scheduler" not in node.kind.optional or trigger is None or trigger.is_never:
+        is_meant = "every" in node.node.parameters or trigger is None or trigger.is_never
+        if node.bypassed or "scheduler" not in node.kind.optional or is_meant:
             continue
         for name in resources_of([node.scope.names.read_by(node.node, "scheduler")]):
             value = program.resources.get(name)
             for each in value if isinstance(value, list | tuple) else [value]:
-                if isinstance(each, StepLR | MultiStepLR | ExponentialLR) and "every" not in node.node.parameters:
+                if isinstance(each, StepLR | MultiStepLR | ExponentialLR):
                     raise UsageError(
                         f"`{name}`: {type(each).__name__} counts epochs by its documentation, and `{node.path}` would "
                         f'step it every "{trigger}", the default',

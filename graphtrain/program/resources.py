@@ -278,20 +278,18 @@ def step_call(function: Any, name: str, owner: Any = None) -> StepCall:
 
     call = function if takes_model else of_model
     try:
-        parameters = list(inspect.signature(function).parameters.values())
+        signature = inspect.signature(function)
     except (TypeError, ValueError):  # a function of C has no signature
         return StepCall(function, call, (), own_name)
-    leading = 2 if takes_model else 1
-    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    positional = [parameter for parameter in parameters if parameter.kind in by_position]
-    if len(positional) < leading and not any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+    try:
+        passed = signature.bind_partial(*(("model", "batch") if takes_model else ("batch",))).arguments
+    except TypeError:
         expected = "(model, batch)" if takes_model else "(self, batch)"
-        raise UsageError(f"`{name}` must take {expected}; it takes {inspect.signature(function)}")
+        raise UsageError(f"`{name}` must take {expected}; it takes {signature}") from None
     extra_inputs = tuple(
         Read(parameter.name, parameter.default)
-        for parameter in parameters
-        if parameter not in positional[:leading]
-        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        for parameter in signature.parameters.values()
+        if parameter.name not in passed and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
     )
     return StepCall(function, call, extra_inputs, own_name)
 

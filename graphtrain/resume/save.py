@@ -115,6 +115,9 @@ class CheckpointWriter:
             return self._refuse(f"{quoted(transient)} cannot be saved (declared transient)")
         if not self._is_alone and (what := self._what_is_open()):
             return self._refuse(f"{what}, and several ranks save between two windows")
+        # From here on all ranks have the requests of each.
+        if any(record["asked"] for record in self.world.synchronise("save")) and not loop.ended:
+            return self._refuse("what a step function has asked for is granted where ranks synchronise next")
         try:
             with self._run.watch.measure("save"):
                 self._wait()
@@ -230,7 +233,6 @@ class CheckpointWriter:
     def _begin(self, files: RunFiles, policy: SavePolicy, values: Mapping[str, float | None], is_asked: bool) -> _Save:
         """Copy the state, on all ranks, and begin to write the copy."""
         compiled, before = self._run.compiled, self.saved
-        self.world.synchronise("save")  # from here on all ranks have the requests of each
         try:
             staged, facts = self.world.together(self._staged_now)
         finally:

@@ -79,7 +79,7 @@ class Session:
             torch.use_deterministic_algorithms(True)
             torch.backends.cudnn.benchmark = False
         self.notices, self._deterministic, self._about, self._not_state = notices, deterministic, about, not_state
-        self.requests = Requests(agrees=ranks.world_size > 1)
+        self.requests = Requests()
         self.world = Agreement(ranks, self.requests)
         several = self.world if ranks.world_size > 1 else None
         self._made = made_resources(graph, resources)
@@ -223,9 +223,10 @@ class Session:
             CheckpointError: an object has changed its shape, or is missing.
         """
         position = self.compiled.locate(path, state["slots"], ended)
-        not_restored = self.compiled.state.restore(state, exempt, sections)
+        objects = self.compiled.state
+        not_restored = objects.restore(state, [name for name in sections if name not in AFTER_SETUP], exempt)
         self.compiled.resume_at(position, clock_of)
-        self.compiled.state.restore_after_setup(state, [name for name in AFTER_SETUP if name in sections])
+        objects.restore(state, [name for name in AFTER_SETUP if name in sections])
         self.loop.position, self.loop.ended = position, ended
         return not_restored
 
@@ -289,7 +290,7 @@ class Session:
             self.compiled, loop.position = former, position
             raise
         finally:
-            former.state.restore_after_setup(state, ("random",))
+            former.state.restore(state, ("random",))
         self.requests.retentions = compiled.retentions
         self.resources, self._prepared, self.environment, self._made = all_resources, prepared, environment, made
         self.hyper_parameters = hyper_parameters

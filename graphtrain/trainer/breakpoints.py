@@ -104,7 +104,7 @@ def at_limit(compiled: CompiledGraph, limit: Trigger) -> list[Breakpoint]:
     """
     breakpoints = []
     for clock, term in compiled.program.limits(limit):
-        before = clock.scope.clock("batches") or clock
+        before = clock.node.scope.clocks.get("batches", clock)
         breakpoints.append(Breakpoint(before.node.index, reached([(clock, term)]), request="reached"))
     return breakpoints
 

@@ -118,7 +118,7 @@ def _resume(run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status
     if is_over and changes:
         run.unnoted = checkpoint  # what has changed is not trained with, so the directory does not say so
     else:
-        note_start(run, checkpoint, is_as_saved=restored.is_as_saved)
+        note_start(run, checkpoint)
     return changes
 
 
@@ -154,7 +154,7 @@ def _report(
     return *restored.changes, *by_a_person
 
 
-def note_start(run: LiveRun, checkpoint: Checkpoint | None, *, is_as_saved: bool = False) -> None:
+def note_start(run: LiveRun, checkpoint: Checkpoint | None) -> None:
     """Record that the run has begun, or resumes from a checkpoint."""
     files, environment, setup = run.files, run.session.environment, run.session.setup
     run.unnoted = None
@@ -168,8 +168,7 @@ def note_start(run: LiveRun, checkpoint: Checkpoint | None, *, is_as_saved: bool
                 **({"setup": setup} if setup != known else {}),
             }
         )
-        if not is_as_saved:
-            run.writer.check()
+        run.writer.check()
     run.announce()
     run.status.write()
 

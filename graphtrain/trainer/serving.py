@@ -76,7 +76,7 @@ def _written(run: LiveRun) -> None:
 
 def _ended(run: LiveRun) -> Answer:
     compiled = run.session.compiled
-    batches = compiled.program.main.clock("batches")
+    batches = compiled.program.main.clocks.get("batches")
     if trains(compiled.graph) and batches is not None and not batches.now():
         raise DataError(
             "the run ended without a batch: the data is empty, was exhausted in `setup`, or no edge led to it",

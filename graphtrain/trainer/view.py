@@ -175,8 +175,8 @@ class RunView(Recorded):
             return []
         node = compiled.program.nodes[self._session.position]
         for unit in sorted(self.graph.units, key=lambda unit: unit != "batches"):
-            clock = main.clock(unit)
-            if clock is not None and clock.declared.in_digest and clock.restarts is None and clock.now() >= 1:
+            clock = main.clocks[unit]
+            if clock.declared.in_digest and clock.restarts is None and clock.now() >= 1:
                 runs = node.fields["runs"] - isinstance(error, GuardError)  # a guard raises once the node has run
                 return ["--to", f"{int(clock.now())} {unit}", "--node", node.path, "--runs", str(runs)]
         return []
