@@ -16,7 +16,6 @@ from graphtrain.errors import GraphError
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import Problem
 from graphtrain.graph.read_toml import read_graph
-from graphtrain.plan.flow import Flow
 from graphtrain.plan.plan import Plan
 from graphtrain.plan.scope import Scope
 from graphtrain.plan.slots import Slots
@@ -63,7 +62,7 @@ def _is_allowed(problem: Problem, scopes: Mapping[str, Scope]) -> bool:
 def _along_paths(scope: Scope, ranks: bool, supplied: Collection[str] | None) -> Iterator[Problem]:
     plan = Plan(scope.graph, scope)
     acting = [plan_node for plan_node in plan.nodes if ranks or not plan_node.needs_ranks]
-    flow = Flow(plan, plan.by_path.keys() - {plan_node.path for plan_node in acting})
+    slots = Slots(plan, plan.by_path.keys() - {plan_node.path for plan_node in acting})
     unfit = list(check_optimizers(scope, acting))
     optimizers = optimizers_in(acting).keys() - {name for _, names in unfit for name in names}
     along, dividing = check_paths(plan, sorted(optimizers), ranks=ranks, supplied=supplied)
@@ -72,7 +71,7 @@ def _along_paths(scope: Scope, ranks: bool, supplied: Collection[str] | None) ->
         *(problem for problem, _ in unfit),
         *along,
         *check_amounts(plan),
-        *check_saving(Slots(flow)),
+        *check_saving(plan, slots),
         *check_start(plan, ranks=ranks, supplied=supplied),
     )
     if ranks:

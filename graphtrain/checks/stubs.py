@@ -17,7 +17,7 @@ from graphtrain.kind.fields import EPOCH_FIELDS
 from graphtrain.kind.trigger import Trigger
 from graphtrain.language.closures import COMPARISONS, Cell, Read, compile_guard, constant, never
 from graphtrain.language.syntax import Constant, Expression, FieldOf, Name, Operation, rebuilt, walk
-from graphtrain.plan.flow import changers
+from graphtrain.plan.changers import changers
 from graphtrain.plan.plan import PlanNode
 from graphtrain.plan.scope import Ref
 from graphtrain.program.bind import Program, ProgramGraph, ProgramNode

@@ -328,12 +328,8 @@ class Kind:
 
     def counter(self, name: str) -> Field | None:
         """The counter of a window to which a field belongs: the counter itself, its size, or whether it is full."""
-        return self._counters.get(name)
-
-    @functools.cached_property
-    def _counters(self) -> Mapping[str, Field]:
-        counters = [field for field in self.fields.values() if field.counts is not None]
-        return {name: field for field in reversed(counters) for name in (field.name, field.window, field.full) if name}
+        counters = (field for field in self.fields.values() if field.counts is not None)
+        return next((field for field in counters if name in (field.name, field.window, field.full)), None)
 
     def new_instance(self) -> Any:
         """A fresh object of a class kind with its progress at the defaults; for a function, an empty record."""

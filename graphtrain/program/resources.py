@@ -238,28 +238,20 @@ def resolve_device(name: str | torch.device, local_rank: int | None = None) -> t
     Raises:
         UsageError: there is no such device.
     """
-    if local_rank is not None and (str(name) == "cuda" or (name == "auto" and torch.cuda.is_available())):
-        count = torch.cuda.device_count()
-        if local_rank >= count:
-            raise UsageError(
-                f'device "{name}": the process of local rank {local_rank} has no CUDA device of its own: there are '
-                f"{count} here",
-                "start as many processes on a host as it has devices, or choose the device cpu",
-            )
-        device = torch.device("cuda", local_rank)
-        torch.cuda.set_device(device)
-        return device
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    is_own, whose = local_rank is not None and str(name) == "cuda", ""
     try:
-        device = torch.device(name)
+        device = torch.device(f"cuda:{local_rank}" if is_own else name)
         if device.type != "meta":  # which has no values
             torch.empty(0, device=device)
+            if is_own:
+                torch.cuda.set_device(device)
             return device
     except (RuntimeError, AssertionError):
-        pass
+        whose = f" for the process of local rank {local_rank}" if is_own else ""
     devices = ["auto", "cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
-    raise UsageError(f'device: there is no device "{name}" here', f"there are: {', '.join(devices)}")
+    raise UsageError(f'device: there is no device "{name}" here{whose}', f"there are: {', '.join(devices)}")
 
 
 def step_call(function: Any, name: str, owner: Any = None) -> StepCall:
@@ -278,20 +270,18 @@ def step_call(function: Any, name: str, owner: Any = None) -> StepCall:
 
     call = function if takes_model else of_model
     try:
-        parameters = list(inspect.signature(function).parameters.values())
+        signature = inspect.signature(function)
     except (TypeError, ValueError):  # a function of C has no signature
         return StepCall(function, call, (), own_name)
-    leading = 2 if takes_model else 1
-    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    positional = [parameter for parameter in parameters if parameter.kind in by_position]
-    if len(positional) < leading and not any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+    try:
+        passed = signature.bind_partial(*(("model", "batch") if takes_model else ("batch",))).arguments
+    except TypeError:
         expected = "(model, batch)" if takes_model else "(self, batch)"
-        raise UsageError(f"`{name}` must take {expected}; it takes {inspect.signature(function)}")
+        raise UsageError(f"`{name}` must take {expected}; it takes {signature}") from None
     extra_inputs = tuple(
         Read(parameter.name, parameter.default)
-        for parameter in parameters
-        if parameter not in positional[:leading]
-        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        for parameter in signature.parameters.values()
+        if parameter.name not in passed and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
     )
     return StepCall(function, call, extra_inputs, own_name)
 

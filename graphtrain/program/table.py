@@ -67,8 +67,7 @@ class Compiler:
         Those in `ready` are already set up.
         """
         self.visits.enter(scope, reset=reset, ready=ready)
-        self.triggers.enter(scope, reset=reset)
-        self.visits.step_requests.enter(scope)
+        self.triggers.enter(scope)
 
     # ---- transitions
 

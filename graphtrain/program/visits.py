@@ -209,17 +209,11 @@ def _storing(call: Act, slots: dict[str, Any], writes: Sequence[str]) -> Act:
 # ---- requests of step functions: `STOP` and `END_EPOCH`
 
 
-# The progress of a node with requests that are not granted yet.
-_PENDING = "asking"
-
-
 @final
 class StepRequests:
     """Grants the requests of the step functions of one program.
 
-    Among several ranks one request is enough. They learn of it where they next synchronise, which a save does too, and
-    all grant it before the next batch, regardless of saves in between. Until then it is progress of the requesting
-    node.
+    Among several ranks one request is enough: all grant it where they next synchronise, which is before the next save.
 
     Arguments:
         agreement: that with the other ranks. Default: there are none.
@@ -227,43 +221,19 @@ class StepRequests:
 
     def __init__(self, program: Program, agreement: Agreement | None = None) -> None:
         self._program, self._agreement = program, agreement
-        self._asking = [node for node in program.nodes if node.is_set_up_with("asks")]
         if agreement is not None:
-            agreement.learn, agreement.grant = self._learn, self._grant_all
+            agreement.grant = lambda path, name: self._grant(program.by_path[path], Ask[name])
 
     def of(self, node: ProgramNode) -> Callable[[Ask], None]:
         """A call by which the step function of a node makes a request."""
-        if self._agreement is None:
-            return lambda ask: self._grant(node, ask)
         agreement = self._agreement
+        if agreement is None:
+            return functools.partial(self._grant, node)
         return lambda ask: agreement.asked.append((node.path, ask.name))
 
-    def _learn(self, asked: list[tuple[str, str]]) -> None:
-        for path, name in asked:
-            fields = self._program.by_path[path].fields
-            fields[_PENDING] = f"{fields[_PENDING]} {name}".strip()
-
-    def _grant_all(self) -> None:
-        for node in self._asking:
-            self._grant_pending(node)
-
-    def _grant_pending(self, node: ProgramNode) -> None:
-        if pending := node.fields.get(_PENDING):
-            node.fields[_PENDING] = ""
-            for name in dict.fromkeys(pending.split()):
-                self._grant(node, Ask[name])
-
-    def enter(self, scope: ProgramGraph) -> None:
-        """Grant in one process the requests that several ranks saved before they granted them."""
-        for node in self._asking if self._agreement is None else ():
-            if node.scope is scope and not node.bypassed:
-                self._grant_pending(node)
-
     def _grant(self, node: ProgramNode, ask: Ask) -> None:
-        if ask is Ask.STOP:
-            self._stop(node)
-        else:
-            self._end_epoch(node)
+        grant = self._stop if ask is Ask.STOP else self._end_epoch
+        grant(node)
 
     def _stop(self, asking: ProgramNode) -> None:
         """Make the ending of the innermost enclosing graph that has one due."""

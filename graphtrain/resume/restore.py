@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
 from graphtrain.graph import Graph
@@ -16,6 +16,7 @@ from graphtrain.plan.scope import made_resources
 from graphtrain.printable import one_line
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
 from graphtrain.resume.hyper_parameters import SettingChange
+from graphtrain.resume.session import Session, other_kinds
 from graphtrain.state.codec import MALFORMED
 from graphtrain.state.generators import fitted_random
 from graphtrain.state.reachable import is_within
@@ -24,9 +25,6 @@ from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.named import graph_of
 from graphtrain.storage.state_files import state_digest
-
-if TYPE_CHECKING:
-    from graphtrain.resume.session import Session
 
 _MOST_DIFFERENCES = 8  # of the graph, in one line
 
@@ -48,11 +46,6 @@ def graph_change(checkpoint: Checkpoint, now: Graph, rename: Mapping[str, str]) 
     # If the command of a resume is repeated, the run was already saved with the renamed graph.
     renaming = Renaming({old: new for old, new in rename.items() if old in paths or new not in paths}, former, now)
     return renaming, renaming.graph(former).diff(now)
-
-
-def other_kinds(difference: Difference) -> list[str]:
-    """The paths of nodes that are of another kind now."""
-    return [change.path.partition(".")[0] for change in difference.changes if change.what == "kind"]
 
 
 def capture(run: Session) -> tuple[RunState, Manifest]:
@@ -108,7 +101,6 @@ class Restored(NamedTuple):
         is_other_graph: True if the graph differs from the saved one in a way that matters.
         changes: of the graph, and of hyper-parameters with the decisions; in words.
         lost: state that differs from what was saved, in words.
-        is_as_saved: True if the state was compared with that of the checkpoint, bit for bit: it can be saved again.
         sampled: the data of which a sample was compared, in words.
     """
 
@@ -116,7 +108,6 @@ class Restored(NamedTuple):
     is_other_graph: bool
     changes: list[str]
     lost: list[str]
-    is_as_saved: bool
     sampled: str
 
 
@@ -160,9 +151,9 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
     lost = lost or ([] if left_out else compiled.state.differs_from(changed))
     # What was not saved is lost, as the line of the resume says: another module, for instance.
     parts = (as_set_up, not_restored, left_out, manifest.unknown, renaming.names, difference.matters)
-    is_as_written = not (fitted or options.kept)
     if not any(parts):
-        _expect_digest(checkpoint, run, state, is_as_written=is_as_written)
+        is_whole = not (fitted or options.kept) and manifest.graph_hash == compiled.saved_graph[1]
+        _expect_digest(checkpoint, run, state, is_whole=is_whole)
     applied = run.hyper_parameters.apply(chosen, manifest.hyper_parameters) & chosen
     applied -= {each.name for each in differences}
     decided = [f"{each} ({'taken' if each.name in chosen else 'kept as saved'})" for each in differences]
@@ -181,8 +172,7 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
         *decided,
         *fitted,
     ]
-    is_as_saved = is_as_written and not (any(parts) or chosen or lost)
-    return Restored(bool(decided or renaming.names), difference.matters, changes, lost, is_as_saved, sampled)
+    return Restored(bool(decided or renaming.names), difference.matters, changes, lost, sampled)
 
 
 def _fitted(checkpoint: Checkpoint, run: Session, renaming: Renaming) -> tuple[Checkpoint, RunState, list[str]]:
@@ -234,10 +224,9 @@ def _decided(run: Session, checkpoint: Checkpoint, options: ResumeOptions) -> tu
     return differences, chosen
 
 
-def _expect_digest(checkpoint: Checkpoint, run: Session, state: RunState, *, is_as_written: bool) -> None:
+def _expect_digest(checkpoint: Checkpoint, run: Session, state: RunState, *, is_whole: bool) -> None:
     """Raise unless the loaded state equals the saved one, bit for bit."""
     objects = run.compiled.state
-    is_whole = is_as_written and checkpoint.manifest.graph_hash == run.compiled.saved_graph[1]
     # Nodes and slots may have other names than they had, by which values in transit are encoded.
     others = () if is_whole else ("progress", "slots")
     sections = [name for name in SECTIONS if name in checkpoint.sections and name not in others]

@@ -17,7 +17,7 @@ import torch
 import xxhash
 
 from graphtrain.state.generators import generator_of
-from graphtrain.state.kinds import CONSTANTS, KINDS, WATCHED, category_of, is_constant
+from graphtrain.state.kinds import CONSTANTS, IN_CONTAINERS, KINDS, WATCHED, category_of, is_constant
 from graphtrain.storage.strides import flat_bytes
 
 MOST_BYTES = 2**30
@@ -192,6 +192,22 @@ def content_hash(value: Any, *, most_bytes: int = MOST_BYTES) -> str:
 def is_identical(now: Sequence[Any], before: Sequence[Any]) -> bool:
     """True for the very same objects in the same order."""
     return len(now) == len(before) and all(map(operator.is_, now, before))
+
+
+def hold_the_same(one: Any, other: Any) -> bool:
+    """True if `is_equal`, also for two containers of such values, one of which may be a copy.
+
+    >>> hold_the_same({"names": {"a", "b"}}, {"names": {"b", "a"}}), hold_the_same([0.0], [-0.0])
+    (True, False)
+    """
+    if is_equal(one, other):
+        return True
+    if category_of(type(one)) not in IN_CONTAINERS:
+        return False
+    before, now = ContentHash(), ContentHash()
+    before.add(one)
+    now.add(other)
+    return before.is_whole and now.is_whole and before.hexdigest() == now.hexdigest()
 
 
 def is_equal(before: Any, now: Any) -> bool:

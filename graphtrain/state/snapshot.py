@@ -7,7 +7,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, final
 
-from graphtrain.state.content import ContentHash, is_equal
+from graphtrain.state.content import ContentHash, hold_the_same
 from graphtrain.state.kinds import KINDS
 from graphtrain.state.reachable import Entry, Reachable, held_by_state, is_within, state_of
 
@@ -99,7 +99,7 @@ class StateSnapshot:
         if entry.path not in states:
             states[entry.path] = state_of(entry.value)
         state = states[entry.path]
-        equal = {name for name in held.keys() & state.keys() if is_equal(held[name], state[name])}
+        equal = {name for name in held.keys() & state.keys() if hold_the_same(held[name], state[name])}
         return entry.ignored | held_by_state(entry.value, state) | equal
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from graphtrain.state import content
-from graphtrain.state.content import ContentHash, content_hash, is_equal
+from graphtrain.state.content import ContentHash, content_hash, hold_the_same, is_equal
 
 
 class Sample:
@@ -93,15 +93,20 @@ def test_containers_beyond_the_bound_count_by_their_lengths(make: Any, monkeypat
         assert hashed(others[1:], 2_000) != hashed(numbers, 2_000)
 
 
-EQUAL: list[tuple[Any, Any, bool]] = [
-    (LEAF, LEAF, True), (LEAF, LEAF.clone(), False), (0.0, -0.0, False), (float("nan"), float("nan"), True),
-    (1, 1.0, False), (1, True, False), ((1, ("a",)), (1, ("a",)), True), ((1, 2), (1, 3), False),
-    ((1, [2]), (1, [2]), False), ([1], [1], False), ([1], (1,), False), ({"a": 1}, {"a": 1}, False),
-    ({0, 8}, {8, 0}, False), (frozenset({1}), frozenset({1}), True), (frozenset({1}), frozenset({1, 2}), False),
-    (bytearray(b"a"), bytearray(b"a"), False), (Sample(a=1), Sample(a=1), False),
+EQUAL: list[tuple[Any, Any, bool, bool]] = [  # equal, and whether they hold the same
+    (LEAF, LEAF, True, True), (LEAF, LEAF.clone(), False, False), (0.0, -0.0, False, False),
+    (float("nan"), float("nan"), True, True), (1, 1.0, False, False), (1, True, False, False),
+    ((1, ("a",)), (1, ("a",)), True, True), ((1, 2), (1, 3), False, False), ((1, [2]), (1, [2]), False, True),
+    ([1], [1], False, True), ([1], [2], False, False), ([1], [1, 2], False, False), ([1], (1,), False, False),
+    ({"a": [1]}, {"a": [1]}, False, True), ({"a": 1, "b": 2}, {"b": 2, "a": 1}, False, False),
+    ({0, 8}, {8, 0}, False, True), ({1, 2}, {1}, False, False), (frozenset({1}), frozenset({1}), True, True),
+    (frozenset({1}), frozenset({1, 2}), False, False), (bytearray(b"a"), bytearray(b"a"), False, False),
+    (Sample(a=1), Sample(a=1), False, False),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("before", "now", "equal"), EQUAL)
-def test_equality(before: Any, now: Any, equal: bool) -> None:
-    assert is_equal(before, now) is is_equal(now, before) is equal
+@pytest.mark.parametrize("row", EQUAL)
+def test_equality(row: tuple[Any, Any, bool, bool]) -> None:
+    before, now, equal, same = row
+    assert (is_equal(before, now), hold_the_same(before, now)) == (equal, same)
+    assert (is_equal(now, before), hold_the_same(now, before)) == (equal, same)
