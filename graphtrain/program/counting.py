@@ -79,7 +79,7 @@ class _CountingVisits(Visits):
     def __init__(self, program: Program, cells: Cells, log: list[Any]) -> None:
         super().__init__(program, cells)
         self._log = log
-        self.aspects.remove(cells)  # read where they decide something
+        self.aspects.remove(cells.wrap)  # read where they decide something
         self.windows.visit_of = None
 
     def setup(self, node: ProgramNode) -> Act:
