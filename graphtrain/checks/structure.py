@@ -148,12 +148,12 @@ def _reads(scope: Scope, node: Node, kind: Kind) -> Iterator[Problem]:
         if slot not in slots and not (body is not None and body.has_unknown_kind):
             hint = suggestion(slot, slots) or "it reads nothing that could be renamed"
             yield scope.problem("G115", thing, f"`{node.name}` reads no slot `{slot}`", hint)
-        for name in (target,) if isinstance(target, str) else target:
+        for name in (target,) if isinstance(target, str) else target or [""]:
             if (field := field_of(name)) is not None:
                 yield from _field(scope, f"{thing}.{slot}", *field)
             elif is_expression(name) and not isinstance(target, str):
                 message = f"`{name}` is not a valid name for a slot"
-                yield scope.problem("G115", f"{thing}.{slot}", message, "a list contains slots and fields")
+                yield scope.problem("G115", f"{thing}.{slot}", message, "a list names slots and fields, one at least")
 
 
 def _writes(scope: Scope, node: Node, kind: Kind) -> Iterator[Problem]:
