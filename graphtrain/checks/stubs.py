@@ -198,7 +198,7 @@ class StubCells(Cells):
             (node.path, declared.target): _small(node.parameters[declared.target])
             for node in program.nodes
             for declared in node.kind.fields.values()
-            if declared.counts is not None and declared.target in node.parameters
+            if declared.counts is not None and declared.target is not None and declared.target in node.parameters
         }
         self.widest = max(filter(None, self.window_sizes.values()), default=1)
         self._unwritten: Callable[[str], None] = lambda slot: None
@@ -436,8 +436,8 @@ def _small(size: object) -> int | None:
 
 
 def _is_large(part: Expression) -> bool:
-    is_number = isinstance(part, Constant) and type(part.value) in (int, float)
-    return is_number and LARGE + 1 < abs(part.value) < math.inf  # type: ignore[union-attr]
+    value = part.value if isinstance(part, Constant) else None
+    return isinstance(value, int | float) and LARGE + 1 < abs(value) < math.inf
 
 
 def _divisors(expression: Expression) -> list[int]:

@@ -66,16 +66,11 @@ def operation(expression: Operation) -> Callable[..., Any]:
     return OPERATORS.get(expression.name) or FUNCTIONS[expression.name]
 
 
-def compile_guard(
-    expression: Expression,
-    cell_of: Callable[[Name | FieldOf], Cell],
-    compute: Callable[[Operation], Compute] = operation,
-) -> Read:
+def compile_guard(expression: Expression, cell_of: Callable[[Name | FieldOf], Cell]) -> Read:
     """A function without arguments that returns the value of the expression.
 
     Arguments:
         cell_of: returns the cell of a name.
-        compute: computes an operation from the values of its operands. Default: its usual meaning.
     """
 
     def cell(part: Expression) -> Cell:
@@ -87,7 +82,7 @@ def compile_guard(
         return cell_of(part)
 
     def inside(part: Expression) -> Read:
-        return compile_guard(part, cell_of, compute)
+        return compile_guard(part, cell_of)
 
     match expression:
         case Operation("not", (operand,)):
@@ -99,9 +94,9 @@ def compile_guard(
             holds, first, second = inside(condition), inside(then), inside(otherwise)
             return lambda: first() if holds() else second()
         case Operation(_, (left, right)):
-            return _binary(compute(expression), cell(left), cell(right))
+            return _binary(operation(expression), cell(left), cell(right))
         case Operation(_, operands):
-            return _call(compute(expression), [inside(operand) for operand in operands])
+            return _call(operation(expression), [inside(operand) for operand in operands])
     only = cell(expression)
     return never if only.is_constant and only.read() is False else only.read
 

@@ -185,8 +185,6 @@ class Program:
 
     Arguments:
         resources: those of the user and those provided by the engine, by slot name.
-        left_out: the paths of nodes that do nothing, and of bodies (``"validate/"``) that are passed at once. Default:
-            none.
         new_instance: makes the instance of a node. Default: that of its kind.
 
     Attributes:
@@ -207,10 +205,9 @@ class Program:
         self,
         plan: Plan,
         resources: Mapping[str, Any],
-        left_out: Collection[str] = (),
         new_instance: Callable[[PlanNode], Any] = PlanNode.new_instance,
     ) -> None:
-        self.plan, self._left_out, self._new_instance = plan, left_out, new_instance
+        self.plan, self._new_instance = plan, new_instance
         self.graph = plan.graph
         self.resources = dict(resources)
         self.nodes: list[ProgramNode] = []
@@ -234,12 +231,12 @@ class Program:
             self.nodes.append(node)
             self.by_path[plan_node.path] = scope.nodes[plan_node.node.name] = node
             node.bypassed = self._has_no_work(node)
-            if plan_node.body is not None and not node.bypassed and plan_node.body.path not in self._left_out:
+            if plan_node.body is not None and not node.bypassed:
                 node.body = self._bind_graph(plan_node.body, node)
         return scope
 
     def _has_no_work(self, node: ProgramNode) -> bool:
-        if node.path in self._left_out or node.kind.is_idle(node.parameters, node.plan_node.expressions):
+        if node.kind.is_idle(node.parameters, node.plan_node.expressions):
             return True
         optional = resources_of(node.plan_node.optional)
         lacking = next((name for name in optional if self.resources.get(name) is None), None)

@@ -12,7 +12,6 @@ from typing import final
 
 from graphtrain.errors import GuardError
 from graphtrain.language.closures import never
-from graphtrain.plan.plan import Exit
 from graphtrain.plan.scope import outputs_of
 from graphtrain.program.bind import ProgramGraph, ProgramNode
 from graphtrain.program.loop import Transition
@@ -29,7 +28,6 @@ class Compiler:
     Arguments:
         ended: called when the outermost graph ends.
         watch: times the transitions.
-        closed: edges that are never taken. Default: none.
 
     Attributes:
         transitions: position -> run the node, return the next position.
@@ -46,12 +44,11 @@ class Compiler:
         triggers: Triggers,
         ended: Act,
         watch: Stopwatch,
-        closed: Collection[Exit] = (),
     ) -> None:
         self.visits, self.cells, self.triggers = visits, visits.cells, triggers
         self._program = program = visits.program
         self._slots = program.slots
-        self._ended, self._watch, self._closed = ended, watch, closed
+        self._ended, self._watch = ended, watch
         numbers = itertools.count()
         self.counters = [[next(numbers) for _ in node.plan_node.exits] for node in program.nodes]
         due = [node.index for node in program.nodes if isinstance(node.trigger, Every)]
@@ -218,7 +215,7 @@ class Compiler:
         ways = zip(node.plan_node.exits, self.counters[node.index], self._program.targets(node), strict=True)
         *choices, (_, last_counter, last_position, last_call) = [
             (
-                never if way.guard is None or way in self._closed else self.cells.compiled(node.scope, way.guard),
+                never if way.guard is None else self.cells.compiled(node.scope, way.guard),
                 counter,
                 *self._arrival(node, target),
             )
