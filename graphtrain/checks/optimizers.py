@@ -1,4 +1,4 @@
-"""G401, G408, G409, G410: each node names its optimizer, which has gradients and is stepped; windows keep their size."""
+"""G401, G408 to G410: each node names its optimizer, which has gradients and is stepped; windows keep their size."""
 
 from __future__ import annotations
 

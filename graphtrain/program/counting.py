@@ -237,7 +237,7 @@ class CountedRun:
         self._visits = 0
         triggers = Triggers(program, functools.partial(_terms, program, counted))
         visits = _CountingVisits(program, _LoggingCells(program, counted, self._log), self._log)
-        untimed = Stopwatch(lambda time: None)
+        untimed = Stopwatch()
         compiler = Compiler(visits, triggers, self._end, untimed, counted.detours)
         self._transitions = compiler.transitions
         acting = [node for node in program.nodes if not node.bypassed]

@@ -238,28 +238,20 @@ def resolve_device(name: str | torch.device, local_rank: int | None = None) -> t
     Raises:
         UsageError: there is no such device.
     """
-    if local_rank is not None and (str(name) == "cuda" or (name == "auto" and torch.cuda.is_available())):
-        count = torch.cuda.device_count()
-        if local_rank >= count:
-            raise UsageError(
-                f'device "{name}": the process of local rank {local_rank} has no CUDA device of its own: there are '
-                f"{count} here",
-                "start as many processes on a host as it has devices, or choose the device cpu",
-            )
-        device = torch.device("cuda", local_rank)
-        torch.cuda.set_device(device)
-        return device
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    is_own, whose = local_rank is not None and str(name) == "cuda", ""
     try:
-        device = torch.device(name)
+        device = torch.device(f"cuda:{local_rank}" if is_own else name)
         if device.type != "meta":  # which has no values
             torch.empty(0, device=device)
+            if is_own:
+                torch.cuda.set_device(device)
             return device
     except (RuntimeError, AssertionError):
-        pass
+        whose = f" for the process of local rank {local_rank}" if is_own else ""
     devices = ["auto", "cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
-    raise UsageError(f'device: there is no device "{name}" here', f"there are: {', '.join(devices)}")
+    raise UsageError(f'device: there is no device "{name}" here{whose}', f"there are: {', '.join(devices)}")
 
 
 def step_call(function: Any, name: str, owner: Any = None) -> StepCall:
