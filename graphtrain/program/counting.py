@@ -159,7 +159,7 @@ class _LoggingCells(Cells):
     def _cell(self, scope: ProgramGraph, expression: Name | FieldOf) -> Cell:
         """The cell of a field, as no other names are certain; whether a window is full is logged too."""
         assert isinstance(expression, FieldOf)
-        cell, node = self.named(scope, expression), scope.at(expression.node)
+        cell, node = self.named(scope, expression), self._program.by_path.get(f"{scope.prefix}{expression.node}")
         assert node is not None, "it is needed, so its body is bound"
         counter = node.kind.counter(expression.field)
         is_full = counter is not None and counter.full == expression.field
@@ -237,7 +237,7 @@ class CountedRun:
         self._visits = 0
         triggers = Triggers(program, functools.partial(_terms, program, counted))
         visits = _CountingVisits(program, _LoggingCells(program, counted, self._log), self._log)
-        untimed = Stopwatch(lambda time: None)
+        untimed = Stopwatch()
         compiler = Compiler(visits, triggers, self._end, untimed, counted.detours)
         self._transitions = compiler.transitions
         acting = [node for node in program.nodes if not node.bypassed]

@@ -70,7 +70,7 @@ class Compiler:
         Those in `ready` are already set up.
         """
         self.visits.enter(scope, reset=reset, ready=ready)
-        self.triggers.enter(scope, reset=reset)
+        self.triggers.enter(scope)
 
     # ---- transitions
 

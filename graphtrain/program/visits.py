@@ -7,20 +7,22 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Protocol, final
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import FunctionRecord, Read, WrittenBatches
 from graphtrain.kind.declaration import FROM, Ask
 from graphtrain.language.closures import constant
 from graphtrain.plan.scope import Ref
-from graphtrain.program.agreement import Agreement
 from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 from graphtrain.program.cells import Cells
 from graphtrain.program.gradient_windows import GradientWindows
 from graphtrain.program.resources import StepCall
 from graphtrain.program.rounds import Act, Rounds, source_of_batches, then
 from graphtrain.program.triggers import After
+
+if TYPE_CHECKING:
+    from graphtrain.program.agreement import Agreement
 
 
 class Aspect(Protocol):
@@ -224,16 +226,14 @@ class StepRequests:
 
     def of(self, node: ProgramNode) -> Callable[[Ask], None]:
         """A call by which the step function of a node makes a request."""
-        if self._agreement is None:
-            return lambda ask: self._grant(node, ask)
         agreement = self._agreement
+        if agreement is None:
+            return functools.partial(self._grant, node)
         return lambda ask: agreement.asked.append((node.path, ask.name))
 
     def _grant(self, node: ProgramNode, ask: Ask) -> None:
-        if ask is Ask.STOP:
-            self._stop(node)
-        else:
-            self._end_epoch(node)
+        grant = self._stop if ask is Ask.STOP else self._end_epoch
+        grant(node)
 
     def _stop(self, asking: ProgramNode) -> None:
         """Make the ending of the innermost enclosing graph that has one due."""

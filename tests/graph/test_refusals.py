@@ -163,6 +163,7 @@ CHECKED: list[tuple[str, Edit, str]] = [
      "expected a number, got … reads = { max_norm"),
     ("G101 clock.x", lambda g: g.clock("x", "validate/nxt.batches"), "unknown node `validate/nxt`"),
     ("G116 clock.x", lambda g: g.clock("x", "validate/next_batch.lst"), "has no field `lst` … `last`"),
+    ("G116 clock.x", lambda g: g.clock("x", "validate/next_batch.batches"), "is counted in a body … `validate` here"),
     ("G209 guards.spare", lambda g: g.guard("spare", "log.due"), "no edge and no expression names it"),
     ("G119 nodes.train_batch", lambda g: g.set("train_batch", precision="16-mixed"),
      "nothing scales the loss … --overlay fp16"),
