@@ -326,7 +326,8 @@ LOOPS = [
     edited("no end", lambda g: g.set("finish", after="never"), "G504 nodes.finish.after"),
     edited("an end that contradicts itself", lambda g: g.guard("ending", "step.steps > 9 and step.steps < 5"),
            "G501 edges.decide", "G505 nodes.finish.after"),
-    edited("an end before the beginning", lambda g: g.guard("ending", "step.steps < 0"), "G501 edges.decide", "G505 nodes.finish.after"),
+    edited("an end before the beginning", lambda g: g.guard("ending", "step.steps < 0"), "G501 edges.decide",
+           "G505 nodes.finish.after"),
     edited("a minimum above the maximum", lambda g: g.guard("ending", and_="500 <= step.steps").set(
         "finish", after=["100 steps", "8 hours"]), "G504 nodes.finish"),
     edited("an early stop after the end", lambda g: g.overlay("early_stop").set("early_stop", min_epochs=20),
