@@ -128,7 +128,7 @@ class Machine:
                 for name in ("epoch_batches", "opened", "last"):
                     self.cells.registers.add(node, name)
         triggers = Triggers(self.program, lambda node, trigger: [])
-        compiler = Compiler(_StubVisits(self.program, self), triggers, self._end, Stopwatch(lambda now: None))
+        compiler = Compiler(_StubVisits(self.program, self), triggers, self._end, Stopwatch())
         self._transitions = compiler.transitions
         self._slots = sorted(needed | self.cells.read_slots)
         self._without_choice = {node.index for node in nodes if len(node.plan_node.exits) == 1}
