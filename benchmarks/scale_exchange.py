@@ -43,7 +43,7 @@ WARM_UP = 5
 
 def step_of(case: str, training: Training, ranks: Ranks) -> Callable[[Any], None]:
     """A step with one batch."""
-    agreement = Agreement(ranks, Requests(agrees=True))
+    agreement = Agreement(ranks, Requests())
     parameters, optimizer = list(training.model.parameters()), training.optimizer
     model = DistributedDataParallel(training.model) if case in (DDP, AGAIN) else training.model
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import DataError, UsageError
-from graphtrain.kind import progress
 from graphtrain.kind.declaration import Ask
 from graphtrain.kind.parameter import Precision
 from graphtrain.lazy import lazy_import
@@ -141,8 +140,6 @@ class CallsTrainingStep:
     """
 
     precision: Precision = "32-true"
-
-    asking: str = progress("", in_digest=False)  # of this rank
 
     _means: Means
     _prefix: str  # of the names of metrics

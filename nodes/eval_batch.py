@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import UsageError
-from graphtrain.kind import StepFunction, node, progress
+from graphtrain.kind import StepFunction, node
 from graphtrain.kind.declaration import Ask
 from graphtrain.kind.parameter import Precision
 from graphtrain.lazy import lazy_import
@@ -48,9 +48,6 @@ class EvalBatch:
         per: what the loss is a sum over, as in `train_batch`; metrics are means over it. If a `validation_step` does
             not return this count, its loss is a mean over samples. Default: none, the loss is a mean.
 
-    Guard fields:
-        asking: a request by one of several ranks, until all of them fetch the next batch.
-
     Raises:
         UsageError: there is no step function, it did not return metrics, or the device does not support the precision.
 
@@ -62,8 +59,6 @@ class EvalBatch:
 
     precision: Precision | None = None
     per: str | None = None
-
-    asking: str = progress("", in_digest=False)  # of this rank
 
     _recorder: Recorder
     _loader: Callable[[], str] | None  # the name of that which the batch is of, where there are several

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 from typing import TYPE_CHECKING, Any
 
@@ -81,14 +80,15 @@ class Renew:
             )
 
     def __call__(self, model: Any) -> None:
-        with self._ranks.drawing_alike() if self._ranks is not None else contextlib.nullcontext():
-            for name, module in reversed(plainly_named(model.named_modules())):  # a model may set what its parts have
-                if name in self._first["model"]:
-                    with torch.no_grad():
-                        for tensor, first in zip(_tensors_of(module), self._first["model"][name], strict=True):
-                            tensor.copy_(first)
-                else:
-                    module.reset_parameters()
+        for name, module in reversed(plainly_named(model.named_modules())):  # a model may set what its parts have
+            if name in self._first["model"]:
+                with torch.no_grad():
+                    for tensor, first in zip(_tensors_of(module), self._first["model"][name], strict=True):
+                        tensor.copy_(first)
+            else:
+                module.reset_parameters()
+        if self._ranks is not None:  # each has drawn numbers of its own
+            self._ranks.exchange((), {**dict(model.named_parameters()), **dict(model.named_buffers())})
         for optimizer, first in zip(self._optimizers, self._first["optimizers"], strict=True):
             optimizer.zero_grad()
             settings = first if self._schedulers else optimizer.state_dict()

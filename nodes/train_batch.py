@@ -79,7 +79,6 @@ class TrainBatch(CallsTrainingStep):
 
     Guard fields:
         counted: with `per`, the count of the window so far, on this rank.
-        asking: a request by one of several ranks, until all of them fetch the next batch.
 
     If it returns ``loss, graphtrain.STOP``, the batch is trained on and then the run ends; with
     ``graphtrain.END_EPOCH``, the epoch ends.

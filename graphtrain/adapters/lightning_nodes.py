@@ -70,8 +70,6 @@ def evaluation_step(
 class _Asks:
     """What the kinds that end the run, or its epoch, have in common."""
 
-    asking: str = progress("", in_digest=False)
-
     def setup(self, asks: Any) -> None:
         """Take the call by which they ask for it."""
         self._asks = asks

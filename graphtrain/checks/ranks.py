@@ -6,13 +6,11 @@ ranks synchronise makes them one value. These checks apply only to runs of sever
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from graphtrain.checks.gradients import Gradients
 from graphtrain.graph.elements import Problem
 from graphtrain.kind.fields import EPOCH_FIELDS, IDLE, ROUND, Field
 from graphtrain.language.syntax import FieldOf, walk
-from graphtrain.plan.flow import Flow
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import Ref, Scope, outputs_of
 
@@ -24,115 +22,95 @@ _ALIKE = ("scale", "clip", "use", "step")
 _OVER_RANKS = "over_ranks"
 
 
-def check_ranks(flow: Flow, gradients: Gradients) -> Iterator[Problem]:
-    """Problems by which ranks diverge, or take a part for the whole."""
-    yield from _Differing(flow.plan).problems(gradients)
-    yield from _windows(flow.plan)
+def check_ranks(plan: Plan, dividing: Collection[str]) -> Iterator[Problem]:
+    """Problems by which ranks diverge, or take a part for the whole.
+
+    Arguments:
+        dividing: the paths of the nodes that divide gradients which were exchanged.
+    """
+    writers = _differing(plan)
+    for scope, where, does, refs, hint in _followed(plan, dividing, writers):
+        if (name := _first(refs, writers)) is not None:
+            shown, writer = name.removeprefix(scope.path), writers[name].removeprefix(scope.path)
+            yield scope.problem(
+                "G701",
+                where,
+                f"{does} `{shown}`, which differs between ranks: it is computed from a batch, and each has its own",
+                f"{hint}make one value of it after `{writer}`, in a kind that declares `synchronises` and gathers it",
+            )
+    yield from _windows(plan)
 
 
 # ---- G701: values that differ between ranks
 
 
-class _Differing:
-    """The slots (by path) and fields (``"node.field"``) whose values differ between ranks."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        # Name -> the node that makes the value, and its source; None for a batch.
-        self._origins: dict[str, tuple[str, str | None]] = {}
-        for plan_node in plan.nodes:
-            kind = plan_node.kind
-            if kind is not None and kind.fetches:
-                counted = {*EPOCH_FIELDS, "loader"}
-                # What step functions learn about a batch, and not about the epoch, concerns the batch of one rank.
-                own = [f"{plan_node.path}.{name}" for name in kind.step_inputs.values() if name not in counted]
-                self._add([*plan_node.own_writes, *own, f"{plan_node.path}.{IDLE}"], plan_node.path)
-            elif kind is not None and ROUND in kind.fields:  # it gives each rank a part of its batch
-                self._add([*plan_node.own_writes, f"{plan_node.path}.{IDLE}"], plan_node.path)
-        count = -1
-        while count != len(self._origins):
-            count = len(self._origins)
-            for plan_node in plan.nodes:
-                self._spread(plan_node)
-
-    def _add(self, names: Iterable[str], node: str, of: str | None = None) -> None:
-        for name in names:
-            self._origins.setdefault(name, (node, of))
-
-    def _first(self, refs: Iterable[Ref]) -> str | None:
-        """The first read value that differs."""
-        named = (str(leaf) for ref in refs for leaf in ref.leaves() if leaf.kind != "resource")
-        return next((name for name in named if name in self._origins), None)
-
-    def _spread(self, plan_node: PlanNode) -> None:
-        """Note what a node makes from values that differ."""
+def _differing(plan: Plan) -> dict[str, str]:
+    """The slots (by path) and fields (``"node.field"``) that differ between ranks, with the node that makes each."""
+    writers: dict[str, str] = {}
+    for plan_node in plan.nodes:
         kind = plan_node.kind
-        if plan_node.body is not None:
-            for inner, outer in zip(outputs_of(plan_node.body.graph), plan_node.writes, strict=True):
-                if f"{plan_node.body.path}{inner}" in self._origins:
-                    self._add([outer], plan_node.path, f"{plan_node.body.path}{inner}")
-        if kind is None or kind.is_idle(plan_node.parameters, plan_node.expressions):
-            return
-        for name, expression in plan_node.expressions.items():
-            if (of := self._first([expression])) is not None:
-                counters = [declared for declared in kind.fields.values() if declared.target == name]
-                sizes = [size for declared in counters for size in (declared.window, declared.full) if size]
-                self._add((f"{plan_node.path}.{field}" for field in (name, *sizes)), plan_node.path, of)
-        if (of := self._first(self._plan.due_by(plan_node))) is not None:
-            self._add([f"{plan_node.path}.due"], plan_node.path, of)
-        if kind.synchronises or plan_node.body is not None:
-            return
-        if (of := self._first(target for _, target in plan_node.visit_reads)) is not None:
-            fields = [name for name, field in kind.fields.items() if name not in _OF_ENGINE and field.counts is None]
-            self._add([*plan_node.writes, *(f"{plan_node.path}.{name}" for name in fields)], plan_node.path, of)
+        if kind is not None and (kind.fetches or ROUND in kind.fields):  # it gives each rank a part of its batch
+            # What step functions learn about a batch, and not about the epoch, concerns the batch of one rank.
+            own = {*kind.step_inputs.values()} - {*EPOCH_FIELDS, "loader"} if kind.fetches else ()
+            names = [*plan_node.own_writes, *(f"{plan_node.path}.{name}" for name in (*own, IDLE))]
+            writers |= dict.fromkeys(names, plan_node.path)
+    count = -1
+    while count != len(writers):
+        count = len(writers)
+        for plan_node in plan.nodes:
+            for name in _made_of(plan, plan_node, writers):
+                writers.setdefault(name, plan_node.path)
+    return writers
 
-    def _way(self, name: str) -> tuple[str, ...]:
-        """The nodes through which a value comes from a batch."""
-        nodes: list[str] = []
-        of: str | None = name
-        while of is not None:
-            node, of = self._origins[of]
-            if node not in nodes[-1:]:
-                nodes.append(node)
-        return tuple(reversed(nodes))
 
-    def problems(self, gradients: Gradients) -> Iterator[Problem]:
-        for scope, where, does, refs, hint in self._followed(gradients):
-            if (name := self._first(refs)) is not None:
-                yield self._problem(scope, where, does, name, hint)
+def _made_of(plan: Plan, plan_node: PlanNode, writers: Mapping[str, str]) -> Iterator[str]:
+    """What a node makes of values that differ."""
+    kind, path = plan_node.kind, plan_node.path
+    if plan_node.body is not None:
+        inner = [f"{plan_node.body.path}{name}" for name in outputs_of(plan_node.body.graph)]
+        yield from (outer for name, outer in zip(inner, plan_node.writes, strict=True) if name in writers)
+    if kind is None or kind.is_idle(plan_node.parameters, plan_node.expressions):
+        return
+    for name, expression in plan_node.expressions.items():
+        if _first([expression], writers) is not None:
+            counters = [declared for declared in kind.fields.values() if declared.target == name]
+            sizes = [size for declared in counters for size in (declared.window, declared.full) if size]
+            yield from (f"{path}.{field}" for field in (name, *sizes))
+    if _first(plan.due_by(plan_node), writers) is not None:
+        yield f"{path}.due"
+    if kind.synchronises or plan_node.body is not None:
+        return
+    if _first((target for _, target in plan_node.visit_reads), writers) is not None:
+        fields = [name for name, field in kind.fields.items() if name not in _OF_ENGINE and field.counts is None]
+        yield from (*plan_node.writes, *(f"{path}.{name}" for name in fields))
 
-    def _followed(self, gradients: Gradients) -> Iterator[tuple[Scope, str, str, Iterable[Ref], str]]:
-        """What has to be the same on all ranks, with what it reads: where, in words, and a hint."""
-        for scope in self._plan.scopes.values():
-            for guard, expression in scope.guards_as_written.items():
-                # Of what is due by such a value, the node is reported.
-                refs = [ref for ref in scope.read_in(expression) if ref.kind != "field" or ref.name != "due"]
-                yield scope, f"guards.{guard}", f"`{guard}` reads", refs, ""
-        dividing = gradients.dividing_exchanged()
-        for plan_node in self._plan.nodes:
-            scope, where, path = plan_node.scope, f"nodes.{plan_node.node.name}", plan_node.path
-            if f"{path}.due" in self._origins and plan_node.kind is not None and plan_node.kind.trigger:
-                yield scope, where, f"`{path}` is due by", self._plan.due_by(plan_node), ""
-            is_alike = {action.effect for action in plan_node.actions} & {*_ALIKE}
-            reads: dict[str, Ref] = {**plan_node.expressions} if is_alike else {}
-            synchronises = plan_node.kind is not None and plan_node.kind.synchronises
-            if path in dividing and not plan_node.parameters.get(_OVER_RANKS, synchronises):
-                reads = {read.name: target for read, target in plan_node.visit_reads}
-            hint = f"set {_OVER_RANKS} = true; or " if _OVER_RANKS in plan_node.parameters else ""
-            for read, target in reads.items():
-                yield scope, f"{where}.reads.{read}", f"`{path}.{read}` reads", [target], hint
 
-    def _problem(self, scope: Scope, where: str, does: str, name: str, hint: str) -> Problem:
-        way = self._way(name)
-        shown = name.removeprefix(scope.path)
-        writer = way[-1].removeprefix(scope.path)
-        return scope.problem(
-            "G701",
-            where,
-            f"{does} `{shown}`, which differs between ranks: it is computed from a batch, and each rank has its own",
-            f"{hint}make one value of it after `{writer}`, in a kind that declares `synchronises` and gathers it",
-            path=way,
-        )
+def _first(refs: Iterable[Ref], writers: Mapping[str, str]) -> str | None:
+    """The first read value that differs."""
+    named = (str(leaf) for ref in refs for leaf in ref.leaves() if leaf.kind != "resource")
+    return next((name for name in named if name in writers), None)
+
+
+def _followed(
+    plan: Plan, dividing: Collection[str], writers: Mapping[str, str]
+) -> Iterator[tuple[Scope, str, str, Iterable[Ref], str]]:
+    """What has to be the same on all ranks, with what it reads: where, in words, and a hint."""
+    for scope in plan.scopes.values():
+        for guard, expression in scope.guards_as_written.items():
+            # Of what is due by such a value, the node is reported.
+            refs = [ref for ref in scope.read_in(expression) if ref.kind != "field" or ref.name != "due"]
+            yield scope, f"guards.{guard}", f"`{guard}` reads", refs, ""
+    for plan_node in plan.nodes:
+        scope, where, path, kind = plan_node.scope, f"nodes.{plan_node.node.name}", plan_node.path, plan_node.kind
+        if f"{path}.due" in writers and kind is not None and kind.trigger:
+            yield scope, where, f"`{path}` is due by", plan.due_by(plan_node), ""
+        is_alike = {action.effect for action in plan_node.actions} & {*_ALIKE}
+        reads: dict[str, Ref] = {**plan_node.expressions} if is_alike else {}
+        if path in dividing and not plan_node.parameters.get(_OVER_RANKS, kind is not None and kind.synchronises):
+            reads = {read.name: target for read, target in plan_node.visit_reads}
+        hint = f"set {_OVER_RANKS} = true; or " if _OVER_RANKS in plan_node.parameters else ""
+        for read, target in reads.items():
+            yield scope, f"{where}.reads.{read}", f"`{path}.{read}` reads", [target], hint
 
 
 # ---- G706: windows

@@ -9,8 +9,8 @@ error that names both.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
 
 import msgpack
@@ -18,10 +18,9 @@ import torch
 
 from graphtrain import errors
 from graphtrain.errors import GraphtrainError, RankFailedError, RanksDivergedError
-from graphtrain.program.requests import Requests
+from graphtrain.program.requests import Request, Requests
 from graphtrain.ranks import LostRankError, Ranks
 from graphtrain.ranks.current import failure_of, leave
-from graphtrain.state.generators import RandomAside, named_generators, seed_everything
 from graphtrain.storage.encoding import Tensors, UnsaveableError, pack, unpack
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ class Agreement:
     """One rank's part in the agreement.
 
     Arguments:
-        requests: the requests of the run. Those to this rank are passed on, and those to any rank are posted.
+        requests: the requests of the run. What one rank asks for is posted on all, once they synchronise.
 
     Attributes:
         ranks: the processes; this one's `rank` among them, and their number, the `world_size`.
@@ -55,9 +54,8 @@ class Agreement:
         running_seconds: returns how long this rank has trained, by its own clock.
         buffers: returns the buffers of all modules, by their paths.
         synchronised: False if a batch was fetched since ranks last synchronised.
-        asked: requests by step functions of this rank since then.
-        learn: called on all ranks with the requests by step functions of any rank.
-        grant: called on all ranks before they fetch a batch.
+        asked: requests by step functions of this rank: the path of the node, and what it asks for.
+        grant: called on all ranks with each request by a step function of any.
         saves_known: how many saves were over then, as known to rank 0.
         sharded: True if a model is sharded over the ranks: its backward passes add up gradients.
     """
@@ -66,7 +64,9 @@ class Agreement:
 
     def __init__(self, ranks: Ranks, requests: Requests) -> None:
         self.ranks, self.rank, self.world_size = ranks, ranks.rank, ranks.world_size
-        self._requests = requests
+        self._requests, self._asked_of_any = requests, deque[Request]()
+        if self.world_size > 1:
+            requests.ask = self._asked_of_any.append  # a signal may interrupt anything
         self.position: Callable[[], int] = lambda: 0
         self.path_of: Callable[[int], str] = lambda position: "the start"
         self.place: Callable[[], str] = lambda: "before the run"
@@ -74,8 +74,7 @@ class Agreement:
         self.buffers: Callable[[], Mapping[str, torch.Tensor]] = dict
         self.synchronised = False
         self.asked: list[tuple[str, str]] = []
-        self.learn: Callable[[list[tuple[str, str]]], None] = lambda asked: None
-        self.grant: Callable[[], None] = lambda: None
+        self.grant: Callable[[str, str], None] = lambda path, ask: None
         self._seconds = 0.0
         self.saves_known = 0
         self._choices: list[tuple[int, int]] = []
@@ -117,13 +116,12 @@ class Agreement:
         """
         if self.world_size == 1:
             return []
-        asked, self.asked = self.asked, []
         record = {
             "spot": [purpose, self.position(), self._choices],
-            "requests": sorted(self._requests.take_asked()),
+            "requests": [self._asked_of_any.popleft() for _ in range(len(self._asked_of_any))],
             "seconds": self.running_seconds(),
             "saves_over": self._requests.saves.over() if self._requests.saves is not None else 0,
-            "asked": asked,
+            "asked": self.asked,
             **known,
         }
         of_ranks = self._gather(msgpack.packb(record))
@@ -141,8 +139,10 @@ class Agreement:
         if records[0]["saves_over"] > self.saves_known:
             self.saves_known = records[0]["saves_over"]
             self._requests.post("written")
-        if any(each["asked"] for each in records):
-            self.learn(sorted({(path, ask) for each in records for path, ask in each["asked"]}))
+        if self.synchronised:
+            self.asked.clear()
+            for path, ask in sorted({(path, ask) for each in records for path, ask in each["asked"]}):
+                self.grant(path, ask)
         return records
 
     def before_batch(self, **known: Any) -> list[Record]:
@@ -153,7 +153,6 @@ class Agreement:
         """
         records = [] if self.synchronised and not known else self.synchronise("batch", **known)
         self.synchronised = False
-        self.grant()
         return records
 
     def gather(self, value: Any) -> list[Any]:
@@ -162,14 +161,6 @@ class Agreement:
             return [value]
         records = self.synchronise("gather", value=pack(value, "gathered", Tensors("gathered")))
         return [unpack(record["value"]) for record in records]
-
-    @contextlib.contextmanager
-    def drawing_alike(self) -> Iterator[None]:
-        """A span in which all ranks draw the same random numbers, by a seed that rank 0 draws."""
-        seed = self.gather(int(torch.randint(2**62, ())))[0]
-        with RandomAside(named_generators().values()):
-            seed_everything(int(seed))
-            yield
 
     def begin(self, parameters: Sequence[torch.Tensor]) -> None:
         """Let the gradients of these parameters be summed within the pass that `backward` runs before `exchange`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, final
+from typing import final
 
 from graphtrain.kind import Field
 from graphtrain.program.bind import Program, ProgramNode
@@ -75,9 +75,7 @@ class GradientWindows:
                 if optimizers.isdisjoint(action.optimizers):
                     continue
                 if action.effect == "backward":
-                    act = self._opening(act, counter, field, always=is_cleared)
-                    amount = self._rounds.amount(node) if self._rounds is not None else None
-                    act = then(act, _counting(fields, field.name, amount))
+                    act = self._counted(node, act, counter, field, opens=is_cleared)
                 elif action.effect == "zero_grad":
                     act, is_cleared = then(act, functools.partial(fields.__setitem__, field.name, 0)), True
         # Fields that belong to gradients, and are read, restart with them.
@@ -89,25 +87,20 @@ class GradientWindows:
                 act = then(act, functools.partial(owner.fields.__setitem__, field.name, field.default))
         return act
 
-    def _opening(self, act: Act, counter: ProgramNode, field: Field, *, always: bool) -> Act:
-        """The call of a node whose backward pass may open a window, whose size is determined then."""
-        if field.window is None or field.target is None:
-            return act
-        fields, count, window = counter.fields, field.name, field.window
-        size = self.next_size(counter, field)
+    def _counted(self, node: ProgramNode, act: Act, counter: ProgramNode, field: Field, *, opens: bool) -> Act:
+        """The call of a node, whose backward pass is counted; it may open a window, whose size is determined then.
 
-        def opening() -> None:
-            if always or not fields[count]:
+        Arguments:
+            opens: True if it always does.
+        """
+        fields, count, window = counter.fields, field.name, str(field.window)
+        amount = self._rounds.amount(node) if self._rounds is not None else lambda: 1
+        size = self.next_size(counter, field) if field.window is not None and field.target is not None else None
+
+        def act_and_count() -> None:
+            if size is not None and (opens or not fields[count]):
                 fields[window] = size()
             act()
+            fields[count] += amount()
 
-        return opening
-
-
-def _counting(fields: dict[str, Any], name: str, amount: Callable[[], int] | None = None) -> Act:
-    """A call that increases a field by 1, or by the result of a call."""
-
-    def count() -> None:
-        fields[name] += amount() if amount is not None else 1
-
-    return count
+        return act_and_count

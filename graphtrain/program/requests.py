@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, final
 
@@ -39,11 +38,9 @@ class Requests:
     A request that arises on every rank, such as the end of the graph, is posted. One that may arise on a single rank,
     such as a signal, is *asked*: among several ranks it is posted once they agree on it.
 
-    Arguments:
-        agrees: True for one of several ranks, which agree on requests to any of them. Default: False.
-
     Attributes:
         pending: the requests. The loop tests the truth of this very object, in 10 ns: it is never replaced.
+        ask: asks for a request.
         policy: how the next checkpoint is saved, as in the last request.
         retentions: which checkpoints stay, by the paths of the nodes that say so. Default: the newest two.
         values: of the metrics that rank the requested checkpoint; None where it has none.
@@ -55,10 +52,9 @@ class Requests:
     (True, True, False)
     """
 
-    def __init__(self, agrees: bool = False) -> None:
+    def __init__(self) -> None:
         self.pending: set[Request] = set()
-        self._agrees = agrees
-        self._asked: deque[Request] = deque()
+        self.ask: Callable[[Request], None] = self.post
         self.policy = SavePolicy()
         self.retentions: Mapping[str, Retention] = {}
         self.values: dict[str, float | None] = {}
@@ -79,17 +75,6 @@ class Requests:
     def post(self, request: Request) -> None:
         """Post a request by name."""
         self.pending.add(request)
-
-    def ask(self, request: Request) -> None:
-        """Post a request that may arise on a single rank."""
-        if self._agrees:
-            self._asked.append(request)
-        else:
-            self.pending.add(request)
-
-    def take_asked(self) -> set[Request]:
-        """Take the requests to this rank since the last call."""
-        return {self._asked.popleft() for _ in range(len(self._asked))}
 
     def save(self, policy: SavePolicy | None = None, values: Mapping[str, float | None] | None = None) -> None:
         """Save a checkpoint at the next save point.

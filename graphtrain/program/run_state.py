@@ -83,24 +83,18 @@ def _restore_optimizers(run: StatefulObjects, saved: Section, exempt: Exemptions
             added = [listed[path].value for path in paths.split("\n") if path in listed]
             if len(added) == paths.count("\n") + 1:
                 optimizer.add_param_group({"params": added})  # loading fills it
-        now = run.objects.groups[name].paths(optimizer, run.paths)
-        if before != now:
-            raise _other_parameters(name, before, now)
+        if before != (now := run.objects.groups[name].paths(optimizer, run.paths)):
+            former, present = ({*"\n".join(groups).split("\n")} for groups in (before, now))
+            gone, new = (quoted(sorted(each)) for each in (former - present, present - former))
+            what = " and ".join([f"no longer {gone}"] * bool(gone) + [f"now {new}"] * bool(new))
+            raise CheckpointError(
+                f"`{name}` does not have the parameters of the saved run: {what or 'other groups, or another order'}",
+                "give it the same in `setup`, also by `requires_grad`; or begin another run with these weights: --init "
+                "NAME=RUN/newest --run-dir OTHER",
+            )
         if saved[name]["stepped"] or hasattr(optimizer, "_opt_called"):
             optimizer._opt_called = saved[name]["stepped"]
         optimizer._rates_of_last_step = saved[name]["rates"]
-
-
-def _other_parameters(name: str, before: list[str], now: list[str]) -> CheckpointError:
-    """The error of an optimizer with other parameters than it had, which its state has by their numbers only."""
-    former, present = ("\n".join(groups).split("\n") for groups in (before, now))
-    gone, come = (quoted([each for each in a if each not in b]) for a, b in ((former, present), (present, former)))
-    what = " and ".join(f"{text} {each}" for text, each in (("no longer", gone), ("now", come)) if each)
-    return CheckpointError(
-        f"`{name}` does not have the parameters of the saved run: {what or 'other groups, or another order'}",
-        "give it the same in `setup`, also by `requires_grad`; or begin another run with these weights: --init "
-        "NAME=RUN/newest --run-dir OTHER",
-    )
 
 
 def _capture_resources(run: StatefulObjects, alive: set[str]) -> Section:
@@ -122,20 +116,16 @@ def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions)
             raise CheckpointError(f"the checkpoint has the state of `{name}`, which was not supplied now")
     with kept_groups(run.objects.optimizers.values()):
         # Modules first: an optimizer casts what it loads to the dtype and the device of its parameters.
-        for name in sorted(stateful.keys() - {*exempt.fresh}, key=lambda name: name not in modules):
-            if name in saved:
-                _load(run, name, saved[name])
-            elif name in run.copies:
-                continue
-            elif name in run.resources:
-                raise CheckpointError(f"the checkpoint has no state of `{name}`, which is new")
-            else:  # it is new inside something that was supplied
-                yield f"{name} new, as set up"
-    # A copy that no node made when the checkpoint was written: it is made of what was just loaded.
-    for name, source in run.copies.items():
-        if name in stateful and name not in saved and name not in exempt.fresh:
+        for name in sorted(stateful.keys() & saved.keys() - {*exempt.fresh}, key=lambda name: name not in modules):
+            _load(run, name, saved[name])
+    for name in sorted(stateful.keys() - saved.keys() - {*exempt.fresh}):
+        if (source := run.copies.get(name)) is not None:  # no node made it when the checkpoint was written
             run.objects.load(name, _state_of(source, stateful[source]))
             yield f"{name} new, a copy of {source}"
+        elif name in run.resources:
+            raise CheckpointError(f"the checkpoint has no state of `{name}`, which is new")
+        else:  # it is new inside something that was supplied
+            yield f"{name} new, as set up"
 
 
 def _load(run: StatefulObjects, name: str, state: Any) -> None:
@@ -187,15 +177,13 @@ def _capture_progress(run: StatefulObjects, alive: set[str]) -> Section:
             # The rest is the position of the data, which has that itself.
             state["state"]["ahead"] = run.encoded(state["state"]["ahead"], f"{node.path}.state.ahead")
         fields = {name: getattr(node.instance, name) for name in stored_fields(node)}
-        shared = {name: run.encoded(fields[name], f"{node.path}.{name}") for name in fields if _is_shared(node, name)}
-        captured[node.path] = {**fields, **shared, **state}
+        for name, value in fields.items():
+            declared = node.kind.fields[name]
+            # Others may share its objects, unless it is what the engine keeps of triggers, or of data.
+            if declared.in_digest and not declared.with_gradients and name not in ("fired", "source_state"):
+                fields[name] = run.encoded(value, f"{node.path}.{name}")
+        captured[node.path] = {**fields, **state}
     return captured
-
-
-def _is_shared(node: ProgramNode, name: str) -> bool:
-    """True for a field that may share objects with others: not what the engine keeps of triggers, and data keeps."""
-    field = node.kind.fields[name]
-    return field.in_digest and not field.with_gradients and name not in ("fired", "source_state")
 
 
 def _restore_progress(run: StatefulObjects, saved: Section, exempt: Exemptions) -> Iterator[str]:
@@ -212,10 +200,7 @@ def _restore_progress(run: StatefulObjects, saved: Section, exempt: Exemptions) 
         if node.kind.keeps_state:
             stored = [*stored, "state"]
             if "state" in values and not is_replaced:
-                state = values["state"]
-                if node.kind.fetches:
-                    state = {name: run.decoded(value) for name, value in state.items()}
-                node.instance.load_state_dict(state)
+                node.instance.load_state_dict({name: run.decoded(value) for name, value in values["state"].items()})
                 node.check_fields()
                 taken.append("state")
         yield from (f"{node.path}.{name} left out" for name in sorted(set(values) - set(taken)))
@@ -248,7 +233,7 @@ def essential_progress(run: StatefulObjects, saved: Section) -> Section:
 
 
 def _is_timed(node: ProgramNode, unit: str) -> bool:
-    clock = node.scope.clock(unit)
+    clock = node.scope.clocks.get(unit)
     return clock is not None and not clock.declared.in_digest
 
 

@@ -16,7 +16,6 @@ from graphtrain.names import suggestion
 from graphtrain.printable import shown_path
 from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.run_state import (
-    AFTER_SETUP,
     EVERYTHING,
     OF_TIMED_ROWS,
     SECTIONS,
@@ -144,23 +143,19 @@ class StatefulObjects:
         known = {id(value) for value in stateful.values()}
         stateful |= {path: value for path, value in snapshot.stateful.items() if id(value) not in known}
         self.objects = SavedObjects(stateful, former.objects if former is not None else None)
-        if former is not None:
-            self._track_further(snapshot, former)
-
-    def _track_further(self, snapshot: StateSnapshot, former: StatefulObjects) -> None:
-        """Note objects supplied since the run began, of which only the `state_dict` is saved."""
+        if former is None:
+            return
+        # Of objects supplied since then, only the `state_dict` is saved.
         listed, known = snapshot.reachable, {id(value) for _, value in by_name(former.resources, former.program.drawn)}
         further = {
             name: value
             for name, value in by_name(self.resources, self.program.drawn)
             if value is not None and listed.find(value) is None and id(value) not in known
         }
-        self.further = former.further
+        self.further = [*former.further]
         if further:
-            self.further = [
-                *former.further,
-                StateSnapshot(further, *self._data(further), listed.by_id, snapshot.left_out, with_code=False),
-            ]
+            data = self._data(further)
+            self.further.append(StateSnapshot(further, *data, listed.by_id, snapshot.left_out, with_code=False))
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -256,15 +251,17 @@ class StatefulObjects:
 
     def differs_from(self, saved: Section) -> list[str]:
         """A line for restored state that differs from the saved one, because `setup` made something else before."""
-        now = self.changes().section
-        paths = [path for path in sorted(now) if _text_of(now[path]) != _text_of(saved.get(path))]
+        now, of = self.changes().section, "reachable"
+        changed = [
+            path
+            for path in sorted(now)
+            if state_digest({of: {path: now[path]}}) != state_digest({of: {path: saved.get(path)}})
+        ]
         what = "is not what it was when it was saved: `setup` makes something else"
-        return [f"{shown_path(path)} {what}" for path in paths]
+        return [f"{shown_path(path)} {what}" for path in changed]
 
-    def restore(
-        self, state: RunState, exempt: Exemptions = EVERYTHING, sections: Collection[str] = tuple(SECTIONS)
-    ) -> list[str]:
-        """Restore everything that nodes are set up from: all but the random generators.
+    def restore(self, state: RunState, sections: Collection[str], exempt: Exemptions = EVERYTHING) -> list[str]:
+        """Restore some sections.
 
         Returns:
             Messages about saved progress that does not fit the nodes.
@@ -272,24 +269,11 @@ class StatefulObjects:
         Raises:
             CheckpointError: a resource has changed its shape, or is missing.
         """
-        if self.snapshot is not None and "resources" in sections:
-            encoded = {name: state[name] for name in ("reachable", "progress", "slots")}
-            self.reader = StateReader(self.snapshot, encoded)
-        for name in self.objects.modules.keys() & state["modules"].keys() if "resources" in sections else ():
-            if name not in exempt.fresh:
-                fit_buffers(self.objects.modules[name], state["modules"][name]["buffers"])
-        return [
-            line
-            for name in sections
-            if name not in AFTER_SETUP
-            for line in SECTIONS[name].restore(self, state[name], exempt) or ()
-        ]
-
-    def restore_after_setup(self, state: RunState, sections: Collection[str] = AFTER_SETUP) -> None:
-        """Restore the state that setting up nodes may have changed."""
-        for name in sections:
-            SECTIONS[name].restore(self, state[name], EVERYTHING)
-
-
-def _text_of(part: Any) -> str:
-    return state_digest({"part": {"part": part}})
+        if "resources" in sections:
+            if self.snapshot is not None:
+                encoded = {name: state[name] for name in ("reachable", "progress", "slots")}
+                self.reader = StateReader(self.snapshot, encoded)
+            for name in self.objects.modules.keys() & state["modules"].keys():
+                if name not in exempt.fresh:
+                    fit_buffers(self.objects.modules[name], state["modules"][name]["buffers"])
+        return [line for name in sections for line in SECTIONS[name].restore(self, state[name], exempt) or ()]

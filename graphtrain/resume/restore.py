@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
 from graphtrain.graph import Graph
@@ -16,6 +16,7 @@ from graphtrain.plan.scope import made_resources
 from graphtrain.printable import one_line
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
 from graphtrain.resume.hyper_parameters import SettingChange
+from graphtrain.resume.session import Session, other_kinds
 from graphtrain.state.codec import MALFORMED
 from graphtrain.state.generators import fitted_random
 from graphtrain.state.reachable import is_within
@@ -24,9 +25,6 @@ from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.named import graph_of
 from graphtrain.storage.state_files import state_digest
-
-if TYPE_CHECKING:
-    from graphtrain.resume.session import Session
 
 _MOST_DIFFERENCES = 8  # of the graph, in one line
 
@@ -48,11 +46,6 @@ def graph_change(checkpoint: Checkpoint, now: Graph, rename: Mapping[str, str]) 
     # If the command of a resume is repeated, the run was already saved with the renamed graph.
     renaming = Renaming({old: new for old, new in rename.items() if old in paths or new not in paths}, former, now)
     return renaming, renaming.graph(former).diff(now)
-
-
-def other_kinds(difference: Difference) -> list[str]:
-    """The paths of nodes that are of another kind now."""
-    return [change.path.partition(".")[0] for change in difference.changes if change.what == "kind"]
 
 
 def capture(run: Session) -> tuple[RunState, Manifest]:

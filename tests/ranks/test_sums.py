@@ -55,7 +55,7 @@ def test_a_gradient_that_some_ranks_lack_counts_as_zeros_and_one_that_all_lack_s
         if ranks.rank == 1:
             parameters[1].grad = torch.tensor([5.0, 7.0])
         parameters[3].grad = torch.ones(3, dtype=torch.bfloat16)
-        Agreement(ranks, Requests(agrees=True)).exchange(parameters)
+        Agreement(ranks, Requests()).exchange(parameters)
         return [None if parameter.grad is None else parameter.grad.tolist() for parameter in parameters]
 
     for gradients in run_ranks(3, program):
@@ -71,7 +71,7 @@ def test_few_gradients_of_two_ranks_and_few_buffers_go_with_the_record(
     def program(ranks: FakeRank) -> list[tuple[int, list[torch.Tensor]]]:
         generator = torch.Generator().manual_seed(ranks.rank)
         model = nn.Sequential(nn.Linear(9, 50), nn.BatchNorm1d(50), nn.Linear(50, 3, dtype=torch.bfloat16))
-        parameters, agreement = [*model.parameters()], Agreement(ranks, Requests(agrees=True))
+        parameters, agreement = [*model.parameters()], Agreement(ranks, Requests())
         exchanged = []
         for lacking in (None, None, 1, None):  # in the third exchange one rank lacks a gradient
             for parameter in parameters:
@@ -97,7 +97,7 @@ def test_few_gradients_of_two_ranks_and_few_buffers_go_with_the_record(
 @pytest.mark.parametrize("value", [{"loss": [1.5, 3]}, list(range(5000)), None])
 def test_plain_data_of_any_size_reaches_all_ranks_in_their_order(value: Any) -> None:
     def program(ranks: FakeRank) -> list[Any]:
-        return Agreement(ranks, Requests(agrees=True)).gather([ranks.rank, value if ranks.rank != 1 else None])
+        return Agreement(ranks, Requests()).gather([ranks.rank, value if ranks.rank != 1 else None])
 
     assert run_ranks(3, program) == [[[0, value], [1, None], [2, value]]] * 3
 
@@ -113,7 +113,7 @@ def test_buffers_are_bitwise_those_of_rank_0_whatever_their_type_and_layout() ->
             "cache": torch.full((2 + ranks.rank,), float(ranks.rank)),
             "empty": torch.zeros(0),
         }
-        exchange, agreement = Exchange(), Agreement(ranks, Requests(agrees=True))
+        exchange, agreement = Exchange(), Agreement(ranks, Requests())
         agreement.buffers = lambda: buffers
         exchange.setup(torch.optim.SGD([nn.Parameter(torch.zeros(1))]), agreement)
         exchange()

@@ -14,7 +14,7 @@ import torch
 
 from graphtrain import GraphtrainError
 from graphtrain.nodes import _reading
-from graphtrain.program.run_state import RunState
+from graphtrain.program.run_state import AFTER_SETUP, RunState
 from graphtrain.program.stateful_objects import StatefulObjects
 from graphtrain.program.triggers import Every
 from graphtrain.report.recorder import Recorder
@@ -32,18 +32,14 @@ CUTS = (3, 13, 19, 34, 57, 92, 105)
 def saved(change: Callable[[dict[str, Any]], object]) -> Mutation:
     """The state is changed between the disk and the run, as if it had been saved so."""
 
-    def mutation(monkeypatch: pytest.MonkeyPatch) -> None:
-        for name in ("restore", "restore_after_setup"):
-            original = getattr(StatefulObjects, name)
+    original = StatefulObjects.restore
 
-            def changed(self: Any, state: RunState, *rest: Any, original: Any = original) -> Any:
-                sections = {section: dict(parts) for section, parts in state.items()}
-                change(sections)
-                return original(self, sections, *rest)
+    def changed(self: Any, state: RunState, *rest: Any) -> Any:
+        sections = {section: dict(parts) for section, parts in state.items()}
+        change(sections)
+        return original(self, sections, *rest)
 
-            monkeypatch.setattr(StatefulObjects, name, changed)
-
-    return mutation
+    return replaced(StatefulObjects, "restore", changed)
 
 
 def without_part(part: str) -> Mutation:
@@ -61,31 +57,29 @@ def replaced(owner: Any, name: str, value: Any) -> Mutation:
 
 
 def random_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StatefulObjects, "restore_after_setup", lambda *of_it: None)
+    original = StatefulObjects.restore
+
+    def restore_early(self: Any, state: RunState, sections: Any, *rest: Any) -> Any:
+        return original(self, state, [name for name in sections if name not in AFTER_SETUP], *rest)
+
+    monkeypatch.setattr(StatefulObjects, "restore", restore_early)
     monkeypatch.setattr(_reading, "RandomAside", lambda generators: nullcontext())
 
 
 def generator_not_saved(name: str) -> Mutation:
     """Of Python's, NumPy's and torch's, one."""
-    original = StatefulObjects.restore_after_setup
-
-    def changed(self: StatefulObjects, state: RunState, *sections: Any) -> None:
-        original(self, {**state, "random": {**state["random"], name: capture_random()[name]}}, *sections)
-
-    return replaced(StatefulObjects, "restore_after_setup", changed)
+    return saved(lambda it: it["random"].update({name: capture_random()[name]}))
 
 
 def random_drawn_from_by_the_iterator(monkeypatch: pytest.MonkeyPatch) -> None:
     """Random generators are set aside while an epoch is reopened, and restored after it; without both they move."""
-    original, late = StatefulObjects.restore, StatefulObjects.restore_after_setup
+    original = StatefulObjects.restore
 
-    def early(self: StatefulObjects, state: RunState, *rest: Any) -> Any:
-        not_restored = original(self, state, *rest)
-        late(self, state)
-        return not_restored
+    def restore_all(self: StatefulObjects, state: RunState, sections: Any, *rest: Any) -> Any:
+        return original(self, state, [*sections, *AFTER_SETUP] if "progress" in sections else (), *rest)
 
-    monkeypatch.setattr(StatefulObjects, "restore", early)
-    random_not_saved(monkeypatch)
+    monkeypatch.setattr(StatefulObjects, "restore", restore_all)
+    monkeypatch.setattr(_reading, "RandomAside", lambda generators: nullcontext())
 
 
 def pending_validation_dropped(monkeypatch: pytest.MonkeyPatch) -> None:

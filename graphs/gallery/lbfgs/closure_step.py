@@ -42,7 +42,6 @@ class ClosureStep(CallsTrainingStep):
 
     Guard fields:
         steps: steps taken since the start.
-        asking: as in `train_batch`.
 
     Raises:
         UsageError: there are several optimizers, or `training_step` did not return a loss.

@@ -29,7 +29,6 @@ class ManualStep(CallsTrainingStep):
 
     Guard fields:
         steps: steps of `optimizer` since the start, including those without an effect.
-        asking: as in `train_batch`.
 
     Raises:
         UsageError: `training_step` returned something other than metrics.

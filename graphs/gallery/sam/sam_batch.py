@@ -36,9 +36,6 @@ class SamBatch(CallsTrainingStep):
     Writes:
         loss: the loss of the first pass, at the current weights, detached; None for a skipped batch.
 
-    Guard fields:
-        asking: as in `train_batch`.
-
     Raises:
         UsageError: `training_step` did not return a loss.
 
