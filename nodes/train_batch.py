@@ -207,7 +207,7 @@ class TrainBatch(CallsTrainingStep):
         """
         if batch is None:
             raise stand_in_is_missing("train_batch")
-        step = training_step.step if isinstance(training_step, resources.StepOutputs) else training_step
+        step: Any = training_step.step if isinstance(training_step, resources.StepOutputs) else training_step
         with self._alone() if self.only_own or self.unfrozen is not None else contextlib.nullcontext():
             result = step(model, batch) if self._around is None else self._around(step, model, batch)
             result = without_ask(result, None)
