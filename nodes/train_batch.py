@@ -196,7 +196,7 @@ class TrainBatch(CallsTrainingStep):
             self._means.add(value, samples)
         return value
 
-    def idle(self, model: Any, batch: Any, training_step: Any, *_: Any) -> None:
+    def idle(self, model: Any, batch: Any, training_step: Any, *rest: Any) -> None:
         """Take part in the passes of a sharded model, on a rank without a batch: the loss is zero, nothing is recorded.
 
         Arguments:
