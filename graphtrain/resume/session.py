@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any, final
 
 import torch
 
+from graphtrain.data.fingerprint import fingerprints
 from graphtrain.data.loader import derived_seed
 from graphtrain.data.state import DataState
 from graphtrain.graph import Graph
@@ -271,8 +273,8 @@ class Session:
         try:
             prepared = {name: value for name, value in self._prepared.items() if name not in STEP_FUNCTIONS}
             prepared |= prepare(all_resources, self.device)
-            if environment is not None:  # before the data is opened: inspecting it may draw from its generator
-                environment = environment.with_resources(self.resources, all_resources)
+            if environment is not None:
+                environment = replace(environment, data=fingerprints(all_resources))
             older = former if moves else None
             compiled = self._compile(graph, all_resources, prepared, made, older, renaming, resources)
             compiled.program.window_ranks = former.program.window_ranks
