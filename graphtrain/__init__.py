@@ -30,10 +30,10 @@ from graphtrain.version import __version__ as __version__
 if TYPE_CHECKING:
     from graphtrain.command.program import main as main
     from graphtrain.data.loader import Loader as Loader
+    from graphtrain.errors import Problem as Problem
     from graphtrain.graph import Graph as Graph
     from graphtrain.graph.elements import Edge as Edge
     from graphtrain.graph.elements import Node as Node
-    from graphtrain.graph.elements import Problem as Problem
     from graphtrain.graph.fit import fit as fit
     from graphtrain.names import suggestion as suggestion
     from graphtrain.nodes._optimizers import optimizers_of as optimizers_of
@@ -72,7 +72,7 @@ _LATE = {
     "Min": "graphtrain.report.values",
     "Node": "graphtrain.graph.elements",
     "PlannedRun": "graphtrain.program.whole_run",
-    "Problem": "graphtrain.graph.elements",
+    "Problem": "graphtrain.errors",
     "Run": "graphtrain.report.run",
     "RunLogger": "graphtrain.report.logger",
     "Snapshot": "graphtrain.report.snapshot",

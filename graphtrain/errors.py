@@ -21,10 +21,43 @@ Exceptions of the user's code are never wrapped: they are raised unchanged, with
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Literal
 
-if TYPE_CHECKING:
-    from graphtrain.graph.elements import Problem
+Severity = Literal["error", "warning"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One problem of a graph.
+
+    Arguments:
+        code: stable, such as ``"G101"``; listed in `allow` of a graph if the problem is intended.
+        severity: ``"error"`` stops a run, ``"warning"`` does not.
+        where: file and line, if known, then the place in the graph.
+        message: the value received, and what was expected.
+        hint: what to do; empty if the message is enough.
+        path: an example, node by node, if the problem is about paths.
+
+    >>> print(Problem("G101", "error", "my.toml:12", "unknown node `stp`", "did you mean `step`?"))
+    my.toml:12: error G101: unknown node `stp`
+        did you mean `step`?
+    """
+
+    code: str
+    severity: Severity
+    where: str
+    message: str
+    hint: str = ""
+    path: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [f"{self.where}: {self.severity} {self.code}: {self.message}"]
+        if self.path:
+            lines.append(f"    path: {' -> '.join(self.path)}")
+        if self.hint:
+            lines.append(f"    {self.hint}")
+        return "\n".join(lines)
 
 
 class GraphtrainError(Exception):

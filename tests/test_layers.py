@@ -41,10 +41,6 @@ LATE = {
     ("graph.graph", "checks"): "`Graph.check` is a method, and reading a graph costs no import of the checks",
     ("graph.graph", "storage.named"): "`Graph.load` takes a run directory",
     ("graph.elements", "viz.render"): "graphs and differences draw themselves: `render` and `_repr_svg_` are methods",
-    (
-        "report.recorded",
-        "viz.render",
-    ): "a trainer draws itself in a notebook; without one, a run imports nothing that draws",
 }
 
 # What can be read, edited, checked and drawn without torch, whose import takes a second.

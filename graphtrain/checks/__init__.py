@@ -6,19 +6,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from graphtrain.checks.amounts import check_amounts
-from graphtrain.checks.data_flow import check_data_flow, written_before
-from graphtrain.checks.endings import check_endings
-from graphtrain.checks.gradients import Gradients
+from graphtrain.checks.data_flow import check_data_flow
 from graphtrain.checks.guards import check_expressions, check_guards
-from graphtrain.checks.loops import check_loops
-from graphtrain.checks.modes import check_modes
+from graphtrain.checks.optimizers import check_optimizers, optimizers_in
+from graphtrain.checks.paths import check_paths
 from graphtrain.checks.saving import check_saving
 from graphtrain.checks.structure import check_start, check_structure
 from graphtrain.errors import GraphError
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import Problem
 from graphtrain.graph.read_toml import read_graph
-from graphtrain.plan.flow import Flow
 from graphtrain.plan.plan import Plan
 from graphtrain.plan.scope import Scope
 from graphtrain.plan.slots import Slots
@@ -64,25 +61,23 @@ def _is_allowed(problem: Problem, scopes: Mapping[str, Scope]) -> bool:
 
 def _along_paths(scope: Scope, ranks: bool, supplied: Collection[str] | None) -> Iterator[Problem]:
     plan = Plan(scope.graph, scope)
-    flow = Flow(plan, () if ranks else {plan_node.path for plan_node in plan.nodes if plan_node.needs_ranks})
-    slots = Slots(flow)
-    before = written_before(slots)
-    gradients = Gradients(flow, ranks=ranks)
-    loops = list(check_loops(flow, gradients, supplied))
+    acting = [plan_node for plan_node in plan.nodes if ranks or not plan_node.needs_ranks]
+    slots = Slots(plan, plan.by_path.keys() - {plan_node.path for plan_node in acting})
+    unfit = list(check_optimizers(scope, acting))
+    optimizers = optimizers_in(acting).keys() - {name for _, names in unfit for name in names}
+    along, dividing = check_paths(plan, sorted(optimizers), ranks=ranks, supplied=supplied)
     yield from (
-        *check_data_flow(slots, before),
-        *gradients.problems(),
-        *check_modes(flow),
-        *loops,
-        *(check_endings(plan) if not _has_errors(loops) else ()),
+        *check_data_flow(plan),
+        *(problem for problem, _ in unfit),
+        *along,
         *check_amounts(plan),
-        *check_saving(slots, before),
+        *check_saving(plan, slots),
         *check_start(plan, ranks=ranks, supplied=supplied),
     )
     if ranks:
         from graphtrain.checks.ranks import check_ranks  # not needed for one process
 
-        yield from check_ranks(flow, gradients)
+        yield from check_ranks(plan, dividing)
 
 
 def checked_graph(source: Graph | str | Path, *, ranks: bool = False, supplied: Collection[str] | None = None) -> Graph:

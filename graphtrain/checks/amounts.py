@@ -1,4 +1,4 @@
-"""G504, G505: amounts of one unit that exclude each other: a minimum above the maximum, a start after the end."""
+"""G504, G505: amounts that nothing reads, or that exclude each other: a minimum above the maximum."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from fractions import Fraction
 
 from graphtrain.graph.elements import Problem
 from graphtrain.kind.declaration import FROM
+from graphtrain.kind.parameter import show_value
 from graphtrain.kind.trigger import Trigger
 from graphtrain.language.syntax import Constant, Expression, FieldOf, Name, Operation, walk
 from graphtrain.plan.plan import Plan, PlanNode
@@ -16,10 +17,18 @@ _AT_LEAST = {">=": (0, 1), ">": (0, 1), "<=": (1, 0), "<": (1, 0)}  # what is at
 
 
 def check_amounts(plan: Plan) -> Iterator[Problem]:
-    """Every amount that comes after the one at which its graph ends; silent where another unit or guard may decide."""
+    """Every amount that ends nothing, or that comes after the one at which its graph ends; silent where another unit or
+    guard may decide.
+    """
     for finish in plan.nodes:
         if finish.kind.trigger != "after" or finish.trigger is None:
             continue
+        after = finish.node.parameters.get("after")
+        if after is not None and not finish.trigger.is_never and (finish.path, "due") not in plan.fields_read:
+            name = finish.node.name
+            message = f"no guard reads `{name}.due`, so {name}.after = {show_value(after)} ends nothing"
+            hint = f'let the guard of an edge to "end" read it, or set {name}.after = "never"'
+            yield finish.scope.problem("G505", f"nodes.{name}.after", message, hint)
         nodes, most = plan.nodes_in(finish.scope), _amounts(plan, finish, finish.trigger)
         guards = [way.guard for node in nodes for way in node.exits if way.target is None and way.guard is not None]
         latest = f"`{finish.path}.after`, {finish.trigger}"

@@ -199,3 +199,22 @@ OPEN = Fault(
     'let the edge to the end require a closed window, as in `finished = "finish.due and accumulate.count == 0"`, '
     "or route it through a step or a `discard`",
 )
+TOO_EARLY = Fault(
+    "G409",
+    "`{node}` divides the loss by `{window}`, and `{acting}` ends the window after {passes} of {size} backward passes",
+    "route the path through a guard that reads whether the window is full, as `accumulation_reached` does; do not "
+    'divide: reads = {{ window = "1" }} of `{node}`; or use the kind `discard` to throw a window away',
+)
+MISCOUNTED = Fault(
+    "G409",
+    "`{node}` divides the loss by `{window}`, and adds to a window that is full: {passes} backward passes would be "
+    "divided by {size}",
+    "`{window}` counts backward passes: set a multiple of those between two guards for a mean; for a sum return one "
+    'loss from one step function; or allow = ["G409"] if that is meant',
+)
+WRONG_MODE = Fault(
+    "G415",
+    "`{node}` {does} evaluation mode of `{model}`",
+    "route every path from where the evaluation begins through a node that restores the training mode, such as "
+    "`end_evaluation`",
+)

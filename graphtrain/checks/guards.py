@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import networkx
+
+from graphtrain.checks.cycles import cycles
 from graphtrain.graph.elements import Edge, Problem, Severity, nodes_of
 from graphtrain.kind.parameter import Parameter, known_mode
 from graphtrain.language.closures import COMPARISONS, constant_value
@@ -22,7 +25,6 @@ from graphtrain.language.syntax import (
 )
 from graphtrain.names import suggestion
 from graphtrain.plan.scope import Ref, Scope, ValueType, field_type, readable_fields, resources_of, value_type
-from graphtrain.plan.solve import circle, components
 from graphtrain.printable import shorten
 
 _Fault = tuple[str, str, str]
@@ -88,7 +90,7 @@ def _problems(ref: Ref) -> Iterator[Problem]:
         faults = [*_name_faults(scope, ref.text, expression)]
         received = type_of(scope, expression) if not faults else "unknown"
         wanted = value_type(parameter.annotation) if parameter is not None else "unknown"
-        if parameter is not None and "unknown" not in (received, wanted) and not _fits(received, wanted):
+        if parameter is not None and "unknown" not in (received, wanted) and wanted not in (received, _word(received)):
             article = "an" if received == "integer" else "a"
             message = f"expected {parameter.type_name}, and the expression is {article} {received}"
             faults = [("G204", message, _HINTS.get((_word(received), wanted), ""))]
@@ -103,10 +105,6 @@ _HINTS = {
     ("number", "boolean"): "compare the number with something, as in `> 0`",
     ("number", "integer"): "write `//`, or round with `floor` or `ceil`",
 }
-
-
-def _fits(received: ValueType, wanted: ValueType) -> bool:
-    return received == wanted or (received, wanted) == ("integer", "number")
 
 
 def _word(received: ValueType) -> ValueType:
@@ -127,7 +125,11 @@ def _name_faults(scope: Scope, text: str, expression: Expression) -> Iterator[_F
                 message = f"no node writes a slot `{name}`: an expression reads saved state, no resources"
                 yield "G202", message, suggestion(name, {*scope.written, *scope.graph.guards})
         elif isinstance(part, FieldOf):
-            yield from _field_faults(scope, part)
+            yield from field_faults(scope, part.node, part.field, ("G202", "G203"))
+            sort = field_type(scope, part.node, part.field)
+            if sort in ("trigger", "other"):
+                hint = f"read `{part.node}.due`" if sort == "trigger" else ""
+                yield "G204", f"`{part.node}.{part.field}` is not a number, text or truth value", hint
 
 
 def _meant(scope: Scope, name: str, text: str) -> str:
@@ -141,21 +143,12 @@ def _meant(scope: Scope, name: str, text: str) -> str:
     return suggestion(name, [*scope.graph.guards, *scope.slots])
 
 
-def _field_faults(scope: Scope, part: FieldOf) -> Iterator[_Fault]:
-    shown, value_type = f"`{part.node}.{part.field}`", field_type(scope, part.node, part.field)
-    if scope.inside(part.node) is None:
-        yield "G202", *no_node(scope, part.node, shown)
-    elif value_type is None:
-        hint = suggestion(part.field, readable_fields(scope, part.node))
-        yield "G203", f"`{part.node}` has no field `{part.field}`", hint
-    elif value_type in ("trigger", "other"):
-        hint = f"read `{part.node}.due`" if value_type == "trigger" else ""
-        yield "G204", f"{shown} is not a number, text or truth value", hint
-
-
-def no_node(scope: Scope, path: str, shown: str) -> tuple[str, str]:
-    """The reason why a path leads to no node, and a hint."""
-    return f"unknown node `{path}` in {shown}", suggestion(path, nodes_of(scope.graph))
+def field_faults(scope: Scope, node: str, field: str, codes: tuple[str, str]) -> Iterator[_Fault]:
+    """What is wrong with a field that does not exist, with the code of a missing node or that of a missing field."""
+    if scope.inside(node) is None:
+        yield codes[0], f"unknown node `{node}` in `{node}.{field}`", suggestion(node, nodes_of(scope.graph))
+    elif field_type(scope, node, field) is None:
+        yield codes[1], f"`{node}` has no field `{field}`", suggestion(field, readable_fields(scope, node))
 
 
 # ---- types
@@ -210,12 +203,10 @@ def type_of(scope: Scope, expression: Expression) -> ValueType:
 def check_guards(main: Scope) -> Iterator[Problem]:
     """Every guard of a graph or of one inside it that is defined in terms of itself, constant, repeated, or unused."""
     refs = {ref.name: ref for scope in main.with_inner() for ref in _expressions(scope)}
-    targets = {name: list(_named(ref)) for name, ref in refs.items()}
-    cycles = components(refs, targets)
-    for part in cycles:
-        path = circle(next(name for name in refs if name in part), targets)
+    paths = list(cycles(networkx.DiGraph({name: list(_named(ref)) for name, ref in refs.items()}), refs))
+    for path in paths:
         yield _problem(refs[path[0]], "G207", f"defined in terms of itself: {' -> '.join(path)}")
-    for scope in main.with_inner() if not cycles else ():
+    for scope in main.with_inner() if not paths else ():
         yield from _of_scope(scope)
 
 

@@ -6,13 +6,11 @@ ranks synchronise makes them one value. These checks apply only to runs of sever
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from graphtrain.checks.gradients import Gradients
 from graphtrain.graph.elements import Problem
 from graphtrain.kind.fields import EPOCH_FIELDS, IDLE, ROUND, Field
 from graphtrain.language.syntax import FieldOf, walk
-from graphtrain.plan.flow import Flow
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import Ref, Scope, outputs_of
 
@@ -24,10 +22,14 @@ _ALIKE = ("scale", "clip", "use", "step")
 _OVER_RANKS = "over_ranks"
 
 
-def check_ranks(flow: Flow, gradients: Gradients) -> Iterator[Problem]:
-    """Problems by which ranks diverge, or take a part for the whole."""
-    writers = _differing(flow.plan)
-    for scope, where, does, refs, hint in _followed(flow.plan, gradients, writers):
+def check_ranks(plan: Plan, dividing: Collection[str]) -> Iterator[Problem]:
+    """Problems by which ranks diverge, or take a part for the whole.
+
+    Arguments:
+        dividing: the paths of the nodes that divide gradients which were exchanged.
+    """
+    writers = _differing(plan)
+    for scope, where, does, refs, hint in _followed(plan, dividing, writers):
         if (name := _first(refs, writers)) is not None:
             shown, writer = name.removeprefix(scope.path), writers[name].removeprefix(scope.path)
             yield scope.problem(
@@ -36,7 +38,7 @@ def check_ranks(flow: Flow, gradients: Gradients) -> Iterator[Problem]:
                 f"{does} `{shown}`, which differs between ranks: it is computed from a batch, and each has its own",
                 f"{hint}make one value of it after `{writer}`, in a kind that declares `synchronises` and gathers it",
             )
-    yield from _windows(flow.plan)
+    yield from _windows(plan)
 
 
 # ---- G701: values that differ between ranks
@@ -90,7 +92,7 @@ def _first(refs: Iterable[Ref], writers: Mapping[str, str]) -> str | None:
 
 
 def _followed(
-    plan: Plan, gradients: Gradients, writers: Mapping[str, str]
+    plan: Plan, dividing: Collection[str], writers: Mapping[str, str]
 ) -> Iterator[tuple[Scope, str, str, Iterable[Ref], str]]:
     """What has to be the same on all ranks, with what it reads: where, in words, and a hint."""
     for scope in plan.scopes.values():
@@ -98,7 +100,6 @@ def _followed(
             # Of what is due by such a value, the node is reported.
             refs = [ref for ref in scope.read_in(expression) if ref.kind != "field" or ref.name != "due"]
             yield scope, f"guards.{guard}", f"`{guard}` reads", refs, ""
-    dividing = gradients.dividing_exchanged()
     for plan_node in plan.nodes:
         scope, where, path, kind = plan_node.scope, f"nodes.{plan_node.node.name}", plan_node.path, plan_node.kind
         if f"{path}.due" in writers and kind is not None and kind.trigger:

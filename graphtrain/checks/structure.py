@@ -6,7 +6,9 @@ import keyword
 import unicodedata
 from collections.abc import Collection, Iterator
 
-from graphtrain.checks.guards import no_node
+import networkx
+
+from graphtrain.checks.guards import field_faults
 from graphtrain.errors import UsageError
 from graphtrain.graph.elements import END, NESTED, Node, Problem
 from graphtrain.graph.registry import find_graph, known_kinds
@@ -19,11 +21,9 @@ from graphtrain.names import nearest, quoted, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import (
     Scope,
-    field_type,
     is_countable,
     made_resources,
     outputs_of,
-    readable_fields,
     resources_of,
 )
 
@@ -51,6 +51,9 @@ def _names(scope: Scope) -> Iterator[Problem]:
     for section, thing, names in named:
         for name in filter(_is_wrong, names):
             yield scope.problem("G114", f"{section}.{name}", f"`{name}` is not a valid name for a {thing}", _NAME)
+    if graph.optimizer and _is_wrong(str(graph.optimizer)):
+        message = f"`{graph.optimizer}` is not a valid name for an optimizer"
+        yield scope.problem("G114", "optimizer", message, _NAME)
     if graph.start not in graph.nodes:
         yield scope.problem("G101", "start", f"unknown node `{graph.start}`", suggestion(graph.start, graph.nodes))
     for slot in outputs_of(graph):
@@ -145,12 +148,12 @@ def _reads(scope: Scope, node: Node, kind: Kind) -> Iterator[Problem]:
         if slot not in slots and not (body is not None and body.has_unknown_kind):
             hint = suggestion(slot, slots) or "it reads nothing that could be renamed"
             yield scope.problem("G115", thing, f"`{node.name}` reads no slot `{slot}`", hint)
-        for name in (target,) if isinstance(target, str) else target:
+        for name in (target,) if isinstance(target, str) else target or [""]:
             if (field := field_of(name)) is not None:
                 yield from _field(scope, f"{thing}.{slot}", *field)
             elif is_expression(name) and not isinstance(target, str):
                 message = f"`{name}` is not a valid name for a slot"
-                yield scope.problem("G115", f"{thing}.{slot}", message, "a list contains slots and fields")
+                yield scope.problem("G115", f"{thing}.{slot}", message, "a list names slots and fields, one at least")
 
 
 def _writes(scope: Scope, node: Node, kind: Kind) -> Iterator[Problem]:
@@ -175,11 +178,8 @@ def _writes(scope: Scope, node: Node, kind: Kind) -> Iterator[Problem]:
 
 
 def _field(scope: Scope, thing: str, owner: str, field: str) -> Iterator[Problem]:
-    if scope.inside(owner) is None:
-        yield scope.problem("G101", thing, *no_node(scope, owner, f"`{owner}.{field}`"))
-    elif field_type(scope, owner, field) is None:
-        hint = suggestion(field, readable_fields(scope, owner))
-        yield scope.problem("G116", thing, f"`{owner}` has no field `{field}`", hint)
+    for code, message, hint in field_faults(scope, owner, field, ("G101", "G116")):
+        yield scope.problem(code, thing, message, hint)
 
 
 def _clock(scope: Scope) -> Iterator[Problem]:
@@ -189,6 +189,9 @@ def _clock(scope: Scope) -> Iterator[Problem]:
         yield from problems
         if not dot:
             yield scope.problem("G116", thing, f'expected "node.field", got "{text}"')
+        elif "/" in owner and not problems:
+            hint = f"count it on the clock of that graph, or a field of `{owner.partition('/')[0]}` here"
+            yield scope.problem("G116", thing, f"`{text}` is counted in a body, and starts again with it", hint)
         elif not problems and not is_countable(scope, owner, field):
             yield scope.problem("G116", thing, f"`{text}` is not a number, so no unit can count it")
 
@@ -228,8 +231,6 @@ def _edges(scope: Scope, source: str) -> Iterator[Problem]:
 
 def _reachability(scope: Scope) -> Iterator[Problem]:
     """The nodes that no path leads to, and those from which none leads to the end; once all edges are complete."""
-    import networkx
-
     graph, names = scope.graph, list(scope.graph.nodes)
     network = networkx.DiGraph({name: [edge.target for edge in graph.edges.get(name, ())] for name in names})
     if graph.start not in graph.nodes:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
-
-import numpy
-import torch
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import DataError
+from graphtrain.lazy import lazy_import
 
-# What is no loader: the columns of one data set, as they come in a mapping too.
-_NO_LOADERS = (torch.Tensor, numpy.ndarray, str, bytes, int, float, bool, type(None))
+if TYPE_CHECKING:
+    import numpy
+    import torch
+else:
+    numpy = lazy_import("numpy")
+    torch = lazy_import("torch")
 
 
 def are_loaders(data: Any) -> bool:
@@ -22,7 +24,9 @@ def are_loaders(data: Any) -> bool:
     """
     if not isinstance(data, Mapping) or not data:
         return False
-    return not any(isinstance(loader, _NO_LOADERS) for loader in data.values())
+    # The columns of one data set come in a mapping too.
+    columns = (torch.Tensor, numpy.ndarray, str, bytes, int, float, bool, type(None))
+    return not any(isinstance(loader, columns) for loader in data.values())
 
 
 def loaders_of(data: Any) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,7 +91,7 @@ class Change:
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Difference(Drawable):
     """The differences between two graphs; false if there are none.
 
@@ -136,16 +135,11 @@ class Difference(Drawable):
             lines.append(f"{_SIGNS[change.how]} {change if change.how == 'changed' else words}")
         return "\n".join(lines)
 
-    def __repr__(self) -> str:
-        counts = Counter(change.how for change in self.changes)
-        words = ", ".join(f"{counts[how]} {how}" for how in _SIGNS)
-        return f"<Difference {self.before.name} -> {self.after.name}: {words}>"
+    __repr__ = __str__
 
     def render(self, path: str | Path) -> Path:
         """Draw both graphs into a file, in one picture; with the formats and errors of `Graph.render`."""
-        from graphtrain.viz.render import render
-
-        return render(self, path)
+        return self._drawn_into(path)
 
 
 # ---- comparing
@@ -158,23 +152,25 @@ def changes(before: Graph, after: Graph, inside: str = "") -> Iterator[Change]:
         if old is not None and new is not None:
             yield from _of_node(old, new, inside)
         else:
-            yield Change("node", inside, name, old and _described(old), new and _described(new))
+            yield Change("node", inside, name, _described(old), _described(new))
     for source in dict.fromkeys([*after.edges, *before.edges]):
         former, edges = before.edges.get(source, ()), after.edges.get(source, ())
         independent = (source in before.nodes) == (source in after.nodes)
         for pair in paired_edges(former, edges):
-            yield Change("edge", inside, source, *(edge and str(edge) for edge in pair), independent)
-        orders = [edge for edge in former if edge in edges], [edge for edge in edges if edge in former]
-        if orders[0] != orders[1]:
-            yield Change("order", inside, source, *(", ".join(map(str, order)) for order in orders))
+            old_edge, new_edge = (None if edge is None else str(edge) for edge in pair)
+            yield Change("edge", inside, source, old_edge, new_edge, independent)
+        order = ", ".join(str(edge) for edge in former if edge in edges)
+        new_order = ", ".join(str(edge) for edge in edges if edge in former)
+        if order != new_order:
+            yield Change("order", inside, source, order, new_order)
     for what, table, other in (("guard", before.guards, after.guards), ("unit", before.units, after.units)):
         for name in dict.fromkeys([*other, *table]):
             if table.get(name) != other.get(name):
                 yield Change(what, inside, name, table.get(name), other.get(name))
     for what in _OF_A_GRAPH:
-        values = [_words(getattr(graph, what)) or None for graph in (before, after)]
-        if values[0] != values[1]:
-            yield Change(what, inside, what, *values)
+        value, new_value = (_words(getattr(graph, what)) or None for graph in (before, after))
+        if value != new_value:
+            yield Change(what, inside, what, value, new_value)
     for name, node in before.nodes.items():
         if node.body is not None and name in after.nodes and (body := after.nodes[name].body) is not None:
             yield from changes(node.body, body, f"{inside}/{name}" if inside else name)
@@ -194,7 +190,8 @@ def _of_node(before: Node, after: Node, inside: str) -> Iterator[Change]:
             path = f"{after.name}.{name}"
             if len(targets) == len(values) and not any(map(is_computed, targets)):
                 what, path = "reads", f"{after.name}.reads.{name}"
-            yield Change(what, inside, path, *(_words(each[name]) if name in each else None for each in settings))
+            value, new_value = (_words(each[name]) if name in each else None for each in settings)
+            yield Change(what, inside, path, value, new_value)
 
 
 def _words(value: Any) -> str:
@@ -226,5 +223,5 @@ def paired_edges(before: tuple[Edge, ...], after: tuple[Edge, ...]) -> list[tupl
     return [*pairs, *((old, None) for old in removed), *((None, new) for new in added)]
 
 
-def _described(node: Node) -> str:
-    return ", ".join([kind_text(node) or node.use, *settings_of(node)])
+def _described(node: Node | None) -> str | None:
+    return None if node is None else ", ".join([kind_text(node) or node.use, *settings_of(node)])

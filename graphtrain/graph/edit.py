@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-import keyword
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace as changed
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
@@ -15,6 +14,7 @@ from graphtrain.errors import EditError
 from graphtrain.graph.canonical import plain_parameter
 from graphtrain.graph.elements import END, NESTED, Edge, Node, Place, Reads, Writes, redirected
 from graphtrain.kind import kind_of
+from graphtrain.kind.declaration import FROM
 from graphtrain.kind.parameter import coerce, coerce_item, show_value
 from graphtrain.kind.signatures import hints_of
 from graphtrain.language.syntax import SLASH, STRING, with_paths, without_paths
@@ -37,21 +37,16 @@ def verb(function: Verb[Arguments]) -> Verb[Arguments]:
     @functools.wraps(function)
     def edit(self: Graph, /, *args: Arguments.args, **arguments: Arguments.kwargs) -> Graph:
         try:
-            given = signature.bind(self, *args, **arguments).arguments
-            for key, annotation in _types(edit).items():
-                if key in given and key not in ("use", "parameters"):
-                    coerce_item(key.rstrip("_"), given[key], annotation)
+            bound = signature.bind(self, *args, **arguments).arguments
+            for key, annotation in hints_of(function).items():
+                if key in bound and key not in ("use", "parameters"):
+                    coerce_item(key.rstrip("_"), bound[key], annotation)
         except (TypeError, ValueError) as error:
             raise EditError(f"{name}: {error}", takes) from None
         return placed(function(self, *args, **arguments), self)
 
     VERBS[name] = edit
     return edit
-
-
-@functools.cache
-def _types(function: Callable[..., Any]) -> dict[str, Any]:
-    return hints_of(function)
 
 
 def placed(edited: Graph, before: Graph, place: Place | None = None) -> Graph:
@@ -112,7 +107,8 @@ def insert(
         raise EditError(f"insert: there is already a node `{name}`", "choose another name, or use `replace`")
     if sum(place is not None for place in (after, before, between)) > 1:
         raise EditError("insert: give one of `after`, `before` and `between`")
-    inserted = changed(self, nodes={**self.nodes, name: _node(self, name, use, parameters, "insert")})
+    node = _with_settings(self, Node(name, name), {"use": use, **parameters}, "insert")
+    inserted = changed(self, nodes={**self.nodes, name: node})
     edges = dict(self.edges)
     if at is not None:
         leaving = self.edges.get(_known(self, at, "insert: at"), ())
@@ -143,7 +139,8 @@ def replace(self: Graph, name: str, /, use: str | Callable[..., Any], **paramete
         EditError: there is no such node, or `use` is a graph, which `set` takes as ``graph=``.
     """
     _known(self, name, "replace")
-    return changed(self, nodes={**self.nodes, name: _node(self, name, use, parameters, "replace")})
+    node = _with_settings(self, Node(name, name), {"use": use, **parameters}, "replace")
+    return changed(self, nodes={**self.nodes, name: node})
 
 
 @verb
@@ -277,12 +274,8 @@ def set(self: Graph, name: str, /, **parameters: Any) -> Graph:
             hint = f"its parameters are set as `{outer}.NAME`"
             raise EditError(f"set: `{outer}` has no graph inside", hint, is_missing=True)
         node = changed(node, body=node.body.set(inner, **parameters))
-    elif "use" in parameters:
-        rest = {key: value for key, value in parameters.items() if key != "use"}
-        kind = _node(self, name, parameters["use"], {key: rest[key] for key in rest if key == "graph"}, "set")
-        node = _with_parameters(self, changed(node, use=kind.use, kind=kind.kind, body=None, reference=None), rest)
     else:
-        node = _with_parameters(self, node, parameters)
+        node = _with_settings(self, node, parameters, "set")
     return changed(self, nodes={**self.nodes, outer: node})
 
 
@@ -359,8 +352,12 @@ def rename(self: Graph, old: str, new: str) -> Graph:
     path = f"{old.rpartition('/')[0]}{slash}{new}"
     bodies = [name for name, node in self.nodes.items() if node.body is not None]
 
+    owner = re.compile(rf"{STRING}|(?<![\w.]){re.escape(with_paths(old, bodies))}(?=\s*\.|{SLASH})")
+
     def renamed(target: Any) -> Any:
-        return tuple(map(renamed, target)) if isinstance(target, tuple) else _renamed(target, old, path, bodies)
+        if isinstance(target, tuple):
+            return tuple(map(renamed, target))
+        return without_paths(owner.sub(lambda match: match[1] or path, with_paths(target, bodies)))
 
     nodes = {
         name: changed(node, reads={key: renamed(target) for key, target in node.reads.items()})
@@ -389,38 +386,22 @@ def rename(self: Graph, old: str, new: str) -> Graph:
     )
 
 
-def _renamed(text: str, old: str, new: str, bodies: Collection[str]) -> str:
-    """An expression that reads fields of `old` from `new`; `bodies` are the nodes with whose names paths begin."""
-    text, old = with_paths(text, bodies), with_paths(old, bodies)
-    owner = rf"(?<![\w.]){re.escape(old)}(?=\s*\.|{SLASH})"
-    return without_paths(re.sub(rf"{STRING}|{owner}", lambda match: match[1] or new, text))
-
-
-def _node(
-    self: Graph, name: str, use: str | Callable[..., Any] | None, parameters: Mapping[str, Any], verb: str
-) -> Node:
+def _with_settings(self: Graph, node: Node, settings: Mapping[str, Any], verb: str) -> Node:
+    """A node with another kind, body, reads, writes or parameters; the rest stays."""
+    rest = {FROM if key == f"{FROM}_" else key: value for key, value in settings.items()}  # a keyword of Python
+    use, body = rest.pop("use", None), rest.pop("graph", None)
+    if use is not None and body is not None:
+        raise EditError(f"`{node.name}` has both `use` and `graph`", "a node uses a kind, or has a graph as its body")
     if use is not None and not isinstance(use, str) and not callable(use):
-        message = f"{verb}: `use` of `{name}` takes a kind, got {show_value(use)}"
-        raise EditError(message, f'a body is given as {"insert" if verb == "insert" else "set"}("{name}", graph=...)')
-    if "graph" in parameters and use is not None:
-        raise EditError(f"`{name}` has both `use` and `graph`", "a node uses a kind, or has a graph as its body")
-    if use is None or isinstance(use, str):
-        return _with_parameters(self, Node(name, use or name), parameters)
-    kind = kind_of(use)
-    return _with_parameters(self, Node(name, kind.name, kind=kind), parameters)
-
-
-def _with_parameters(self: Graph, node: Node, parameters: Mapping[str, Any]) -> Node:
-    # `from_` is `from`, a keyword of Python, as `or_` is `or`.
-    rest = {
-        key[:-1] if keyword.iskeyword(key[:-1]) and key[-1:] == "_" else key: value for key, value in parameters.items()
-    }
-    if "graph" in rest:
-        body: Any = rest.pop("graph")
-        reference = None
-        if isinstance(body, str | Path):
-            body, reference = self.load(body), str(body)
-        elif not isinstance(body, type(self)):
+        message = f"{verb}: `use` of `{node.name}` takes a kind, got {show_value(use)}"
+        raise EditError(message, f'a body is given as {verb.replace("replace", "set")}("{node.name}", graph=...)')
+    if use is not None:
+        kind = None if isinstance(use, str) else kind_of(use)
+        node = changed(node, use=use if kind is None else kind.name, kind=kind, body=None, reference=None)
+    if body is not None:
+        reference = str(body) if isinstance(body, str | Path) else None
+        body = body if reference is None else self.load(body)
+        if not isinstance(body, type(self)):
             raise EditError(f"graph: expected a name, a path or a Graph, got {show_value(body)}")
         node = changed(node, use=NESTED, kind=None, body=body, reference=reference)
     slots: dict[str, Any] = {}

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from graphtrain.errors import Problem as Problem
+from graphtrain.errors import Severity as Severity
 from graphtrain.kind import Kind
 from graphtrain.kind.parameter import show_value
 from graphtrain.language.syntax import is_expression
@@ -39,7 +42,12 @@ def frozen(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 class Drawable:
-    """What draws itself in a notebook: a graph, or two of them."""
+    """What is drawn: a graph, or two of them."""
+
+    def _drawn_into(self, path: str | Path, **shown: Any) -> Path:
+        from graphtrain.viz.render import render
+
+        return render(self, path, **shown)  # type: ignore[arg-type]
 
     def _repr_svg_(self) -> str | None:
         """The picture that a notebook shows, problems or not; None where it cannot be drawn."""
@@ -145,42 +153,6 @@ class Edge:
 
     def __str__(self) -> str:
         return self.target if self.when is None else f"{self.target} if {self.when}"
-
-
-Severity = Literal["error", "warning"]
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One problem of a graph.
-
-    Arguments:
-        code: stable, such as ``"G101"``; listed in `allow` of a graph if the problem is intended.
-        severity: ``"error"`` stops a run, ``"warning"`` does not.
-        where: file and line, if known, then the place in the graph.
-        message: the value received, and what was expected.
-        hint: what to do; empty if the message is enough.
-        path: an example, node by node, if the problem is about paths.
-
-    >>> print(Problem("G101", "error", "my.toml:12", "unknown node `stp`", "did you mean `step`?"))
-    my.toml:12: error G101: unknown node `stp`
-        did you mean `step`?
-    """
-
-    code: str
-    severity: Severity
-    where: str
-    message: str
-    hint: str = ""
-    path: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        lines = [f"{self.where}: {self.severity} {self.code}: {self.message}"]
-        if self.path:
-            lines.append(f"    path: {' -> '.join(self.path)}")
-        if self.hint:
-            lines.append(f"    {self.hint}")
-        return "\n".join(lines)
 
 
 class Problems(list[Problem]):

@@ -247,9 +247,7 @@ class Graph(Drawable):
         graphtrain.errors.UsageError: fit.jpeg: unknown format of a picture `.jpeg`
           hint: use a file name that ends in .svg, .png, .pdf, .dot, .mmd
         """
-        from graphtrain.viz.render import render
-
-        return render(self, path, counts=counts, position=position)
+        return self._drawn_into(path, counts=counts, position=position)
 
     @property
     def title(self) -> str:

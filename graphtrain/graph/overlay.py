@@ -10,12 +10,10 @@ from graphtrain.errors import EditError, GraphError, UsageError
 from graphtrain.graph.edit import VERBS, guards_of, placed
 from graphtrain.graph.elements import Place, Problem
 from graphtrain.kind.parameter import coerce_item, show_value
-from graphtrain.names import suggestion
+from graphtrain.names import quoted, suggestion
 
 if TYPE_CHECKING:
     from graphtrain.graph.graph import Graph
-
-IF_THERE = "if_there"
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ class Edit:
         rest = {f"{key}_" if key in ("or", "and") else key: value for key, value in table.items() if key != verbs[0]}
         try:
             subject = coerce_item(verbs[0], table[verbs[0]], str)
-            if_there = coerce_item(IF_THERE, rest.pop(IF_THERE, False), bool)
+            if_there = coerce_item("if_there", rest.pop("if_there", False), bool)
         except ValueError as error:
             raise EditError(f"edit: {error}") from None
         return cls(verbs[0], subject, rest, place, if_there, overlay)
@@ -85,19 +83,22 @@ def with_edits(
     edits: Iterable[Edit],
     problems: list[Problem],
     apply: Callable[[Graph, Edit], Graph] = lambda graph, edit: edit.applied(graph),
-) -> tuple[Graph, tuple[Edit, ...]]:
-    """The graph with edits in order, and the edits that were skipped; one that cannot be made adds to the problems."""
-    skipped: list[Edit] = []
+) -> tuple[Graph, list[Edit]]:
+    """The graph with edits in order, and those whose nodes are missing.
+
+    One that cannot be made adds to the problems, but not for missing nodes if it has `if_there`.
+    """
+    missing: list[Edit] = []
     for edit in edits:
         try:
             graph = apply(graph, edit)
         except (EditError, UsageError, GraphError) as error:
-            if edit.if_there and isinstance(error, EditError) and error.is_missing:
-                skipped.append(edit)
-                continue
-            message = f"overlay `{edit.overlay}`: {error.message}" if edit.overlay else error.message
-            problems.append(Problem("G005", "error", str(edit.place), message, error.hint))
-    return graph, tuple(skipped)
+            is_missing = isinstance(error, EditError) and error.is_missing
+            missing += [edit] if is_missing else []
+            if not (edit.if_there and is_missing):
+                message = f"overlay `{edit.overlay}`: {error.message}" if edit.overlay else error.message
+                problems.append(Problem("G005", "error", str(edit.place), message, error.hint))
+    return graph, missing
 
 
 # ---- overlays
@@ -148,46 +149,37 @@ def with_overlays(graph: Graph, overlays: Sequence[Overlay], where: str) -> tupl
     Overlays are for the outermost graph with the nodes that they name. Guards are defined first, so that each overlay
     may widen them; then the edits are made in order, those with `if_there` as soon as their nodes exist.
     """
-    problems: list[Problem] = []
-    edits = [edit for overlay in overlays for edit in overlay.edits]
-    edits.sort(key=lambda edit: (edit.if_there, not edit.defines_guard))
-    path, *others = _fitting(graph, edits) or [""]
-    if others:
-        fitting = ", ".join(f"`{name}`" for name in (path, *others))
-        message = f"overlay `{overlays[-1].name}` fits several nested graphs: {fitting}"
-        hint = 'name it where the graph is named, as in extends = ["fit", "ema"]'
-        return graph, [Problem("G005", "error", where, message, hint)]
+    return _composed(graph, overlays, where)[:2]
+
+
+def _composed(graph: Graph, overlays: Sequence[Overlay], where: str) -> tuple[Graph, list[Problem], bool]:
+    """The graph with overlays, the problems, and whether they are for this graph or for one in it."""
+    layers, edited, problems = graph.layers, graph, list[Problem]()
     for overlay in overlays:
-        names = graph.layers.names
-        if overlay.name in names:
+        if overlay.name in layers.names:
             message = f"the graph already has the overlay `{overlay.name}`"
-            return graph, [Problem("G005", "error", where, message, "name it once")]
-        graph = replace(graph, layers=replace(graph.layers, names=(*names, overlay.name)))
-        graph = graph if path else with_head(graph, overlay.head, dict.fromkeys(overlay.head, overlay.place))
-    if path:
-        node = graph.nodes[path]
-        assert node.body is not None, "found before"
-        body, problems = with_overlays(node.body, overlays, where)
-        return replace(graph, nodes={**graph.nodes, path: replace(node, body=body)}), problems
-    graph, _ = with_edits(graph, [edit for edit in edits if not edit.if_there], problems, _applied)
-    waiting = [*graph.layers.waiting, *(edit for edit in edits if edit.if_there)]
-    graph, skipped = with_edits(graph, waiting, problems, _applied)
-    return replace(graph, layers=replace(graph.layers, waiting=skipped)), problems
-
-
-def _fitting(graph: Graph, edits: Sequence[Edit]) -> list[str]:
-    """The nodes whose bodies have what edits name; only the empty path if the graph itself has it."""
+            return graph, [Problem("G005", "error", where, message, "name it once")], True
+        layers = replace(layers, names=(*layers.names, overlay.name))
+        edited = with_head(edited, overlay.head, dict.fromkeys(overlay.head, overlay.place))
+    edits = sorted((edit for overlay in overlays for edit in overlay.edits), key=lambda edit: not edit.defines_guard)
     required = [edit for edit in edits if not edit.if_there]
-    edited, is_missing = graph, False
-    for edit in required:
-        try:
-            edited = edit.applied(edited)
-        except (EditError, UsageError, GraphError) as error:  # reported once the graph is known
-            is_missing = is_missing or (isinstance(error, EditError) and error.is_missing)
-    defined = {edit.subject for edit in required if edit.defines_guard}
-    if not is_missing and defined <= {*graph.guards, *guards_of(edited.edges, edited.guards)}:
-        return [""]
-    return [name for name, node in graph.nodes.items() if node.body is not None and _fitting(node.body, edits)]
+    edited, missing = with_edits(replace(edited, layers=layers), required, problems, _applied)
+    guards = {edit.subject for edit in required if edit.defines_guard}
+    is_for_it = not missing and guards <= {*graph.guards, *guards_of(edited.edges, edited.guards)}
+    bodies = {name: node.body for name, node in graph.nodes.items() if node.body is not None and not is_for_it}
+    inside = {name: _composed(body, overlays, where) for name, body in bodies.items()}
+    fitting = [name for name, (_, _, is_fitting) in inside.items() if is_fitting]
+    if len(fitting) > 1:
+        message = f"overlay `{overlays[-1].name}` fits several nested graphs: {quoted(fitting)}"
+        hint = 'name it where the graph is named, as in extends = ["fit", "ema"]'
+        return graph, [Problem("G005", "error", where, message, hint)], True
+    if fitting:
+        body, problems, _ = inside[fitting[0]]
+        nodes = {**graph.nodes, fitting[0]: replace(graph.nodes[fitting[0]], body=body)}
+        return replace(graph, nodes=nodes, layers=layers), problems, True
+    waiting = [*layers.waiting, *(edit for edit in edits if edit.if_there)]
+    edited, waiting = with_edits(edited, waiting, problems, _applied)
+    return replace(edited, layers=replace(edited.layers, waiting=tuple(waiting))), problems, is_for_it
 
 
 def _defined(edit: Edit) -> str:

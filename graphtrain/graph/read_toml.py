@@ -230,15 +230,12 @@ def _read_table(data: Mapping[str, Any], reader: Reader, default_name: str) -> G
         hint = 'name it after a graph, as in --overlay FILE or extends = ["fit", "FILE"]; or add `extends = "fit"`'
         reader.problem("G003", ("edit",), message, hint)
         return reader.make(default_name, "", {}, {})
-    layers = Layers()
-    if is_json and "layers" in data:
-        data = {**data}
-        saved = data.pop("layers")
-        layers = Layers(tuple(saved["names"]), dict(saved["added"]))
-    _check_keys(data, _EXTENDING_KEYS if "extends" in data and not is_json else _PLAIN_KEYS, reader)
+    is_extending = "extends" in data and not is_json
+    _check_keys(data, _EXTENDING_KEYS if is_extending else (*_PLAIN_KEYS, "layers") if is_json else _PLAIN_KEYS, reader)
     name = reader.value(data, "name", str, default_name)
-    if "extends" in data:
-        return _extended(data, name, reader) if not is_json else reader.make(name, "", {}, {})
+    if is_extending:
+        return _extended(data, name, reader)
+    saved = (data.get("layers") if is_json else None) or {"names": (), "added": {}}
     for key in ("start", "nodes", "edges"):
         if key not in data:
             hint = '`start = "NODE"` names the node that runs first' if key == "start" else f"write it as [{key}]"
@@ -256,7 +253,7 @@ def _read_table(data: Mapping[str, Any], reader: Reader, default_name: str) -> G
         guards=texts["guards"],
         units=texts["clock"],
         places={".".join(key): reader.place(*key) for key in things},
-        layers=layers,
+        layers=Layers(tuple(saved["names"]), saved["added"]),
         **{"start": "", **_head(data, reader)},
     )
 
@@ -342,6 +339,8 @@ def _extended(data: Mapping[str, Any], name: str, reader: Reader) -> Graph:
 
 def _head(data: Mapping[str, Any], reader: Reader) -> dict[str, Any]:
     """The values at the top of a file with edits, which replace those of its base."""
+    if data.get("optimizer") == "":
+        reader.problem("G003", ("optimizer",), 'optimizer: expected the name of a resource or a slot, got ""')
     return {key: reader.value(data, key, type_of, type_of()) for key, type_of in _HEAD.items() if key in data}
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING
 
-from graphtrain.graph.elements import NESTED, Node
+from graphtrain.graph.elements import NESTED, Node, nodes_of
 from graphtrain.kind import DECLARED, OF_ADAPTERS, Kind, kind_of, node
 from graphtrain.kind.trigger import Trigger
 from graphtrain.names import nearest
@@ -162,9 +162,5 @@ def summary(file: Traversable | None) -> str:
 
 def trains(graph: Graph) -> bool:
     """True if some node of a graph, or of a body in it, runs a backward pass."""
-    return any(
-        trains(node.body)
-        if node.body is not None
-        else (kind := kind_of_node(node)) is not None and kind.has_effect("backward")
-        for node in graph.nodes.values()
-    )
+    kinds = map(kind_of_node, nodes_of(graph).values())
+    return any(kind is not None and kind.has_effect("backward") for kind in kinds)

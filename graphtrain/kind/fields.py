@@ -60,22 +60,15 @@ EPOCH_FIELDS = frozenset((
 
 @dataclass(frozen=True)
 class Field:
-    """A field that guards, clocks and reads may name as ``node.field``.
+    """A field that guards, clocks and reads may name as ``node.field``; the arguments of `progress` have its names.
 
     Arguments:
         type: the Python type of its value.
         stored: True for progress (saved in every checkpoint), False for a value computed from it.
-        default: the value when the node's graph is entered.
-        counts: the effect whose visits the engine counts here, per open window of the node's optimizer.
-        restarts: for a counter that starts again at 0, the field that changes when it does.
-        target: for a counter, the parameter or field with its final value.
         last: for a counter of a window, the field that holds the size of the last one.
         window: for a counter of a window, the field in which the engine keeps the `target` from when it opened.
         full: for a counter of a window, the field that is true once it has reached that.
-        adds: the amount that each visit adds to it, where that is constant.
         with_gradients: True if it belongs to the gradients of the node's optimizer, and is cleared with them.
-        in_digest: False if no continuation depends on it, such as a reading of the wall clock.
-        stays: True if it is not reset when its graph is entered again.
     """
 
     name: str
@@ -100,13 +93,9 @@ class Field:
             field = replace(field, restarts=None, with_gradients=True)
         if self.counts is None:
             return field
-        last, window = f"{LAST}{name}", WINDOW if WINDOW in names and name != WINDOW else None
-        return replace(
-            field,
-            last=last if last in names else None,
-            window=window,
-            full=FULL if window and FULL in names else None,
-        )
+        others = {each for each in names if each != name}
+        last, window, full = ((each if each in others else None) for each in (f"{LAST}{name}", WINDOW, FULL))
+        return replace(field, last=last, window=window, full=full if window else None)
 
 
 def progress(

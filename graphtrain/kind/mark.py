@@ -6,11 +6,11 @@ import inspect
 import re
 import typing
 from collections.abc import Callable
-from typing import Any, TypeVar, Unpack, get_args, overload
+from typing import Any, TypeVar, Unpack, overload
 
 from graphtrain.kind.declaration import ENDINGS, FROM, Declared, Kind, Read, Slot
 from graphtrain.kind.fields import EFFECTS, Field
-from graphtrain.kind.parameter import REQUIRED, Parameter, is_trigger
+from graphtrain.kind.parameter import REQUIRED, Parameter, is_trigger, marks_of
 from graphtrain.kind.signatures import hints_of
 from graphtrain.kind.trigger import Trigger
 
@@ -170,22 +170,21 @@ def _of_class(target: type) -> tuple[tuple[Read, ...], tuple[Read, ...] | None]:
 def _attributes(target: type) -> tuple[dict[str, Parameter], dict[str, Field]]:
     parameters: dict[str, Parameter] = {}
     fields: dict[str, Field] = {}
-    hints = hints_of(target)
-    properties = {name for name, value in inspect.getmembers_static(target) if isinstance(value, property)}
-    for attribute, annotation in hints.items():
-        value = inspect.getattr_static(target, attribute, REQUIRED)
-        if attribute.startswith("_") or typing.get_origin(annotation) is typing.ClassVar:
-            continue
+    members = {name: value for name, value in inspect.getmembers_static(target) if not name.startswith("_")}
+    hints = {name: each for name, each in hints_of(target).items() if not name.startswith("_")}
+    computed = {name: value for name, value in members.items() if isinstance(value, property)}
+    for name, annotation in hints.items():
+        value = members.get(name, REQUIRED)
         if isinstance(value, Field):
-            fields[attribute] = value.declared(attribute, annotation, {*hints, *properties})
-        else:
-            parameters[attribute] = Parameter(attribute, annotation, value)
-    for attribute, value in inspect.getmembers_static(target):
-        if isinstance(value, property) and not attribute.startswith("_"):
-            returned = hints_of(value.fget).get("return", Any)
-            fields[attribute] = Field(attribute, returned, stored=False)
-        elif isinstance(value, Field) and attribute not in fields:
-            raise TypeError(f"{attribute}: progress needs a type, as in `{attribute}: int = progress(0)`")
+            fields[name] = value.declared(name, annotation, {*hints, *computed})
+        elif typing.get_origin(annotation) is not typing.ClassVar:
+            parameters[name] = Parameter(name, annotation, value)
+    for name, value in members.items():
+        if isinstance(value, Field) and name not in hints:
+            raise TypeError(f"{name}: progress needs a type, as in `{name}: int = progress(0)`")
+    fields |= {
+        name: Field(name, hints_of(value.fget).get("return", Any), stored=False) for name, value in computed.items()
+    }
     known = {*parameters, *fields}
     for field in fields.values():
         if field.counts is not None and field.counts not in EFFECTS:
@@ -207,7 +206,6 @@ def _read(function: Callable[..., Any], first: int = 0) -> tuple[tuple[Read, ...
         if argument.kind is argument.KEYWORD_ONLY:
             parameters[argument.name] = Parameter(argument.name, annotation, argument.default)
         else:
-            marks = [each for member in (annotation, *get_args(annotation)) for each in get_args(member)]
-            holds = [mark.holds for mark in marks if isinstance(mark, Slot)]
+            holds = [mark.holds for mark in marks_of(annotation) if isinstance(mark, Slot)]
             reads.append(Read(argument.name, argument.default, frozenset().union(*holds)))
     return tuple(reads), parameters

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import inspect
 import math
@@ -59,12 +60,6 @@ class Parameter:
     def type_name(self) -> str:
         return type_name(self.annotation)
 
-    @property
-    def is_metric(self) -> bool:
-        """True if it names a metric."""
-        members = (self.annotation, *get_args(self.annotation))
-        return any(isinstance(mark, Metric) for member in members for mark in (member, *get_args(member)))
-
     def coerce(self, value: Any) -> Any:
         """`value` as this parameter's type.
 
@@ -81,6 +76,11 @@ class Parameter:
         if isinstance(value, float) and math.isnan(value) and value is not self.default:
             raise _mismatch(value, self.annotation)
         return coerce(value, self.annotation)
+
+
+def marks_of(annotation: Any) -> list[Any]:
+    """What `Annotated` adds to a type, or to a member of a union."""
+    return [mark for member in (annotation, *get_args(annotation)) for mark in get_args(member)]
 
 
 def is_trigger(annotation: Any) -> bool:
@@ -133,60 +133,44 @@ _PLURALS: dict[Any, str] = {int: "integers", float: "numbers", str: "strings", b
 def coerce(value: Any, annotation: Any) -> Any:
     """`value`, checked and converted to the type `annotation`; ValueError if it does not fit."""
     origin, arguments = get_origin(annotation), get_args(annotation)
-    if annotation is Any:
+    plain = origin or annotation
+    if plain in (Any, object):
         return value
     if origin is Annotated:
         typed = coerce(value, arguments[0])
-        for bound in arguments[1:]:
-            is_above, is_below = isinstance(bound, Above), isinstance(bound, Below)
-            if (is_above and not typed > bound.bound) or (is_below and not typed < bound.bound):
-                raise _mismatch(value, annotation)
+        is_above = all(typed > each.bound for each in arguments[1:] if isinstance(each, Above))
+        if not is_above or not all(typed < each.bound for each in arguments[1:] if isinstance(each, Below)):
+            raise _mismatch(value, annotation)
         if isinstance(typed, int) and typed >= 2**63:  # tensors are divided by such amounts
             raise ValueError(f"expected {type_name(annotation)} of at most 64 bits, got {show_value(value)}")
         return typed
-    if annotation is Trigger:
-        if isinstance(value, Trigger):
-            return value
-        if isinstance(value, str) or (
-            isinstance(value, list) and value and all(isinstance(item, str) for item in value)
-        ):
-            return Trigger(value)
-        raise _mismatch(value, annotation)
     if origin in (Union, types.UnionType):
-        if value is None and type(None) in arguments:
-            return None
         reasons = []
         for member in arguments:
-            if member is not type(None):
-                try:
-                    return coerce(value, member)
-                except ValueError as error:
-                    reasons.append(error)
+            try:
+                return coerce(value, member)
+            except ValueError as error:
+                reasons += [error] if member is not type(None) else []
         raise reasons[0] if len(reasons) == 1 else _mismatch(value, annotation)
     if origin is Literal:
         if any(value == choice and type(value) is type(choice) for choice in arguments):
             return value
         raise _mismatch(value, annotation)
+    texts = value if isinstance(value, list) else [value]
+    if annotation is Trigger and texts and all(isinstance(text, str) for text in texts):
+        return Trigger(value)
     if origin is dict and isinstance(value, Mapping):
         return {key: coerce_item(key, item, arguments[1]) for key, item in value.items()}
-    if origin is list and isinstance(value, list | tuple):
-        return [coerce(item, arguments[0]) for item in value]
-    if (origin or annotation) is tuple and isinstance(value, list | tuple):
-        if not arguments:
-            return tuple(value)
-        types_of = (arguments[0],) * len(value) if arguments[1:] == (...,) else arguments
+    if plain in (list, tuple) and isinstance(value, list | tuple):
+        is_of_any_length = plain is list or not arguments or arguments[1:] == (...,)
+        types_of = (*arguments, Any)[:1] * len(value) if is_of_any_length else arguments
         if len(value) != len(types_of):
             raise _mismatch(value, annotation)
-        return tuple(coerce(item, item_type) for item, item_type in zip(value, types_of, strict=True))
+        return plain(coerce(item, item_type) for item, item_type in zip(value, types_of, strict=True))
     if annotation is float and isinstance(value, int | Fraction) and not isinstance(value, bool):
-        try:
+        with contextlib.suppress(OverflowError):
             return float(value)
-        except OverflowError:
-            raise _mismatch(value, annotation) from None
-    plain = origin or annotation
-    if plain is object:
-        return value
-    if not isinstance(plain, type) or (isinstance(value, plain) and isinstance(value, bool) == (plain is bool)):
+    elif not isinstance(plain, type) or (isinstance(value, plain) and isinstance(value, bool) == (plain is bool)):
         return value
     raise _mismatch(value, annotation)
 

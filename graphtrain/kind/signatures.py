@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import re
 import sys
@@ -11,6 +12,7 @@ import typing
 from typing import Any
 
 
+@functools.cache  # 0.2 ms
 def hints_of(target: Any) -> dict[str, Any]:
     """The resolved annotations; one that cannot be resolved counts as Any, without affecting the others."""
     with contextlib.suppress(NameError, AttributeError, TypeError):

@@ -66,16 +66,11 @@ def operation(expression: Operation) -> Callable[..., Any]:
     return OPERATORS.get(expression.name) or FUNCTIONS[expression.name]
 
 
-def compile_guard(
-    expression: Expression,
-    cell_of: Callable[[Name | FieldOf], Cell],
-    compute: Callable[[Operation], Compute] = operation,
-) -> Read:
+def compile_guard(expression: Expression, cell_of: Callable[[Name | FieldOf], Cell]) -> Read:
     """A function without arguments that returns the value of the expression.
 
     Arguments:
         cell_of: returns the cell of a name.
-        compute: computes an operation from the values of its operands. Default: its usual meaning.
     """
 
     def cell(part: Expression) -> Cell:
@@ -87,7 +82,7 @@ def compile_guard(
         return cell_of(part)
 
     def inside(part: Expression) -> Read:
-        return compile_guard(part, cell_of, compute)
+        return compile_guard(part, cell_of)
 
     match expression:
         case Operation("not", (operand,)):
@@ -99,9 +94,9 @@ def compile_guard(
             holds, first, second = inside(condition), inside(then), inside(otherwise)
             return lambda: first() if holds() else second()
         case Operation(_, (left, right)):
-            return _binary(compute(expression), cell(left), cell(right))
+            return _binary(operation(expression), cell(left), cell(right))
         case Operation(_, operands):
-            return _call(compute(expression), [inside(operand) for operand in operands])
+            return _call(operation(expression), [inside(operand) for operand in operands])
     only = cell(expression)
     return never if only.is_constant and only.read() is False else only.read
 
@@ -172,24 +167,16 @@ def constant_value(expression: Expression) -> bool | None:
     (True, None)
     """
     match expression:
-        case Constant(bool() as value):
-            return value
         case Operation("not", (operand,)):
             inner = constant_value(operand)
             return None if inner is None else not inner
         case Operation("and" | "or" as name, operands):
             values, decides = [constant_value(operand) for operand in operands], name == "or"
             return decides if decides in values else None if None in values else not decides
-        case Operation("if", (condition, then, otherwise)):
-            known, values = constant_value(condition), [constant_value(then), constant_value(otherwise)]
-            return values[not known] if known is not None else values[0] if values[0] is values[1] else None
-        case Operation(name, (left, right)) if name in COMPARISONS and left == right:
-            return name in ("==", "<=", ">=")
-        case Operation(name, _) if name in COMPARISONS and not any(
-            isinstance(part, Name | FieldOf) for part in walk(expression)
-        ):
-            try:
-                return bool(compile_guard(expression, lambda part: constant(None))())
-            except (ArithmeticError, TypeError, ValueError):
-                return None
-    return None
+    if any(isinstance(part, Name | FieldOf) for part in walk(expression)):
+        return None
+    try:
+        value = compile_guard(expression, lambda part: constant(None))()
+    except (ArithmeticError, TypeError, ValueError):
+        return None
+    return value if isinstance(value, bool) else None

@@ -40,7 +40,7 @@ def _content_of_run(run: Run) -> dict[str, Any]:
     except GraphtrainError as error:
         why_none = str(error)
     counted = 1 + (2 * len(drawn["nodes"]) + len(drawn["edges"]) if drawn is not None else 0)
-    starts, moments = run.activity.overview(max(2, min(MOST_TICKS, MOST_COUNTS // counted)))
+    moments = run.activity.overview(max(2, min(MOST_TICKS, MOST_COUNTS // counted)))
     return {
         "name": printable(run.path.name or str(run.path)),
         "path": printable(str(run.path)),
@@ -55,7 +55,7 @@ def _content_of_run(run: Run) -> dict[str, Any]:
         },
         "versions": {**run.versions, **({"revision": run.revision} if run.revision else {})},
         "curves": [*_curves(rows, run.snapshot().clocks)],
-        "marks": [{"row": mark["rows"], "event": mark["event"], "time": mark["time"]} for mark in starts],
+        "marks": [{"row": mark["rows"], "event": mark["event"], "time": mark["time"]} for mark in run.activity.starts],
         "checkpoints": [
             {key: checkpoint[key] for key in ("name", "step", "rows", "best")} for checkpoint in run.checkpoints
         ],

@@ -179,7 +179,7 @@ class Scope:
         return Ref("field", f"{self.path}{path}", name)
 
     def counter(self, unit: str) -> tuple[str, str]:
-        """The node, or its path from here, and the field that count a unit of the clock."""
+        """The node of this graph, and the field, that count a unit of its clock."""
         owner, _, name = self.graph.units[unit].rpartition(".")
         return owner, name
 

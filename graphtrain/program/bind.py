@@ -5,14 +5,11 @@ The result is data, which `program.table` compiles to calls.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, final
-
-import torch
+from typing import TYPE_CHECKING, Any, final
 
 from graphtrain.data.loaders import are_loaders
 from graphtrain.errors import UsageError
@@ -20,10 +17,16 @@ from graphtrain.graph.elements import Problem
 from graphtrain.graph.registry import trains
 from graphtrain.kind import Field, Read
 from graphtrain.kind.trigger import Term, Trigger, exactly
+from graphtrain.lazy import lazy_import
 from graphtrain.names import FOREIGN, nearest, quoted
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import Ref, Scope, resources_of, slots_of
 from graphtrain.program.resources import PROVIDED, may_be_unread, unread, unread_line
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = lazy_import("torch")
 
 # Inputs of a step function that are those of the training, in an evaluation too, which begins no epoch.
 _OF_TRAINING = ("step", "epoch")
@@ -56,10 +59,10 @@ class ProgramNode:
     body: ProgramGraph | None = None
     trigger: Any = None
 
-    def __init__(self, plan_node: PlanNode, scope: ProgramGraph, index: int) -> None:
+    def __init__(self, plan_node: PlanNode, scope: ProgramGraph, index: int, instance: Any) -> None:
         self.plan_node, self.kind, self.scope, self.index = plan_node, plan_node.kind, scope, index
         self.path, self.node, self.parameters = plan_node.path, plan_node.node, plan_node.parameters
-        self.hold(plan_node.new_instance())
+        self.hold(instance)
 
     @property
     def metric_prefix(self) -> str:
@@ -114,19 +117,15 @@ class ProgramGraph:
         outer = [scope.outer for scope in self.around() if scope.outer is not None and not trains(scope.graph)]
         return outer[0].node.name if outer else None
 
-    def at(self, path: str) -> ProgramNode | None:
-        """The node at a path from here; None for one in a body that is bypassed, which never runs."""
-        return self._by_path.get(f"{self.prefix}{path}")
-
-    def clock(self, unit: str) -> Clock | None:
-        """What counts a unit of its clock; None if nothing does, or a node in a body that is bypassed."""
-        path, name = self.names.counter(unit) if unit in self.graph.units else ("", "")
-        node = self.at(path)
-        return Clock(node, name, self) if node is not None else None
+    @functools.cached_property
+    def clocks(self) -> Mapping[str, Clock]:
+        """Its clock: the units, with what counts each."""
+        fields = {unit: self.names.counter(unit) for unit in self.graph.units}
+        return {unit: Clock(self.nodes[name], field) for unit, (name, field) in fields.items()}
 
     def clock_around(self, unit: str) -> Clock | None:
         """What counts a unit of its clock, or else of the innermost enclosing graph that counts it."""
-        return next(filter(None, (scope.clock(unit) for scope in reversed([*self.around()]))), None)
+        return next((scope.clocks[unit] for scope in reversed([*self.around()]) if unit in scope.clocks), None)
 
     def around(self) -> Iterator[ProgramGraph]:
         """The enclosing graphs, the outermost first, and itself."""
@@ -137,16 +136,10 @@ class ProgramGraph:
 
 @dataclass(frozen=True)
 class Clock:
-    """The clock of one unit.
-
-    Attributes:
-        node, field: what counts it.
-        scope: the graph that has it on its clock.
-    """
+    """What counts one unit: a field of a node."""
 
     node: ProgramNode
     field: str
-    scope: ProgramGraph = dataclasses.field(compare=False)
 
     @property
     def declared(self) -> Field:
@@ -192,8 +185,7 @@ class Program:
 
     Arguments:
         resources: those of the user and those provided by the engine, by slot name.
-        left_out: the paths of nodes that do nothing, and of bodies (``"validate/"``) that are passed at once. Default:
-            none.
+        new_instance: makes the instance of a node. Default: that of its kind.
 
     Attributes:
         scopes: every bound graph, by the prefix of its paths.
@@ -209,8 +201,13 @@ class Program:
         window_ranks: the ranks with which the run began: a window has `every` micro-batches of each.
     """
 
-    def __init__(self, plan: Plan, resources: Mapping[str, Any], left_out: Collection[str] = ()) -> None:
-        self.plan, self._left_out = plan, left_out
+    def __init__(
+        self,
+        plan: Plan,
+        resources: Mapping[str, Any],
+        new_instance: Callable[[PlanNode], Any] = PlanNode.new_instance,
+    ) -> None:
+        self.plan, self._new_instance = plan, new_instance
         self.graph = plan.graph
         self.resources = dict(resources)
         self.nodes: list[ProgramNode] = []
@@ -230,16 +227,16 @@ class Program:
     def _bind_graph(self, names: Scope, outer: ProgramNode | None) -> ProgramGraph:
         scope = self.scopes[names.path] = ProgramGraph(names, outer, self.by_path)
         for plan_node in self.plan.nodes_in(names):
-            node = ProgramNode(plan_node, scope, len(self.nodes))
+            node = ProgramNode(plan_node, scope, len(self.nodes), self._new_instance(plan_node))
             self.nodes.append(node)
             self.by_path[plan_node.path] = scope.nodes[plan_node.node.name] = node
             node.bypassed = self._has_no_work(node)
-            if plan_node.body is not None and not node.bypassed and plan_node.body.path not in self._left_out:
+            if plan_node.body is not None and not node.bypassed:
                 node.body = self._bind_graph(plan_node.body, node)
         return scope
 
     def _has_no_work(self, node: ProgramNode) -> bool:
-        if node.path in self._left_out or node.kind.is_idle(node.parameters, node.plan_node.expressions):
+        if node.kind.is_idle(node.parameters, node.plan_node.expressions):
             return True
         optional = resources_of(node.plan_node.optional)
         lacking = next((name for name in optional if self.resources.get(name) is None), None)
@@ -286,16 +283,18 @@ class Program:
         if name == "stage" and name not in names.written:
             return Ref("expression", names.path, f"{node.path}.stage", text=repr(_stage_of(node)), scope=names)
         around = list(node.scope.around())
-        clocks = [*filter(None, (scope.clock("steps" if name == "step" else "batches") for scope in around))]
+        unit = "steps" if name == "step" else "batches"
+        counting = [scope for scope in around if unit in scope.clocks]
         if name in _OF_TRAINING:
-            clocks = [clock for clock in clocks if clock.scope.names.steps][-1:] or clocks[:1]
-        inside = around[around.index(clocks[-1].scope) :] if clocks else around
+            counting = [scope for scope in counting if scope.names.steps][-1:] or counting[:1]
+        inside = around[around.index(counting[-1]) :] if counting else around
         if any(name in scope.names.written for scope in inside):
             return names.resolve(name)
-        for clock in clocks[-1:]:
+        if counting:
+            clock = counting[-1].clocks[unit]
             if (field := clock.field if name == "step" else clock.node.kind.step_inputs.get(name)) is not None:
                 return Ref("field", clock.node.path, field)
-        if name == "step" and not clocks:  # a graph that only evaluates
+        elif name == "step":  # a graph that only evaluates
             return Ref("expression", names.path, f"{node.path}.step", text="0", scope=names)
         return names.resolve(name)
 
@@ -312,18 +311,13 @@ class Program:
         return found.pop() if len(found) == 1 else "32-true"
 
     def terms(self, node: ProgramNode, trigger: Trigger) -> list[CountedTerm]:
-        """The amounts of a trigger, by the clock of the graph of a node.
-
-        An amount that is counted in a body which is bypassed is left out: it is never reached.
-        """
-        clocks = ((node.scope.clock(term.base.unit), term) for term in trigger.terms)
-        return [(clock, term) for clock, term in clocks if clock is not None]
+        """The amounts of a trigger, by the clock of the graph of a node."""
+        return [(node.scope.clocks[term.base.unit], term) for term in trigger.terms]
 
     def limits(self, limit: Trigger) -> list[CountedTerm]:
         """The amounts at which a run stops: one for each graph that may be meant.
 
-        A unit is that of the graph that trains, or else of the innermost enclosing one that counts it. Counters in a
-        bypassed body are left out.
+        A unit is that of the graph that trains, or else of the innermost enclosing one that counts it.
         """
         training = self.training or [self.main]
         clocks = ((scope.clock_around(term.base.unit), term) for scope in training for term in limit.terms)

@@ -177,17 +177,16 @@ class Cells:
         if isinstance(expression, FieldOf):
             return self.at(f"{scope.prefix}{expression.node}", expression.field)
         ref = scope.names.resolve(expression.name)
-        cell = self.of(next(iter(scope.nodes.values())), Read(expression.name), ref)
         if ref.kind != "slot":
-            return Cell(cell.read)
-        get, name = cell.read, ref.path
+            return self.of(next(iter(scope.nodes.values())), Read(expression.name), ref)
+        slots, path = self._slots, ref.path
 
         def read() -> Any:
-            value = get()
+            value = slots[path]
             if not isinstance(value, bool | int | float | str):
                 received = f"a {type(value).__name__}" if value is not None else "nothing yet"
                 raise TypeError(
-                    f"the slot `{name}` holds {received}; guards and expressions read Python numbers and text"
+                    f"the slot `{path}` holds {received}; guards and expressions read Python numbers and text"
                 )
             return value
 

@@ -112,10 +112,9 @@ class RunClock:
 
     def shares(self, until: Trigger) -> dict[Term, float]:
         """The reached share of each amount that ends the run, or at which it is to pause, if it is counted now."""
-        main, around = self._program.main, [*self._scope.around()]
-        ends = [(main.clock(term.base.unit), term) for term in self.ends]
-        pauses = [(clock, term) for clock, term in self._program.limits(until) if clock.scope in around]
-        terms = [(clock, term) for clock, term in (*ends, *pauses) if clock is not None]
+        around = [*self._scope.around()]
+        terms = [(self._program.main.clocks[term.base.unit], term) for term in self.ends]
+        terms += [(clock, term) for clock, term in self._program.limits(until) if clock.node.scope in around]
         return {term: min(1.0, float(clock.now() / term.base.amount)) for clock, term in terms}
 
     def describe(self) -> str:
@@ -151,18 +150,15 @@ def _ends(scope: ProgramGraph) -> tuple[Term, ...]:
 
 
 def _outer_clocks(scope: ProgramGraph) -> dict[str, Clock]:
-    """The clocks of enclosing graphs but time and what an inner one counts as well, by name.
+    """The clocks of enclosing graphs but time, by name.
 
     A name that rows of metrics already have is prefixed by the path of its graph, or the name of the outermost.
     """
-    *outer, innermost = scope.around()
-    known = {innermost.clock(unit) for unit in innermost.graph.units}
+    *outer, _ = scope.around()
     columns: dict[str, Clock] = {}
     for graph in outer:
-        for unit in graph.graph.units:
-            clock = graph.clock(unit)
-            if clock is not None and clock.declared.in_digest and clock not in known:
-                known.add(clock)
+        for unit, clock in graph.clocks.items():
+            if clock.declared.in_digest:
                 is_taken = unit in columns or unit in ROW_POSITION
                 columns[f"{graph.prefix or f'{graph.graph.name}/'}{unit}" if is_taken else unit] = clock
     return columns

@@ -13,7 +13,6 @@ from graphtrain.errors import GraphError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.canonical import saved_json, structural_hash
 from graphtrain.graph.renaming import Renaming
-from graphtrain.plan.flow import Flow
 from graphtrain.plan.plan import Plan
 from graphtrain.plan.scope import resources_of
 from graphtrain.plan.slots import Slots
@@ -83,8 +82,8 @@ class CompiledGraph:
         _refuse_schedulers_of_epochs(self.program)
         self.run_clock = RunClock(self.program)
         self.state = StatefulObjects(self.program, resources, recorder, made)
-        flow = Flow(plan, {node.path for node in self.program.nodes if node.bypassed})
-        self._slots = Slots(flow, self.compiler.cells.extra_inputs)
+        bypassed = {node.path for node in self.program.nodes if node.bypassed}
+        self._slots = Slots(plan, bypassed, self.compiler.cells.extra_inputs)
         acting = [node for node in self.program.nodes if not node.bypassed]
         self._drawing = [
             (node.fields, ref.path)
@@ -120,7 +119,7 @@ class CompiledGraph:
     def alive(self, position: int, ended: bool = False) -> set[str]:
         """The slots that will be read, and those that an open epoch draws from, which may be written again before."""
         inside = {slot for fields, slot in self._drawing if fields["opened"] and not fields["last"]}
-        return {*self._slots.named(self._slots.alive(self.path(position), ended=ended))} | inside & self.written()
+        return {*self._slots.alive(self.path(position), ended=ended)} | inside & self.written()
 
     def has_batch(self, position: int) -> bool:
         """True if a batch that was fetched is among them."""
@@ -129,7 +128,7 @@ class CompiledGraph:
 
     def transient(self, position: int, ended: bool = False) -> list[str]:
         """Those that are declared transient; where there are any, it is not a save point."""
-        return self._slots.named(self._slots.alive(self.path(position), ended=ended) & self._slots.transient)
+        return sorted(self._slots.alive(self.path(position), ended=ended) & self._slots.transient)
 
     def written(self) -> set[str]:
         """The slots that hold a value, whether it will be read or not."""
@@ -167,8 +166,7 @@ class CompiledGraph:
                 f"name the corresponding node: --rename {path}=NODE, in Python rename={{...}}; "
                 "or resume with the saved graph: --graph saved",
             )
-        needed = self._slots.named(self._slots.alive(path, ended=ended, optional=False))
-        if missing := sorted({*needed} - {*saved}):
+        if missing := sorted(self._slots.alive(path, ended=ended, optional=False) - {*saved}):
             raise UsageError(
                 f"this graph needs the slot `{missing[0]}` at `{path}`, which the run does not hold there",
                 "train on to where it is not needed before what reads it is inserted, or read it with a default "
@@ -216,12 +214,13 @@ def _refuse_schedulers_of_epochs(program: Program) -> None:
     """Raise for a scheduler that counts epochs by its documentation, and is stepped by a default of the graph."""
     for node in program.nodes:
         trigger = node.plan_node.trigger
-        if node.bypassed or "scheduler" not in node.kind.optional or trigger is None or trigger.is_never:
+        is_meant = "every" in node.node.parameters or trigger is None or trigger.is_never
+        if node.bypassed or "scheduler" not in node.kind.optional or is_meant:
             continue
         for name in resources_of([node.scope.names.read_by(node.node, "scheduler")]):
             value = program.resources.get(name)
             for each in value if isinstance(value, list | tuple) else [value]:
-                if isinstance(each, StepLR | MultiStepLR | ExponentialLR) and "every" not in node.node.parameters:
+                if isinstance(each, StepLR | MultiStepLR | ExponentialLR):
                     raise UsageError(
                         f"`{name}`: {type(each).__name__} counts epochs by its documentation, and `{node.path}` would "
                         f'step it every "{trigger}", the default',

@@ -17,7 +17,7 @@ from typing import TypeGuard
 
 from graphtrain.kind import Field
 from graphtrain.language.syntax import FieldOf, Name, walk
-from graphtrain.plan.flow import changers
+from graphtrain.plan.changers import changers
 from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.cells import Cells
 from graphtrain.program.rounds import Act, Rounds

@@ -6,19 +6,25 @@ import copy
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.kind import Read
 from graphtrain.kind.declaration import Ask
+from graphtrain.lazy import lazy_import
 from graphtrain.names import quoted, suggestion
 from graphtrain.plan.scope import Scope
 from graphtrain.report.values import described
-from graphtrain.state.kinds import category_of
-from graphtrain.state.reachable import keeps_state
+
+if TYPE_CHECKING:
+    import torch
+
+    from graphtrain.state import kinds, reachable
+else:
+    torch = lazy_import("torch")
+    kinds = lazy_import("graphtrain.state.kinds")
+    reachable = lazy_import("graphtrain.state.reachable")
 
 # Names of slots that the engine itself supplies: first those of which a program gives each node its own.
 OF_PROGRAM = (
@@ -46,13 +52,6 @@ PROVIDED = (
     "seed",
 )
 
-_MADE_BY_USERS = (
-    torch.nn.Module,
-    torch.optim.Optimizer,
-    torch.optim.lr_scheduler.LRScheduler,
-    torch.utils.data.Dataset,
-    torch.utils.data.DataLoader,
-)
 _OF_METRICS = ("update", "compute", "reset")  # the methods of a metric object
 SHARDED = "set_requires_gradient_sync"  # a method of modules that `fully_shard` has sharded
 STEP_FUNCTIONS = ("training_step", "validation_step", "test_step", "predict_step")
@@ -167,8 +166,10 @@ def prepare(resources: Mapping[str, Any], device: torch.device) -> dict[str, Any
 
 def _refuse_types(resources: Mapping[str, Any]) -> None:
     """Raise for a class instead of an instance, and for a value that does not fit its name."""
+    data, optim = torch.utils.data, torch.optim
+    made = (torch.nn.Module, optim.Optimizer, optim.lr_scheduler.LRScheduler, data.Dataset, data.DataLoader)
     for name, value in resources.items():
-        if isinstance(value, type) and issubclass(value, _MADE_BY_USERS):
+        if isinstance(value, type) and issubclass(value, made):
             raise UsageError(
                 f"`{name}` is the class {value.__name__}, not an object of it",
                 f"make one: {name}={value.__name__}(...)",
@@ -237,28 +238,20 @@ def resolve_device(name: str | torch.device, local_rank: int | None = None) -> t
     Raises:
         UsageError: there is no such device.
     """
-    if local_rank is not None and (str(name) == "cuda" or (name == "auto" and torch.cuda.is_available())):
-        count = torch.cuda.device_count()
-        if local_rank >= count:
-            raise UsageError(
-                f'device "{name}": the process of local rank {local_rank} has no CUDA device of its own: there are '
-                f"{count} here",
-                "start as many processes on a host as it has devices, or choose the device cpu",
-            )
-        device = torch.device("cuda", local_rank)
-        torch.cuda.set_device(device)
-        return device
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    is_own, whose = local_rank is not None and str(name) == "cuda", ""
     try:
-        device = torch.device(name)
+        device = torch.device(f"cuda:{local_rank}" if is_own else name)
         if device.type != "meta":  # which has no values
             torch.empty(0, device=device)
+            if is_own:
+                torch.cuda.set_device(device)
             return device
     except (RuntimeError, AssertionError):
-        pass
+        whose = f" for the process of local rank {local_rank}" if is_own else ""
     devices = ["auto", "cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
-    raise UsageError(f'device: there is no device "{name}" here', f"there are: {', '.join(devices)}")
+    raise UsageError(f'device: there is no device "{name}" here{whose}', f"there are: {', '.join(devices)}")
 
 
 def step_call(function: Any, name: str, owner: Any = None) -> StepCall:
@@ -277,20 +270,18 @@ def step_call(function: Any, name: str, owner: Any = None) -> StepCall:
 
     call = function if takes_model else of_model
     try:
-        parameters = list(inspect.signature(function).parameters.values())
+        signature = inspect.signature(function)
     except (TypeError, ValueError):  # a function of C has no signature
         return StepCall(function, call, (), own_name)
-    leading = 2 if takes_model else 1
-    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    positional = [parameter for parameter in parameters if parameter.kind in by_position]
-    if len(positional) < leading and not any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+    try:
+        passed = signature.bind_partial(*(("model", "batch") if takes_model else ("batch",))).arguments
+    except TypeError:
         expected = "(model, batch)" if takes_model else "(self, batch)"
-        raise UsageError(f"`{name}` must take {expected}; it takes {inspect.signature(function)}")
+        raise UsageError(f"`{name}` must take {expected}; it takes {signature}") from None
     extra_inputs = tuple(
         Read(parameter.name, parameter.default)
-        for parameter in parameters
-        if parameter not in positional[:leading]
-        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        for parameter in signature.parameters.values()
+        if parameter.name not in passed and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
     )
     return StepCall(function, call, extra_inputs, own_name)
 
@@ -344,7 +335,7 @@ def unread(graph: Graph, resources: Mapping[str, Any], read: Collection[str] = (
 
 def may_be_unread(value: Any) -> bool:
     """True if a resource may be supplied although nothing reads it: None, or an object with state to be saved."""
-    return value is None or keeps_state(value) or category_of(type(value)) == "generator"
+    return value is None or reachable.keeps_state(value) or kinds.category_of(type(value)) == "generator"
 
 
 def unread_line(name: str, hint: str) -> str:

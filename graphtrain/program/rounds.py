@@ -8,16 +8,22 @@ in that round: nothing that depends on a batch is called there, and everything i
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, final
-
-import torch
+from typing import TYPE_CHECKING, Any, final
 
 from graphtrain.errors import UsageError
 from graphtrain.kind.fields import IDLE, ROUND
+from graphtrain.lazy import lazy_import
 from graphtrain.plan.scope import outputs_of, slots_of
-from graphtrain.program.agreement import Agreement
 from graphtrain.program.bind import Program, ProgramNode
-from graphtrain.state.generators import RandomAside, named_generators
+
+if TYPE_CHECKING:
+    import torch
+
+    from graphtrain.program.agreement import Agreement
+    from graphtrain.state import generators
+else:
+    torch = lazy_import("torch")
+    generators = lazy_import("graphtrain.state.generators")
 
 Act = Callable[[], Any]
 
@@ -111,7 +117,7 @@ class Rounds:
                 forward(act)
                 return
             kept = {path: buffer.detach().clone() for path, buffer in agreement.buffers().items()}
-            with RandomAside(named_generators().values()):
+            with generators.RandomAside(generators.named_generators().values()):
                 forward(call)
             with torch.no_grad():
                 for path, buffer in agreement.buffers().items():

@@ -233,7 +233,7 @@ def essential_progress(run: StatefulObjects, saved: Section) -> Section:
 
 
 def _is_timed(node: ProgramNode, unit: str) -> bool:
-    clock = node.scope.clock(unit)
+    clock = node.scope.clocks.get(unit)
     return clock is not None and not clock.declared.in_digest
 
 

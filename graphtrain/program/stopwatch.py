@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import final
 
@@ -17,6 +17,8 @@ Visit = Callable[[], int]
 
 # Time not spent on anything else.
 TRAINING = "train"
+# A call rests at least this many times as long as it took.
+_LEAST_REST = 10
 # One batch in many is timed, so that training is as fast as without.
 _ONE_IN = 128
 
@@ -26,23 +28,22 @@ class Stopwatch:
     """Host seconds by activity, while it runs. It does not wait for a device.
 
     Arguments:
-        tick: called with the time after a timed visit, once the time is `next_tick`.
         clock: returns the time in seconds. Default: `time.monotonic`.
 
     Attributes:
         now: returns the time of the clock used for everything here.
-        next_tick: the time of the next tick. Default: never.
+        next_tick: the time of the next tick, which a timed visit makes once it is reached. Default: never.
         spent: seconds by activity, except training, which has the rest.
 
     >>> now = [0.0]
-    >>> watch = Stopwatch(lambda time: None, clock=lambda: now[0])
+    >>> watch = Stopwatch(clock=lambda: now[0])
     >>> watch.start(); now[0] = 3.0; watch.enter("validate"); now[0] = 4.0; watch.leave(); watch.stop()
     >>> watch.seconds()
     {'train': 3.0, 'validate': 1.0}
     """
 
-    def __init__(self, tick: Callable[[float], None], clock: Callable[[], float] = time.monotonic) -> None:
-        self._tick = tick
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._due: dict[Callable[[], float], float] = {}
         self.now = clock
         self.next_tick = math.inf
         self.spent: dict[str, float] = {}
@@ -92,10 +93,26 @@ class Stopwatch:
             now = clock()
             spent[activity] += now - start
             if now >= self.next_tick:
-                self._tick(now)
+                self.tick()
             return position
 
         return timed_visit
+
+    def call(self, calls: Iterable[Callable[[], float]]) -> None:
+        """Make these calls from time to time, and no others; each returns the seconds until it is due again."""
+        self._due = dict.fromkeys(calls, self.now())
+        self.next_tick = min(self._due.values(), default=math.inf)
+
+    def tick(self) -> None:
+        """Make the calls that are due."""
+        for call, due in self._due.items():
+            start = self.now()
+            if start >= due:
+                seconds = call()
+                end = self.now()
+                # A terminal over a slow connection must not take the time of training.
+                self._due[call] = end + max(seconds, _LEAST_REST * (end - start))
+        self.next_tick = min(self._due.values(), default=math.inf)
 
     @contextmanager
     def measure(self, activity: str) -> Iterator[None]:

@@ -6,14 +6,12 @@ of a node without work costs 0.15 us.
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Collection
 from typing import final
 
 from graphtrain.errors import GuardError
 from graphtrain.language.closures import never
-from graphtrain.plan.plan import Exit
 from graphtrain.plan.scope import outputs_of
 from graphtrain.program.bind import ProgramGraph, ProgramNode
 from graphtrain.program.loop import Transition
@@ -30,7 +28,6 @@ class Compiler:
     Arguments:
         ended: called when the outermost graph ends.
         watch: times the transitions.
-        closed: edges that are never taken. Default: none.
 
     Attributes:
         transitions: position -> run the node, return the next position.
@@ -47,12 +44,11 @@ class Compiler:
         triggers: Triggers,
         ended: Act,
         watch: Stopwatch,
-        closed: Collection[Exit] = (),
     ) -> None:
         self.visits, self.cells, self.triggers = visits, visits.cells, triggers
         self._program = program = visits.program
         self._slots = program.slots
-        self._ended, self._watch, self._closed = ended, watch, closed
+        self._ended, self._watch = ended, watch
         numbers = itertools.count()
         self.counters = [[next(numbers) for _ in node.plan_node.exits] for node in program.nodes]
         due = [node.index for node in program.nodes if isinstance(node.trigger, Every)]
@@ -70,7 +66,7 @@ class Compiler:
         Those in `ready` are already set up.
         """
         self.visits.enter(scope, reset=reset, ready=ready)
-        self.triggers.enter(scope, reset=reset)
+        self.triggers.enter(scope)
 
     # ---- transitions
 
@@ -210,25 +206,22 @@ class Compiler:
         return targets[0] if len(targets) == 1 else None
 
     def _exit(self, node: ProgramNode) -> Transition:
-        """Choose the exit edge: the first whose guard holds."""
+        """The choice of the exit edge: the first whose guard holds."""
         leave, rounds = self._choosing_edge(node), self.visits.rounds
         is_chosen = rounds is not None and len(node.plan_node.exits) > 1
         return rounds.agreement.watch_choices(node.index, leave) if rounds is not None and is_chosen else leave
 
     def _choosing_edge(self, node: ProgramNode) -> Transition:
-        compiled = functools.partial(self.cells.compiled, node.scope)
-        guards = [
-            never if way in self._closed else compiled(way.guard)
-            for way in node.plan_node.exits
-            if way.guard is not None
+        ways = zip(node.plan_node.exits, self.counters[node.index], self._program.targets(node), strict=True)
+        *choices, (_, last_counter, last_position, last_call) = [
+            (
+                never if way.guard is None else self.cells.compiled(node.scope, way.guard),
+                counter,
+                *self._arrival(node, target),
+            )
+            for way, counter, target in ways
         ]
-        *arrivals, (last_position, last_call) = [self._arrival(node, target) for target in self._program.targets(node)]
-        *counters, last_counter = self.counters[node.index]
-        choices = [
-            (guard, counter, *arrival)
-            for guard, counter, arrival in zip(guards, counters, arrivals, strict=True)
-            if guard is not never
-        ]
+        choices = [choice for choice in choices if choice[0] is not never]
         counts = self.counts
         if len(choices) == 1 and choices[0][3] is None and last_call is None:
             only_guard, only_counter, only_position, _ = choices[0]

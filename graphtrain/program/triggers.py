@@ -23,7 +23,6 @@ Due = Callable[[], bool]
 Aim = Callable[[], None]
 Target = Callable[[], int | Fraction]
 
-_ONLY_WHOLE_FLOATS = 2**53
 _NEVER = Fraction(2**62)
 
 
@@ -65,10 +64,6 @@ class Every:
     def fire(self) -> None:
         """Remember that the node has run."""
         self._aim({term.unit: clock.reading() for clock, term in self.terms})
-
-    def restart(self, unit: str) -> None:
-        """The counter of a unit restarts at 0, with its body."""
-        self._aim({**self._fields["fired"], unit: [0, 1, None]})
 
     def _aim(self, fired: dict[str, list[int | None]]) -> None:
         self._fields["fired"] = fired
@@ -137,8 +132,6 @@ class Triggers:
         self, program: Program, terms: Callable[[ProgramNode, Trigger], Sequence[CountedTerm]] | None = None
     ) -> None:
         terms = terms or program.terms
-        # For each body: the triggers of enclosing graphs with a unit whose counter restarts with the body.
-        self._restarting: dict[ProgramGraph, list[tuple[Every, str]]] = {}
         for node in program.nodes:
             trigger, start = node.plan_node.trigger, node.plan_node.start
             if trigger is None or node.bypassed:
@@ -149,12 +142,8 @@ class Triggers:
                 continue
             may_be_due = reached(terms(node, start)) if start is not None else None
             node.trigger = Every(node.fields, counted, once=trigger.once, may_be_due=may_be_due)
-            for clock, term in counted:
-                for body in clock.node.scope.around():
-                    if body is not node.scope and body.prefix.startswith(node.scope.prefix):
-                        self._restarting.setdefault(body, []).append((node.trigger, term.base.unit))
 
-    def enter(self, scope: ProgramGraph, *, reset: bool) -> None:
+    def enter(self, scope: ProgramGraph) -> None:
         """Begin or resume, with the present progress of the nodes of a graph.
 
         Raises:
@@ -167,9 +156,6 @@ class Triggers:
                 except UsageError as error:
                     name = f'{node.path}.{node.kind.trigger} = "{node.plan_node.trigger}"'
                     raise UsageError(f"{name}: {error.message}", error.hint) from None
-        if reset:
-            for trigger, unit in self._restarting.get(scope, ()):
-                trigger.restart(unit)
 
 
 def any_of(calls: Sequence[Due]) -> Due:
@@ -185,9 +171,7 @@ def _least_number(amount: int | Fraction) -> int | float:
 
     The float nearest to 3/10 is less than that: a clock at that float would fire, and be due again at once.
     """
-    if amount.denominator == 1 or amount > _ONLY_WHOLE_FLOATS:
-        return math.ceil(amount)
-    nearest = float(amount)
+    nearest = amount.numerator if amount.denominator == 1 else float(amount)
     return nearest if nearest >= amount else math.nextafter(nearest, math.inf)
 
 

@@ -196,9 +196,8 @@ class _Reexecution:
         around = [*program.nodes[self._goal_index].scope.around()]
         scope = next((scope for scope in reversed(around) if scope in program.training), program.main)
         for unit in sorted(scope.graph.units, key=lambda unit: unit != "batches"):
-            clock = scope.clock(unit)
-            node = clock.node if clock is not None else None
-            if node is not None and node.scope is scope and not node.bypassed and not node.kind.observer:
+            node = scope.clocks[unit].node
+            if not node.bypassed and not node.kind.observer:
                 return node, 0
         for body in program.training:
             inside = [*body.around()]
@@ -210,7 +209,7 @@ class _Reexecution:
     def _batch_counters(self) -> list[tuple[ProgramNode, str]]:
         """The nodes, each with its field, that count the batches of graphs that train."""
         program = self._compiled.program
-        clocks = dict.fromkeys(scope.clock("batches") for scope in program.training or [program.main])
+        clocks = (scope.clocks.get("batches") for scope in program.training or [program.main])
         return [(clock.node, clock.field) for clock in clocks if clock is not None]
 
     def _tallied(self, transition: Transition, record: Any, field_name: str) -> Transition:

@@ -43,13 +43,16 @@ class RunActivity:
         self._file = RowsFile(run_dir / NODES_FILE)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        for totals in self._totals([]):
+        for totals in self._totals():
             yield totals.plain()
 
     @property
     def starts(self) -> list[dict[str, Any]]:
         """Where the run was started: ``time``, ``rows``, and ``event``, which is begun, resumed or rewired."""
-        return self.overview(1)[0]
+        rows = self._file.rows(
+            read=lambda line: {key: line[key] for key in ("time", "rows", "event") if "event" in line}
+        )
+        return [start for start in rows if start]
 
     def at(self, row: int) -> dict[str, Any] | None:
         """The totals when a row of metrics was recorded; None where nothing was counted until then.
@@ -57,51 +60,35 @@ class RunActivity:
         Arguments:
             row: its number in `Run.metrics`; -1 is the last.
         """
-        totals = _Totals()
-
-        def add(line: dict[str, Any]) -> dict[str, Any]:
-            is_reached = totals.are_counted and totals.rows == row + 1
-            if row < 0 or (line["rows"] <= row + 1 and not is_reached):
-                totals.add(line)
-            return line
-
-        for _ in self._file.rows(read=add):
-            pass
-        return totals.plain() if totals.are_counted else None
-
-    def overview(self, most: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """What `starts` returns; and at most so many of the totals, about evenly apart, the last among them."""
-        starts: list[dict[str, Any]] = []
-        kept: list[dict[str, Any]] = []
-        stride, last = 1, None
-        for number, totals in enumerate(self._totals(starts), 1):
+        last = None
+        for totals in self:
+            if 0 <= row < totals["rows"] - 1:
+                break
             last = totals
-            if number % stride == 0:
-                kept.append(totals.plain())
-            if len(kept) > 2 * most:  # one in two: the file is read once, and its length is known at the end
-                kept, stride = kept[1::2], 2 * stride
-        if last is not None and (not kept or kept[-1] != last.plain()):
-            kept.append(last.plain())
-        count = len(kept)
-        if count > most:
-            kept = [kept[count * (number + 1) // most - 1] for number in range(most)]
-        return starts, kept
+            if row >= 0 and totals["rows"] == row + 1:
+                break
+        return last
 
-    def _totals(self, starts: list[dict[str, Any]]) -> Iterator[_Totals]:
-        """The totals after each line: one object, which changes; headers are added to `starts`."""
+    def overview(self, most: int) -> list[dict[str, Any]]:
+        """At most so many of the totals, about evenly apart, the last among them."""
+        count = sum(1 for _ in self._totals())
+        parts = min(count, most)
+        wanted = {count * (number + 1) // parts for number in range(parts)}
+        return [totals.plain() for number, totals in enumerate(self._totals(), 1) if number in wanted]
+
+    def _totals(self) -> Iterator[_Totals]:
+        """The totals after each line that counts: one object, which changes."""
         totals = _Totals()
         for line in self._file.rows(read=totals.add):
             if "counts" in line:
                 yield totals
-            else:
-                starts.append({"time": totals.time, "rows": totals.rows, "event": line["event"]})
 
 
 class _Totals:
     """What the lines so far add up to."""
 
     def __init__(self) -> None:
-        self.time, self.rows, self.are_counted = 0.0, 0, False
+        self.time, self.rows = 0.0, 0
         self._runs: dict[str, int] = {}
         self._taken: dict[str, int] = {}
         self._milliseconds: dict[str, float] = defaultdict(float)
@@ -123,7 +110,6 @@ class _Totals:
                     for counter in counters:
                         self._counted.setdefault(counter, []).append((totals, name))
             return line
-        self.are_counted = True
         counts, times = line["counts"], line.get("milliseconds", ())
         for counter, more in zip(counts[::2], counts[1::2], strict=True):
             for totals, name in self._counted[counter]:

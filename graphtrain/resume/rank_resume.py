@@ -19,6 +19,7 @@ from graphtrain.data.loader import derived_seed
 from graphtrain.errors import CheckpointError
 from graphtrain.graph.renaming import Renaming
 from graphtrain.kind.fields import IDLE, ROUND
+from graphtrain.program.agreement import Agreement
 from graphtrain.program.bind import ProgramNode
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.gradient_windows import counters_of
@@ -26,8 +27,6 @@ from graphtrain.program.rounds import slots_of_rounds
 from graphtrain.program.stateful_objects import of_rank
 from graphtrain.ranks import Ranks
 from graphtrain.report.recorder import added
-from graphtrain.resume.restore import ResumeOptions
-from graphtrain.resume.save import CheckpointWriter
 from graphtrain.state.generators import RandomAside, capture_random, named_generators, seed_everything
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.manifest import Manifest
@@ -36,14 +35,15 @@ from graphtrain.storage.run_files import RunFiles
 from graphtrain.storage.state_files import Sections
 
 
-def choose(run_files: RunFiles | None, options: ResumeOptions, writer: CheckpointWriter) -> Checkpoint | None:
-    """The checkpoint to resume from; None to begin. All ranks take the one that rank 0 chooses, if all can read it.
+def choose(run_files: RunFiles | None, resume: str | Path, agreement: Agreement) -> tuple[Checkpoint | None, str]:
+    """The checkpoint to resume from, and a name for the run in this process; no checkpoint to begin.
+
+    All ranks take the one that rank 0 chooses, if all can read it.
 
     Raises:
         UsageError: the run directory holds a run, and `resume` is "never"; or there is no such checkpoint.
         CheckpointError: the checkpoint that was named is not sound. An error on rank 0 is raised on all ranks.
     """
-    agreement = writer.world
     checkpoint: Checkpoint | None = None
 
     def read(path: Path, manifest: Manifest | None) -> Checkpoint:
@@ -56,9 +56,9 @@ def choose(run_files: RunFiles | None, options: ResumeOptions, writer: Checkpoin
     def decision() -> dict[str, Any]:
         nonlocal checkpoint
         if run_files is not None:
-            checkpoint = run_files.find(options.resume, read)
-        elif options.resume not in ("auto", "never"):
-            checkpoint = read(checkpoint_folder(options.resume), None)
+            checkpoint = run_files.find(resume, read)
+        elif resume not in ("auto", "never"):
+            checkpoint = read(checkpoint_folder(resume), None)
         return {"run": uuid.uuid4().hex[:12], "begins": checkpoint is None}
 
     while "try" in (message := agreement.lead(decision)):  # on other ranks than 0
@@ -67,8 +67,7 @@ def choose(run_files: RunFiles | None, options: ResumeOptions, writer: Checkpoin
             path = run_files.checkpoints / path.name  # where this rank sees the run directory
         with suppress(CheckpointError):
             checkpoint = read(path, None)
-    writer.run_name = message["run"]
-    return None if message["begins"] else checkpoint
+    return None if message["begins"] else checkpoint, message["run"]
 
 
 # ---- another number of ranks

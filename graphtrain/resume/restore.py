@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
 from graphtrain.graph import Graph
@@ -16,6 +16,7 @@ from graphtrain.plan.scope import made_resources
 from graphtrain.printable import one_line
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
 from graphtrain.resume.hyper_parameters import SettingChange
+from graphtrain.resume.session import Session, other_kinds
 from graphtrain.state.codec import MALFORMED
 from graphtrain.state.generators import fitted_random
 from graphtrain.state.reachable import is_within
@@ -23,9 +24,6 @@ from graphtrain.state.snapshot import compared_data
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.named import graph_of
-
-if TYPE_CHECKING:
-    from graphtrain.resume.session import Session
 
 _MOST_DIFFERENCES = 8  # of the graph, in one line
 
@@ -49,11 +47,6 @@ def graph_change(checkpoint: Checkpoint, now: Graph, rename: Mapping[str, str]) 
     return renaming, renaming.graph(former).diff(now)
 
 
-def other_kinds(difference: Difference) -> list[str]:
-    """The paths of nodes that are of another kind now."""
-    return [change.path.partition(".")[0] for change in difference.changes if change.what == "kind"]
-
-
 def capture(run: Session) -> tuple[RunState, Manifest]:
     """The content of a checkpoint made now: the state, which shares its tensors with the run, and the facts."""
     compiled, loop = run.compiled, run.loop
@@ -70,6 +63,7 @@ def capture(run: Session) -> tuple[RunState, Manifest]:
         epoch=epoch,
         **compiled.run_clock.nested(),
         window_ranks=compiled.program.window_ranks,
+        ranks=run.world.world_size,
         metrics=compiled.state.recorder.recorded_now(),
         seconds=run.watch.seconds(),
         unknown=compiled.state.unknown,

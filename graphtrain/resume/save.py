@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import Thread
-from typing import TYPE_CHECKING, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 from graphtrain.errors import CheckpointError, SaveFailedError
 from graphtrain.names import quoted
@@ -15,6 +15,7 @@ from graphtrain.program.gradient_windows import counters_of
 from graphtrain.program.requests import SavePolicy
 from graphtrain.resume.rank_saves import RankSave
 from graphtrain.resume.restore import capture
+from graphtrain.resume.session import Session
 from graphtrain.state.optimizers import NO_RESUME
 from graphtrain.state.snapshot import data_contents
 from graphtrain.storage.checkpoint import new_folder, write_manifest
@@ -23,9 +24,6 @@ from graphtrain.storage.manifest import Manifest, SavedCheckpoint
 from graphtrain.storage.run_files import RunFiles
 from graphtrain.storage.state_files import StagedState, local_of, split
 from graphtrain.storage.tensor_files import Buffers, layout_of
-
-if TYPE_CHECKING:
-    from graphtrain.resume.session import Session
 
 # After this many transitions without a save point, a message says what prevents one.
 _PATIENCE = 100
@@ -58,6 +56,7 @@ class CheckpointWriter:
         run: what is saved. The thread that writes posts to its requests once a checkpoint is written or has failed; a
             failed save after which the run continues is reported to its notices.
         run_files: where checkpoints go. None: nothing is saved.
+        written: called once a checkpoint is written and known, in the thread of the run.
 
     Attributes:
         run_name: the prefix of the keys of this run in the store of the ranks, the same on all of them.
@@ -68,13 +67,12 @@ class CheckpointWriter:
         returns: how often the run has gone back.
     """
 
-    def __init__(self, run: Session, run_files: RunFiles | None) -> None:
-        self._run, self._run_files, self.world = run, run_files, run.world
+    def __init__(self, run: Session, run_files: RunFiles | None, written: Callable[[], Any]) -> None:
+        self._run, self._run_files, self.world, self._written = run, run_files, run.world, written
         self._is_alone, self._begun, self.run_name = run.world.world_size == 1, 0, "run"
         self._staging: Buffers = {}  # the memory of the last copy
         self._requests, self._notices = run.requests, run.notices
         self._save: _Save | None = None  # that is being written
-        self._was_written = False
         self._attempts = 0
         self.refusal = self.way_out = ""
         self.saved: str | None = None
@@ -98,7 +96,7 @@ class CheckpointWriter:
         return self.saved is not None or (self._save is not None and self._save.is_asked)
 
     def save(self, policy: SavePolicy, values: Mapping[str, float | None], *, is_asked: bool) -> bool:
-        """Save at this position; False if it is not a save point. It is on disk once `take_written` is True.
+        """Save at this position; False if it is not a save point.
 
         Arguments:
             values: those of the metrics that rank checkpoints, where they are known.
@@ -157,11 +155,6 @@ class CheckpointWriter:
         """How many saves of several ranks are over, written or failed, as far as this rank knows."""
         return self._begun - (self._save is not None and not self._save.writing.done())
 
-    def take_written(self) -> bool:
-        """True if a checkpoint was written since this was last called."""
-        was_written, self._was_written = self._was_written, False
-        return was_written
-
     def wait(self) -> None:
         """Wait for the checkpoint that is being written, if there is one.
 
@@ -182,7 +175,7 @@ class CheckpointWriter:
             if self._save is not None:
                 self._save.part.staged.given_up.set()
             # Its thread may still read the buffers.
-            self._save, self._staging, self._was_written = None, {}, False
+            self._save, self._staging = None, {}
             raise
         except BaseException as error:
             self.fails()
@@ -209,7 +202,6 @@ class CheckpointWriter:
             way_out = "remove the cause, then resume; checkpoint.if_failed = 'continue' trains on after a failed save"
             raise SaveFailedError(message, error.hint or way_out) from error
         written = save.writing.result()
-        self._was_written = True
         files, weight = self._run_files, written.manifest.not_finite
         assert files is not None, "it was saved there"
         if save.is_asked and not weight:
@@ -218,6 +210,7 @@ class CheckpointWriter:
             kept = "checkpoints with finite weights are kept, whatever `keep` is, and a resume uses the newest of them"
             self._notices(f"{written.name}: `{weight}` is not finite; {kept}")
         files.latest = written
+        self._written()
 
     def fails(self) -> None:
         """Wait for the save that all ranks have begun before leaving them, but not for ranks that may be dead."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, final
 
 import torch
@@ -10,6 +10,7 @@ import torch
 from graphtrain.data.loader import derived_seed
 from graphtrain.data.state import DataState
 from graphtrain.graph import Graph
+from graphtrain.graph.difference import Difference
 from graphtrain.graph.renaming import Renaming
 from graphtrain.plan.scope import made_resources
 from graphtrain.printable import Notices
@@ -25,10 +26,14 @@ from graphtrain.report.recorder import Recorder
 from graphtrain.resume.environment import RunEnvironment, run_environment
 from graphtrain.resume.equal_ranks import prepare_models, require_equal
 from graphtrain.resume.hyper_parameters import HyperParameters
-from graphtrain.resume.restore import other_kinds
 from graphtrain.resume.setup_change import setup_hashes
 from graphtrain.state.generators import restore_random, seed_everything, seed_given, seed_the_rest
 from graphtrain.storage.checkpoint import Checkpoint
+
+
+def other_kinds(difference: Difference) -> list[str]:
+    """The paths of nodes that are of another kind now."""
+    return [change.path.partition(".")[0] for change in difference.changes if change.what == "kind"]
 
 
 @final
@@ -44,7 +49,6 @@ class Session:
         seed, device, deterministic, about, not_state: as `Trainer` has them.
         saving: True if checkpoints will be made.
         notices: messages for the user.
-        tick: called with the time by timed transitions, when it is due.
 
     Raises:
         GraphError, UsageError: as for `CompiledGraph`, and for resources that ranks cannot train.
@@ -73,7 +77,6 @@ class Session:
         not_state: Collection[str],
         saving: bool,
         notices: Notices,
-        tick: Callable[[float], None],
     ) -> None:
         if deterministic:
             torch.use_deterministic_algorithms(True)
@@ -92,7 +95,7 @@ class Session:
         self.device = resolve_device(device, ranks.local_rank if several is not None else None)
         if several is not None or [each for each in self.resources.values() if hasattr(type(each), SHARDED)]:
             prepare_models(self.world, self.resources)
-        self.watch = Stopwatch(tick)
+        self.watch = Stopwatch()
         self.recorder = Recorder(
             lambda: self.compiled.run_clock.step_and_epoch(),
             lambda: self.compiled.run_clock.outer_counts(),
@@ -113,15 +116,23 @@ class Session:
             "ranks": several,
             "seed": self.seed,
         }
-        self.compiled = self._compile(graph, self.resources, self._prepared, made=self._made)
+        self.compiled = self._compile(graph, self.resources, self._prepared, self._made)
         self.requests.retentions = self.compiled.retentions
         self.hyper_parameters = HyperParameters(self.compiled.state.set_up())
         self.loop, self.setup = Loop(self.compiled.start, self.requests), {}
 
     def _compile(
-        self, graph: Graph, resources: Mapping[str, Any], prepared: Mapping[str, Any], *former: Any, **more: Any
+        self,
+        graph: Graph,
+        resources: Mapping[str, Any],
+        prepared: Mapping[str, Any],
+        made: Mapping[str, str],
+        former: CompiledGraph | None = None,
+        renaming: Renaming | None = None,
+        new: Collection[str] | None = None,
     ) -> CompiledGraph:
-        return CompiledGraph(graph, resources, prepared, self.requests, self.recorder, self.watch, *former, **more)
+        run = self.requests, self.recorder, self.watch
+        return CompiledGraph(graph, resources, prepared, *run, former, renaming, new, made)
 
     # ---- its position
 
@@ -235,7 +246,7 @@ class Session:
         former = self.compiled.state
         self.recorder.forget_means()
         prepared = {**self._prepared, "saving": True}  # data that cannot be reopened exactly is refused
-        self.compiled = self._compile(self.graph, self.resources, prepared, made=self._made)
+        self.compiled = self._compile(self.graph, self.resources, prepared, self._made)
         if former.snapshot is not None:
             self.compiled.state.track(former.snapshot, former)
 
@@ -263,7 +274,7 @@ class Session:
             if environment is not None:  # before the data is opened: inspecting it may draw from its generator
                 environment = environment.with_resources(self.resources, all_resources)
             older = former if moves else None
-            compiled = self._compile(graph, all_resources, prepared, older, renaming, new=resources, made=made)
+            compiled = self._compile(graph, all_resources, prepared, made, older, renaming, resources)
             compiled.program.window_ranks = former.program.window_ranks
             if not compiled.retentions:  # that of a removed node no longer applies
                 self.requests.policy = SavePolicy()

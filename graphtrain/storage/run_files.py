@@ -63,7 +63,7 @@ class RunFiles:
         self._files = [RowsFile(self.folder / name) for name in (METRICS_FILE, NODES_FILE, STARTS_FILE)]
         self.metrics, self.nodes, self._starts = self._files
         self._starts_bytes: int | None = None  # when this trainer began or resumed the run
-        self.count: Callable[[], None] = lambda: None
+        self.count: Callable[[], Any] = lambda: None
         self._notify = notify
         self._run = ""
         self._process = os.getpid()

@@ -80,13 +80,12 @@ def parse_amount(text: str, graph: Graph, option: str = "until", example: str = 
     >>> str(parse_amount("500 steps", Graph.load("fit")))
     '500 steps'
     """
-    expected = f'{option}: expected an amount, got "{text}"'
     try:
         trigger = Trigger(text)
-    except ValueError as error:
-        raise UsageError(f"{option}: {error}" if "greater" in str(error) else expected, f"as in {example}") from None
-    if trigger.is_never or trigger.once:
-        raise UsageError(expected, f"as in {example}")
+    except ValueError:
+        trigger = Trigger("never")
+    if trigger.once or trigger.is_never:
+        raise UsageError(f'{option}: expected an amount greater than 0, got "{text}"', f"as in {example}")
     scopes = [scope for scope in Scope(graph).with_inner() if scope.outer is None or scope.counts_training]
     units = dict.fromkeys(unit for scope in scopes for unit in scope.graph.units)
     known = known_units(units)
@@ -104,7 +103,7 @@ def at_limit(compiled: CompiledGraph, limit: Trigger) -> list[Breakpoint]:
     """
     breakpoints = []
     for clock, term in compiled.program.limits(limit):
-        before = clock.scope.clock("batches") or clock
+        before = clock.node.scope.clocks.get("batches", clock)
         breakpoints.append(Breakpoint(before.node.index, reached([(clock, term)]), request="reached"))
     return breakpoints
 

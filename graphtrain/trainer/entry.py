@@ -27,8 +27,8 @@ from graphtrain.trainer.live_run import LiveRun
 _OTHER_MODEL = "build the model as in the saved run, or name a checkpoint of this run"
 
 
-def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> tuple[Checkpoint | None, tuple[str, ...]]:
-    """Begin or resume a run; returns the checkpoint it is resumed from, and what has changed since, in words.
+def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> None:
+    """Begin or resume a run.
 
     Arguments:
         holder: as for `Session.set_up`.
@@ -37,24 +37,27 @@ def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> tuple[Checkpoint
         UsageError, CheckpointError: as for `choose` and `restore`.
     """
     session, files, random = run.session, run.files, capture_random()
-    compiled = session.compiled
-    if compiled.returning and files is None and not run.is_replay:
+    returning = session.compiled.returning
+    if returning and files is None and not run.is_replay:
         raise UsageError(
-            f"{quoted(compiled.returning)} may send the run back to a checkpoint, but there is no run directory",
+            f"{quoted(returning)} may send the run back to a checkpoint, but there is no run directory",
             "name one: --run-dir runs/first, in Python Trainer(..., run_dir=...)",
         )
-    checkpoint = choose(files, options, run.writer)
+    checkpoint, run.writer.run_name = choose(files, options.resume, session.world)
     status = last_status(files.folder) if files is not None and checkpoint is not None else {}
     run.notices.last.clear()
     run.notices.last.extend(map(tuple, status.get("notices") or ()))  # those of the process before
     session.set_up(checkpoint, holder)
-    if checkpoint is None:
+    is_over = False
+    if checkpoint is not None:
+        is_over = _resume(run, checkpoint, options, status)
+    else:
         session.begin(random)
         if files is not None:
             run.cut_back_to(None)
-        note_start(run, None)
-        return None, ()
-    return checkpoint, _resume(run, checkpoint, options, status)
+    run.has_begun, run.resumed_from = True, checkpoint
+    if not is_over:
+        note_start(run)
 
 
 def go_back(run: LiveRun, node: str) -> None:
@@ -76,15 +79,13 @@ def go_back(run: LiveRun, node: str) -> None:
             "not finite",
             "remove the cause, and resume from an earlier checkpoint: --resume NAME",
         )
-    checkpoint = choose(files, ResumeOptions(files.checkpoints / name), writer)
+    checkpoint, writer.run_name = choose(files, files.checkpoints / name, session.world)
     assert checkpoint is not None, "it is named"
     trained, progress = session.trained, session.compiled.state.capture(set(), ("progress",))["progress"]
     session.compiled.release()
     session.watch.stop()
     session.compile_again()
     restore(checkpoint, session, ResumeOptions(kept={node: progress[node]}))
-    run.monitors.forget()
-    run.drives(run.tracer)
     session.watch.load(seconds)  # this time was spent
     session.watch.start(inside=session.compiled.activity(session.position))
     run.cut_back_to(checkpoint)
@@ -93,15 +94,15 @@ def go_back(run: LiveRun, node: str) -> None:
     writer.returns += 1
     is_saved = run.save(run.requests.sync_policy)
     assert is_saved, "a checkpoint was made here before"
-    run.announce()
+    run.announce("resumed")
 
 
-def _resume(run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status: Mapping[str, Any]) -> tuple[str, ...]:
-    """Resume from a checkpoint of a run that had trained as far as its status says; what has changed, in words."""
+def _resume(run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status: Mapping[str, Any]) -> bool:
+    """Resume from a checkpoint of a run that had trained as far as its status says; True if it was finished before."""
     session, files, manifest = run.session, run.files, checkpoint.manifest
     restored = restore(checkpoint, session, options)
     is_ours = files is not None and files.owns(checkpoint)
-    changes = _report(run, checkpoint, restored, options, status if is_ours else None)
+    run.changes = _report(run, checkpoint, restored, options, status if is_ours else None)
     if files is not None:
         run.cut_back_to(checkpoint)
     is_newest = files is not None and files.is_newest(checkpoint)
@@ -115,11 +116,7 @@ def _resume(run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status
     begins_anew = (restored.decided or begins_lineage) and not is_over
     if files is not None and (begins_anew or not is_newest):
         run.save(run.requests.sync_policy, is_asked=begins_lineage)
-    if is_over and changes:
-        run.unnoted = checkpoint  # what has changed is not trained with, so the directory does not say so
-    else:
-        note_start(run, checkpoint)
-    return changes
+    return is_over
 
 
 def _report(
@@ -154,28 +151,28 @@ def _report(
     return *restored.changes, *by_a_person
 
 
-def note_start(run: LiveRun, checkpoint: Checkpoint | None) -> None:
-    """Record that the run has begun, or resumes from a checkpoint."""
-    files, environment, setup = run.files, run.session.environment, run.session.setup
-    run.unnoted = None
+def note_start(run: LiveRun) -> None:
+    """Tell the files and the loggers that the run has started.
+
+    Raises:
+        UnsaveableError: something cannot be saved.
+    """
+    files, environment, setup, checkpoint = run.files, run.session.environment, run.session.setup, run.resumed_from
+    is_ours = files is not None and checkpoint is not None and files.owns(checkpoint)
     if files is not None and environment is not None:
         # Written once, and again when it differs: it may be long.
-        known = files.setup_of(checkpoint) if checkpoint is not None and files.owns(checkpoint) else {}
-        files.started(
-            {
-                **vars(environment),
-                "checkpoint": checkpoint.path.name if checkpoint else None,
-                **({"setup": setup} if setup != known else {}),
-            }
-        )
+        known = files.setup_of(checkpoint) if checkpoint is not None and is_ours else {}
+        name = checkpoint.path.name if checkpoint is not None else None
+        files.started({**vars(environment), "checkpoint": name, **({"setup": setup} if setup != known else {})})
         run.writer.check()
-    run.announce()
-    run.status.write()
+    run.announce("resumed" if is_ours else "begun")
+    run.write_status()
+    run.is_noted = True
 
 
-def finished_before(run: LiveRun, changes: Sequence[str]) -> str:
-    """That a run was finished before, and what to do; `changes` since then have no effect."""
-    since = f"; changed since, without effect: {', '.join(changes)}" if changes else ""
+def finished_before(run: LiveRun) -> str:
+    """That a run was finished before, and what to do; what has changed since then has no effect."""
+    since = f"; changed since, without effect: {', '.join(run.changes)}" if run.changes else ""
     return (
         f"the run {f'in `{run.files.path}` ' if run.files is not None else ''}was finished before, so nothing is run"
         f"{since}; give another run a run_dir of its own, or train this one further with a later end, such as "
@@ -183,7 +180,7 @@ def finished_before(run: LiveRun, changes: Sequence[str]) -> str:
     )
 
 
-def way_back(run: LiveRun) -> str:
+def where_it_resumes(run: LiveRun) -> str:
     """Where a run that failed inside a node will resume, in words; empty without a run directory."""
     if run.files is None:
         return ""

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import math
 import signal
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, final
 
-from graphtrain.errors import LifeCycleError, SaveFailedError
-from graphtrain.graph.elements import END
+from graphtrain.errors import CheckpointError, LifeCycleError, SaveFailedError
+from graphtrain.graph.elements import END, nodes_of
 from graphtrain.kind.parameter import plain_value
 from graphtrain.kind.trigger import Trigger
-from graphtrain.lazy import imported
 from graphtrain.outcome import Outcome
-from graphtrain.program.loop import Transition
+from graphtrain.plain import brief
 from graphtrain.program.requests import SavePolicy
 from graphtrain.program.stopwatch import NodeTimes
 from graphtrain.report.logger import Beginning, Logger, RunLogger
 from graphtrain.report.snapshot import Display, Snapshot
+from graphtrain.report.values import not_finite_since
 from graphtrain.resume.equal_ranks import require_equal_weights
 from graphtrain.resume.save import CheckpointWriter
 from graphtrain.resume.session import Session
 from graphtrain.storage.checkpoint import Checkpoint
+from graphtrain.storage.run_directory import STATUS_SECONDS
 from graphtrain.storage.run_files import RunFiles
 from graphtrain.trainer.observer import Observer
-from graphtrain.trainer.watchers import Monitors, NodesFile, OnDisplay, StatusFile, Watcher, Watchers
+from graphtrain.trainer.tracing import Explainer
+from graphtrain.trainer.watchers import Monitors, NodesFile
 
 Event = Literal["start", "ask_to_stop", "halt", "finish", "fail"]
 
@@ -53,22 +57,22 @@ class LiveRun:
         arguments: hyper-parameters that belong to no resource: the arguments of `setup`.
         loggers: called with every row.
         display: shows the run. None: it is not shown.
-
-    Attributes:
-        state: of its life cycle: ready, running, stopping (at the next save point), stopped, finished or failed.
-        is_replay: True for a run whose save points are those of the run that it replays.
-        is_end_saved: False between the end of the run and its checkpoint.
-        tracer: the explainer of the transitions that ran last; None if they were not traced.
-        failure: the exception by which a node failed; None if none did.
-        is_rewired: True after `rewire`, until a transition runs in the new graph.
-        unnoted: the checkpoint of a run that finished before, and was started again with other settings: until it
-            trains further, nothing is written. None for any other run.
-        reason: why it has stopped, in words: a signal, `until` or `before`; empty for any other reason.
-        error: the exception that has ended it, on one line; empty if none did.
-        replay: the options of ``graphtrain replay`` that lead to the node that failed.
     """
 
-    state: str  # set by the machine
+    state: str  # of its life cycle, set by the machine
+    has_begun = False  # it was begun or resumed in this process
+    resumed_from: Checkpoint | None = None
+    changes: tuple[str, ...] = ()  # since that checkpoint was made, in words
+    # The files and the loggers know that it has begun. If it was finished before, they learn of it once it trains on.
+    is_noted = False
+    is_replay = False  # its save points are those of the run that it replays
+    is_end_saved = True  # False between the end of the run and its checkpoint
+    is_rewired = False  # and no transition has run in the new graph
+    failure: BaseException | None = None  # by which a node failed
+    reason = ""  # why it has stopped, in words: a signal, `until` or `before`
+    error = ""  # the exception that has ended it, on one line
+    replay: Sequence[str] = ()  # the options of `graphtrain replay` that lead to the node that failed
+    _signal = 0
 
     def __init__(
         self,
@@ -80,57 +84,37 @@ class LiveRun:
     ) -> None:
         self.session, self.files, self.arguments, self.notices = session, files, arguments, session.notices
         self.requests = session.requests
-        self.writer = CheckpointWriter(session, files)
+        self.writer = CheckpointWriter(session, files, self.write_status)
         session.requests.saves = self.writer
         from transitions import Machine  # here, because commands that run nothing import this module too
 
         self._machine = Machine(self, _STATES, initial="ready", transitions=_LIFE_CYCLE, auto_transitions=False)
-        self.node_times = NodeTimes()
-        self.monitors = Monitors(session)
-        self.is_replay, self.is_end_saved = False, True
-        self.is_rewired = False
-        self.unnoted: Checkpoint | None = None
-        self._signal = 0
-        self.tracer: Any = None
-        self._explainer: Any = None
-        self.failure: BaseException | None = None
-        self.reason = self.error = ""
-        self.replay: list[str] = []
-        self._observer = Observer(session)
-        self.status = StatusFile(self)
+        self.node_times, self.monitors = NodeTimes(), Monitors(session)
+        self.explainer, self._observer = Explainer(self.notices.once), Observer(session)
+        self._display, self._is_shown = display, False
         self._loggers: list[RunLogger] = []
         if loggers := list(loggers):
             from graphtrain.report.guarded import Guarded  # most runs have no loggers
 
             self._loggers = [Guarded(logger, self.notices.once) for logger in loggers]
-        shown = OnDisplay(display, self.snapshot, self.notices)
-        watchers: list[Watcher] = [shown, self.status, self.monitors]
-        self._nodes = NodesFile(self, files) if files is not None and files.writes else None
-        if self._nodes is not None:
-            watchers.append(self._nodes)
-        self.watchers = Watchers(session.watch, watchers)
+        self._nodes: NodesFile | None = None
         rows = session.recorder.loggers
         if files is not None and files.writes:
+            self._nodes = NodesFile(session, files, self.node_times)
             rows.append(lambda metrics, step: files.metrics.append(metrics))
-        rows += [*self._loggers, self.watchers.row]
+        rows += [*self._loggers, self._row]
 
-    def tracing(self, trace: Callable[[Any], Any] | None = None) -> Any:
-        """The explainer, which calls `trace` after every transition."""
-        self._explainer = self._explainer or imported("graphtrain.proof.tracing").Explainer(self.notices.once)
-        self._explainer.trace = trace
-        return self._explainer
+    def _row(self, row: Mapping[str, float], step: int) -> None:
+        if self.session.watch.now() >= self.session.watch.next_tick:  # of a graph whose transitions are not timed
+            self.session.watch.tick()
+        self.monitors.row(row)
+        if self._nodes is not None:
+            self._nodes.row()
 
-    def transitions(self, explainer: Any) -> list[Transition]:
-        """The transitions of the graph, wrapped by the explainer, or as they are."""
-        compiled = self.session.compiled
-        return compiled.compiler.transitions if explainer is None else list(explainer.transitions(compiled))
-
-    def drives(self, tracer: Any = None) -> None:
-        """Note that transitions run from now on, traced or not."""
-        self.tracer, self.failure, self.is_rewired = tracer, None, False
-        self.reason, self.error, self.replay = "", "", []
-        if tracer is not None:
-            tracer.last = None
+    def drives(self) -> None:
+        """Note that transitions run from now on."""
+        self.explainer.last = self.failure = None
+        self.is_rewired, self.reason, self.error, self.replay = False, "", "", ()
 
     def stop(self, number: int) -> None:
         """Request a stop at the next save point, as a signal does."""
@@ -138,7 +122,8 @@ class LiveRun:
         self.requests.ask("stop")
 
     def ends(self, outcome: Outcome) -> Outcome:
-        """Note why the run stops."""
+        """Note why the run stops: all other requests are void."""
+        self.requests.clear()
         if outcome is Outcome.STOPPED:
             self.reason = signal.Signals(self._signal).name if self._signal else "a request"
         elif outcome is Outcome.BREAKPOINT:
@@ -186,13 +171,15 @@ class LiveRun:
         Arguments:
             limit: the amount to run until; None to run only some transitions, which are not shown.
         """
-        session, compiled = self.session, self.session.compiled
+        session = self.session
         self._observer.begin(limit)
-        session.watch.start(inside=compiled.activity(session.position))
-        self.watchers.begin(is_shown=limit is not None)
+        session.watch.start(inside=session.compiled.activity(session.position))
+        self._is_shown = limit is not None
+        self._draw("begin")
+        session.watch.call([self._draw, self.write_status, *([self._nodes.write] if self._nodes is not None else [])])
 
-    def announce(self) -> None:
-        """Tell loggers that the run begins, was resumed, or continues with another graph."""
+    def announce(self, event: Literal["begun", "resumed", "rewired"]) -> None:
+        """Tell watchers and loggers that the run begins, was resumed, or continues with another graph."""
         session = self.session
         hyper_parameters = {**self.arguments, "seed": session.seed}
         for name, fields in session.hyper_parameters.values.items():
@@ -202,18 +189,40 @@ class LiveRun:
             hyper_parameters |= {f"{node.path}.{name}": plain_value(value) for name, value in values.items()}
         run_dir = self.files.path if self.files is not None else None
         rows, columns = tuple(session.recorder.rows), session.compiled.run_clock.columns
-        beginning = Beginning(session.graph, rows, hyper_parameters, run_dir, columns)
-        for watcher in self.watchers.each:
-            watcher.announce(beginning)
+        self.monitors.begin()
+        if self._nodes is not None:
+            self._nodes.begin(event)
         for logger in self._loggers:
-            logger.begin(beginning)
+            logger.begin(Beginning(session.graph, rows, hyper_parameters, run_dir, columns))
 
     def ended(self, error: BaseException | None) -> None:
-        """Tell watchers and loggers that the run has stopped, by an exception or without one."""
-        self.watchers.end(self.state, error)
+        """Note that the run has stopped, by an exception or without one, and tell watchers and loggers."""
+        was_running = self.is_active
+        self.session.watch.stop()
+        if was_running:
+            self.go("finish" if self.session.loop.ended and self.is_end_saved else "halt")
+        self.session.watch.call(())
+        self._draw("end")
+        if self._nodes is not None:
+            self._nodes.write()
         for logger in self._loggers:
             logger.ended(self.state, error)
             logger.close()
+        if was_running and self.is_noted:
+            self.write_status()
+
+    def _draw(self, call: Literal["begin", "show", "end"] = "show") -> float:
+        """Draw the run on its display, where it is shown; returns the seconds until it is to be drawn again."""
+        if self._display is None or not self._is_shown:
+            return math.inf
+        try:
+            getattr(self._display, call)(self.snapshot())
+            return self._display.interval_seconds
+        except Exception as error:  # a display that fails, or a terminal that is gone, does not end the run
+            self._display = None
+            if not isinstance(error, OSError):
+                self.notices.once(f"the display is off: it raised {type(error).__name__}: {error}")
+            return math.inf
 
     def has_changed(self) -> None:
         """Note that the user has changed the run: it does not go back to earlier checkpoints."""
@@ -224,10 +233,9 @@ class LiveRun:
     def cut_back_to(self, checkpoint: Checkpoint | None) -> None:
         """Truncate rows and counts to those of a checkpoint of the run, or to nothing; the session has entered it."""
         assert self.files is not None, "there is nothing to truncate"
-        rows = self.files.cut_back_to(checkpoint)
-        self.session.recorder.load_rows(rows)
+        self.session.recorder.load_rows(self.files.cut_back_to(checkpoint))
         if self._nodes is not None:
-            self._nodes.restart("resumed" if checkpoint is not None and self.files.owns(checkpoint) else "begun")
+            self._nodes.drop()
 
     # ---- saving
 
@@ -262,7 +270,6 @@ class LiveRun:
             return False
         for logger in self._loggers:
             logger.flush()
-        self.report_written()
         return True
 
     def save_end(self) -> None:
@@ -278,7 +285,35 @@ class LiveRun:
                 )
         self.is_end_saved = True
 
-    def report_written(self) -> None:
-        """Write the status if a checkpoint was written, or ranked."""
-        if self.writer.take_written():
-            self.status.write()
+    def write_status(self, state: str | None = None) -> float:
+        """Write the status for other processes; returns the seconds until it is to be written again.
+
+        Arguments:
+            state: the state to write. Default: that of the life cycle.
+        """
+        session = self.session
+        if self.files is None:
+            return STATUS_SECONDS
+        snapshot = self.snapshot()
+        status = {
+            **replace(snapshot, state=state or snapshot.state).as_plain(),
+            "arguments": {name: brief(value) for name, value in self.arguments.items()},
+            "parameters": {
+                f"{path}.{name}": value
+                for path, node in nodes_of(session.graph).items()
+                for name, value in node.parameters.items()
+            },
+            "reason": self.reason,
+            "error": self.error,
+            "replay": self.replay,
+            "notices": list(self.notices.last),
+            "place": session.compiled.run_clock.describe(),
+            **session.trained,
+            "not_finite": not_finite_since(session.recorder.rows),
+            "bypassed": [node.path for node in session.compiled.program.nodes if node.bypassed],
+        }
+        try:
+            self.files.write_status(status)
+        except CheckpointError as error:  # the run does not need it
+            self.notices.once(f"{error.message}; the run continues")
+        return STATUS_SECONDS

@@ -10,7 +10,6 @@ from typing import final
 import torch
 
 from graphtrain.kind.trigger import Term, Trigger
-from graphtrain.program.clock import RunClock
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.resume.session import Session
 
@@ -32,31 +31,18 @@ class Observer:
         self._started = 0.0
         self._shares_at_start: dict[Term, float] = {}
 
-    @property
-    def _run_clock(self) -> RunClock:
-        return self._session.compiled.run_clock
-
     def begin(self, until: Trigger | None) -> None:
-        """The run starts, or continues, in this process.
-
-        Arguments:
-            until: amounts at which it is to pause.
-        """
+        """The run starts or continues in this process, until an amount is reached."""
         self._until = until or Trigger("never")
         self._samples.clear()
         self._rates(self._watch.seconds())
         self._started = self._watch.running()
-        self._shares_at_start = self._run_clock.shares(self._until)
+        self._shares_at_start = self._session.compiled.run_clock.shares(self._until)
 
     def snapshot(self, state: str, position: str) -> Snapshot:
-        """The run as it is now.
-
-        Arguments:
-            position: the path to show.
-        """
-        session, run_clock, seconds = self._session, self._run_clock, self._watch.seconds()
-        elapsed = self._watch.running()
-        shares = run_clock.shares(self._until)
+        """The run as it is now, in a state and at the path of a node."""
+        session, run_clock = self._session, self._session.compiled.run_clock
+        seconds, elapsed, shares = self._watch.seconds(), self._watch.running(), run_clock.shares(self._until)
         done, until_done = (
             max((shares[term] for term in terms if term in shares), default=None)
             for terms in (run_clock.ends, self._until.terms)
@@ -85,7 +71,7 @@ class Observer:
             rates=self._rates(seconds),
             elapsed_seconds=elapsed,
             seconds_left=self._seconds_left(shares, elapsed - self._started),
-            memory_bytes=memory_bytes(session.device),
+            memory_bytes=_memory_bytes(session.device),
             device=str(session.device),
             seconds=seconds,
         )
@@ -93,7 +79,7 @@ class Observer:
     def _rates(self, seconds: dict[str, float]) -> dict[str, float]:
         """Counts per second of training and fetching its data; evaluating and saving do not count."""
         spent = seconds.get("train", 0.0) + seconds.get("data", 0.0)
-        samples, counts = self._samples, self._run_clock.counts()
+        samples, counts = self._samples, self._session.compiled.run_clock.counts()
         before = samples[-1][1] if samples else counts
         if counts.keys() != before.keys() or any(counts[unit] < count for unit, count in before.items()):
             samples.clear()  # another graph trains, or the same one from the start
@@ -103,9 +89,7 @@ class Observer:
                 samples.popleft()
         since, before = samples[0]
         span = spent - since
-        if span < _LEAST_SECONDS:
-            return {}
-        return {unit: (count - before.get(unit, 0)) / span for unit, count in counts.items()}
+        return {unit: (count - before[unit]) / span for unit, count in counts.items()} if span >= _LEAST_SECONDS else {}
 
     def _seconds_left(self, shares: dict[Term, float], elapsed: float) -> float | None:
         """Seconds until the first end, at the average pace since the run was started or continued."""
@@ -120,14 +104,8 @@ class Observer:
         return min(left, default=None)
 
 
-# ---- memory
-
-
-def memory_bytes(device: torch.device) -> int | None:
-    """Memory in use: allocated by torch on a CUDA device, resident in this process on a host.
-
-    None if the system does not report it.
-    """
+def _memory_bytes(device: torch.device) -> int | None:
+    """Memory in use on a device: allocated by torch on CUDA, resident in this process on a host; None if not known."""
     if device.type == "cuda":
         return torch.cuda.memory_allocated(device)
     try:

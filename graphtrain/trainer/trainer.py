@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import Any, Literal, final
 
 import torch
 
@@ -31,10 +31,8 @@ from graphtrain.trainer.debugging import error_line
 from graphtrain.trainer.live_run import LiveRun
 from graphtrain.trainer.serving import drive
 from graphtrain.trainer.signals import stop_signals
+from graphtrain.trainer.tracing import Trace
 from graphtrain.trainer.view import RunView
-
-if TYPE_CHECKING:
-    from graphtrain.proof.tracing import Explanation
 
 # What the first Ctrl-C prints at once, with a run directory and without.
 _STOPPING = "stopping at the next save point; Ctrl-C again stops at once, without saving"
@@ -97,8 +95,6 @@ class Trainer(RunView):
     (Outcome.FINISHED, 5)
     """
 
-    _is_resumed = False
-
     @on_all_ranks("before the run")
     def __init__(
         self,
@@ -123,12 +119,10 @@ class Trainer(RunView):
         **resources: Any,
     ) -> None:
         ranks = current_ranks()
-        resources = {
-            **_given(model=model, optimizer=optimizer, scheduler=scheduler, train_data=train_data, val_data=val_data),
-            **_given(training_step=training_step, validation_step=validation_step),
-            **resources,
-        }
-        graph = checked_graph(graph, ranks=ranks.world_size > 1, supplied=_given(**resources).keys())
+        named = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "train_data": train_data}
+        named |= {"val_data": val_data, "training_step": training_step, "validation_step": validation_step}
+        resources = {name: value for name, value in {**named, **resources}.items() if value is not None}
+        graph = checked_graph(graph, ranks=ranks.world_size > 1, supplied=resources.keys())
         if seed is not None and not 0 <= seed < 2**63:  # the seeds that torch takes
             raise UsageError(f"seed: expected an integer from 0 to 2**63 - 1; got {seed}")
         about = dict(about or {})
@@ -144,7 +138,6 @@ class Trainer(RunView):
             not_state=(not_state,) if isinstance(not_state, str) else tuple(not_state),
             saving=run_dir is not None,
             notices=notices,
-            tick=lambda now: self._run.watchers.tick(),
         )
         arguments = about.get("arguments", {})
         settings = {"seed": session.seed, "deterministic": deterministic, **arguments}
@@ -171,7 +164,7 @@ class Trainer(RunView):
         from_setup: str | Iterable[str] = (),
         from_saved: bool = False,
         rename: Mapping[str, str] | None = None,
-        trace: Callable[[Explanation], Any] | None = None,
+        trace: Trace | None = None,
     ) -> Outcome:
         """Run to the end, until an amount is reached, or to a breakpoint; call it again to continue.
 
@@ -191,11 +184,9 @@ class Trainer(RunView):
             trace: called with an `Explanation` after every transition, as in ``trace=print``. Default: none, at no
                 cost.
 
-        In a graph other than the saved one the run continues at the same position. Nodes keep their progress by name,
-        that of removed nodes is dropped, and new nodes begin with their own. A new trigger, or one with another unit,
-        counts from there; a shorter interval of the same unit that has already passed is due at once. A new
-        `accumulate.every` applies at once, also to an open window, whose gradients keep their weight. All of this is
-        reported. An end that is already reached is taken where the graph tests for it next.
+        In a graph other than the saved one the run continues at the same position. Nodes keep their progress by name; a
+        new trigger, or one with another unit, counts from there. What has changed is reported. An end that is already
+        reached is taken where the graph tests for it next.
 
         Worker processes of loaders have ended when it returns or raises; a run that continues starts them again.
 
@@ -210,7 +201,6 @@ class Trainer(RunView):
             CheckpointError: the checkpoint does not fit what was supplied, or none can be written.
         """
         run = self._run
-        explainer = run.tracing(trace) if trace is not None else None
         limit = parse_amount(until, self.graph) if until is not None else Trigger("never")
         stopped_at: set[int] = set()  # the position of the run, until the node there runs
 
@@ -222,26 +212,30 @@ class Trainer(RunView):
                 yield before_node(compiled, before, "before", "breakpoint", passing=passing)
 
         def transitions() -> list[Transition]:
-            table = with_breakpoints(run.transitions(explainer), breakpoints(), run.requests)
-            return table if explainer is not None else run.node_times.over(run.session.compiled.program.nodes, table)
+            compiled = run.session.compiled
+            if trace is not None:
+                return with_breakpoints(run.explainer.transitions(compiled), breakpoints(), run.requests)
+            table = with_breakpoints(compiled.compiler.transitions, breakpoints(), run.requests)
+            return run.node_times.over(compiled.program.nodes, table)
 
         list(breakpoints())  # refused before anything is done
-        begins = not self._has_begun
+        run.explainer.trace = trace
+        begins = not run.has_begun
         signals = stop_signals(run.stop, _STOPPING_UNSAVED if run.files is None else _STOPPING)
         with signals, self._running(ResumeOptions(resume, from_setup, from_saved, rename), limit):
             if begins and run.requests.take("stop"):  # nothing has run that could be saved
                 return Outcome.STOPPED
-            if self._is_resumed or not begins:
+            if not begins or run.resumed_from is not None:
                 stopped_at.add(run.session.position)
             if run.session.loop.ended and run.is_end_saved:
                 environment = run.session.environment
                 if begins and not (environment and "command" in environment.about):  # a command says it at the end
-                    run.notices(entry.finished_before(run, self._changes))
+                    run.notices(entry.finished_before(run))
                 return Outcome.ALREADY_FINISHED
             if run.session.loop.ended:
                 run.save_end()
                 return Outcome.FINISHED
-            return drive(run, transitions, explainer)
+            return drive(run, transitions)
 
     def advance(
         self,
@@ -323,14 +317,14 @@ class Trainer(RunView):
         """
         run = self._run
         run.require_idle()
-        several = run.session.world.world_size > 1
-        graph = checked_graph(graph, ranks=several, supplied=_given(**{**run.session.resources, **resources}).keys())
-        run.session.rewire(graph, rename or {}, resources, moves=self._has_begun)
+        supplied = {name for name, value in {**run.session.resources, **resources}.items() if value is not None}
+        graph = checked_graph(graph, ranks=run.session.world.world_size > 1, supplied=supplied)
+        run.session.rewire(graph, rename or {}, resources, moves=run.has_begun)
         run.is_rewired = True
         run.has_changed()
         self._notify_of_graph()
-        if self._has_begun and run.unnoted is None:
-            run.announce()
+        if run.is_noted:
+            run.announce("rewired")
 
     @on_all_ranks("in `load`")
     def load(self, checkpoint: str | Path = "best", *, only: str | Iterable[str] = (), **models: str) -> Path:
@@ -382,8 +376,8 @@ class Trainer(RunView):
     def _one_transition(self) -> None:
         run = self._run
         run.requests.post("pause")
-        explainer = run.tracing()
-        drive(run, lambda: run.transitions(explainer), explainer)
+        run.explainer.trace = None
+        drive(run, lambda: run.explainer.transitions(run.session.compiled))
 
     # ---- starting and stopping
 
@@ -406,7 +400,7 @@ class Trainer(RunView):
                     self._note_failure(error)
                     raise
                 finally:
-                    self._stop(failure)
+                    run.ended(failure)
                     # Workers keep running between single transitions: starting them takes longer than a transition.
                     if limit is not None or run.session.loop.ended or run.state == "failed":
                         run.session.compiled.release()
@@ -424,23 +418,21 @@ class Trainer(RunView):
         run.error = error_line(error)
         if run.state == "failed":
             # Any checkpoint under way is on the disk now.
-            if not isinstance(error, RanksError) and (note := entry.way_back(run)):
+            if not isinstance(error, RanksError) and (note := entry.where_it_resumes(run)):
                 error.add_note(note)
             run.replay = self.replay_options()
-            run.status.write()
+            run.write_status()
 
     def _get_ready(self, options: ResumeOptions, limit: Trigger | None) -> None:
         run, session = self._run, self._session
-        if not self._has_begun:
+        if not run.has_begun:
             require_equal_weights(session.world, session.resources)
-            checkpoint, self._changes = entry.begin(run, options, self)
-            self._is_resumed = checkpoint is not None
-            self._has_begun = True
+            entry.begin(run, options, self)
         compiled, loop = session.compiled, session.loop
         if loop.ended:  # its end may have been moved since
             loop.position, loop.ended = compiled.leave_again(loop.position)
-        if run.unnoted is not None and not loop.ended:
-            entry.note_start(run, run.unnoted)
+        if not (run.is_noted or loop.ended):  # it was finished before, and now trains further
+            entry.note_start(run)
         if loop.ended and not run.is_end_saved:
             compiled.at_end()
         if compiled.activity(loop.position) is None:
@@ -450,18 +442,3 @@ class Trainer(RunView):
                     f"call {name}.train() first, unless this is intended"
                 )
         run.started(limit)
-
-    def _stop(self, error: BaseException | None) -> None:
-        run = self._run
-        run.session.watch.stop()
-        was_running = run.is_active
-        if was_running:
-            run.go("finish" if run.session.loop.ended and run.is_end_saved else "halt")
-        run.ended(error)
-        if run.writer.take_written() or (was_running and self._has_begun and run.unnoted is None):
-            run.status.write()
-
-
-def _given(**resources: Any) -> dict[str, Any]:
-    """The resources that are not None."""
-    return {name: value for name, value in resources.items() if value is not None}

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphtrain.errors import GuardError, NotFiniteError
 from graphtrain.graph import Graph
-from graphtrain.lazy import imported
 from graphtrain.names import suggestion
 from graphtrain.report.recorded import Recorded, html_of
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.report.values import not_finite_since
-
-if TYPE_CHECKING:
-    from graphtrain.proof.tracing import Explanation
-    from graphtrain.resume.session import Session
-    from graphtrain.trainer.live_run import LiveRun
+from graphtrain.resume.session import Session
+from graphtrain.trainer.live_run import LiveRun
+from graphtrain.trainer.tracing import Explanation, explain_untraced
 
 
 class RunView(Recorded):
     """What can be read from a run, at any time; nothing here changes it."""
 
     _run: LiveRun
-    _changes: tuple[str, ...] = ()
-    _has_begun = False
 
     @property
     def _session(self) -> Session:
@@ -106,9 +101,8 @@ class RunView(Recorded):
 
         Known after `advance`, after a `run` with `trace`, and where a run is over or has failed.
         """
-        run, explaining = self._run, imported("graphtrain.proof.tracing")
-        last: Explanation | None = run.tracer.last if run.tracer is not None else None
-        return last or explaining.explain_untraced(
+        run = self._run
+        return run.explainer.last or explain_untraced(
             run.session.compiled, run.session.loop, run.failure, has_run=run.state != "ready", is_rewired=run.is_rewired
         )
 
@@ -152,7 +146,7 @@ class RunView(Recorded):
 
         Graph, hyper-parameters, code, arguments of `setup`, data, and the weights that the models were set up with.
         """
-        return self._changes
+        return self._run.changes
 
     @property
     def not_finite(self) -> str:
@@ -176,8 +170,8 @@ class RunView(Recorded):
             return []
         node = compiled.program.nodes[self._session.position]
         for unit in sorted(self.graph.units, key=lambda unit: unit != "batches"):
-            clock = main.clock(unit)
-            if clock is not None and clock.declared.in_digest and clock.restarts is None and clock.now() >= 1:
+            clock = main.clocks[unit]
+            if clock.declared.in_digest and clock.restarts is None and clock.now() >= 1:
                 runs = node.fields["runs"] - isinstance(error, GuardError)  # a guard raises once the node has run
                 return ["--to", f"{int(clock.now())} {unit}", "--node", node.path, "--runs", str(runs)]
         return []

@@ -200,13 +200,13 @@ def test_a_body_is_a_name_a_file_or_a_graph(tmp_path: Path) -> None:
 def test_a_new_name_reaches_everything_that_reads_the_old_one() -> None:
     graph = FIT.set("clip", reads={"max_norm": "1 / (1 + step.steps / validate/next_batch.batches)"})
     graph = graph.guard("log_due", "log.due and validate/next_batch.last and step.steps/2 > validate.runs")
-    graph = graph.clock("seen", "validate/next_batch.batches").set("train_batch", reads={"x": ["step.runs", "other"]})
+    graph = graph.clock("seen", "next_batch.batches").set("train_batch", reads={"x": ["step.runs", "other"]})
     renamed = graph.rename("validate", "measure").rename("step", "go").rename("next_batch", "fetch")
     renamed = renamed.rename("decide", "choose").rename("accumulate", "window")
     assert renamed.nodes["clip"].reads == {"max_norm": "1 / (1 + go.steps / measure/next_batch.batches)"}
     assert renamed.guards["log_due"] == "log.due and measure/next_batch.last and go.steps/2 > measure.runs"
     assert renamed.guards["window_cut"] == "fetch.last or ending"
-    assert (renamed.units["seen"], renamed.units["samples"]) == ("measure/next_batch.batches", "fetch.samples")
+    assert (renamed.units["seen"], renamed.units["samples"]) == ("fetch.batches", "fetch.samples")
     assert renamed.nodes["train_batch"].reads == {"window": "window.window", "x": ("go.runs", "other")}
     assert (renamed.nodes["window"].use, renamed.nodes["window"].name) == ("accumulate", "window")
     body = renamed.nodes["measure"].body
@@ -230,11 +230,10 @@ def test_a_new_name_reaches_nodes_of_expressions_alone(text: str, renamed: str) 
 
 def test_a_node_in_a_body_is_renamed_by_its_path_wherever_that_is_read() -> None:
     graph = FIT.set("clip", reads={"max_norm": "1 / (1 + validate/next_batch.batches + next_batch.batches)"})
-    graph = graph.guard("log_due", "log.due and validate/next_batch.last").clock("seen", "validate/next_batch.batches")
+    graph = graph.guard("log_due", "log.due and validate/next_batch.last")
     renamed = graph.rename("validate/next_batch", "fetch")
     assert renamed.nodes["clip"].reads == {"max_norm": "1 / (1 + validate/fetch.batches + next_batch.batches)"}
     assert renamed.guards["log_due"] == "log.due and validate/fetch.last"
-    assert renamed.units["seen"] == "validate/fetch.batches"
     body = renamed.nodes["validate"].body
     assert body is not None and "fetch" in body.nodes and "next_batch" not in body.nodes
     assert renamed.check() == [] and renamed.rename("validate/fetch", "next_batch") == graph

@@ -173,10 +173,16 @@ def test_a_restart_finds_nothing_of_the_attempt_before(monkeypatch: Patch) -> No
 
 def test_every_rank_has_a_device_of_its_own(monkeypatch: Patch) -> None:
     used: list[Any] = []
+
+    def empty(size: int, device: torch.device) -> None:
+        if device.index == 2:
+            raise RuntimeError("invalid device ordinal")
+
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", used.append)
+    monkeypatch.setattr(torch, "empty", empty)
     devices = [str(resolve_device(name, 1)) for name in ("auto", "cuda", torch.device("cuda"), "cpu")]
     assert devices == [*["cuda:1"] * 3, "cpu"] and [*map(str, used)] == ["cuda:1"] * 3
-    with pytest.raises(UsageError, match="local rank 2 has no CUDA device of its own: there are 2 here"):
+    with pytest.raises(UsageError, match='no device "cuda" here for the process of local rank 2'):
         resolve_device("auto", 2)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphtrain import Graph, Loader, NotFiniteError, Trainer, UsageError, node, progress
+from graphtrain import Graph, Loader, NotFiniteError, Run, Trainer, UsageError, node, progress
 from tests.fake_ranks import run_ranks
 from tests.simulation.disk import Calls
 from tests.world import in_a_process, rows_of
@@ -83,6 +83,8 @@ def test_it_goes_back_more_than_once_and_tells(whole: tuple[Trainer, Path, list[
     assert any("sends the run back to 00000" in line and "repeating " in line for line in whole[2])
     steps = [row["step"] for row in whole[0].metrics if "loss" in row]
     assert steps == sorted({*steps}), "no row of what was abandoned is left"
+    counts = Run(whole[1]).counts_at()
+    assert counts is not None and counts["runs"]["next_batch"] == whole[0].progress["next_batch"]["runs"]
     status = json.loads((whole[1] / "status.json").read_text())
     assert (status["state"], status["trained"][0]) == ("finished", whole[0].read("next_batch.batches"))
 

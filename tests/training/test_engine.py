@@ -29,7 +29,7 @@ class Clock:
 
 def test_every_moment_is_counted_once_under_the_activity_it_was_spent_on() -> None:
     clock = Clock()
-    watch = Stopwatch(lambda now: None, clock)
+    watch = Stopwatch(clock)
 
     def fetch() -> int:
         clock.time += 2

@@ -148,10 +148,10 @@ note   = ["decide"]
 decide = ["end if done", "train"]
 
 [clock]
-inner = "train/step.steps"
+rounds = "train.runs"
 """
 STEPS = (BATCHES + 1) // 2  # of a round: an epoch of windows of two
-INNER = Trigger("1 inner")
+ROUND = Trigger("1 rounds")
 
 
 @node
@@ -163,7 +163,7 @@ def shrink(model: nn.Module, *, share: float = 0.0) -> None:
 
 
 @node
-def note_steps(steps: int, noted: list[int], *, every: Trigger = INNER) -> None:
+def note_steps(steps: int, noted: list[int], *, every: Trigger = ROUND) -> None:
     """Note where it was due."""
     noted.append(steps)
 
@@ -171,7 +171,7 @@ def note_steps(steps: int, noted: list[int], *, every: Trigger = INNER) -> None:
 def rounds() -> Graph:
     share = {"share": "train/step.steps / (10 * max(1, train.runs))"}
     graph = Graph.loads(ROUNDS).replace("shrink", shrink, reads=share)
-    graph = graph.replace("note", note_steps, every="3 inner", reads={"steps": "train.runs"})
+    graph = graph.replace("note", note_steps, every="1 rounds", reads={"steps": "train.runs"})
     return graph.set("train", graph=fit(epochs=1, accumulate=2, save_every="never"))
 
 
@@ -319,14 +319,11 @@ def test_what_is_read_in_a_body_that_is_bypassed_is_as_before_it_ever_ran() -> N
     graph = (
         fit(epochs=1)
         .guard("log_due", "log.due and validate/next_batch.batches == 0 and not validate/next_batch.last")
-        .clock("seen", "validate/next_batch.batches")
-        .set("checkpoint", every="1 seen")
         .set("clip", reads={"max_norm": "1.0 + validate/next_batch.batches"})
     )
     assert graph.check() == []
     trainer = tiny(graph)
     trainer.run()
-    assert trainer.progress["checkpoint"]["runs"] == 0
     assert (trainer.read("clip.max_norm"), trainer.read("validate/next_batch.last")) == (1.0, False)
     assert trainer.explain().node == "finish"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any, final
 
 from graphtrain.plain import is_equal
 from graphtrain.printable import one_line
+from graphtrain.report.display.footer import can_be_drawn_on
 from graphtrain.report.display.panel import parts
 from graphtrain.report.numbers import counted
 from graphtrain.report.snapshot import Display, Snapshot
@@ -151,14 +151,6 @@ def in_notebook() -> bool:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
     return shell is not None and hasattr(shell, "kernel")
-
-
-def can_be_drawn_on(stream: Any) -> bool:
-    """True for a terminal that can move its cursor."""
-    try:
-        return bool(stream.isatty()) and os.environ.get("TERM") not in ("dumb", "unknown")
-    except (AttributeError, ValueError):  # None under pythonw, closed
-        return False
 
 
 def on_terminal() -> bool:

@@ -236,6 +236,14 @@ class _Page:
         return self._memory[4 : 4 + length].decode("utf-8", "replace")
 
 
+def can_be_drawn_on(stream: Any) -> bool:
+    """True for a terminal that can move its cursor."""
+    try:
+        return bool(stream.isatty()) and os.environ.get("TERM") not in ("dumb", "unknown")
+    except (AttributeError, ValueError):  # None under pythonw, closed
+        return False
+
+
 def _same_device(stream: TextIO, terminal: TextIO) -> bool:
     try:
         return stream.isatty() and os.fstat(stream.fileno()).st_rdev == os.fstat(terminal.fileno()).st_rdev

@@ -8,8 +8,7 @@ from typing import Any, TextIO, cast, final
 
 from rich.console import Console, ConsoleDimensions
 
-from graphtrain.report.display.choose import can_be_drawn_on
-from graphtrain.report.display.footer import Footer
+from graphtrain.report.display.footer import Footer, can_be_drawn_on
 from graphtrain.report.display.panel import Panel
 from graphtrain.report.snapshot import Display, Snapshot
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, final
@@ -86,22 +86,21 @@ class Explainer:
         if self._compiled is not compiled:
             self._compiled = compiled
             pairs = zip(compiled.program.nodes, compiled.compiler.transitions, strict=True)
-            self._transitions = [self.wrap(node, transition) for node, transition in pairs]
+            self._transitions = [self._explained(compiled, node, transition) for node, transition in pairs]
         return self._transitions
 
-    def wrap(self, node: ProgramNode, visit: Transition) -> Transition:
-        """The transition of a node, which is explained right after it."""
-        assert self._compiled is not None, "noted before"
-        observation = _Observation(self._compiled, node)
+    def _explained(self, compiled: CompiledGraph, node: ProgramNode, visit: Transition) -> Transition:
+        # The transition that ends a body also chooses among the edges of the enclosing node.
+        nodes = [node, *(scope.outer for scope in reversed([*node.scope.around()]) if scope.outer is not None)]
 
         def explained() -> int:
-            observation.begin()
+            runs = [each.instance.runs for each in nodes]
             try:
                 position = visit()
             except BaseException as error:
-                self._keep(observation.explain(node.index, error))
+                self._keep(_explanation(compiled, nodes, runs, node.index, error))
                 raise
-            self._keep(observation.explain(position))
+            self._keep(_explanation(compiled, nodes, runs, position))
             return position
 
         return explained
@@ -140,44 +139,40 @@ def explain_untraced(
     return Explanation("", END if loop.ended else node.path, note=note)
 
 
-@final
-class _Observation:
-    """A transition of one node: its guards are evaluated again right after it."""
+def _explanation(
+    compiled: CompiledGraph,
+    nodes: Sequence[ProgramNode],
+    runs_before: Sequence[int],
+    position: int,
+    error: BaseException | None = None,
+) -> Explanation:
+    """Why a node has just led to a position, or raised: its guards are evaluated again.
 
-    def __init__(self, compiled: CompiledGraph, program_node: ProgramNode) -> None:
-        self._compiled = compiled
-        # The transition that ends a body also chooses among the edges of the enclosing node.
-        self._nodes = [program_node]
-        while (outer := self._nodes[-1].scope.outer) is not None:
-            self._nodes.append(outer)
-
-    def begin(self) -> None:
-        """Note how often the nodes have run."""
-        self._runs = [node.instance.runs for node in self._nodes]
-
-    def explain(self, position: int, error: BaseException | None = None) -> Explanation:
-        """The transition that led to a position, or raised."""
-        first, compiler, where = self._nodes[0], self._compiled.compiler, self._compiled.run_clock.describe()
-        if error is not None and not isinstance(error, GuardError):
-            return Explanation(first.path, "?", (), where, _raised(error))
-        following = self._compiled.path(position)
-        if first.body is not None and position == compiler.position(first.body.nodes[first.body.graph.start]):
-            return Explanation(first.path, following, (), where, "entered")
-        asked: list[Asked] = []
-        is_idle = first.instance.runs == self._runs[0]
-        notes = ["bypassed" if first.bypassed else "not due"] * is_idle
-        node, target = first, _leave(compiler, first, asked)
-        for outer, runs in zip(self._nodes[1:], self._runs[1:], strict=True):
-            if target == END and outer.instance.runs != runs:
-                node, target = outer, _leave(compiler, outer, asked)
-        if isinstance(target, Exception) or error is not None:
-            following = "?"
-            notes.append(_raised(target if isinstance(target, Exception) else error or Exception()))
-        elif target == END:
-            following = END
-        elif position != compiler.position(node.scope.nodes[target]):
-            notes.append("(but a guard answers otherwise now)")
-        return Explanation(first.path, following, tuple(asked), where, " ".join(notes))
+    Arguments:
+        nodes: the node, and those around it, the innermost first; with
+        runs_before: how often they had run before.
+    """
+    first, compiler, where = nodes[0], compiled.compiler, compiled.run_clock.describe()
+    if error is not None and not isinstance(error, GuardError):
+        return Explanation(first.path, "?", (), where, _raised(error))
+    following = compiled.path(position)
+    if first.body is not None and position == compiler.position(first.body.nodes[first.body.graph.start]):
+        return Explanation(first.path, following, (), where, "entered")
+    asked: list[Asked] = []
+    is_idle = first.instance.runs == runs_before[0]
+    notes = ["bypassed" if first.bypassed else "not due"] * is_idle
+    node, target = first, _leave(compiler, first, asked)
+    for outer, runs in zip(nodes[1:], runs_before[1:], strict=True):
+        if target == END and outer.instance.runs != runs:
+            node, target = outer, _leave(compiler, outer, asked)
+    if isinstance(target, Exception) or error is not None:
+        following = "?"
+        notes.append(_raised(target if isinstance(target, Exception) else error or Exception()))
+    elif target == END:
+        following = END
+    elif position != compiler.position(node.scope.nodes[target]):
+        notes.append("(but a guard answers otherwise now)")
+    return Explanation(first.path, following, tuple(asked), where, " ".join(notes))
 
 
 def _leave(compiler: Compiler, node: ProgramNode, asked: list[Asked]) -> str | Exception:

@@ -1,0 +1,371 @@
+"""A graph run by its own engine in every way that few batches and small amounts allow.
+
+The nodes are stubs. A state is a position, with the fields that guards read, the slots that are written, the answers to
+what is not known, and the marks of what was done to gradients. A visit restores a state, runs the compiled transition
+and takes a snapshot; it is made for each combination of answers.
+
+Source: small scopes, Jackson, "Software Abstractions", 2006; explicit states, Holzmann, "The SPIN Model Checker", 2003.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Collection, Iterator
+from typing import Any, NamedTuple, final
+
+import networkx
+
+from graphtrain.checks.gradient_rules import Fault
+from graphtrain.checks.stubs import Fetching, Sizes, StubCells, stub
+from graphtrain.checks.watching import Watch
+from graphtrain.plan.plan import Plan
+from graphtrain.plan.scope import resources_of, slots_of
+from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
+from graphtrain.program.rounds import Act
+from graphtrain.program.stopwatch import Stopwatch
+from graphtrain.program.table import Compiler
+from graphtrain.program.triggers import Triggers
+from graphtrain.program.visits import Visits, nothing
+
+# Beyond this number of states a graph is not explored further.
+MOST_STATES = 8_000
+SIZES = (Sizes(3, 2), Sizes(3, 2, window=2), Sizes(1, 1), Sizes(0, 0), Sizes(2, 1, window=3, is_cut=True))
+
+State = tuple[Any, ...]
+OVER: State = ()
+"""The state of a run that is over."""
+Trail = tuple[int, ...]
+"""The positions of visits, one after the other."""
+
+
+class Visit(NamedTuple):
+    """A visit that was made.
+
+    Attributes:
+        state: that in which the run was last, some visits before.
+        trail: the visits since then; this is the last.
+        is_sure: True if every run begins like that.
+    """
+
+    state: State
+    trail: Trail
+    is_sure: bool
+
+
+class Harm(NamedTuple):
+    """The harm that a node does at a visit, with the words of its message."""
+
+    fault: Fault
+    node: ProgramNode
+    words: dict[str, str]
+    visit: Visit
+
+
+class _NoBatchError(Exception):
+    """Data has ended, and nothing reads that it may: the run raises."""
+
+
+class _StubVisits(Visits):
+    """Visits that only count and write slots."""
+
+    def __init__(self, program: Program, machine: Machine) -> None:
+        super().__init__(program, machine.cells)
+        self.aspects.remove(machine.cells.wrap)
+        self._machine = machine
+
+    def setup(self, node: ProgramNode) -> Act:
+        return nothing
+
+    def enter(self, scope: ProgramGraph, *, reset: bool, ready: Collection[ProgramNode]) -> None:
+        self._machine.enter(scope)
+
+    def at_end(self, scope: ProgramGraph) -> list[Act]:
+        return [functools.partial(self._machine.leave, scope)] if scope.outer is not None else []
+
+    def call(self, node: ProgramNode) -> Act:
+        return self._machine.visit_of(node)
+
+
+@final
+class Machine:
+    """A plan whose state can be read and set, and which notes the harm that a visit does.
+
+    Arguments:
+        absent: the names of the resources that are not supplied.
+        optimizers: those whose gradients are followed.
+        ranks: True for a run of several ranks.
+
+    Attributes:
+        program: the nodes, by position.
+        harm: code, path and optimizer -> the first visit that does it.
+        unwritten: path, slot, and True for a guard -> the first visit that reads it unwritten.
+        written: path and slot, where it was read and written.
+    """
+
+    def __init__(self, plan: Plan, absent: Collection[str], optimizers: Collection[str], *, ranks: bool) -> None:
+        optional = {*resources_of(ref for plan_node in plan.nodes for ref in plan_node.optional)} - {*absent}
+        self.program = Program(plan, dict.fromkeys(optional, object()), new_instance=stub)
+        self.program.resources.pop("ranks", None)  # what they do together is not modelled
+        nodes = self.program.nodes
+        self._bypassed = {node.path for node in nodes if node.bypassed}
+        for node in nodes:  # one that does nothing has a position too
+            node.bypassed = False
+        self.cells = StubCells(self.program, SIZES[0], self._bypassed)
+        self.cells.on_unwritten(lambda slot: self._unwritten(self._node, slot, is_guard=True))
+        self.watch = Watch(self.program, self.cells, optimizers, ranks=ranks, report=self._report)
+        self.harm: dict[tuple[str, str, str], Harm] = {}
+        self.unwritten: dict[tuple[str, str, bool], Visit] = {}
+        self.written: set[tuple[str, str]] = set()
+        self._state: State = ()
+        self._is_state_sure = self._is_over = False
+        self._trail: list[int] = []
+        reads = (pair for node in nodes for pair in (*node.plan_node.visit_reads, *node.plan_node.set_up_with))
+        needed = {*slots_of(ref for read, ref in reads if read.required)}
+        for node in nodes:
+            if isinstance(node.instance, Fetching):
+                node.instance.batches_in_epoch = functools.partial(self._batches_in_epoch, node)
+                for name in ("epoch_batches", "opened", "last"):
+                    self.cells.registers.add(node, name)
+        triggers = Triggers(self.program, lambda node, trigger: [])
+        compiler = Compiler(_StubVisits(self.program, self), triggers, self._end, Stopwatch())
+        self._transitions = compiler.transitions
+        self._slots = sorted(needed | self.cells.read_slots)
+        self._without_choice = {node.index for node in nodes if len(node.plan_node.exits) == 1}
+        asked = self.cells.registers.read
+        self._may_end = {node for node, name in asked if name in ("exhausted", "empty")}
+        self._resets = {scope: self._defaults(scope) for scope in self.program.scopes.values()}
+
+    # ---- states
+
+    def first(self, sizes: Sizes) -> State:
+        """The state in which a run begins."""
+        self.cells.sizes = sizes
+        for scope in self.program.scopes.values():
+            self._reset(scope)
+        return self._snapshot(self.program.main.nodes[self.program.graph.start].index)
+
+    def follow(self, state: State, *, is_sure: bool) -> Iterator[tuple[State, Trail, bool]]:
+        """The states after a visit, with the visits made and True if nothing was chosen."""
+        questions, self._state, self._is_state_sure = self.cells.questions, state, is_sure
+        questions.choices.clear()
+        while True:
+            questions.begin()
+            position, self._trail, self._is_over = self._restore(state), [], False
+            try:
+                self._trail.append(position)
+                position = self._transitions[position]()
+                while position in self._without_choice and not self._is_over:
+                    self._trail.append(position)
+                    position = self._transitions[position]()
+            except _NoBatchError:
+                self._is_over = True
+            after = OVER if self._is_over else self._snapshot(position)
+            yield after, tuple(self._trail), is_sure and not questions.choices
+            if not questions.choose_others():
+                return
+
+    def _snapshot(self, position: int) -> State:
+        slots, questions = self.program.slots, self.cells.questions
+        return (
+            position,
+            self.cells.sizes,
+            self.cells.registers.values(),
+            tuple([slots[path] for path in self._slots]),
+            tuple(questions.answers),
+            tuple(self.watch.marks),
+        )
+
+    def _restore(self, state: State) -> int:
+        position: int
+        position, self.cells.sizes, values, written, answers, marks = state
+        self.cells.registers.put(values)
+        self.program.slots.update(zip(self._slots, written, strict=True))
+        self.cells.questions.answers[:] = answers
+        self.watch.marks[:] = marks
+        return position
+
+    # ---- visits
+
+    def visit_of(self, node: ProgramNode) -> Act:
+        """The visit of a node that is due."""
+        plan_node, fields, slots = node.plan_node, node.fields, self.program.slots
+        watched = self.watch.acts(node)
+        if node.path in self._bypassed:
+            is_idle = node.kind.is_idle(node.parameters, plan_node.expressions)  # with other parameters it would act
+            return _all_of(watched) if is_idle else nothing
+        needs = [*slots_of(ref for read, ref in plan_node.visit_reads if read.required)]
+        added = [(each.name, each.adds) for each in node.kind.fields.values() if each.adds is not None]
+        copied = [(each.last, each.name) for each in node.kind.fields.values() if each.last is not None]
+        fetch = functools.partial(self._fetch, node) if node.kind.fetches else nothing
+        after = self.cells.after_visit[node.path]
+
+        def visit() -> None:
+            for path in needs:
+                self._read(node, path)
+            fetch()
+            for act in watched:
+                act()
+            for name, amount in added:
+                fields[name] += amount
+            for last, name in copied:
+                fields[last] = fields[name]
+            for path in plan_node.writes:
+                slots[path] = True
+            for path in plan_node.kills:
+                slots[path] = None
+            for act in after:
+                act()
+
+        return visit
+
+    def _batches_in_epoch(self, node: ProgramNode) -> int:
+        sizes, limit = self.cells.sizes, node.parameters.get("limit")
+        batches = sizes.inner
+        if node.scope.outer is None or node.scope.names.steps:  # a window fits into an epoch of some batches
+            batches = max(sizes.batches, self.cells.widest + 1) if sizes.batches > 2 else sizes.batches
+        return min(batches, limit) if isinstance(limit, int) else batches
+
+    def _fetch(self, node: ProgramNode) -> None:
+        fields, batches = node.fields, self._batches_in_epoch(node)
+        if fields["last"] or not fields["opened"]:
+            fields["epoch"] += fields["opened"]
+            fields["opened"], fields["epoch_batches"] = True, 0
+            fields["last"] = fields["exhausted"] = fields["empty"] = False
+        if fields["epoch_batches"] >= batches:
+            fields["last"] = fields["exhausted"] = True
+            fields["empty"] = not batches
+            if node not in self._may_end:
+                raise _NoBatchError
+            return
+        for name in ("epoch_batches", "batches", "samples"):
+            fields[name] += 1
+        fields["last"] = fields["epoch_batches"] >= batches and not self.cells.sizes.is_cut
+
+    # ---- bodies
+
+    def _defaults(self, scope: ProgramGraph) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """The fields of the nodes of a graph, each with the values with which it is entered."""
+        return [
+            (
+                node.fields,
+                {field.name: field.default for field in node.kind.fields.values() if field.stored and not field.stays},
+            )
+            for node in scope.nodes.values()
+        ]
+
+    def _reset(self, scope: ProgramGraph) -> None:
+        """A graph is entered: its progress is at the defaults, and nothing in it is known."""
+        for fields, defaults in self._resets[scope]:
+            fields.update(defaults)
+        questions = self.cells.questions
+        for number in questions.inside(scope):
+            questions.answers[number] = questions.first[number]
+
+    def enter(self, body: ProgramGraph) -> None:
+        """A body is entered."""
+        self._reset(body)
+        self.watch.enter()
+        for node in body.nodes.values():
+            for path in slots_of(ref for read, ref in node.plan_node.set_up_with if read.required):
+                self._read(node, path)
+
+    def leave(self, body: ProgramGraph) -> None:
+        """A body is left: what nothing outside reads is as if it had not run."""
+        outer = body.outer
+        assert outer is not None, "it is a body"
+        self.watch.leave(body, self._node)
+        self._trail.append(outer.index)
+        for act in self.cells.after_visit[outer.path]:
+            act()
+        kept = [(node.fields, name, node.fields[name]) for node, name in self.cells.read_outside if node.scope is body]
+        self._reset(body)
+        for fields, name, value in kept:
+            fields[name] = value
+
+    def _end(self) -> None:
+        self._is_over = True
+        self.watch.end(self._node)
+
+    # ---- harm
+
+    @property
+    def _node(self) -> ProgramNode:
+        """The node that is visited."""
+        return self.program.nodes[self._trail[-1]]
+
+    def _visit(self) -> Visit:
+        return Visit(self._state, tuple(self._trail), self._is_state_sure and not self.cells.questions.choices)
+
+    def _report(self, fault: Fault, node: ProgramNode, **words: str) -> None:
+        key = fault.code, node.path, words.get("optimizer", "")
+        if key not in self.harm:
+            self.harm[key] = Harm(fault, node, words, self._visit())
+
+    def _read(self, node: ProgramNode, slot: str) -> None:
+        if self.program.slots[slot] is None:
+            self._unwritten(node, slot, is_guard=False)
+        else:
+            self.written.add((node.path, slot))
+
+    def _unwritten(self, node: ProgramNode, slot: str, *, is_guard: bool) -> None:
+        key, visit = (node.path, slot, is_guard), self._visit()
+        if key not in self.unwritten or (visit.is_sure and not self.unwritten[key].is_sure):
+            self.unwritten[key] = visit
+        self.program.slots[slot] = True  # so that it is reported once, not at every reader
+
+
+def _all_of(acts: list[Act]) -> Act:
+    def act() -> None:
+        for each in acts:
+            each()
+
+    return act
+
+
+@final
+class Exploration:
+    """The states that a machine can reach, the nearest first.
+
+    Attributes:
+        is_whole: False if there were too many.
+        graph: the numbers of the states, with the visits from one to the next. The first is that of a run that is over.
+        states: by number.
+    """
+
+    def __init__(self, machine: Machine, sizes: Collection[Sizes] = SIZES) -> None:
+        self.machine, self.is_whole = machine, True
+        self.graph = networkx.DiGraph()
+        self.graph.add_node(0)
+        self.states = [OVER, *(machine.first(each) for each in sizes)]
+        self._first = range(1, len(self.states))
+        self._numbers = {state: number for number, state in enumerate(self.states)}
+        sure = {1}  # every run with the first of the sizes begins with these
+        for before, state in enumerate(self.states):  # which grows
+            if len(self.states) > MOST_STATES:
+                self.is_whole = False
+                self.graph.add_edge(before, 0, trail=())  # where nobody has looked, a run may end
+                continue
+            for after, trail, is_sure in machine.follow(state, is_sure=before in sure) if before else ():
+                number = self._numbers.setdefault(after, len(self.states))
+                if number == len(self.states):
+                    self.states.append(after)
+                    sure |= {number} if is_sure else set()
+                if not self.graph.has_edge(before, number):
+                    self.graph.add_edge(before, number, trail=trail)
+
+    def way(self, visit: Visit) -> list[ProgramNode]:
+        """The nodes on a shortest way to a visit."""
+        last = self._numbers[visit.state]
+        first = next(number for number in self._first if self.states[number][1] == visit.state[1])  # of the same sizes
+        return self.visited(networkx.shortest_path(self.graph, first, last), visit.trail)
+
+    def visited(self, numbers: list[int], trail: Trail = ()) -> list[ProgramNode]:
+        """The nodes visited on a way through states, and on the visits after it."""
+        trails = [self.graph.edges[pair]["trail"] for pair in itertools.pairwise(numbers)]
+        return [self.machine.program.nodes[position] for each in (*trails, trail) for position in each]
+
+    def traps(self) -> list[Collection[int]]:
+        """Sets of states that a run never leaves, and from which no continuation leads to the end."""
+        lost = {*self.graph} - networkx.ancestors(self.graph, 0) - {0}
+        return [*networkx.attracting_components(self.graph.subgraph(lost))] if lost else []

@@ -1,0 +1,131 @@
+"""The problems along the paths of a graph, by exploration: G303, G304, G401 to G415, G501, G503, G504, G702 to G704."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Iterator
+
+from graphtrain.checks.exploration import SIZES, Exploration, Harm, Machine
+from graphtrain.checks.gradient_rules import NEVER_CLEARED, OPEN, STEP_WITHIN
+from graphtrain.checks.optimizers import optimizers_in
+from graphtrain.checks.traps import Trap, traps_in
+from graphtrain.graph.elements import END, Problem, Severity
+from graphtrain.kind.declaration import RANKS
+from graphtrain.names import quoted
+from graphtrain.plan.plan import Plan
+from graphtrain.plan.scope import resources_of
+from graphtrain.program.bind import ProgramNode
+
+
+def check_paths(
+    plan: Plan, optimizers: Collection[str], *, ranks: bool, supplied: Collection[str] | None
+) -> tuple[list[Problem], set[str]]:
+    """Every problem; and the nodes that divide gradients which were exchanged.
+
+    Arguments:
+        optimizers: those whose gradients are followed.
+        ranks, supplied: as for `check_graph`.
+    """
+    alone = () if ranks else (RANKS,)
+    has_windows = any(declared.counts for node in plan.nodes for declared in node.kind.fields.values())
+    sizes = [each for each in SIZES if has_windows or each.window == 1]
+    exploration = Exploration(Machine(plan, alone, optimizers, ranks=ranks), sizes)
+    problems = [*_harm(exploration, plan), *_unwritten(exploration)]
+    if not exploration.is_whole:
+        message = f"not checked any further: there are more than {len(exploration.states):,} states"
+        hint = "put a part into a nested graph, or use fewer conditions"
+        problems.append(plan.main.problem("G503", f"nodes.{plan.graph.start}", message, hint, severity="warning"))
+    traps = traps_in(exploration)
+    severity: Severity = "error"
+    if not traps:
+        optional = resources_of(ref for node in plan.nodes for ref in node.optional)
+        traps = _without(plan, {*optional} - {RANKS, *(supplied or ())}, alone)
+        severity = "warning" if supplied is None else "error"
+    # A window that is not cleared, or is of no optimizer, never fills: that is reported.
+    is_windowed = optimizers_in(plan.nodes).keys() <= {*optimizers} and "G405" not in {each.code for each in problems}
+    problems += [trap.problem(severity) for trap in traps if is_windowed or not trap.reads_windows]
+    return problems, exploration.machine.watch.divides_exchanged
+
+
+def _without(plan: Plan, absent: Collection[str], alone: Collection[str]) -> list[Trap]:
+    """The loops that a run without optional resources never leaves: without one that is the reason, or without all.
+
+    Arguments:
+        alone: the resources that one process does not have.
+    """
+
+    def traps(names: Collection[str]) -> list[Trap]:
+        machine = Machine(plan, {*names, *alone}, (), ranks=not alone)
+        return traps_in(Exploration(machine, SIZES[:1]), names)
+
+    every = traps(absent) if absent else []
+    return next(filter(None, (traps([name]) for name in sorted(absent))), every) if every else []
+
+
+def _names(nodes: Iterable[ProgramNode]) -> tuple[str, ...]:
+    """The paths of nodes; a body that is entered and left at once is named once."""
+    return tuple(path for path, _ in itertools.groupby(node.path for node in nodes))
+
+
+# ---- gradients, windows and modes
+
+
+def _harm(exploration: Exploration, plan: Plan) -> Iterator[Problem]:
+    harm = [*exploration.machine.harm.values()]
+    uncleared = {each.words.get("optimizer") for each in harm if each.fault.code == "G405"}
+    is_else = any(each.fault.code not in ("G414", "G415") for each in harm)
+    for each in harm:
+        is_consequence = each.fault.code in ("G403", "G406") and each.words["optimizer"] in uncleared
+        if not is_consequence and not (each.fault.code == "G414" and is_else):
+            yield _of_harm(exploration, plan, each)
+
+
+def _of_harm(exploration: Exploration, plan: Plan, harm: Harm) -> Problem:
+    node, fault, optimizer = harm.node, harm.fault, harm.words.get("optimizer", "")
+    effects = optimizers_in(plan.nodes).get(optimizer, {})
+    if fault.code == "G405" and "zero_grad" not in effects:
+        fault = NEVER_CLEARED
+    if fault.code == "G702" and node.kind.has_effect("backward"):
+        fault = STEP_WITHIN
+    words = {"node": node.path, "divisor": "", **harm.words, "optimizer": f"`{optimizer}`"}
+    words["step"] = effects["step"].path if "step" in effects else "step"
+    way = exploration.way(harm.visit)
+
+    def acts(node: ProgramNode) -> bool:
+        actions = node.plan_node.actions
+        return node.kind.has_effect("eval") if not optimizer else any(optimizer in each.optimizers for each in actions)
+
+    before = [number for number, each in enumerate(way[:-1]) if acts(each)]
+    path = _names(way[before[-1] :] if before else way)
+    return node.scope.names.problem(
+        fault.code,
+        f"nodes.{node.node.name}",
+        fault.message.format(**words),
+        fault.hint.format(**words),
+        severity=fault.severity,
+        path=(*path, END) if fault is OPEN else path,
+    )
+
+
+# ---- slots
+
+
+def _unwritten(exploration: Exploration) -> Iterator[Problem]:
+    """The slots that are read before something has written them; a warning where that is so on some paths alone."""
+    machine = exploration.machine
+    for (path, slot, is_guard), visit in machine.unwritten.items():
+        node = machine.program.by_path[path]
+        never = (path, slot) not in machine.written
+        is_certain = visit.is_sure or (never and not is_guard)
+        writing = quoted([other.path for other in machine.program.nodes if slot in other.plan_node.writes])
+        reads = f"a guard on an edge leaving `{path}` reads" if is_guard else f"`{path}` reads"
+        on = "before" if is_certain else "before on some path"
+        move = "move the edge to where it is written" if is_guard else "give the read a default (`= None`)"
+        yield node.scope.names.problem(
+            "G303" if is_certain else "G304",
+            f"{'edges' if is_guard else 'nodes'}.{node.node.name}",
+            f"{reads} `{slot}`, which nothing has written {on}: it is written by {writing}",
+            f"route every path through {writing} first, or {move}",
+            severity="error" if is_certain else "warning",
+            path=_names(exploration.way(visit)),
+        )

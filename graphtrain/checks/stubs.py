@@ -1,0 +1,479 @@
+"""The cells of a graph that is explored: what is counted has a value, and what data, metrics or time decide is asked.
+
+Numbers are small: an epoch has a few batches, a constant beyond `LARGE` counts as that, and counters are folded by a
+common period where no guard can tell the difference. So a graph has few states.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Collection, Iterable
+from fractions import Fraction
+from typing import Any, NamedTuple, final
+
+from graphtrain.kind.declaration import FROM
+from graphtrain.kind.fields import EPOCH_FIELDS
+from graphtrain.kind.trigger import Trigger
+from graphtrain.language.closures import COMPARISONS, Cell, Read, compile_guard, constant, never
+from graphtrain.language.syntax import Constant, Expression, FieldOf, Name, Operation, rebuilt, walk
+from graphtrain.plan.changers import changers
+from graphtrain.plan.plan import PlanNode
+from graphtrain.plan.scope import Ref
+from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
+from graphtrain.program.cells import Cells
+from graphtrain.program.triggers import Due, any_of
+
+LARGE = 5
+_LONGEST_PERIOD = 60
+_CONNECTIVES = ("not", "and", "or", "if")
+_DIVIDING = ("%", "//", "/", "*")
+
+UNKNOWN: Any = type("Unknown", (), {})()
+"""The value of a field that a visit has changed in a way that is not known."""
+
+
+class UnknownError(Exception):
+    """A value is not known."""
+
+
+class Sizes(NamedTuple):
+    """How much data there is.
+
+    Attributes:
+        batches, inner: in an epoch; in one of a body that does not train.
+        window: the size of windows whose size is 1. Default: that.
+        is_cut: True for data that ends before the length that it has said. Default: False.
+    """
+
+    batches: int
+    inner: int
+    window: int = 1
+    is_cut: bool = False
+
+
+@final
+class Questions:
+    """What is not known. An answer stays until a visit may change it, so that a run cannot contradict itself.
+
+    Attributes:
+        answers: by the number of the question; None if it was not asked.
+        first: those with which a run, or a visit of a body, begins.
+        choices: the answers that were chosen in the present visit, in order.
+    """
+
+    def __init__(self) -> None:
+        self.answers: list[bool | None] = []
+        self.first: list[bool | None] = []
+        self.choices: list[bool] = []
+        self._asked = 0
+        self._numbers: dict[tuple[ProgramGraph, object], int] = {}
+
+    def number(self, scope: ProgramGraph, question: object, first: bool | None = None) -> tuple[int, bool]:
+        """The number of a question of a graph, and True if it is new."""
+        is_new = (scope, question) not in self._numbers
+        if is_new:
+            self._numbers[scope, question] = len(self.answers)
+            self.answers.append(first)
+            self.first.append(first)
+        return self._numbers[scope, question], is_new
+
+    def inside(self, scope: ProgramGraph) -> list[int]:
+        """The questions of a graph and of those inside it."""
+        return [number for (other, _), number in self._numbers.items() if other.prefix.startswith(scope.prefix)]
+
+    def ask(self, number: int) -> bool:
+        """The answer to a question; if it has none, the next choice: at first False."""
+        answer = self.answers[number]
+        if answer is None:
+            if self._asked == len(self.choices):
+                self.choices.append(False)
+            answer = self.answers[number] = self.choices[self._asked]
+            self._asked += 1
+        return answer
+
+    def begin(self) -> None:
+        """Begin a visit with the present choices."""
+        self._asked = 0
+
+    def choose_others(self) -> bool:
+        """Go on to the next choices; False if there are no others."""
+        while self.choices and self.choices[-1]:
+            self.choices.pop()
+        if self.choices:
+            self.choices[-1] = True
+        return bool(self.choices)
+
+
+class _Group(NamedTuple):
+    """Counters that guards compare with each other, the largest number beside them, and what they are divided by."""
+
+    members: frozenset[int]
+    largest: int
+    period: int
+
+
+@final
+class Registers:
+    """The fields that decide where a run goes, as one tuple of values.
+
+    Attributes:
+        fields: the dictionaries, and the keys in them.
+    """
+
+    def __init__(self) -> None:
+        self.fields: list[tuple[dict[str, Any], str]] = []
+        self.read: set[tuple[ProgramNode, str]] = set()  # those that were registered since somebody cleared it
+        self._numbers: dict[tuple[ProgramNode, str], int] = {}
+        self._groups: list[_Group] = []
+
+    def add(self, node: ProgramNode, name: str) -> None:
+        """Register a field of a node; nothing happens if it is."""
+        self.read.add((node, name))
+        if (node, name) in self._numbers or name not in node.fields:
+            return
+        self._numbers[node, name] = len(self.fields)
+        self.fields.append((node.fields, name))
+        declared = node.kind.fields[name]
+        is_epoch = node.kind.fetches and name in ("epoch", "batches", "samples")
+        if name == "runs" or is_epoch or declared.adds is not None or declared.counts is not None:
+            self._groups.append(_Group(frozenset({self._numbers[node, name]}), 1, 1))
+
+    def tie(self, read: Iterable[tuple[ProgramNode, str]], numbers: Iterable[int], periods: Iterable[int]) -> None:
+        """Note that a guard reads some fields together, beside some numbers and remainders."""
+        members = frozenset(self._numbers[each] for each in read if each in self._numbers)
+        tied = [group for group in self._groups if group.members & members]
+        if tied:
+            self._groups = [group for group in self._groups if group not in tied]
+            self._groups.append(
+                _Group(
+                    frozenset().union(*(group.members for group in tied)),
+                    max(*numbers, 1, *(group.largest for group in tied)),
+                    math.lcm(*periods, *(group.period for group in tied)),
+                )
+            )
+
+    def values(self) -> tuple[Any, ...]:
+        """The values, with counters that are large folded: comparisons and remainders stay as they are."""
+        values = [fields[name] for fields, name in self.fields]
+        for members, largest, period in self._groups:
+            most = largest + period
+            if max([values[number] for number in members]) > most:
+                before = less = 0
+                for number in sorted(members, key=values.__getitem__):
+                    value = values[number] - less
+                    folds = max(0, -((most + before - value) // period))
+                    value, less = value - folds * period, less + folds * period
+                    values[number] = before = value
+        return tuple(values)
+
+    def put(self, values: tuple[Any, ...]) -> None:
+        """Set the values."""
+        for (fields, name), value in zip(self.fields, values, strict=True):
+            fields[name] = value
+
+
+@final
+class StubCells(Cells):
+    """The cells of a program whose nodes are stubs.
+
+    Arguments:
+        bypassed: the paths of nodes that do nothing.
+
+    Attributes:
+        sizes: how much data there is.
+        after_visit: path of a node -> what follows a visit of it.
+        read_outside: the fields of bodies that are read outside them.
+        read_slots: the slots that guards read.
+        window_sizes: the parameters with the size of a window, by path and name.
+    """
+
+    def __init__(self, program: Program, sizes: Sizes, bypassed: Collection[str]) -> None:
+        super().__init__(program)
+        self.sizes, self._bypassed = sizes, bypassed
+        self.questions, self.registers = Questions(), Registers()
+        self.after_visit: dict[str, list[Callable[[], None]]] = {path: [] for path in program.plan.by_path}
+        self.read_outside: set[tuple[ProgramNode, str]] = set()
+        self.window_sizes = {
+            (node.path, declared.target): _small(node.parameters[declared.target])
+            for node in program.nodes
+            for declared in node.kind.fields.values()
+            if declared.counts is not None and declared.target is not None and declared.target in node.parameters
+        }
+        self.widest = max(filter(None, self.window_sizes.values()), default=1)
+        self._unwritten: Callable[[str], None] = lambda slot: None
+        self._changed: set[tuple[str, str]] = set()
+        self.read_slots: set[str] = set()
+
+    def on_unwritten(self, report: Callable[[str], None]) -> None:
+        """Call this with a slot that a guard reads and that nothing has written."""
+        self._unwritten = report
+
+    # ---- fields
+
+    def field(self, node: ProgramNode, name: str) -> Cell:
+        kind, key = node.kind, (node.path, name)
+        if key in self.window_sizes and (name in node.plan_node.expressions or self.window_sizes[key] is not None):
+            return Cell(self._window_size(node, name))
+        if name == "due" or name in node.plan_node.expressions or name in kind.parameters:
+            return super().field(node, name)
+        declared = kind.fields[name]
+        if node.path in self._bypassed and declared.stored:
+            return constant(declared.default)
+        counter = kind.counter(name)
+        if counter is not None and counter.full == name:
+            self.registers.add(node, counter.name)
+            self.registers.add(node, str(counter.window))
+            return super().field(node, name)
+        if not declared.stored:
+            if not kind.fetches or name not in EPOCH_FIELDS:
+                return Cell(_unknown)
+            for each in ("epoch", "epoch_batches", "opened", "last", "empty"):
+                self.registers.add(node, each)
+            return super().field(node, name)
+        self.registers.add(node, name)
+        return super().field(node, name) if _is_counted(node, name) else self._changing(node, name)
+
+    def _window_size(self, node: ProgramNode, name: str) -> Callable[[], int]:
+        size, expression = self.window_sizes[node.path, name], node.plan_node.expressions.get(name)
+        if expression is None:
+            assert size is not None, "asked before"
+            return lambda: self.sizes.window if size == 1 else size
+        read = self.expression(expression)
+
+        def computed() -> int:
+            try:
+                return max(int(read()), 1)
+            except UnknownError:
+                return 2
+
+        return computed
+
+    def _changing(self, node: ProgramNode, name: str) -> Cell:
+        """A field that the kind changes: its value is known until then."""
+        fields = node.fields
+        if (node.path, name) not in self._changed:
+            self._changed.add((node.path, name))
+            for path in self._changers(node.scope, FieldOf(node.node.name, name)):
+                self.after_visit[path].append(functools.partial(fields.__setitem__, name, UNKNOWN))
+
+        def read() -> Any:
+            if (value := fields[name]) is UNKNOWN:
+                raise UnknownError
+            return value
+
+        return Cell(read)
+
+    def at(self, path: str, name: str) -> Cell:
+        plan_node = self._program.plan.by_path[path]
+        if path not in self._program.by_path and name != "due" and name not in plan_node.kind.parameters:
+            declared = plan_node.kind.fields[name]
+            return constant(declared.default) if declared.stored else Cell(_unknown)
+        return super().at(path, name)
+
+    def _changers(self, scope: ProgramGraph, expression: Expression) -> list[str]:
+        return [f"{scope.prefix}{name}" for name in changers(self._program.plan, scope.names, expression)]
+
+    # ---- triggers
+
+    def due(self, node: ProgramNode) -> Due:
+        trigger, start = node.plan_node.trigger, node.plan_node.start
+        if node.path in self._bypassed:
+            return never
+        if trigger is None:
+            return lambda: True
+        parts = [self._question(node.scope, FieldOf(node.node.name, name)) for name in node.plan_node.extra_due_fields]
+        if trigger.terms:
+            parts.append(self._passed(node, "due", trigger))
+        if trigger.once:
+            self.registers.add(node, "runs")
+            parts.append(lambda: not node.fields["runs"])
+        due = any_of(parts)
+        if start is None:
+            return due
+        is_begun = self._passed(node, FROM, start)
+        return lambda: is_begun() and due()
+
+    def _passed(self, node: ProgramNode, what: str, trigger: Trigger) -> Read:
+        """Whether an amount was passed: asked at each tick of its clocks, and true from then until the node runs."""
+        scope, answers = node.scope, self.questions.answers
+        number, is_new = self.questions.number(scope, (node.path, what), first=False)
+
+        def tick() -> None:
+            answers[number] = answers[number] or None
+
+        if is_new:
+            for owner, _, _ in self._program.plan.terms(scope.names, trigger):
+                name = owner.path.removeprefix(scope.prefix).partition("/")[0]
+                self.after_visit[scope.prefix + name].append(tick)
+            if what == "due" and node.kind.trigger == "every":
+                self.after_visit[node.path].append(functools.partial(answers.__setitem__, number, False))
+        return functools.partial(self.questions.ask, number)
+
+    # ---- guards and expressions
+
+    def compiled(self, scope: ProgramGraph, expression: Expression) -> Read:
+        questions: list[Read] = []
+
+        def numbered(part: Expression) -> Expression:
+            if isinstance(part, Operation) and part.name in _CONNECTIVES:
+                return rebuilt(part, numbered)
+            if isinstance(part, Constant):
+                return part
+            questions.append(self._question(scope, part))
+            return FieldOf("", str(len(questions) - 1))
+
+        def cell(part: Name | FieldOf) -> Cell:
+            assert isinstance(part, FieldOf), "none other is left"
+            return Cell(questions[int(part.field)])
+
+        return compile_guard(numbered(expression), cell)
+
+    def _question(self, scope: ProgramGraph, part: Expression) -> Read:
+        """The truth value of a comparison, or of what is read: computed where all of it is known, else asked."""
+        if isinstance(part, FieldOf) and part.field == "due":
+            return self.named(scope, part).read
+        number, is_new = self.questions.number(scope, part)
+        ask, answers = functools.partial(self.questions.ask, number), self.questions.answers
+        for path in self._changers(scope, part) if is_new else ():
+            self.after_visit[path].append(functools.partial(answers.__setitem__, number, None))
+        small = self._with_small_numbers(scope, part)
+        if small is None:
+            return ask
+        before, self.registers.read = self.registers.read, set()
+        read = compile_guard(small, functools.partial(self.named, scope))
+        numbers = [part.value for part in walk(small) if isinstance(part, Constant)]
+        finite = [abs(int(each)) for each in numbers if isinstance(each, int | float) and math.isfinite(each)]
+        widest = [self.widest, 3] if any(node.kind.counter(name) for node, name in self.registers.read) else []
+        self.registers.tie(self.registers.read, [*finite, *widest], _divisors(small))
+        self.read_outside |= {each for each in self.registers.read if not scope.prefix.startswith(each[0].scope.prefix)}
+        self.registers.read |= before
+
+        def answer() -> bool:
+            try:
+                return bool(read())
+            except (UnknownError, ArithmeticError, TypeError, ValueError):
+                return ask()
+
+        return answer
+
+    def _with_small_numbers(self, scope: ProgramGraph, part: Expression) -> Expression | None:
+        """An expression with its parameters filled in, in small numbers; None if it reads nothing else, or divides by
+        a large number: it is not known then.
+        """
+
+        def filled(part: Expression) -> Expression:
+            if isinstance(part, FieldOf):
+                ref = scope.names.field(part.node, part.field)
+                node = self._program.by_path.get(ref.path) if ref.kind == "field" else None
+                if (
+                    node is not None
+                    and ref.name in node.kind.parameters
+                    and (ref.path, ref.name) not in self.window_sizes
+                ):
+                    return Constant(node.parameters[ref.name])
+            return rebuilt(part, filled)
+
+        def small(part: Expression) -> Expression:
+            if isinstance(part, Operation) and part.name in COMPARISONS:
+                operands = (Constant(LARGE) if _is_large(each) else each for each in part.operands)
+                return Operation(part.name, tuple(map(small, operands)))
+            return rebuilt(part, small)
+
+        known = filled(part)
+        operations = [part for part in walk(known) if isinstance(part, Operation) and part.name in _DIVIDING]
+        if any(map(_is_large, (operand for part in operations for operand in part.operands))):
+            return None
+        is_read = any(isinstance(part, FieldOf | Name) for part in walk(known))
+        return small(known) if is_read and math.lcm(*_divisors(known)) <= _LONGEST_PERIOD else None
+
+    def expression(self, ref: Ref) -> Read:
+        scope = self._program.scopes.get(ref.path)
+        if scope is None:  # of a node in a bypassed body
+            return super().expression(ref)
+        return compile_guard(ref.expression, functools.partial(self.named, scope))
+
+    def named(self, scope: ProgramGraph, expression: Name | FieldOf) -> Cell:
+        if isinstance(expression, FieldOf):
+            return self.at(f"{scope.prefix}{expression.node}", expression.field)
+        ref = scope.names.resolve(expression.name)
+        match ref.kind:
+            case "field":
+                return self.at(ref.path, ref.name)
+            case "expression":
+                return Cell(self.expression(ref))
+            case "slot":
+                return Cell(self._slot(ref.path))
+        return Cell(_unknown)
+
+    def _slot(self, path: str) -> Read:
+        slots = self._program.slots
+        self.read_slots.add(path)
+
+        def read() -> Any:
+            if slots[path] is None:
+                self._unwritten(path)
+            raise UnknownError
+
+        return read
+
+
+def _unknown() -> Any:
+    raise UnknownError
+
+
+def _is_counted(node: ProgramNode, name: str) -> bool:
+    """True for a field whose value follows from visits alone."""
+    kind = node.kind
+    if name == "runs" or kind.fields[name].adds is not None or kind.counter(name) is not None:
+        return True
+    is_last = name in {declared.last for declared in kind.fields.values() if declared.counts is not None}
+    return is_last or (kind.fetches and name in EPOCH_FIELDS)
+
+
+def _small(size: object) -> int | None:
+    return min(size, LARGE + 1) if isinstance(size, int) else None
+
+
+def _is_large(part: Expression) -> bool:
+    value = part.value if isinstance(part, Constant) else None
+    return isinstance(value, int | float) and LARGE + 1 < abs(value) < math.inf
+
+
+def _divisors(expression: Expression) -> list[int]:
+    """The numbers by which remainders are taken."""
+    operations = [part for part in walk(expression) if isinstance(part, Operation) and part.name in ("%", "//")]
+    operands = [operation.operands[1] for operation in operations]
+    return [
+        abs(each.value) for each in operands if isinstance(each, Constant) and type(each.value) is int and each.value
+    ]
+
+
+class Fetching:
+    """Stands for a node that fetches batches: as many in an epoch as `batches_in_epoch` returns."""
+
+    batches_in_epoch: Callable[[], int]
+    epoch: int
+    epoch_batches: int
+    batch_index = property(lambda self: max(self.epoch_batches - 1, 0))
+    epoch_length = property(lambda self: self.batches_in_epoch())
+
+    @property
+    def epochs(self) -> int | Fraction:
+        fields = vars(self)
+        if not fields["opened"]:
+            return self.epoch
+        if fields["last"]:
+            return self.epoch + (not fields["empty"])
+        return self.epoch + Fraction(self.epoch_batches, max(self.batches_in_epoch(), 1))
+
+
+class Stub:
+    """Stands for any other node."""
+
+
+def stub(plan_node: PlanNode) -> Any:
+    """What stands for a node, with its progress at the defaults."""
+    instance = Fetching() if plan_node.kind.fetches else Stub()
+    plan_node.kind.reset(instance, whole=True)
+    return instance

@@ -1,0 +1,249 @@
+"""What visits do to gradients, windows and the modes of models: marks beside the state of an explored graph."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, final
+
+from graphtrain.checks.gradient_rules import (
+    MISCOUNTED,
+    OPEN,
+    RULES,
+    RULES_OF_DIVISORS,
+    RULES_OF_RANKS,
+    TOO_EARLY,
+    UNUSED,
+    WRONG_MODE,
+    Fault,
+    State,
+)
+from graphtrain.checks.stubs import LARGE, StubCells
+from graphtrain.kind import Field
+from graphtrain.plan.plan import PlanNode, optimizers_of
+from graphtrain.plan.scope import Ref
+from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
+from graphtrain.program.rounds import Act
+
+Report = Callable[..., None]
+"""Called with a fault, its node, and the words of its message."""
+
+# The field with the scale of the loss, by which its kind divides gradients; the parameter that says what a loss sums.
+_SCALE, _PER = "scale", "per"
+
+
+@final
+class Watch:
+    """The marks of one program.
+
+    Arguments:
+        optimizers: those whose gradients are followed.
+        ranks: True among several ranks.
+        report: called where a visit does harm.
+
+    Attributes:
+        marks: of each optimizer the state of its gradients; then those of divisors, windows and modes.
+        divides_exchanged: the paths of nodes that divide gradients which were exchanged.
+    """
+
+    def __init__(
+        self, program: Program, cells: StubCells, optimizers: Collection[str], *, ranks: bool, report: Report
+    ) -> None:
+        self._program, self._cells, self._report = program, cells, report
+        self._rules = RULES_OF_RANKS if ranks else RULES
+        self._acting = [node for node in program.nodes if node.plan_node.actions]
+        self.optimizers = list(optimizers)
+        self.marks: list[Any] = ["clean"] * len(self.optimizers)
+        self.divides_exchanged: set[str] = set()
+        self._acts: dict[str, list[Act]] = {node.path: [] for node in program.nodes}
+        for name in self.optimizers:
+            self._follow(name)
+        for node in self._acting:
+            self._add_window(node)
+        for divisor, effects in _divisors([node.plan_node for node in self._acting]):
+            for name in self.optimizers:
+                self._divide(name, divisor, effects)
+        self._modes = self._add_modes()
+
+    def acts(self, node: ProgramNode) -> list[Act]:
+        """What to call at a visit of a node."""
+        return self._acts[node.path]
+
+    def _mark(self, value: Any) -> int:
+        self.marks.append(value)
+        return len(self.marks) - 1
+
+    # ---- gradients
+
+    def _follow(self, optimizer: str) -> None:
+        at = self.optimizers.index(optimizer)
+        for node in self._acting:
+            for action in node.plan_node.actions:
+                if optimizer in action.optimizers:
+                    act = functools.partial(self._act, node, at, action.effect, self._rules, optimizer=optimizer)
+                    self._acts[node.path].append(act)
+
+    def _divide(self, optimizer: str, divisor: str, effects: Mapping[str, Mapping[str, str]]) -> None:
+        at, words = self._mark("clean"), {"optimizer": optimizer, "divisor": divisor}
+        for node in self._acting:
+            for action in node.plan_node.actions:
+                effect = effects[node.path].get(action.effect)
+                if effect is not None and optimizer in action.optimizers:
+                    act = functools.partial(self._act, node, at, effect, RULES_OF_DIVISORS, **words)
+                    self._acts[node.path].append(act)
+
+    def _act(
+        self,
+        node: ProgramNode,
+        at: int,
+        effect: str,
+        rules: Mapping[tuple[str, State], tuple[State, Fault | None]],
+        **words: str,
+    ) -> None:
+        before = self.marks[at]
+        if effect == "divide" and before in ("exchanged", "scaled"):
+            self.divides_exchanged.add(node.path)
+        self.marks[at], fault = rules[effect, before]
+        if fault is not None:
+            self._report(fault, node, **words)
+
+    def end(self, last: ProgramNode) -> None:
+        """Report gradients that nothing has used where the run ends."""
+        for name, state in zip(self.optimizers, self.marks, strict=False):
+            if state in UNUSED:
+                self._report(OPEN, last, optimizer=name)
+
+    # ---- windows by which losses are divided
+
+    def _add_window(self, node: ProgramNode) -> None:
+        """Count the backward passes of the window by which a node divides its loss."""
+        names = [name for each in node.plan_node.actions if each.effect == "backward" for name in each.optimizers]
+        followed = [name for name in names if name in self.optimizers]
+        window = next((ref for read, ref in node.plan_node.visit_reads if read.name == "window"), None)
+        owner = self._program.by_path.get(window.path) if window is not None and window.kind == "field" else None
+        if window is None or owner is None or not followed:
+            return
+        for field in owner.kind.fields.values():
+            if field.counts == "backward" and window.name in (field.window, field.target):
+                self._cells.registers.add(owner, field.name)
+                if field.window is not None:
+                    self._cells.registers.add(owner, field.window)
+                passes = self._mark(0)
+                for other in self._acting:
+                    effects = [each.effect for each in other.plan_node.actions if followed[0] in each.optimizers]
+                    if effects:
+                        count = functools.partial(self._count, node, owner, field, passes, other, effects)
+                        self._acts[other.path].append(count)
+                return
+
+    def _count(
+        self,
+        node: ProgramNode,
+        owner: ProgramNode,
+        field: Field,
+        at: int,
+        acting: ProgramNode,
+        effects: Sequence[str],
+    ) -> None:
+        """A visit of a node that acts on the gradients of a window by which another divides."""
+        passes: int = self.marks[at]
+        opened = owner.fields[field.window] if field.window is not None and passes else 0
+        size: int = opened or self._cells.field(owner, str(field.target)).read()
+        words = {"window": f"{owner.node.name}.{field.target}", "size": str(size), "acting": acting.path}
+        for effect in effects if self._cells.sizes.window == 1 else ():  # else it is not that of the graph
+            if effect == "backward" and acting is node and passes >= size:
+                self._report(MISCOUNTED, node, passes=str(passes + 1), **words)
+            is_over = effect == "step" or (effect == "zero_grad" and acting.kind.name != "discard")
+            if is_over and 0 < passes < size and not self._is_cut():
+                self._report(TOO_EARLY, node, passes=str(passes), **words)
+        for effect in effects:
+            if effect == "backward":
+                passes = min(passes + 1, LARGE + 3)
+            elif effect in ("zero_grad", "step"):
+                passes = 0
+        self.marks[at] = passes
+
+    def _is_cut(self) -> bool:
+        """True where a short window is meant: at the last batch, or by an answer that depends on data or time."""
+        fetching = (node.fields for node in self._program.nodes if node.kind.fetches)
+        return any(self._cells.questions.answers) or any(each["last"] or each["exhausted"] for each in fetching)
+
+    # ---- modes of models
+
+    def _add_modes(self) -> list[tuple[str, int]]:
+        """A mark for each model that some node sets to evaluation mode: for each graph around the present node, what
+        the nodes wrote with which an evaluation began there; None if none has.
+        """
+        with_model = {
+            node.path: optimizers_of(node.scope.names, node.node, "model")
+            for node in self._program.nodes
+            if "model" in node.kind.slots and node.node.body is None
+        }
+        evaluated = [names for path, names in with_model.items() if self._program.by_path[path].kind.has_effect("eval")]
+        modes = [(model, self._mark((None,))) for model in dict.fromkeys(name for names in evaluated for name in names)]
+        for path, names in with_model.items():
+            node = self._program.by_path[path]
+            acts = [functools.partial(self._set_mode, node, model, at) for model, at in modes if model in names]
+            self._acts[path] += acts if node.kind.actions else []
+        return modes
+
+    def _set_mode(self, node: ProgramNode, model: str, at: int) -> None:
+        modes: tuple[frozenset[str] | None, ...] = self.marks[at]
+        does = ""
+        for action in node.kind.actions:
+            if action.effect == "backward" and modes.count(None) < len(modes):
+                does, modes = "runs backward in", (None,) * len(modes)
+            elif action.effect == "eval":
+                saved, written = modes[-1] or frozenset(), frozenset(node.scope.names.written_by(node.node))
+                does = does if saved.isdisjoint(written) else "takes for that of the training the"
+                modes = (*modes[:-1], saved | written)
+            elif action.effect == "train":
+                modes = (*modes[:-1], None)
+        self.marks[at] = modes
+        if does:
+            self._report(WRONG_MODE, node, model=model, does=does)
+
+    def enter(self) -> None:
+        """A body is entered."""
+        for _, at in self._modes:
+            self.marks[at] = (*self.marks[at], None)
+
+    def leave(self, body: ProgramGraph, last: ProgramNode) -> None:
+        """A body is left after a node."""
+        for model, at in self._modes:
+            *around, inside = self.marks[at]
+            self.marks[at] = tuple(around)
+            if inside is not None:
+                self._report(WRONG_MODE, last, model=model, does=f"ends `{body.prefix[:-1]}` in")
+
+
+def _divisors(acting: Sequence[PlanNode]) -> Iterator[tuple[str, dict[str, dict[str, str]]]]:
+    """The scales of losses and the counts of sums by which gradients have to be divided, with what nodes do to them:
+    path -> effect -> effect on the divisor.
+    """
+    done = {node.path: {action.effect for action in node.actions} for node in acting}
+    divides = "divide" in set[str]().union(*done.values())
+    read = {
+        node.path: {leaf for _, ref in (*node.setup_reads, *node.visit_reads) for leaf in ref.leaves()}
+        for node in acting
+    }
+    for node in acting:
+        per, own = node.parameters.get(_PER, ""), done[node.path]
+        for name, declared in node.kind.fields.items():
+            is_scale = name == _SCALE and "scale" in own
+            if not is_scale and (per is None or not declared.with_gradients or "backward" not in own):
+                continue
+            field = Ref("field", node.path, name)
+            reading = [path for path, refs in read.items() if field in refs]
+            if not any(("backward" if is_scale else "divide") in done[path] for path in reading):
+                is_read = any(field in refs for refs in read.values())
+                if is_read or not (is_scale or (per and not divides)):
+                    continue  # not known to be meant for the gradients, or passed on by way of another node
+            owing, other = (reading, "mix") if is_scale else ([node.path], "add")
+            dividing = {"scale": "divide", "divide": "divide"}
+            effects = {
+                path: {"backward": "owe" if path in owing else other, "step": "step", "zero_grad": "zero_grad"}
+                | (dividing if path == node.path or path in reading else {})
+                for path in done
+            }
+            yield f"{node.path}.{name}", effects

@@ -1,0 +1,52 @@
+"""Which nodes may change what a guard reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from graphtrain.kind import Kind
+from graphtrain.language.syntax import Expression, FieldOf, Name, walk
+from graphtrain.plan.plan import Plan
+from graphtrain.plan.scope import Ref, Scope
+
+
+def changers(plan: Plan, scope: Scope, guard: Expression) -> set[str]:
+    """The nodes of a graph whose visits may change what a guard reads; for a field in a body, the node with it."""
+    names: set[str] = set()
+    for part in walk(guard):
+        if isinstance(part, FieldOf):
+            names |= _changers_of(plan, scope, Ref("field", f"{scope.path}{part.node}", part.field))
+        elif isinstance(part, Name):
+            names |= {name for name, node in scope.graph.nodes.items() if part.name in scope.written_by(node)}
+            for leaf in scope.resolve(part.name).leaves():
+                if leaf.kind == "field":  # passed in by the enclosing graph
+                    names |= _changers_of(plan, scope, leaf)
+    return names
+
+
+def _changers_of(plan: Plan, scope: Scope, field: Ref) -> set[str]:
+    """The nodes of a graph whose visits may change a field of any node: here, in a body or in an enclosing graph."""
+    name, in_body, _ = field.path.removeprefix(scope.path).partition("/")
+    is_here = field.path.startswith(scope.path)
+    if is_here and in_body:
+        return {name}
+    plan_node, own = plan.by_path[field.path], {name} if is_here else set()
+    kind = plan_node.kind
+    if is_here and field.name in plan_node.expressions:
+        return changers(plan, scope, plan_node.expressions[field.name].expression)
+    if field.name in kind.parameters:
+        return set()
+    if (counter := kind.counter(field.name)) is not None:  # the engine counts it, where the effects are
+        effects = {"backward"} if field.name == counter.window else {"backward", "zero_grad"}
+        return _nodes_that(scope, lambda kind: any(map(kind.has_effect, effects)))
+    if field.name != "due":  # nodes with `on_metrics` depend on the rows of metrics
+        return own | (_nodes_that(scope, lambda kind: kind.may_record_rows) if kind.has("on_metrics") else set())
+    reads = plan.due_by(plan_node)
+    names = own if kind.trigger == "every" else set()
+    return names.union(*(_changers_of(plan, scope, read) for read in reads))
+
+
+def _nodes_that(scope: Scope, is_one: Callable[[Kind], bool]) -> set[str]:
+    """The nodes of some kinds, and those that may contain one."""
+    nodes = scope.graph.nodes.items()
+    return {name for name, node in nodes if node.body is not None or ((kind := scope.kinds[name]) and is_one(kind))}
