@@ -24,7 +24,7 @@ from graphtrain.program.resources import OF_PROGRAM
 from graphtrain.program.stateful_objects import StatefulObjects
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.table import Compiler
-from graphtrain.program.triggers import Triggers
+from graphtrain.program.triggers import set_triggers
 from graphtrain.program.visits import Visits
 from graphtrain.report.recorder import Recorder
 from graphtrain.storage.retention import Retention
@@ -74,8 +74,9 @@ class CompiledGraph:
         if former is not None:
             assert renaming is not None, "they come together"
             self.kept = _keep_instances(self.program, former.program, renaming)
-        triggers, visits = Triggers(self.program), Visits(self.program, Cells(self.program))
-        self.compiler = Compiler(visits, triggers, lambda: requests.post("ended"), watch)
+        set_triggers(self.program)
+        visits = Visits(self.program, Cells(self.program))
+        self.compiler = Compiler(visits, lambda: requests.post("ended"), watch)
         # From here on all reads are known, also those of users' step functions.
         if problems := self.program.problems(resources if new is None else new):
             raise GraphError(problems, f"graph `{graph.name}`")

@@ -17,7 +17,7 @@ from graphtrain.program.bind import ProgramGraph, ProgramNode
 from graphtrain.program.loop import Transition
 from graphtrain.program.rounds import Act
 from graphtrain.program.stopwatch import Stopwatch
-from graphtrain.program.triggers import Every, Triggers
+from graphtrain.program.triggers import Every, start_triggers
 from graphtrain.program.visits import Visits
 
 
@@ -38,14 +38,8 @@ class Compiler:
         at_end: called when the run has ended, for nodes of the outermost graph that act then.
     """
 
-    def __init__(
-        self,
-        visits: Visits,
-        triggers: Triggers,
-        ended: Act,
-        watch: Stopwatch,
-    ) -> None:
-        self.visits, self.cells, self.triggers = visits, visits.cells, triggers
+    def __init__(self, visits: Visits, ended: Act, watch: Stopwatch) -> None:
+        self.visits, self.cells = visits, visits.cells
         self._program = program = visits.program
         self._slots = program.slots
         self._ended, self._watch = ended, watch
@@ -66,7 +60,7 @@ class Compiler:
         Those in `ready` are already set up.
         """
         self.visits.enter(scope, reset=reset, ready=ready)
-        self.triggers.enter(scope)
+        start_triggers(scope.nodes.values())
 
     # ---- transitions
 
