@@ -143,7 +143,7 @@ class CompiledGraph:
 
     def on_metrics(self, row: Mapping[str, float], position: int) -> None:
         """Call `on_metrics` of the nodes around with a row of metrics that the node at a position recorded."""
-        around = [*self.program.nodes[position].scope.around()] if self._with_on_metrics else []
+        around = self.program.nodes[position].scope.around
         for node in self._with_on_metrics:
             if node.scope in around:  # nodes of other bodies may not be set up, and restart with their body
                 node.instance.on_metrics(row, self.activity(position) is not None)
@@ -207,7 +207,7 @@ class CompiledGraph:
             trained_last: the path of the node whose body trained last. Default: none did, or it is not known.
         """
         self.run_clock.go_by(trained_last, position)
-        for scope in self.program.nodes[position].scope.around():
+        for scope in self.program.nodes[position].scope.around:
             self.compiler.enter(scope, reset=False, ready=self.kept)
 
 

@@ -137,7 +137,7 @@ class Compiler:
         ends_activity = scope.activity is not None and outer.scope.activity is None
         program, counts, counter = self._program, self.counts, self.due_counters.get(outer.index)
         # If no enclosing graph trains, the run uses the clock of this one until another begins.
-        around = [graph for graph in outer.scope.around() if graph in program.training]
+        around = [graph for graph in outer.scope.around if graph in program.training]
         resumed = around[-1] if around and scope in program.training else None
 
         def finish() -> int:

@@ -211,7 +211,7 @@ def grant(program: Program, asking: ProgramNode, ask: Ask) -> None:
 
 def _stop(program: Program, asking: ProgramNode) -> None:
     """Make the ending of the innermost enclosing graph that has one due."""
-    for scope in reversed([*asking.scope.around()]):
+    for scope in asking.scope.around[::-1]:
         ending = [
             node
             for node in scope.nodes.values()
