@@ -77,7 +77,7 @@ class _StubVisits(Visits):
     def setup(self, node: ProgramNode) -> Act:
         return nothing
 
-    def enter(self, scope: ProgramGraph, *, reset: bool, ready: Collection[ProgramNode]) -> None:
+    def enter(self, scope: ProgramGraph, *, reset: bool, ready: Collection[ProgramNode] = ()) -> None:
         self._machine.enter(scope)
 
     def at_end(self, scope: ProgramGraph) -> list[Act]:

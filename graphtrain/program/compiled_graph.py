@@ -152,7 +152,7 @@ class CompiledGraph:
 
     def begin(self) -> None:
         """Set everything up from the start."""
-        self.compiler.enter(self.program.main, reset=True)
+        self.compiler.visits.enter(self.program.main, reset=True)
 
     def locate(self, path: str, saved: Collection[str], ended: bool = False) -> int:
         """The position of a node, for a run that has the slots `saved`.
@@ -208,7 +208,7 @@ class CompiledGraph:
         """
         self.run_clock.go_by(trained_last, position)
         for scope in self.program.nodes[position].scope.around:
-            self.compiler.enter(scope, reset=False, ready=self.kept)
+            self.compiler.visits.enter(scope, reset=False, ready=self.kept)
 
 
 def _refuse_schedulers_of_epochs(program: Program) -> None:

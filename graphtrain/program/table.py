@@ -7,7 +7,6 @@ of a node without work costs 0.15 us.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection
 from typing import final
 
 from graphtrain.errors import GuardError
@@ -17,7 +16,7 @@ from graphtrain.program.bind import ProgramGraph, ProgramNode
 from graphtrain.program.loop import Transition
 from graphtrain.program.rounds import Act
 from graphtrain.program.stopwatch import Stopwatch
-from graphtrain.program.triggers import Every, start_triggers
+from graphtrain.program.triggers import Every
 from graphtrain.program.visits import Visits
 
 
@@ -51,16 +50,6 @@ class Compiler:
         self.exits = [self._exit(node) for node in program.nodes]
         self.at_end = visits.at_end(program.main)
         self.transitions = [watch.wrap(node, self._transition(node)) for node in program.nodes]
-
-    # ---- entering graphs
-
-    def enter(self, scope: ProgramGraph, *, reset: bool, ready: Collection[ProgramNode] = ()) -> None:
-        """Set up the nodes of a graph, with fresh progress if `reset`, otherwise with their present progress.
-
-        Those in `ready` are already set up.
-        """
-        self.visits.enter(scope, reset=reset, ready=ready)
-        start_triggers(scope.nodes.values())
 
     # ---- transitions
 
@@ -121,7 +110,7 @@ class Compiler:
                 each.kind.reset(each.instance)
             if is_training:
                 program.clocked = body
-            self.enter(body, reset=True)
+            self.visits.enter(body, reset=True)
             return start
 
         return enter

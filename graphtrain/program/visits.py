@@ -19,7 +19,7 @@ from graphtrain.program.cells import Cells
 from graphtrain.program.gradient_windows import GradientWindows
 from graphtrain.program.resources import StepCall
 from graphtrain.program.rounds import Act, Rounds, source_of_batches, then
-from graphtrain.program.triggers import After
+from graphtrain.program.triggers import After, start_triggers
 
 
 def nothing() -> None:
@@ -65,11 +65,14 @@ class Visits:
 
     # ---- entering a graph
 
-    def enter(self, scope: ProgramGraph, *, reset: bool, ready: Collection[ProgramNode]) -> None:
-        """Set up the nodes of a graph except those in `ready`, with fresh progress if `reset`.
+    def enter(self, scope: ProgramGraph, *, reset: bool, ready: Collection[ProgramNode] = ()) -> None:
+        """Set up the nodes of a graph, with fresh progress if `reset`, otherwise with their present progress.
 
         The order is that of names: the place of a node in a file has no effect, not even on the random numbers that a
         `setup` draws.
+
+        Arguments:
+            ready: those that are set up already. Default: none.
         """
         for node in scope.nodes.values():
             if reset:
@@ -77,6 +80,7 @@ class Visits:
         for _, node in sorted(scope.nodes.items()):
             if not node.bypassed and node not in ready:
                 self.setups[node.index]()
+        start_triggers(scope.nodes.values())
 
     def forget(self, paths: Iterable[str]) -> None:
         """Set slots to their state before anything was written."""
