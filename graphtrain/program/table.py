@@ -97,13 +97,12 @@ class Compiler:
         program, is_training = self._program, body in self._program.training
         begins_activity = body.activity is not None and node.scope.activity is None
         # A save does not keep what an earlier visit wrote either.
-        slots, forgotten = self._slots, [body.prefix + slot for slot in body.names.written]
+        slots, forgotten = self._slots, dict.fromkeys(body.prefix + slot for slot in body.names.written)
 
         def enter() -> int:
             if isinstance(trigger, Every) and not is_due():
                 return leave()
-            for path in forgotten:
-                slots[path] = None
+            slots.update(forgotten)
             if begins_activity:
                 watch.enter(node.node.name)
             for each in deeper:
@@ -122,9 +121,12 @@ class Compiler:
         outputs = (scope.prefix + slot for slot in outputs_of(scope.graph))
         copies = [*zip(outputs, outer.plan_node.own_writes, strict=True)]
         acts = self.visits.at_end(scope)
-        slots, record, trigger, watch = self._slots, outer.instance, outer.trigger, self._watch
-        ends_activity = scope.activity is not None and outer.scope.activity is None
-        program, counts, counter = self._program, self.counts, self.due_counters.get(outer.index)
+        if scope.activity is not None and outer.scope.activity is None:
+            acts.append(self._watch.leave)
+        if isinstance(outer.trigger, Every):
+            acts.append(outer.trigger.fire)
+        slots, fields, program = self._slots, outer.fields, self._program
+        counts, counter = self.counts, self.due_counters.get(outer.index)
         # If no enclosing graph trains, the run uses the clock of this one until another begins.
         around = [graph for graph in outer.scope.around if graph in program.training]
         resumed = around[-1] if around and scope in program.training else None
@@ -132,15 +134,11 @@ class Compiler:
         def finish() -> int:
             for act in acts:
                 act()
-            if ends_activity:
-                watch.leave()
             if resumed is not None:
                 program.clocked = resumed
             for source, target in copies:
                 slots[target] = slots[source]
-            if isinstance(trigger, Every):
-                trigger.fire()
-            record.runs += 1
+            fields["runs"] += 1
             if counter is not None:
                 counts[counter] += 1
             return self.exits[outer.index]()

@@ -6,7 +6,7 @@ A call is specialised for its slots here, once. Its closures serve nodes of ever
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from graphtrain.errors import UsageError
@@ -82,11 +82,6 @@ class Visits:
                 self.setups[node.index]()
         start_triggers(scope.nodes.values())
 
-    def forget(self, paths: Iterable[str]) -> None:
-        """Set slots to their state before anything was written."""
-        for path in paths:
-            self._slots[path] = None
-
     def setup(self, node: ProgramNode) -> Act:
         """The call that sets a node up."""
         if node.kind.setup_reads is None or node.bypassed:
@@ -141,8 +136,8 @@ class Visits:
         else:
             function = node.instance.__call__
         call = _storing(self._with_slots(function, node), self._slots, node.plan_node.own_writes)
-        cleared = sorted(node.plan_node.kills)
-        return then(call, functools.partial(self.forget, cleared)) if cleared else call
+        cleared = dict.fromkeys(node.plan_node.kills)
+        return then(call, functools.partial(self._slots.update, cleared)) if cleared else call
 
     def at_end(self, scope: ProgramGraph) -> list[Act]:
         """The calls of nodes at the end of a graph, those that end it last, so that they see the others' effects."""
