@@ -30,7 +30,7 @@ from graphtrain.program.visits import Visits, nothing
 
 # Beyond this number of states a graph is not explored further.
 MOST_STATES = 8_000
-SIZES = (Sizes(3, 2), Sizes(3, 2, window=2), Sizes(1, 1), Sizes(0, 0), Sizes(2, 1, window=3, is_cut=True))
+SIZES = (Sizes(3, 2), Sizes(3, 2, window=2), Sizes(2, 1, is_cut=True), Sizes(0, 0))
 
 State = tuple[Any, ...]
 OVER: State = ()
