@@ -71,7 +71,7 @@ class _StubVisits(Visits):
 
     def __init__(self, program: Program, machine: Machine) -> None:
         super().__init__(program, machine.cells)
-        self.aspects.remove(machine.cells)
+        self.aspects.remove(machine.cells.wrap)
         self._machine = machine
 
     def setup(self, node: ProgramNode) -> Act:

@@ -37,10 +37,10 @@ def verb(function: Verb[Arguments]) -> Verb[Arguments]:
     @functools.wraps(function)
     def edit(self: Graph, /, *args: Arguments.args, **arguments: Arguments.kwargs) -> Graph:
         try:
-            given = signature.bind(self, *args, **arguments).arguments
+            bound = signature.bind(self, *args, **arguments).arguments
             for key, annotation in hints_of(function).items():
-                if key in given and key not in ("use", "parameters"):
-                    coerce_item(key.rstrip("_"), given[key], annotation)
+                if key in bound and key not in ("use", "parameters"):
+                    coerce_item(key.rstrip("_"), bound[key], annotation)
         except (TypeError, ValueError) as error:
             raise EditError(f"{name}: {error}", takes) from None
         return placed(function(self, *args, **arguments), self)

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypedDict, get_args
 
 from graphtrain.kind.fields import EPOCH_FIELDS, ON_GRADIENTS, Action, Field, action_of
-from graphtrain.kind.parameter import REQUIRED, Mode, Parameter, is_trigger
+from graphtrain.kind.parameter import REQUIRED, Metric, Mode, Parameter, is_trigger, marks_of
 from graphtrain.kind.signatures import descriptions_of
 
 Family = Literal["data", "compute", "gradient", "update", "choice", "bookkeeping", "saving", "ranks", "other"]
@@ -189,9 +189,8 @@ class Kind:
         drawn = next((family for effect, family in _FAMILY_OF_EFFECT.items() if effect in actions), None)
         self._set("family", self.family or drawn or ("bookkeeping" if actions or self.observer else "other"))
         read = {read.name for read in (*self.reads, *(self.setup_reads or ()))}
-        known = ", ".join(self.parameters) or "none"
-        due = (name for name in self.extra_due_fields if self.trigger is not None and name in self.fields)
-        due_fields = {name for name in due if self.fields[name].type in (bool, Any)}
+        unknown = f"{{!r}}, which is no parameter; known: {', '.join(self.parameters) or 'none'}"
+        flags = {name for name, each in self.fields.items() if self.trigger is not None and each.type in (bool, Any)}
         copies = {name for name, new in self.makes.items() if isinstance(new, copy_of) and {name, new.source} <= read}
         slots = {slot for slot in (*self.writes, *self.optional) if str(slot).isidentifier()}
         slots -= {slot for slot in self.writes if self.writes.count(slot) > 1}
@@ -199,13 +198,9 @@ class Kind:
             ((*self.writes, *self.optional), slots, "the names of slots are identifiers, each once; got {!r}"),
             (self.transient, self.writes, "transient slot {!r} is not among what it writes"),
             (self.makes, copies, "it makes {!r}: write copy_of(SLOT), and read both"),
-            (self.extra_due_fields, due_fields, "also due by {!r}, not a bool field of a kind with a trigger"),
-            (
-                self.extra_due_fields.values(),
-                self.parameters,
-                f"due by {{!r}}, which is no parameter; known: {known}",
-            ),
-            (self.varying, self.parameters, f"varying {{!r}}, which is no parameter; known: {known}"),
+            (self.extra_due_fields, flags, "also due by {!r}, not a bool field of a kind with a trigger"),
+            (self.extra_due_fields.values(), self.parameters, f"due by {unknown}"),
+            (self.varying, self.parameters, f"varying {unknown}"),
             (self.varying, self.parameters.keys() - fixed, "{!r} cannot be varying: it is read before the node runs"),
             (self.step_inputs.values(), self.fields, "a step input is {!r}, which is not a field"),
             ((self.family,), FAMILIES, f"unknown family {{!r}}; known: {', '.join(FAMILIES)}"),
@@ -264,7 +259,8 @@ class Kind:
     @property
     def monitor(self) -> str:
         """The parameter that names a recorded metric; empty for none."""
-        return next((name for name, each in self.parameters.items() if each.is_metric), "")
+        marks = {name: marks_of(each.annotation) for name, each in self.parameters.items()}
+        return next((name for name in marks if any(isinstance(mark, Metric) for mark in marks[name])), "")
 
     @property
     def mode(self) -> str:

@@ -6,11 +6,11 @@ import inspect
 import re
 import typing
 from collections.abc import Callable
-from typing import Any, TypeVar, Unpack, get_args, overload
+from typing import Any, TypeVar, Unpack, overload
 
 from graphtrain.kind.declaration import ENDINGS, FROM, Declared, Kind, Read, Slot
 from graphtrain.kind.fields import EFFECTS, Field
-from graphtrain.kind.parameter import REQUIRED, Parameter, is_trigger
+from graphtrain.kind.parameter import REQUIRED, Parameter, is_trigger, marks_of
 from graphtrain.kind.signatures import hints_of
 from graphtrain.kind.trigger import Trigger
 
@@ -206,7 +206,6 @@ def _read(function: Callable[..., Any], first: int = 0) -> tuple[tuple[Read, ...
         if argument.kind is argument.KEYWORD_ONLY:
             parameters[argument.name] = Parameter(argument.name, annotation, argument.default)
         else:
-            marks = [each for member in (annotation, *get_args(annotation)) for each in get_args(member)]
-            holds = [mark.holds for mark in marks if isinstance(mark, Slot)]
+            holds = [mark.holds for mark in marks_of(annotation) if isinstance(mark, Slot)]
             reads.append(Read(argument.name, argument.default, frozenset().union(*holds)))
     return tuple(reads), parameters

@@ -60,12 +60,6 @@ class Parameter:
     def type_name(self) -> str:
         return type_name(self.annotation)
 
-    @property
-    def is_metric(self) -> bool:
-        """True if it names a metric."""
-        members = (self.annotation, *get_args(self.annotation))
-        return any(isinstance(mark, Metric) for member in members for mark in (member, *get_args(member)))
-
     def coerce(self, value: Any) -> Any:
         """`value` as this parameter's type.
 
@@ -82,6 +76,11 @@ class Parameter:
         if isinstance(value, float) and math.isnan(value) and value is not self.default:
             raise _mismatch(value, self.annotation)
         return coerce(value, self.annotation)
+
+
+def marks_of(annotation: Any) -> list[Any]:
+    """What `Annotated` adds to a type, or to a member of a union."""
+    return [mark for member in (annotation, *get_args(annotation)) for mark in get_args(member)]
 
 
 def is_trigger(annotation: Any) -> bool:

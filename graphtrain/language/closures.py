@@ -167,24 +167,16 @@ def constant_value(expression: Expression) -> bool | None:
     (True, None)
     """
     match expression:
-        case Constant(bool() as value):
-            return value
         case Operation("not", (operand,)):
             inner = constant_value(operand)
             return None if inner is None else not inner
         case Operation("and" | "or" as name, operands):
             values, decides = [constant_value(operand) for operand in operands], name == "or"
             return decides if decides in values else None if None in values else not decides
-        case Operation("if", (condition, then, otherwise)):
-            known, values = constant_value(condition), [constant_value(then), constant_value(otherwise)]
-            return values[not known] if known is not None else values[0] if values[0] is values[1] else None
-        case Operation(name, (left, right)) if name in COMPARISONS and left == right:
-            return name in ("==", "<=", ">=")
-        case Operation(name, _) if name in COMPARISONS and not any(
-            isinstance(part, Name | FieldOf) for part in walk(expression)
-        ):
-            try:
-                return bool(compile_guard(expression, lambda part: constant(None))())
-            except (ArithmeticError, TypeError, ValueError):
-                return None
-    return None
+    if any(isinstance(part, Name | FieldOf) for part in walk(expression)):
+        return None
+    try:
+        value = compile_guard(expression, lambda part: constant(None))()
+    except (ArithmeticError, TypeError, ValueError):
+        return None
+    return value if isinstance(value, bool) else None

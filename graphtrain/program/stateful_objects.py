@@ -276,6 +276,4 @@ class StatefulObjects:
             for name in self.objects.modules.keys() & state["modules"].keys():
                 if name not in exempt.fresh:
                     fit_buffers(self.objects.modules[name], state["modules"][name]["buffers"])
-        if "progress" in sections:
-            self.data_state.saved = state.get("reachable", {})
         return [line for name in sections for line in SECTIONS[name].restore(self, state[name], exempt) or ()]

@@ -6,7 +6,6 @@ of a node without work costs 0.15 us.
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Collection
 from typing import final
@@ -207,21 +206,22 @@ class Compiler:
         return targets[0] if len(targets) == 1 else None
 
     def _exit(self, node: ProgramNode) -> Transition:
-        """Choose the exit edge: the first whose guard holds."""
+        """The choice of the exit edge: the first whose guard holds."""
         leave, rounds = self._choosing_edge(node), self.visits.rounds
         is_chosen = rounds is not None and len(node.plan_node.exits) > 1
         return rounds.agreement.watch_choices(node.index, leave) if rounds is not None and is_chosen else leave
 
     def _choosing_edge(self, node: ProgramNode) -> Transition:
-        compiled = functools.partial(self.cells.compiled, node.scope)
-        guards = [compiled(way.guard) for way in node.plan_node.exits if way.guard is not None]
-        *arrivals, (last_position, last_call) = [self._arrival(node, target) for target in self._program.targets(node)]
-        *counters, last_counter = self.counters[node.index]
-        choices = [
-            (guard, counter, *arrival)
-            for guard, counter, arrival in zip(guards, counters, arrivals, strict=True)
-            if guard is not never
+        ways = zip(node.plan_node.exits, self.counters[node.index], self._program.targets(node), strict=True)
+        *choices, (_, last_counter, last_position, last_call) = [
+            (
+                never if way.guard is None else self.cells.compiled(node.scope, way.guard),
+                counter,
+                *self._arrival(node, target),
+            )
+            for way, counter, target in ways
         ]
+        choices = [choice for choice in choices if choice[0] is not never]
         counts = self.counts
         if len(choices) == 1 and choices[0][3] is None and last_call is None:
             only_guard, only_counter, only_position, _ = choices[0]

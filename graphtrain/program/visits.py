@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, final
+from typing import TYPE_CHECKING, Any, final
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import FunctionRecord, Read, WrittenBatches
@@ -25,18 +25,6 @@ if TYPE_CHECKING:
     from graphtrain.program.agreement import Agreement
 
 
-class Aspect(Protocol):
-    """An aspect of the visits of nodes.
-
-    The order is defined here. From the inside out: expressions, ranks, windows (`Visits.aspects`); then the trigger and
-    the choice of an edge, which make a transition of a visit (`table`); around that timing, and on request the times of
-    nodes or the trace.
-    """
-
-    def wrap(self, node: ProgramNode, visit: Act) -> Act:
-        """The visit of a node with this aspect; the visit itself if it has nothing to do."""
-
-
 def nothing() -> None:
     """Do nothing."""
 
@@ -45,7 +33,9 @@ class Visits:
     """The visits of the nodes of one program, as calls without arguments.
 
     Attributes:
-        aspects: those around the call of a node, from the inside out.
+        aspects: what wraps the call of a node, from the inside out: expressions, ranks, windows. Around them are the
+            trigger and the choice of an edge, which make a transition of a visit (`table`), then timing, and on request
+            the times of nodes or the trace.
     """
 
     def __init__(self, program: Program, cells: Cells) -> None:
@@ -56,7 +46,8 @@ class Visits:
         if self.rounds is not None:
             program.absent += self.rounds.undivided()
         self.windows = GradientWindows(program, cells, self.rounds)
-        self.aspects: list[Aspect] = [cells, *filter(None, [self.rounds]), self.windows]
+        of_ranks = [self.rounds.wrap] if self.rounds is not None else []
+        self.aspects: list[Callable[[ProgramNode, Act], Act]] = [cells.wrap, *of_ranks, self.windows.wrap]
         self.step_requests = StepRequests(program, agreement)
         # Values that the engine provides at set-up: name -> the value for a node.
         self._provided: dict[str, Callable[[ProgramNode], Any]] = {
@@ -134,8 +125,8 @@ class Visits:
     def of(self, node: ProgramNode) -> Act:
         """The visit of a node that is due."""
         visit = self.call(node)
-        for aspect in self.aspects:
-            visit = aspect.wrap(node, visit)
+        for wrap in self.aspects:
+            visit = wrap(node, visit)
         return visit
 
     def call(self, node: ProgramNode) -> Act:

@@ -64,6 +64,7 @@ def capture(run: Session) -> tuple[RunState, Manifest]:
         epoch=epoch,
         **compiled.run_clock.nested(),
         window_ranks=compiled.program.window_ranks,
+        ranks=run.world.world_size,
         metrics=compiled.state.recorder.recorded_now(),
         seconds=run.watch.seconds(),
         unknown=compiled.state.unknown,

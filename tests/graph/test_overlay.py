@@ -138,7 +138,8 @@ def test_an_edit_that_waits_is_made_once_its_node_exists(overlays: Overlays) -> 
     [(*CHOICE, 'after = "nobody"'), (*CHOICE, 'at = "decide"', 'before = "nobody"'),
      (*CHOICE, 'between = ["step", "nobody"]'), ('set = "validate/nobody"', "limit = 1"), ('remove = "nobody"',),
      ('connect = "decide"', 'target = "nobody"', 'when = "log_due"'), ('guard = "nothing"', 'or = "log.due"'),
-     ('clock = "tokens"', 'field = "nobody.tokens"'), ('redirect = "decide"', 'old = "log"', 'new = "nobody"')],
+     ('hook = "on_test_start"', 'use = "choice"'), ('clock = "tokens"', 'field = "nobody.tokens"'),
+     ('redirect = "decide"', 'old = "log"', 'new = "nobody"')],
     ids=lambda lines: lines[0],
 )  # fmt: skip
 def test_if_there_of_every_verb(lines: tuple[str, ...], overlays: Overlays, tmp_path: Path) -> None:
