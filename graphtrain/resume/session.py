@@ -144,11 +144,6 @@ class Session:
         return self.compiled.alive(self.loop.position, self.loop.ended)
 
     @property
-    def graph(self) -> Graph:
-        """The procedure."""
-        return self.compiled.graph
-
-    @property
     def path(self) -> str:
         """The path of the node that runs next, or is running."""
         return self.compiled.path(self.loop.position)
@@ -248,7 +243,7 @@ class Session:
         former = self.compiled.state
         self.recorder.forget_means()
         prepared = {**self._prepared, "saving": True}  # data that cannot be reopened exactly is refused
-        self.compiled = self._compile(self.graph, self.resources, prepared, self._made)
+        self.compiled = self._compile(self.compiled.graph, self.resources, prepared, self._made)
         if former.snapshot is not None:
             self.compiled.state.track(former.snapshot, former)
 
@@ -265,7 +260,7 @@ class Session:
         newly_made = made_resources(graph, all_resources)
         all_resources = with_copies(all_resources, newly_made)
         resources = {**resources, **{name: all_resources[name] for name in newly_made}}
-        made, renaming = self._made | newly_made, Renaming(rename, self.graph, graph)
+        made, renaming = self._made | newly_made, Renaming(rename, self.compiled.graph, graph)
         former, policy, environment, loop = self.compiled, self.requests.policy, self.environment, self.loop
         # The state of nodes moves to the other graph in memory; resources are the same objects.
         state = former.state.capture(former.written(), OF_NODES if moves else ("random",))
