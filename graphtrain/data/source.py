@@ -196,12 +196,15 @@ def _has_state(data: Any) -> bool:
 def keeps_position(data: Any) -> bool:
     """True for data whose `state_dict` may determine its batches, apart from the generators: a sample shows it.
 
-    It does not in a stream of `datasets` with a shuffle buffer, and in a loader such as torchdata's, which does not
-    restore the random numbers of workers, or fast-forwards by drawing from the generators as they are.
+    It does not in a stream of `datasets` with a shuffle buffer, and in a DataLoader with a state, such as torchdata's,
+    unless it is in this process and its data set has one: such loaders do not restore the random numbers of workers, or
+    fast-forward by drawing from the generators as they are.
     """
-    if isinstance(data, DataLoader) or not _has_state(data):
+    if not _has_state(data):
         return False
-    waiting = [getattr(data, "_ex_iterable", None)]
+    if isinstance(data, DataLoader) and (data.num_workers or not _has_state(data.dataset) or _is_map_style(data)):
+        return False
+    waiting = [getattr(each, "_ex_iterable", None) for each in (data, getattr(data, "dataset", None))]
     for part in filter(None, waiting):  # which grows
         waiting += [getattr(part, "ex_iterable", None), *getattr(part, "ex_iterables", ())]
     return all(type(part).__name__ != "BufferShuffledExamplesIterable" for part in waiting)
@@ -268,15 +271,17 @@ class Stateful(Source):
         announce_epoch(self.data, epoch)
         loaded, self._loaded, self._begun = self._loaded, {}, True
         if loaded:  # between two epochs: what is loaded is the rest of the last, which is empty, or the next one
+            # From the end of an epoch, torchdata's loader would begin two iterators, each of which draws a seed.
+            data, state = (self.data.dataset, loaded["dataset"]) if "dataset" in loaded else (self.data, loaded["data"])
             with RandomAside(drawn_from(self.data)):
-                self._load(loaded["data"])
-                is_next = next(iter(self.data), NOTHING) is not NOTHING
+                data.load_state_dict(copy.deepcopy(state))
+                is_next = next(iterate(data), NOTHING) is not NOTHING
             if is_next:
-                self._load(loaded["data"])
+                data.load_state_dict(copy.deepcopy(state))
         length, state = length_of(self.data), dict[str, Any]()
         seeds = self._seeds.of(state)
         with seeds.common(generators_of(self.data), epoch):
-            return Opened(self._following(iter(self.data), epoch, 0, seeds), length, state)
+            return Opened(self._following(iterate(self.data), epoch, 0, seeds), length, state)
 
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Iterator[Any]:
         if not self._loaded:
@@ -287,12 +292,9 @@ class Stateful(Source):
     def _after(self, epoch: int, position: Any, seeds: Seeds) -> Iterator[Any]:
         """The batches behind a position in an epoch."""
         announce_epoch(self.data, epoch)
-        self._load(position)
-        with seeds.common((), epoch):
-            return iter(self.data)
-
-    def _load(self, position: Any) -> None:
         self.data.load_state_dict(copy.deepcopy(position))  # what `position` reports must not change
+        with seeds.common((), epoch):
+            return iterate(self.data)
 
     def _following(self, batches: Iterator[Any], epoch: int, drawn: int, seeds: Seeds) -> Iterator[Any]:
         """The same batches. After the first the data reports its position; the second of an epoch is the sample."""
@@ -325,9 +327,12 @@ class Stateful(Source):
         return "" if hashes == {sample["batch"]} else _DIFFERS
 
     def position(self) -> dict[str, Any]:
-        if self._loaded or not self._begun:  # before the first `iter()` it may not be ready
+        # Before the first `iter()` the data is not asked: for its state, torchdata's loader would begin an epoch.
+        if self._loaded or not self._begun:
             return dict(self._loaded)
-        return {"data": self.data.state_dict(), "sample": self._sample}
+        position = {"data": self.data.state_dict(), "sample": self._sample}
+        is_torchdatas = isinstance(self.data, DataLoader)
+        return position | ({"dataset": self.data.dataset.state_dict()} if is_torchdatas else {})
 
 
 @final

@@ -82,7 +82,7 @@ NOT_EXACT: dict[str, tuple[World, str, str]] = {
         reading(kinds.Starting), "5 batches", "whose `__iter__` starts over, a resume draws the batches of the epoch",
     ),
     "a loader of a state without its buffer": (
-        reading(lambda: stateful(kinds.Incomplete(), 2)), "3 batches", "",
+        reading(lambda: stateful(kinds.Incomplete(), 2)), "3 batches", OTHER_BATCH,
     ),
     "a state that is known to be incomplete": (
         reading(lambda: DataLoader(hugging_face(5), 2, collate_fn=kinds.stacked)), "3 batches", "",
