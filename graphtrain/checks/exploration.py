@@ -30,7 +30,7 @@ from graphtrain.program.visits import Visits, nothing
 
 # Beyond this number of states a graph is not explored further.
 MOST_STATES = 8_000
-SIZES = (Sizes(3, 2), Sizes(3, 2, window=2), Sizes(1, 1), Sizes(0, 0), Sizes(2, 1, window=3, is_cut=True))
+SIZES = (Sizes(3, 2), Sizes(3, 2, window=2), Sizes(2, 1, is_cut=True), Sizes(0, 0))
 
 State = tuple[Any, ...]
 OVER: State = ()
@@ -366,6 +366,7 @@ class Exploration:
         return [self.machine.program.nodes[position] for each in (*trails, trail) for position in each]
 
     def traps(self) -> list[Collection[int]]:
-        """Sets of states that a run never leaves, and from which no continuation leads to the end."""
-        lost = {*self.graph} - networkx.ancestors(self.graph, 0) - {0}
+        """Sets of states that a run never leaves, and from which no continuation leads to the end; with some data."""
+        with_data = {number for number, state in enumerate(self.states) if number and state[1].batches}
+        lost = with_data - networkx.ancestors(self.graph, 0)
         return [*networkx.attracting_components(self.graph.subgraph(lost))] if lost else []

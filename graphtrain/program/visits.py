@@ -40,11 +40,8 @@ class Visits:
         self._slots = program.slots
         agreement = program.resources.get("ranks")
         self.rounds = Rounds(program, agreement, self._with_slots) if agreement is not None else None
-        if self.rounds is not None:
-            program.absent += self.rounds.undivided()
         self.windows = GradientWindows(program, cells, self.rounds)
-        of_ranks = [self.rounds.wrap] if self.rounds is not None else []
-        self.aspects: list[Callable[[ProgramNode, Act], Act]] = [cells.wrap, *of_ranks, self.windows.wrap]
+        self.aspects: list[Callable[[ProgramNode, Act], Act]] = [cells.wrap, self.windows.wrap]
         # Values that the engine provides at set-up: name -> the value for a node.
         self._provided: dict[str, Callable[[ProgramNode], Any]] = {
             "asks": lambda node: functools.partial(grant, program, node),
@@ -55,12 +52,16 @@ class Visits:
             "step_names": self._step_names,
             "training_precision": lambda node: program.training_precision,
         }
-        if agreement is not None:
+        if self.rounds is not None:
+            from graphtrain.program.overlap import exchanging_within  # which one process never needs
+
+            program.absent += self.rounds.undivided()
+            overlap = functools.partial(exchanging_within, program, cells, self.rounds, self.of)
+            self.aspects[1:1] = [self.rounds.wrap, overlap]
+            agreement = self.rounds.agreement
             agreement.grant = lambda path, name: grant(program, program.by_path[path], Ask[name])
             self._provided["asks"] = lambda node: lambda ask: agreement.asked.append((node.path, ask.name))
-            self.windows.visit_of = self.of
-            self._provided["windows"] = self.windows.filled_by
-            self._provided["backward"] = lambda node: agreement.backward
+            self._provided |= {"windows": self.windows.filled_by, "backward": lambda node: agreement.backward}
         self.setups = [self.setup(node) for node in program.nodes]
 
     # ---- entering a graph
