@@ -198,10 +198,7 @@ class Program:
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        resources: Mapping[str, Any],
-        new_instance: Callable[[PlanNode], Any] = PlanNode.new_instance,
+        self, plan: Plan, resources: Mapping[str, Any], new_instance: Callable[[PlanNode], Any] = PlanNode.new_instance
     ) -> None:
         self.plan, self._new_instance = plan, new_instance
         self.graph = plan.graph

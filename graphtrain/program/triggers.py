@@ -38,20 +38,14 @@ class Every:
 
     Attributes:
         due: a call that returns whether an amount, or `once`, makes it due now.
-        terms: clock and term of each amount, in the unit of the clock.
     """
 
     def __init__(
-        self,
-        fields: dict[str, Any],
-        terms: Sequence[CountedTerm],
-        *,
-        once: bool = False,
-        may_be_due: Due | None = None,
+        self, fields: dict[str, Any], terms: Sequence[CountedTerm], *, once: bool = False, may_be_due: Due | None = None
     ) -> None:
-        self.terms = [(clock, term.base) for clock, term in terms]
+        self._terms = [(clock, term.base) for clock, term in terms]
         self._fields, self.may_be_due = fields, may_be_due
-        thresholds = [_threshold(clock, functools.partial(self._target, clock, term)) for clock, term in self.terms]
+        thresholds = [_threshold(clock, functools.partial(self._target, clock, term)) for clock, term in self._terms]
         self.due: Due = any_of([*([lambda: not fields["runs"]] if once else []), *(due for due, _ in thresholds)])
         self._aims = [aim for _, aim in thresholds]
 
@@ -59,11 +53,11 @@ class Every:
         """Begin or resume: units that are new here count from now."""
         fired = self._fields["fired"]
         # A unit that the trigger no longer names is dropped: if it returns, it counts from then.
-        self._aim({term.unit: fired.get(term.unit) or clock.reading() for clock, term in self.terms})
+        self._aim({term.unit: fired.get(term.unit) or clock.reading() for clock, term in self._terms})
 
     def fire(self) -> None:
         """Remember that the node has run."""
-        self._aim({term.unit: clock.reading() for clock, term in self.terms})
+        self._aim({term.unit: clock.reading() for clock, term in self._terms})
 
     def _aim(self, fired: dict[str, list[int | None]]) -> None:
         self._fields["fired"] = fired
