@@ -25,7 +25,7 @@ from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 from graphtrain.program.rounds import Act
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.table import Compiler
-from graphtrain.program.triggers import Triggers
+from graphtrain.program.triggers import set_triggers
 from graphtrain.program.visits import Visits, nothing
 
 # Beyond this number of states a graph is not explored further.
@@ -77,7 +77,7 @@ class _StubVisits(Visits):
     def setup(self, node: ProgramNode) -> Act:
         return nothing
 
-    def enter(self, scope: ProgramGraph, *, reset: bool, ready: Collection[ProgramNode]) -> None:
+    def enter(self, scope: ProgramGraph, *, reset: bool, ready: Collection[ProgramNode] = ()) -> None:
         self._machine.enter(scope)
 
     def at_end(self, scope: ProgramGraph) -> list[Act]:
@@ -127,8 +127,8 @@ class Machine:
                 node.instance.batches_in_epoch = functools.partial(self._batches_in_epoch, node)
                 for name in ("epoch_batches", "opened", "last"):
                     self.cells.registers.add(node, name)
-        triggers = Triggers(self.program, lambda node, trigger: [])
-        compiler = Compiler(_StubVisits(self.program, self), triggers, self._end, Stopwatch())
+        set_triggers(self.program, lambda node, trigger: [])
+        compiler = Compiler(_StubVisits(self.program, self), self._end, Stopwatch())
         self._transitions = compiler.transitions
         self._slots = sorted(needed | self.cells.read_slots)
         self._without_choice = {node.index for node in nodes if len(node.plan_node.exits) == 1}

@@ -331,9 +331,8 @@ class Stateful(Source):
         if self._loaded or not self._begun:
             return dict(self._loaded)
         position = {"data": self.data.state_dict(), "sample": self._sample}
-        if isinstance(self.data, DataLoader):
-            position["dataset"] = self.data.dataset.state_dict()
-        return position
+        is_torchdatas = isinstance(self.data, DataLoader)
+        return position | ({"dataset": self.data.dataset.state_dict()} if is_torchdatas else {})
 
 
 @final
