@@ -331,10 +331,10 @@ class Program:
         """
         problems, unread = [], self._unread()
         for name, paths in sorted(self.missing.items()):
-            match, readers = nearest(name, unread), sorted(paths)
+            match, readers = nearest(name, self.resources.keys() - self.read_resources), sorted(paths)
             hint = f"supply it: Trainer(..., {name}=...), or let `setup` return it"
             if match is not None:
-                del unread[match]  # a misspelt name is one problem
+                unread.pop(match, None)  # a misspelt name is one problem
                 hint = f"did you mean `{match}`?"
             where = f"{self.graph.name}: nodes.{readers[0]}"
             message = f"`{name}` is read by {quoted(readers)}, and nothing supplies it"

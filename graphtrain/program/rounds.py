@@ -138,7 +138,7 @@ class Rounds:
             f"`{node.path}` fetches batches for one process: each of {self.agreement.world_size} ranks fetches them, "
             f"and all of them count; use `next_batch`, or give each rank others in `{node.kind.name}`"
             for node in self._program.nodes
-            if node.kind.fetches and not _goes_in_rounds(node) and not node.bypassed
+            if node.kind.family == "data" and not _goes_in_rounds(node) and not node.bypassed
         ]
 
     def trained_on(self, fetching: ProgramNode) -> set[str]:
