@@ -195,6 +195,7 @@ class Machine:
             is_idle = node.kind.is_idle(node.parameters, plan_node.expressions)  # with other parameters it would act
             return _all_of(watched) if is_idle else nothing
         needs = [*slots_of(ref for read, ref in plan_node.visit_reads if read.required)]
+        writes, kills = plan_node.writes, plan_node.kills
         added = [(each.name, each.adds) for each in node.kind.fields.values() if each.adds is not None]
         copied = [(each.last, each.name) for each in node.kind.fields.values() if each.last is not None]
         fetch = functools.partial(self._fetch, node) if node.kind.fetches else nothing
@@ -210,9 +211,9 @@ class Machine:
                 fields[name] += amount
             for last, name in copied:
                 fields[last] = fields[name]
-            for path in plan_node.writes:
+            for path in writes:
                 slots[path] = True
-            for path in plan_node.kills:
+            for path in kills:
                 slots[path] = None
             for act in after:
                 act()
