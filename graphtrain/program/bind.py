@@ -357,13 +357,10 @@ class Program:
 
     def _without_batches(self) -> Iterator[Problem]:
         """A problem for each mapping or data set where batches are read."""
-        reads = [(node, *pair) for node in self.nodes for pair in (*node.plan_node.reads, *node.plan_node.setup_reads)]
-        for node, read, name in [
-            (node, read, name) for node, read, ref in reads if "batches" in read.holds for name in resources_of([ref])
-        ]:
+        fetched = [(node, name) for node in self.nodes for name in node.plan_node.data]
+        for node, name in fetched:
             data: Any = self.resources.get(name)
-            are_several = "loaders" in read.holds and are_loaders(data)
-            parts = {f"{name}[{key!r}]": data[key] for key in data} if are_several else {name: data}
+            parts = {f"{name}[{key!r}]": data[key] for key in data} if are_loaders(data) else {name: data}
             for label, part in parts.items():
                 if isinstance(part, Mapping):
                     gives = "its keys"
@@ -402,16 +399,15 @@ class Program:
         """A line about the metric objects that no node of a graph updates, if there are any."""
         splits = {f"{node.parameters[node.kind.records]}/" for node in self.plan.nodes if node.kind.records}
         training = {node.metric_prefix for node in self.nodes if node.is_set_up_with("metric_prefix")}
-        starts = {*training, *(f"epoch/{prefix}" for prefix in training)}
+        known = sorted({*splits, *training, *(f"epoch/{prefix}" for prefix in training)} - {""})
         unknown = [
             name
             for name in objects
-            if not name.startswith((*splits, *_USUAL_SPLITS))
-            and not any(name.startswith(start) and "/" not in name.removeprefix(start) for start in starts)
+            if ("/" in name or "" not in training) and not name.startswith((*known, *_USUAL_SPLITS))
         ]
         if unknown:
-            known = quoted(sorted({*splits, *starts} - {""}))
-            yield f"nothing updates the metric objects {quoted(unknown)}: names begin with {known}, or have no slash"
+            starts = f"names begin with {quoted(known)}, or have no slash"
+            yield f"nothing updates the metric objects {quoted(unknown)}: {starts}"
 
     @functools.cached_property
     def timed_nodes(self) -> list[ProgramNode]:
