@@ -38,23 +38,26 @@ class Cell(NamedTuple):
 
     Attributes:
         read: returns its value.
-        values, key: the container that stores it, and its key there; no container if it is computed.
-        is_constant: True if it does not change while the graph runs.
+        values, key: the container that stores it, and its key there; a tuple for a constant, None if it is computed.
     """
 
     read: Read
     values: Any = None
     key: Any = None
-    is_constant: bool = False
+
+    @property
+    def is_constant(self) -> bool:
+        """True if it does not change while the graph runs."""
+        return type(self.values) is tuple
 
 
 def constant(value: Any) -> Cell:
     """A cell that always has one value."""
-    return Cell(lambda: value, is_constant=True)
+    return stored((value,), 0)
 
 
 def stored(values: Any, key: Any) -> Cell:
-    """A cell whose value is stored in a dictionary or a list."""
+    """A cell whose value is stored in a container."""
     return Cell(lambda: values[key], values, key)
 
 
@@ -125,24 +128,12 @@ def _chain(calls: list[Read], *, stop_at: bool) -> Read:
 
 def _binary(compute: Callable[..., Any], left: Cell, right: Cell) -> Read:
     """An operator of two operands. Constants and stored values are read in place, which saves a call for each."""
-    first, second = left.read, right.read
-    (values, key), (others, other) = left[1:3], right[1:3]
-    if values is not None:
-        if right.is_constant:
-            value = second()
-            return lambda: compute(values[key], value)
-        if others is not None:
-            return lambda: compute(values[key], others[other])
+    (first, values, key), (second, others, other) = left, right
+    if values is None:
+        return lambda: compute(first(), second() if others is None else others[other])
+    if others is None:
         return lambda: compute(values[key], second())
-    if left.is_constant:
-        value = first()
-        if others is not None:
-            return lambda: compute(value, others[other])
-        return lambda: compute(value, second())
-    if right.is_constant:
-        value = second()
-        return lambda: compute(first(), value)
-    return lambda: compute(first(), second())
+    return lambda: compute(values[key], others[other])
 
 
 def constant_value(expression: Expression) -> bool | None:
