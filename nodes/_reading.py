@@ -140,7 +140,7 @@ class Reading:
         if keeping and run.saving:
             raise DataError(
                 f"the loader `{keeping[0]}` keeps its own position, which an epoch that ends before it undefines",
-                'set next_batch.resume = "replay", if its `__iter__` starts over; or pass a graphtrain.Loader',
+                "pass an iterable without a `state_dict`, whose `__iter__` starts over; or a graphtrain.Loader",
             )
         source = Together(data, sources, self._combine) if loaders else self._source_of(data)
         if run.ranks is not None:
@@ -155,9 +155,8 @@ class Reading:
                 f"{type(data.sampler).__name__}, which gives other batches in every epoch",
                 "leave shuffle=True out; or use graphtrain.Loader, which gives those of its first epoch again",
             )
-        settings: Any = {"resume": node.resume, "limit": self.limit}
         seeds = Seeds(run.seed, run.ranks is not None)
-        return source_of(data, seeds=seeds, saving=run.saving, notify=run.notify, **settings)
+        return source_of(data, seeds=seeds, saving=run.saving, notify=run.notify, limit=self.limit)
 
     # ---- opening and closing
 
@@ -173,21 +172,18 @@ class Reading:
         node.loader = names[0 if begins or node.loader not in names else (names.index(node.loader) + 1) % len(names)]
         data = self.loaders[node.loader] if self._written is None else self._written.now()
         self._take(node.loader, data)
+        if indices is not None and (self.is_in_turn or not self.source.takes_indices):
+            raise DataError(
+                "`indices` selects samples of a graphtrain.Loader without a sampler, or batches of a list; "
+                f"`{self.name}` is a {type(data).__name__}",
+                "pass a Loader, which takes the keywords of DataLoader; or leave `indices` unwritten",
+            )
         try:
-            if indices is not None and (self.is_in_turn or not self.source.takes_indices):
-                given = "several loaders" if self.is_in_turn or loaders_of(data) else f"a {type(data).__name__}"
-                raise DataError(
-                    "`indices` selects samples of a graphtrain.Loader without a sampler, or batches of a list; the "
-                    f"data is {given}",
-                    "pass a Loader, which takes the keywords of DataLoader; or leave `indices` unwritten",
-                )
             batches, length, state = self.source.open(self._epoch, indices)
-            if (
-                most := most_batches(self.limit, length)
-            ) is not None:  # one that is changed is in force from the next epoch on
-                length, state["limit"] = None if length is None else min(length, most), most
         except DataError as error:
             raise error if indices is None else DataError(f"`{self.name}`: {error.message}", error.hint) from None
+        if (most := most_batches(self.limit, length)) is not None:  # one that is changed applies from the next epoch on
+            length, state["limit"] = None if length is None else min(length, most), most
         self.batches, node.length, node.source_state = batches, length, state
         if self.run.ranks is not None:
             self.held, node.last_batch = NOTHING, {}

@@ -67,8 +67,6 @@ class NextBatch:
         combine: how a mapping of loaders is read. With "cycle", a batch is a mapping with a batch of each, and shorter
             loaders start over; with "shortest", the first that ends ends the epoch. With "in_turn", one is read after
             the other, and `limit` applies to each. Default: "cycle" if the graph steps an optimizer, else "in_turn".
-        resume: how to restore the position in data that has a `state_dict`: "state" loads it, "replay" draws the
-            batches of the epoch again. Default: "auto", which uses the state unless it is known to be incomplete.
         repeat: True, in a nested graph, starts from the first epoch of the data each time the graph begins. Default:
             False, the data continues with its next epoch.
 
@@ -103,7 +101,6 @@ class NextBatch:
     limit: Annotated[int, Above(0)] | Annotated[float, Above(0), Below(1)] | None = None
     overfit: Annotated[int, Above(0)] | None = None
     combine: Literal["cycle", "shortest", "in_turn"] | None = None
-    resume: Literal["auto", "replay", "state"] = "auto"
     repeat: bool = False
 
     epoch: int = progress(0)

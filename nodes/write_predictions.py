@@ -29,11 +29,7 @@ else:
     files = lazy_import("graphtrain.storage.predictions")
     value_types = lazy_import("graphtrain.storage.value_types")
 
-Form = dict[str, list[Any]]
-"""Name -> type and shape of a sample; lines have none."""
-
 _ONLY = "predictions"
-_SAME = "return the same form for every batch; predictions of any form can be written to a file that ends in .jsonl"
 
 
 @node(writes="written", synchronises=True, family="saving")
@@ -58,7 +54,7 @@ class WritePredictions:
 
     Raises:
         UsageError: the path exists, has another suffix, or was changed in the meantime; or the predictions are not one
-            for each sample, have a different form than before, or cannot be stored.
+            for each sample, or cannot be stored.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("predict").set("checkpoint", every="1000 batches")
@@ -68,7 +64,6 @@ class WritePredictions:
 
     samples: int = progress(0)
     size: int = progress(0)  # of the lines, in bytes
-    form: Form = progress({})
 
     _file: Predictions
     _ranks: Agreement | None
@@ -80,12 +75,10 @@ class WritePredictions:
     def __call__(self, predictions: Any, samples: int) -> int:
         encode = _as_lines if self._file.are_lines else _as_tensors
         # None: this is a rank without a batch in this round.
-        batch = [samples, *encode(predictions, samples)] if predictions is not None else None
+        batch = [samples, encode(predictions, samples)] if predictions is not None else None
         batches = self._ranks.gather(batch) if self._ranks is not None else [batch]
         self._open()
-        for count, form, content in filter(None, batches):
-            _expect_same(self.form, form)
-            self.form = form
+        for count, content in filter(None, batches):
             if self._ranks is None or self._ranks.rank == 0:
                 self._file.append(self.samples, content)
             self.samples, self.size = self.samples + count, self.size + len(content)
@@ -101,10 +94,10 @@ class WritePredictions:
             self._is_open = True
 
 
-def _as_lines(predictions: Any, samples: int) -> tuple[Form, bytes]:
+def _as_lines(predictions: Any, samples: int) -> bytes:
     """A line of JSON for each sample.
 
-    >>> _as_lines({"label": torch.tensor([1, 2]), "text": ["a", "b"]}, 2)[1]
+    >>> _as_lines({"label": torch.tensor([1, 2]), "text": ["a", "b"]}, 2)
     b'{"label": 1, "text": "a"}\\n{"label": 2, "text": "b"}\\n'
 
     Raises:
@@ -119,11 +112,11 @@ def _as_lines(predictions: Any, samples: int) -> tuple[Form, bytes]:
         raise UsageError(
             f"predictions cannot be written as JSON: {error}", "return numbers, texts or tensors"
         ) from None
-    return {}, "".join(lines).encode()
+    return "".join(lines).encode()
 
 
-def _as_tensors(predictions: Any, samples: int) -> tuple[Form, bytes]:
-    """The type and the shape of a sample, by name, and a file of tensors.
+def _as_tensors(predictions: Any, samples: int) -> bytes:
+    """A file of tensors.
 
     Raises:
         UsageError: there is not one prediction for each sample, or it is no tensor.
@@ -138,19 +131,9 @@ def _as_tensors(predictions: Any, samples: int) -> tuple[Form, bytes]:
                 f"a prediction called `{name}` is {what}, which a file of tensors cannot hold",
                 "write predictions to a file that ends in .jsonl",
             )
-        _expect(name, value.shape[0] if value.ndim else None, value, samples)
+        _expect(name, value, samples)
         tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
-    form = {name: [value_types.TYPES[tensor.dtype], list(tensor.shape[1:])] for name, tensor in tensors.items()}
-    return form, tensor_files.save(tensors)
-
-
-def _expect_same(form: Form, now: Form) -> None:
-    if form and form != now:
-        raise UsageError(f"predictions were {_shown(form)} for each sample before, and are {_shown(now)} now", _SAME)
-
-
-def _shown(form: Form) -> str:
-    return ", ".join(f"`{name}`: {dtype} of the shape {shape}" for name, (dtype, shape) in form.items())
+    return tensor_files.save(tensors)
 
 
 def _named(predictions: Any) -> Mapping[str, Any]:
@@ -159,24 +142,22 @@ def _named(predictions: Any) -> Mapping[str, Any]:
 
 def _values(name: str, value: Any, samples: int) -> list[Any]:
     """One plain value for each sample."""
+    _expect(name, value, samples)
     if isinstance(value, torch.Tensor | numpy.ndarray):
-        _expect(name, value.shape[0] if value.ndim else None, value, samples)
         return list(value.tolist())
-    if not isinstance(value, list | tuple):
-        _expect(name, None, value, samples)
-    _expect(name, len(value), value, samples)
     return [part.tolist() if isinstance(part, torch.Tensor | numpy.ndarray) else part for part in value]
 
 
-def _expect(name: str, count: int | None, value: Any, samples: int) -> None:
-    if count is None:
+def _expect(name: str, value: Any, samples: int) -> None:
+    has_samples = value.ndim > 0 if isinstance(value, torch.Tensor | numpy.ndarray) else isinstance(value, list | tuple)
+    if not has_samples:
         raise UsageError(
             f"a prediction called `{name}` is {described(value)}, with no samples to tell apart",
             "return a tensor or a list whose first dimension is the samples of the batch",
         )
-    if count != samples:
+    if len(value) != samples:
         raise UsageError(
-            f"there are {count} predictions called `{name}` for a batch of {samples} samples",
+            f"there are {len(value)} predictions called `{name}` for a batch of {samples} samples",
             "return one for each sample; how many a batch holds, `batch_size(batch)` tells where it is not its first "
             "dimension",
         )

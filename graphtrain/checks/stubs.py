@@ -25,7 +25,6 @@ from graphtrain.program.cells import Cells
 from graphtrain.program.triggers import Due, any_of
 
 LARGE = 5
-_LONGEST_PERIOD = 60
 _CONNECTIVES = ("not", "and", "or", "if")
 _DIVIDING = ("%", "//", "/", "*")
 
@@ -198,7 +197,7 @@ class StubCells(Cells):
             (node.path, declared.target): _small(node.parameters[declared.target])
             for node in program.nodes
             for declared in node.kind.fields.values()
-            if declared.counts is not None and declared.target in node.parameters
+            if declared.counts is not None and declared.target is not None and declared.target in node.parameters
         }
         self.widest = max(filter(None, self.window_sizes.values()), default=1)
         self._unwritten: Callable[[str], None] = lambda slot: None
@@ -366,11 +365,7 @@ class StubCells(Cells):
             if isinstance(part, FieldOf):
                 ref = scope.names.field(part.node, part.field)
                 node = self._program.by_path.get(ref.path) if ref.kind == "field" else None
-                if (
-                    node is not None
-                    and ref.name in node.kind.parameters
-                    and (ref.path, ref.name) not in self.window_sizes
-                ):
+                if node is not None and ref.name in node.parameters and (ref.path, ref.name) not in self.window_sizes:
                     return Constant(node.parameters[ref.name])
             return rebuilt(part, filled)
 
@@ -385,7 +380,7 @@ class StubCells(Cells):
         if any(map(_is_large, (operand for part in operations for operand in part.operands))):
             return None
         is_read = any(isinstance(part, FieldOf | Name) for part in walk(known))
-        return small(known) if is_read and math.lcm(*_divisors(known)) <= _LONGEST_PERIOD else None
+        return small(known) if is_read else None
 
     def expression(self, ref: Ref) -> Read:
         scope = self._program.scopes.get(ref.path)
@@ -436,8 +431,8 @@ def _small(size: object) -> int | None:
 
 
 def _is_large(part: Expression) -> bool:
-    is_number = isinstance(part, Constant) and type(part.value) in (int, float)
-    return is_number and LARGE + 1 < abs(part.value) < math.inf  # type: ignore[union-attr]
+    value = part.value if isinstance(part, Constant) else None
+    return isinstance(value, int | float) and LARGE + 1 < abs(value) < math.inf
 
 
 def _divisors(expression: Expression) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.utils.data import (
@@ -94,42 +94,6 @@ def samples_per_batch(loader: Any) -> int | None:
     if is_listed and not (isinstance(loader, DataLoader) and size is not None):
         return None
     return (size or 1) if size is None or type(size) is int else None
-
-
-class EpochLength(NamedTuple):
-    """What one epoch of data holds: batches, samples in each of them as far as that is known, and in the last one."""
-
-    batches: int
-    samples: int | None = None
-    last: int | None = None
-
-
-def epoch_length(data: Any) -> EpochLength | dict[str, EpochLength | None] | None:
-    """The batches of an epoch, and the samples in them as far as that is known; None for data without a length.
-
-    Of a mapping of loaders, those of each.
-
-    >>> epoch_length([1, 2, 3])
-    EpochLength(batches=3, samples=None, last=None)
-    >>> from graphtrain import Loader
-    >>> epoch_length(Loader(range(10), batch_size=4))
-    EpochLength(batches=3, samples=4, last=2)
-    """
-    if loaders := loaders_of(data):
-        return {name: _epoch_length(loader) for name, loader in loaders.items()}
-    return _epoch_length(data)
-
-
-def _epoch_length(data: Any) -> EpochLength | None:
-    batches = length_of(data)
-    if batches is None:
-        return None
-    size = samples_per_batch(data)
-    samples = length_of(getattr(data, "sampler", None)) or length_of(getattr(data, "dataset", None))
-    if size is None or samples is None or not batches:
-        return EpochLength(batches)
-    last = min(samples - size * (batches - 1), size)
-    return EpochLength(batches, size, last) if last > 0 else EpochLength(batches)
 
 
 def length_of(data: Any) -> int | None:

@@ -15,7 +15,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
@@ -38,11 +38,11 @@ from graphtrain.state.content import content_hash
 from graphtrain.state.generators import AnyGenerator, RandomAside, seed_all
 from graphtrain.state.kinds import is_users
 
-Resume = Literal["auto", "replay", "state"]
 _hash_of = functools.partial(content_hash, most_bytes=64 * 2**10)
-_REPLAY = 'next_batch.resume = "replay" draws the batches of an epoch again instead, if `__iter__` starts over'
-_INCOMPLETE = f"resumes from a state of its own, which is not complete; {_REPLAY}"
-_DIFFERS = f"gives another batch after a state of its own than before: that state is not complete; {_REPLAY}"
+_DIFFERS = (
+    "gives another batch after a state of its own than before: that state is not complete; complete it, or pass an "
+    "iterable without a `state_dict`, of which a resume draws the batches of the epoch again"
+)
 _NO_SAMPLE = "was saved with a state of its own, before a second batch could show that it is complete"
 
 
@@ -136,7 +136,6 @@ def source_of(
     seeds: Seeds,
     saving: bool,
     notify: Callable[[str], None],
-    resume: Resume = "auto",
     limit: float | None = None,
 ) -> Source:
     """The source for this kind of data.
@@ -145,7 +144,6 @@ def source_of(
         seeds: by the run's seed, also for a `Loader` that has none of its own.
         saving: True if positions will be saved; data that cannot be reopened is then refused.
         notify: called with a line about what a resume of this data will cost.
-        resume: for data with a `state_dict`: "state" uses it, "replay" does not. Default: the state where it is exact.
         limit: the most batches in an epoch. Default: all.
     """
     kind = type(data).__name__
@@ -156,13 +154,12 @@ def source_of(
             f"the data is a {kind}, which cannot be iterated over",
             "pass a graphtrain.Loader, a DataLoader, a list of batches, or any iterable of batches",
         )
-    has_state = _has_state(data)
-    if has_state and (resume == "state" or (resume == "auto" and _is_complete(data))):
+    if keeps_position(data):
         if limit is not None and saving:
             raise DataError(
                 f"next_batch.limit = {limit}: the data is a {kind} that keeps its own position, which is undefined "
                 "after an epoch cut short by the limit",
-                'end the epochs in the data; or next_batch.resume = "replay", if its `__iter__` starts a new epoch',
+                "end the epochs in the data; or pass an iterable without a `state_dict`, whose `__iter__` starts over",
             )
         return Stateful(data, seeds)
     # `iter()` is called on iterators only: other data may count its epochs, or open a file, in it.
@@ -178,17 +175,12 @@ def source_of(
             "nothing can restore",
             "use persistent_workers=False, or a graphtrain.Loader, if the data set has samples by number",
         )
-    if saving and (isinstance(data, DataLoader) or has_state):
+    if saving and (isinstance(data, DataLoader) or _has_state(data)):
         notify(
             f"train or validation data is a {kind}: a resume inside an epoch draws that epoch's earlier batches again; "
             "a graphtrain.Loader resumes at once, and takes the same keywords, if the data set has samples by number"
         )
     return Replayed(data, once, seeds)
-
-
-def keeps_position(data: Any) -> bool:
-    """True for data whose `state_dict` holds its position, as far as that is known."""
-    return _has_state(data) and _is_complete(data)
 
 
 def _is_map_style(data: Any) -> bool:
@@ -201,13 +193,15 @@ def _has_state(data: Any) -> bool:
     return has_all and not isinstance(data, torch.nn.Module)
 
 
-def _is_complete(data: Any) -> bool:
-    """True if the state of data that has one may determine its batches, apart from the generators: a sample shows it.
+def keeps_position(data: Any) -> bool:
+    """True for data whose `state_dict` may determine its batches, apart from the generators: a sample shows it.
 
     It does not in a stream of `datasets` with a shuffle buffer, and in a DataLoader with a state, such as torchdata's,
     unless it is in this process and its data set has one: such loaders do not restore the random numbers of workers, or
     fast-forward by drawing from the generators as they are.
     """
+    if not _has_state(data):
+        return False
     if isinstance(data, DataLoader) and (data.num_workers or not _has_state(data.dataset) or _is_map_style(data)):
         return False
     waiting = [getattr(each, "_ex_iterable", None) for each in (data, getattr(data, "dataset", None))]
@@ -318,11 +312,13 @@ class Stateful(Source):
                 self._sample = {**before, "batch": _hash_of(batch)}
             yield batch
 
-    def _doubt_from_sample(self) -> str:
-        """What shows that the state may not be complete; empty if the sample is drawn again as it was."""
+    def load_position(self, position: dict[str, Any]) -> str:
+        if "data" not in position:
+            return ""
+        self._loaded, self._sample, self._begun = dict(position), position["sample"], True
         sample, hashes = self._sample, set()
-        if not _is_complete(self.data) or not sample:
-            return _NO_SAMPLE if _is_complete(self.data) else _INCOMPLETE
+        if not sample:
+            return _NO_SAMPLE
         with RandomAside(drawn_from(self.data)):
             for _ in range(2):  # what `iter` changes and the state leaves out shows the second time
                 batches = self._after(sample["epoch"], sample["data"], self._seeds)
@@ -334,16 +330,9 @@ class Stateful(Source):
         # Before the first `iter()` the data is not asked: for its state, torchdata's loader would begin an epoch.
         if self._loaded or not self._begun:
             return dict(self._loaded)
-        data, position = self.data, {"data": self.data.state_dict(), "sample": self._sample}
-        if isinstance(data, DataLoader) and _is_complete(data):
-            position["dataset"] = self.data.dataset.state_dict()
-        return position
-
-    def load_position(self, position: dict[str, Any]) -> str:
-        if "data" not in position:
-            return ""
-        self._loaded, self._sample, self._begun = dict(position), position["sample"], True
-        return self._doubt_from_sample()
+        position = {"data": self.data.state_dict(), "sample": self._sample}
+        is_torchdatas = isinstance(self.data, DataLoader)
+        return position | ({"dataset": self.data.dataset.state_dict()} if is_torchdatas else {})
 
 
 @final
@@ -416,7 +405,7 @@ def ended_early(number: int, drawn: int) -> DataError:
 def position_unknown(data: Any) -> DataError:
     """The error where what is open cannot be opened again."""
     return DataError(
-        "the run is inside an epoch that was begun with other data or loaders, or another `next_batch.resume`, or with "
-        f"data that can be iterated over only once: its position is not defined in a {type(data).__name__}",
+        "the run is inside an epoch that was begun with other data or loaders, or with data that can be iterated over "
+        f"only once: its position is not defined in a {type(data).__name__}",
         "change them, or the node that fetches batches, at the end of an epoch; or pass a list or a graphtrain.Loader",
     )

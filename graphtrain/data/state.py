@@ -8,7 +8,6 @@ from typing import Any, final
 
 from graphtrain.data.source import Opened, Source
 from graphtrain.state.changes import changes, restore
-from graphtrain.state.codec import StateReader
 from graphtrain.state.snapshot import StateSnapshot
 from graphtrain.storage.state_files import state_digest
 
@@ -19,13 +18,11 @@ class DataState:
 
     Attributes:
         snapshot: what was reachable when the run began; None before, and where nothing of it is known.
-        saved: what a checkpoint has of all that is reachable, while nodes are set up from it.
         comparisons: called once everything is restored; each returns what is not as it was, empty for nothing.
     """
 
     def __init__(self) -> None:
         self.snapshot: StateSnapshot | None = None
-        self.saved: Mapping[str, Any] = {}
         self.comparisons: list[Callable[[], str]] = []
 
     def name(self, data: Any) -> str:
@@ -56,20 +53,15 @@ class DataState:
         """A digest of what has changed of data."""
         return state_digest({"data": self.changed(data)})
 
-    def restore(self, data: Any, section: Mapping[str, Any] | None) -> None:
-        """Put data in the state of a copy of what `changed` returned; None: in that of the checkpoint."""
-        if (followed := self._followed(data)) is None or (section is None and not self.saved):
-            return  # within a process, data for which None was saved is as it was
-        snapshot, name = followed
-        reader = None
-        if section is None:
-            reader, paths = StateReader(snapshot, self.saved), [entry.path for entry in snapshot.entries(name)]
-            section = {path: self.saved[path] for path in paths if path in self.saved}
-        restore(snapshot, copy.deepcopy(section), name, reader)  # to which it may be restored again
+    def restore(self, data: Any, section: Mapping[str, Any]) -> None:
+        """Put data in the state of a copy of what `changed` returned."""
+        if (followed := self._followed(data)) is not None:
+            snapshot, name = followed
+            restore(snapshot, copy.deepcopy(section), name)  # to which it may be restored again
 
     def not_as_before(self) -> list[str]:
         """What the comparisons have found; each is made once."""
-        comparisons, self.comparisons, self.saved = self.comparisons, [], {}
+        comparisons, self.comparisons = self.comparisons, []
         return [line for compare in comparisons if (line := compare())]
 
 
@@ -80,32 +72,19 @@ class AsOpened(Source):
     def __init__(self, source: Source, state: DataState) -> None:
         self.source, self.data, self._state = source, source.data, state
         self.replays, self.redraws, self.takes_indices = source.replays, source.redraws, source.takes_indices
-        self._changed: Mapping[str, Any] = {}  # when the epoch was opened
-        self._digest = ""
-        self._opened: dict[str, Any] = {}  # the state of the epoch
 
     def open(self, epoch: int, indices: Any = None) -> Opened:
-        self._note()  # before the data is told the epoch
+        changed = copy.deepcopy(self._state.changed(self.data))  # before the data is told the epoch
         opened = self.source.open(epoch, indices)
-        self._opened = opened.state
+        if changed:
+            opened.state["data"] = changed
         return opened
 
-    def _note(self) -> None:
-        self._changed = copy.deepcopy(self._state.changed(self.data))
-        self._digest = state_digest({"data": self._changed}) if self._changed else ""
-
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Any:
-        if state is self._opened:
-            self._state.restore(self.data, self._changed)
-        else:
-            self._state.restore(self.data, state.get("data", {}))
-            self._note()
-        self._opened = state
+        self._state.restore(self.data, state.get("data", {}))
         return self.source.reopen(epoch, drawn, state)
 
     def position(self) -> dict[str, Any]:
-        if self._changed:  # what has not changed since, such as a cache that is full, is saved once
-            self._opened["data"] = None if self._state.digest(self.data) == self._digest else self._changed
         return self.source.position()
 
     def load_position(self, position: dict[str, Any]) -> str:

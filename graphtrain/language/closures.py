@@ -31,7 +31,6 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
 
 Read = Callable[[], Any]
-Compute = Callable[..., Any]
 
 
 class Cell(NamedTuple):
@@ -59,23 +58,11 @@ def stored(values: Any, key: Any) -> Cell:
     return Cell(lambda: values[key], values, key)
 
 
-def operation(expression: Operation) -> Callable[..., Any]:
-    """What an operator or a function computes from the values of all its operands."""
-    if len(expression.operands) == 1 and expression.name in ("not", "-"):
-        return operator.not_ if expression.name == "not" else operator.neg
-    return OPERATORS.get(expression.name) or FUNCTIONS[expression.name]
-
-
-def compile_guard(
-    expression: Expression,
-    cell_of: Callable[[Name | FieldOf], Cell],
-    compute: Callable[[Operation], Compute] = operation,
-) -> Read:
+def compile_guard(expression: Expression, cell_of: Callable[[Name | FieldOf], Cell]) -> Read:
     """A function without arguments that returns the value of the expression.
 
     Arguments:
         cell_of: returns the cell of a name.
-        compute: computes an operation from the values of its operands. Default: its usual meaning.
     """
 
     def cell(part: Expression) -> Cell:
@@ -87,7 +74,7 @@ def compile_guard(
         return cell_of(part)
 
     def inside(part: Expression) -> Read:
-        return compile_guard(part, cell_of, compute)
+        return compile_guard(part, cell_of)
 
     match expression:
         case Operation("not", (operand,)):
@@ -98,10 +85,14 @@ def compile_guard(
         case Operation("if", (condition, then, otherwise)):
             holds, first, second = inside(condition), inside(then), inside(otherwise)
             return lambda: first() if holds() else second()
-        case Operation(_, (left, right)):
-            return _binary(compute(expression), cell(left), cell(right))
-        case Operation(_, operands):
-            return _call(compute(expression), [inside(operand) for operand in operands])
+        case Operation("-", (operand,)):
+            positive = inside(operand)
+            return lambda: -positive()
+        case Operation(name, (left, right)):
+            return _binary(OPERATORS.get(name) or FUNCTIONS[name], cell(left), cell(right))
+        case Operation(name, operands):
+            function, calls = FUNCTIONS[name], [inside(operand) for operand in operands]
+            return lambda: function(*[call() for call in calls])
     only = cell(expression)
     return never if only.is_constant and only.read() is False else only.read
 
@@ -132,17 +123,7 @@ def _chain(calls: list[Read], *, stop_at: bool) -> Read:
     return chain
 
 
-def _call(function: Compute, calls: list[Read]) -> Read:
-    if len(calls) == 1:
-        (only,) = calls
-        return lambda: function(only())
-    if len(calls) == 2:
-        first, second = calls
-        return lambda: function(first(), second())
-    return lambda: function(*[call() for call in calls])
-
-
-def _binary(compute: Compute, left: Cell, right: Cell) -> Read:
+def _binary(compute: Callable[..., Any], left: Cell, right: Cell) -> Read:
     """An operator of two operands. Constants and stored values are read in place, which saves a call for each."""
     first, second = left.read, right.read
     (values, key), (others, other) = left[1:3], right[1:3]
@@ -172,24 +153,16 @@ def constant_value(expression: Expression) -> bool | None:
     (True, None)
     """
     match expression:
-        case Constant(bool() as value):
-            return value
         case Operation("not", (operand,)):
             inner = constant_value(operand)
             return None if inner is None else not inner
         case Operation("and" | "or" as name, operands):
             values, decides = [constant_value(operand) for operand in operands], name == "or"
             return decides if decides in values else None if None in values else not decides
-        case Operation("if", (condition, then, otherwise)):
-            known, values = constant_value(condition), [constant_value(then), constant_value(otherwise)]
-            return values[not known] if known is not None else values[0] if values[0] is values[1] else None
-        case Operation(name, (left, right)) if name in COMPARISONS and left == right:
-            return name in ("==", "<=", ">=")
-        case Operation(name, _) if name in COMPARISONS and not any(
-            isinstance(part, Name | FieldOf) for part in walk(expression)
-        ):
-            try:
-                return bool(compile_guard(expression, lambda part: constant(None))())
-            except (ArithmeticError, TypeError, ValueError):
-                return None
-    return None
+    if any(isinstance(part, Name | FieldOf) for part in walk(expression)):
+        return None
+    try:
+        value = compile_guard(expression, lambda part: constant(None))()
+    except (ArithmeticError, TypeError, ValueError):
+        return None
+    return value if isinstance(value, bool) else None

@@ -144,13 +144,12 @@ class Slots:
         def slots_in(reads: Sequence[tuple[Read, Ref]]) -> set[str]:
             return {*slots_of(ref for read, ref in reads if read.required or optional)}
 
-        set_up = {path: slots_in(self._set_up_with(scope)) for path, scope in self._plan.scopes.items()}
+        bodies = {path: slots_in(self._set_up_with(scope)) for path, scope in self._plan.scopes.items() if path}
         read, overwritten = {}, {}
         for point in self.points:
             reads, written = self._used(point)
-            around = self._plan.around(self._plan.by_path[point.path].scope) if point.path else ()
-            read[point] = slots_in(reads).union(*(set_up[scope.path] for scope in around))
-            overwritten[point] = {*written}
+            set_up = (slots for path, slots in bodies.items() if point.path.startswith(path))
+            read[point], overwritten[point] = slots_in(reads).union(*set_up), {*written}
         alive = dict.fromkeys(self.points, frozenset[str]())
         waiting = dict.fromkeys(self.points)
         while waiting:

@@ -101,11 +101,13 @@ class ProgramGraph:
     Attributes:
         graph: the graph itself.
         prefix: the prefix of the paths in it: empty, or ``"validate/"``.
+        around: the enclosing graphs, the outermost first, and itself.
     """
 
-    def __init__(self, names: Scope, outer: ProgramNode | None, by_path: Mapping[str, ProgramNode]) -> None:
-        self.names, self.outer, self._by_path = names, outer, by_path
+    def __init__(self, names: Scope, outer: ProgramNode | None) -> None:
+        self.names, self.outer = names, outer
         self.graph, self.prefix = names.graph, names.path
+        self.around: tuple[ProgramGraph, ...] = (*(outer.scope.around if outer is not None else ()), self)
         self.nodes: dict[str, ProgramNode] = {}
 
     @property
@@ -114,7 +116,7 @@ class ProgramGraph:
 
         A body without a backward pass, such as an evaluation, counts as one activity; the outermost such body names it.
         """
-        outer = [scope.outer for scope in self.around() if scope.outer is not None and not trains(scope.graph)]
+        outer = [scope.outer for scope in self.around if scope.outer is not None and not trains(scope.graph)]
         return outer[0].node.name if outer else None
 
     @functools.cached_property
@@ -125,13 +127,7 @@ class ProgramGraph:
 
     def clock_around(self, unit: str) -> Clock | None:
         """What counts a unit of its clock, or else of the innermost enclosing graph that counts it."""
-        return next((scope.clocks[unit] for scope in reversed([*self.around()]) if unit in scope.clocks), None)
-
-    def around(self) -> Iterator[ProgramGraph]:
-        """The enclosing graphs, the outermost first, and itself."""
-        if self.outer is not None:
-            yield from self.outer.scope.around()
-        yield self
+        return next((scope.clocks[unit] for scope in self.around[::-1] if unit in scope.clocks), None)
 
 
 @dataclass(frozen=True)
@@ -185,8 +181,6 @@ class Program:
 
     Arguments:
         resources: those of the user and those provided by the engine, by slot name.
-        left_out: the paths of nodes that do nothing, and of bodies (``"validate/"``) that are passed at once. Default:
-            none.
         new_instance: makes the instance of a node. Default: that of its kind.
 
     Attributes:
@@ -204,13 +198,9 @@ class Program:
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        resources: Mapping[str, Any],
-        left_out: Collection[str] = (),
-        new_instance: Callable[[PlanNode], Any] = PlanNode.new_instance,
+        self, plan: Plan, resources: Mapping[str, Any], new_instance: Callable[[PlanNode], Any] = PlanNode.new_instance
     ) -> None:
-        self.plan, self._left_out, self._new_instance = plan, left_out, new_instance
+        self.plan, self._new_instance = plan, new_instance
         self.graph = plan.graph
         self.resources = dict(resources)
         self.nodes: list[ProgramNode] = []
@@ -228,18 +218,18 @@ class Program:
     # ---- nodes
 
     def _bind_graph(self, names: Scope, outer: ProgramNode | None) -> ProgramGraph:
-        scope = self.scopes[names.path] = ProgramGraph(names, outer, self.by_path)
+        scope = self.scopes[names.path] = ProgramGraph(names, outer)
         for plan_node in self.plan.nodes_in(names):
             node = ProgramNode(plan_node, scope, len(self.nodes), self._new_instance(plan_node))
             self.nodes.append(node)
             self.by_path[plan_node.path] = scope.nodes[plan_node.node.name] = node
             node.bypassed = self._has_no_work(node)
-            if plan_node.body is not None and not node.bypassed and plan_node.body.path not in self._left_out:
+            if plan_node.body is not None and not node.bypassed:
                 node.body = self._bind_graph(plan_node.body, node)
         return scope
 
     def _has_no_work(self, node: ProgramNode) -> bool:
-        if node.path in self._left_out or node.kind.is_idle(node.parameters, node.plan_node.expressions):
+        if node.kind.is_idle(node.parameters, node.plan_node.expressions):
             return True
         optional = resources_of(node.plan_node.optional)
         lacking = next((name for name in optional if self.resources.get(name) is None), None)
@@ -285,7 +275,7 @@ class Program:
             return names.resolve(name)
         if name == "stage" and name not in names.written:
             return Ref("expression", names.path, f"{node.path}.stage", text=repr(_stage_of(node)), scope=names)
-        around = list(node.scope.around())
+        around = node.scope.around
         unit = "steps" if name == "step" else "batches"
         counting = [scope for scope in around if unit in scope.clocks]
         if name in _OF_TRAINING:

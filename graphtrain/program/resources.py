@@ -115,19 +115,15 @@ class StepOutputs:
             return self.take(result[0]), result[1]
         if result is None:
             return None
-        names = quoted(self.paths)
-        if not isinstance(result, Mapping):
+        is_mapping = isinstance(result, Mapping)
+        if not is_mapping or not self.paths.keys() <= result.keys():
+            received = (quoted(map(str, result)) or "nothing") if is_mapping else described(result)
+            writes = f"`{self.node}` writes {quoted(self.paths)}"
             raise UsageError(
-                f"`{self.node}` writes {names}, which `{self.name}` returns by name; it returned {described(result)}",
-                f'return a mapping, as in {{"loss": loss, "{next(iter(self.paths))}": ...}}',
+                f"{writes}, which `{self.name}` returns by name; it returned {received}",
+                f'return a mapping, as in {{"loss": loss, "{next(iter(self.paths))}": ...}}, or write less',
             )
         for name, path in self.paths.items():
-            if name not in result:
-                returned = quoted(map(str, result)) or "nothing"
-                raise UsageError(
-                    f"`{self.node}` writes `{name}`, which `{self.name}` did not return; it returned {returned}",
-                    f"return it, or take it out of the writes of `{self.node}`",
-                )
             self.slots[path] = without_graph(result[name])
         return {name: value for name, value in result.items() if name not in self.paths}
 

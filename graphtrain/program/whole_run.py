@@ -1,139 +1,147 @@
-"""How often the nodes of a graph run from start to end, counted ahead; and the argument `run` of a `setup`."""
+"""How many steps a run will take, by the lengths of its epochs and windows; and the argument `run` of a `setup`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any, TypeVar, final
 
-from graphtrain.data.samplers import EpochLength, epoch_length
+from graphtrain.data.loaders import loaders_of
+from graphtrain.data.samplers import length_of
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
-from graphtrain.graph.elements import nodes_of
 from graphtrain.kind.batch_limit import combined_length, most_batches
-from graphtrain.names import suggestion
+from graphtrain.language.closures import Cell, compile_guard
+from graphtrain.language.syntax import Expression, FieldOf, Name
 from graphtrain.plan.plan import Plan, PlanNode
-from graphtrain.plan.scope import Scope, resources_of
-from graphtrain.program.bind import Program
 from graphtrain.ranks import current_ranks
 
-if TYPE_CHECKING:
-    from graphtrain.plan.counted import Counted
-
-LengthOf = Callable[[str], EpochLength | Mapping[str, EpochLength | None] | None]
-"""The length of an epoch of the data in a resource; None if it has none. KeyError: it is not given.
-
-    For a mapping of loaders, that of each.
-"""
+Found = TypeVar("Found")
 
 
 @final
-class WholeRun:
-    """The counts of one whole run of a graph, without fetching data or training.
+class EpochsOfWindows:
+    """A training like that of `fit`: one backward pass for each batch, windows of one size, and an end by an amount.
 
-    Arguments:
-        length_of: the length of data, by the name of the resource.
-        window_ranks: the ranks with which the run begins: a window has the micro-batches of all of them. Steps are the
-            same for any number of ranks that continues with these windows. Default: 1.
-        ranks: those that fetch batches, each its own: counts such as the runs of a node are then of rounds. Default: 1.
+    Raises:
+        UsageError: the graph trains in another way.
 
-    >>> from graphtrain import Graph
-    >>> plan = Plan(Graph.load("fit").set("accumulate", every=4).set("finish", after="3 epochs"))
-    >>> WholeRun(plan, lambda name: EpochLength(1_000_003)).visits("step")
-    750003
+    >>> training = EpochsOfWindows(Plan(Graph.load("fit").set("accumulate", every=4).set("finish", after="3 epochs")))
+    >>> training.steps(range(10))
+    9
     """
 
-    def __init__(self, plan: Plan, length_of: LengthOf, window_ranks: int = 1, ranks: int = 1) -> None:
-        self._plan, self._length_of = plan, length_of
-        self._window_ranks, self._ranks = window_ranks, ranks
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        nodes = plan.nodes_in(plan.main)
+        self._source = _only([node for node in nodes if node.kind.fetches], "fetch batches")
+        self._finish = _only([node for node in nodes if node.kind.trigger == "after"], "end the run")
+        _only([node for node in plan.nodes if node.kind.has_effect("backward")], "run backward")
+        counters = [(node, field) for node in nodes for field in node.kind.fields.values() if field.counts is not None]
+        self._window, self._counter = _only(counters, "count the passes of a window")
+        ends = [way.guard for node in nodes for way in node.exits if way.target is None and way.guard is not None]
+        if any(self._holds(guard, count=0) or not self._holds(guard, count=0, due=True) for guard in ends):
+            raise _unknown("more than an amount decides about its end")
+        if self._edge(count=2) != 0 or self._edge(count=1, due=True) == self._edge(count=1):
+            raise _unknown(
+                f"the edges of `{self._window.path}` lead to no step where a window is full, or cut by the end"
+            )
 
-    def visits(self, path: str) -> int:
-        """How often the node at a path runs in the whole run; in a body, in all runs of that.
+    def steps(self, train_data: Any, ranks: int = 1) -> int:
+        """The optimizer steps of the whole run.
+
+        A guard that reads a metric counts as false: the number is an upper bound then.
+
+        Arguments:
+            ranks: those with which the run begins: a window has the micro-batches of all of them. Default: 1.
 
         Raises:
-            UsageError: there is no such node; time or metrics alone end the run, or data has no length.
+            UsageError: time ends the run, the size of windows is an expression, or the data has no length.
         """
-        if path not in self._plan.by_path:
-            raise UsageError(f"there is no node `{path}`", suggestion(path, nodes_of(self._plan.graph)))
-        total, scope = 1, self._plan.main
-        for name in path.split("/"):
-            plan_node = self._plan.by_path[f"{scope.path}{name}"]
-            counted = self._counted(scope, plan_node.path)
-            if counted.is_uncertain(plan_node):
-                raise UsageError(
-                    f"how often `{plan_node.path}` runs is not known ahead: time or a metric makes it due "
-                    f"({' or '.join((str(plan_node.trigger), *plan_node.extra_due_fields))})",
-                    f'count steps or epochs, as in {plan_node.path}.every = "1 epochs"',
-                )
-            total *= self._run(scope, counted).by_path[plan_node.path].fields["runs"]
-            if plan_node.body is not None:
-                scope = plan_node.body
-        return total
-
-    def _counted(self, scope: Scope, path: str) -> Counted:
-        from graphtrain.plan.counted import Counted
-
-        plan = self._plan if scope is self._plan.main else Plan(scope.graph, scope)
-        return Counted(plan, path, "runs", self._knows_samples)
-
-    def _knows_samples(self, plan_node: PlanNode) -> bool:
-        length = self._length(plan_node)
-        return length.last is not None and (length.samples is not None or self._ranks == 1)
-
-    def _run(self, scope: Scope, counted: Counted) -> Program:
-        """The program of a graph, run to its end."""
-        from graphtrain.program.counting import CountedRanks, CountedRun, EndlessError, fetching
-
-        plan = counted.plan
-        ranks = CountedRanks(self._ranks) if self._ranks > 1 else None
-        optional = resources_of(target for plan_node in plan.nodes for target in plan_node.optional)
-        program = Program(plan, {**dict.fromkeys(optional, object()), "ranks": ranks}, counted.left_out)
-        program.window_ranks = self._window_ranks
-        for program_node in program.nodes:
-            if program_node.kind.fetches and not program_node.bypassed:
-                program_node.hold(fetching(program_node, self._length(program_node.plan_node)))
-        run = CountedRun(program, counted)
-        try:
-            run.to_end()
-        except EndlessError:
-            inner = plan.scopes[run.scope_path()]
-            unknown = sorted(counted.unknown_at_end(inner))
-            decides = f": it ends only as {', '.join(unknown)} decide" if unknown else ""
-            ending = (node.path for node in plan.nodes_in(inner) if node.kind.trigger == "after")
-            never = next((f"{path}.after" for path in ending), "")
+        name, target = self._finish.path, str(self._counter.target)
+        if target in self._window.expressions:
+            raise _unknown(f"`{self._window.path}.{target}` is an expression")
+        size = self._window.parameters[target] * ranks
+        terms = [*self._finish.trigger.terms] if self._finish.trigger is not None else []
+        if not terms or not all(term.base.unit in ("epochs", "batches", "steps") for term in terms):
             raise UsageError(
-                f"nothing that is counted ends the graph `{inner.graph.name}`{decides}",
-                f'give {never} an amount, as in {never} = "10 epochs"' if never else "",
-            ) from None
-        return program
-
-    # ---- the length of data
-
-    def _length(self, plan_node: PlanNode) -> EpochLength:
-        names = plan_node.data
-        if not names:
-            raise UsageError(
-                f"the data of `{plan_node.path}` is made in the graph, so how many batches it has is not known ahead",
-                "count by what does not depend on it",
+                f'`{name}.after` = "{" or ".join(map(str, terms)) or "never"}", and how many steps that takes is not '
+                "known ahead",
+                f'count epochs or steps, as in {name}.after = "10 epochs"',
             )
-        try:
-            length = self._length_of(names[0])
-        except KeyError:
-            raise UsageError(
-                f"how many batches `{names[0]}` has is not known, which `{plan_node.path}` fetches",
-                f"supply it: run.steps(..., {names[0]}=...)",
-            ) from None
-        named = (plan_node.parameters.get(name) for name in ("limit", "overfit"))
-        amounts = [amount for amount in named if amount is not None]
-        limit = min(amounts, default=None)
-        if isinstance(length, Mapping):
-            length, limit = _of_loaders(length, limit, plan_node), None
-        if length is None:
-            raise UsageError(
-                f"`{names[0]}` has no length, so how many batches `{plan_node.path}` will fetch is not known ahead",
-                "give the data a `__len__`, or compute the number where it is needed from what you know of the data",
-            )
-        return _limited(length, limit)
+        ends = [math.ceil(term.amount) for term in terms if term.unit == "steps"]
+        if len(ends) < len(terms):
+            epoch = _batches_in_epoch(self._source, train_data)
+            amounts = [term.amount * (epoch if term.unit == "epochs" else 1) for term in terms if term.unit != "steps"]
+            ends += [self._of_batches(math.ceil(amount), epoch, size) for amount in amounts]
+        return min(ends)
+
+    def _of_batches(self, batches: int, epoch: int, size: int) -> int:
+        """The steps in this many batches: a short window is stepped, dropped, or goes on in the next epoch."""
+        at_last, at_end = self._edge(count=1, last=True), self._edge(count=1, due=True)
+        epochs, rest = divmod(batches, epoch) if at_last != self._edge(count=1) else (0, batches)
+        of_epoch = (math.ceil if at_last == 0 else math.floor)(Fraction(epoch, size))
+        return epochs * of_epoch + (math.ceil if at_end == 0 else math.floor)(Fraction(rest, size))
+
+    def _edge(self, **values: Any) -> int:
+        """The number of the edge that is taken where a window of two is counted; the first leads to the step."""
+        guards = [way.guard for way in self._window.exits if way.guard is not None]
+        return next((number for number, guard in enumerate(guards) if self._holds(guard, **values)), len(guards))
+
+    def _holds(self, guard: Expression, *, count: int, last: bool = False, due: bool = False) -> bool:
+        """The value of a guard with some passes in a window of two, at the last batch of an epoch, or at the end."""
+        window = {self._counter.name: count, self._counter.window: 2, self._counter.target: 2}
+        known: dict[tuple[PlanNode, str | None], Any] = {
+            **{(self._window, name): value for name, value in window.items()},
+            (self._window, self._counter.full): count == 2,
+            (self._source, "last"): last,
+            (self._source, "exhausted"): False,
+            (self._source, "empty"): False,
+            (self._finish, "due"): due,
+        }
+
+        def cell(part: Name | FieldOf) -> Cell:
+            node = self._plan.by_path.get(part.node) if isinstance(part, FieldOf) else None
+            if not isinstance(part, FieldOf) or node is None or (node, part.field) in known:
+                return Cell(lambda: known[node, part.field] if isinstance(part, FieldOf) and node is not None else 0)
+            declared = node.kind.fields.get(part.field)
+            if part.field in ("due", "runs") or node.kind.fetches or (declared is not None and declared.adds):
+                raise _unknown(f"a guard reads `{node.path}.{part.field}`")
+            return Cell(lambda: node.parameters.get(part.field, 0))
+
+        return bool(compile_guard(guard, cell)())
+
+
+def _only(found: Sequence[Found], does: str) -> Found:
+    if len(found) != 1:
+        raise _unknown(f"{len(found) or 'no'} nodes {does}")
+    return found[0]
+
+
+def _unknown(reason: str) -> UsageError:
+    return UsageError(f"how many steps the run takes is not known ahead: {reason}", "compute the number in `setup`")
+
+
+def _batches_in_epoch(source: PlanNode, data: Any) -> int:
+    """The batches that a node fetches in an epoch of some data."""
+    limit = min((source.parameters[name] for name in ("limit", "overfit") if source.parameters.get(name)), default=None)
+    lengths = [length_of(loader) for loader in (loaders_of(data) or {"": data}).values()]
+    combine = source.parameters.get("combine") or "cycle"
+    if combine == "in_turn" and None not in lengths:
+        return sum(_limited(length, limit) for length in lengths if length is not None)
+    length = combined_length(lengths, combine)
+    if length is None:
+        raise UsageError(
+            "the data has no length, so how many batches the run will fetch is not known ahead",
+            "give the data a `__len__`, or compute the number where it is needed from what you know of the data",
+        )
+    return _limited(length, limit)
+
+
+def _limited(batches: int, limit: float | None) -> int:
+    most = most_batches(limit, batches)
+    return batches if most is None else min(most, batches)
 
 
 @final
@@ -151,10 +159,8 @@ class PlannedRun:
             dimension, in which every process is a shard.
 
     >>> run = PlannedRun(Graph.load("fit").set("accumulate", every=4).set("finish", after="3 epochs"))
-    >>> run.steps([0] * 10), run.steps([0] * 10, node="train_batch")
-    (9, 30)
-    >>> run.rank, run.world_size
-    (0, 1)
+    >>> run.steps([0] * 10), run.rank, run.world_size
+    (9, 0, 1)
     """
 
     mesh_shape: tuple[int, ...] | None = None
@@ -164,25 +170,21 @@ class PlannedRun:
         ranks = current_ranks()
         self.rank, self.world_size = ranks.rank, ranks.world_size
 
-    def steps(self, train_data: Any, /, node: str = "step", **data: Any) -> int:
-        """How often a node will run in the whole run, from its start; for `step`, the number of optimizer steps.
+    def steps(self, train_data: Any, /) -> int:
+        """The number of optimizer steps of the whole run, from its start.
 
-        Only the counters of the graph are run. A guard that reads anything else, such as a metric, counts as false, so
-        if metrics decide the number is an upper bound. At a resume it is also that of the whole run, if the number of
-        processes is the same as at the start.
+        It is known for a graph that trains as `fit` does, with windows of one size, to an end by epochs, batches or
+        steps. If metrics may end the run before, it is an upper bound. At a resume it is also that of the whole run, if
+        the number of processes is the same as at the start.
 
         Arguments:
-            train_data: the data, of which only the length is read, and for a loader the batch size.
-            node: the path of the node, in a body as ``"fit/step"``. Default: "step".
-            data: other data that nodes fetch, by the name of the resource.
+            train_data: the data, of which only the length is read.
 
         Raises:
-            UsageError: there is no such node; time or metrics alone end the run; or data has no length.
+            UsageError: the number is not known ahead; or data has no length.
         """
-        lengths = {"train_data": train_data, **data}
         try:
-            ranks = self.world_size
-            return WholeRun(self._plan, lambda name: epoch_length(lengths[name]), ranks, ranks).visits(node)
+            return EpochsOfWindows(self._plan).steps(train_data, self.world_size)
         except UsageError as error:
             raise UsageError(f"run.steps: {error.message}", error.hint) from None
 
@@ -207,22 +209,3 @@ class PlannedRun:
 
     def __repr__(self) -> str:
         return f"<PlannedRun of {self._plan.graph.title}>"
-
-
-def _limited(length: EpochLength, limit: float | None) -> EpochLength:
-    most = most_batches(limit, length.batches)
-    return EpochLength(most, length.samples, length.samples) if most is not None and most < length.batches else length
-
-
-def _of_loaders(
-    lengths: Mapping[str, EpochLength | None], limit: float | None, plan_node: PlanNode
-) -> EpochLength | None:
-    """The length of an epoch of several loaders, of which each or all of them are limited."""
-    known = [length for length in lengths.values() if length is not None]
-    if len(known) < len(lengths):
-        return None
-    combine = plan_node.parameters.get("combine") or ("cycle" if plan_node.scope.steps else "in_turn")
-    if combine == "in_turn":
-        return EpochLength(sum(_limited(length, limit).batches for length in known))
-    batches = combined_length([length.batches for length in known], combine)
-    return _limited(EpochLength(batches), limit) if batches is not None else None

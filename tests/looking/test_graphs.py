@@ -69,7 +69,7 @@ def test_check_as_json(folder: Path, command: Command) -> None:
     (folder / "my.toml").write_text('format = 1\nextends = "fit"\n[[edit]]\nremove = "zero_grad"\n')
     (problem,) = json.loads(command("check", "my.toml", "--json").out)
     assert list(problem) == ["code", "severity", "where", "message", "hint", "path"]
-    assert (problem["code"], problem["path"][0], problem["path"][-1]) == ("G405", "decide", "train_batch")
+    assert (problem["code"], problem["path"][0], problem["path"][-1]) == ("G405", "step", "train_batch")
 
 
 def test_a_graph_is_checked_for_several_ranks_where_that_is_asked(folder: Path, command: Command) -> None:

@@ -117,6 +117,7 @@ def test_types_and_defaults_of_a_setup_are_words(folder: Path, command: Command)
     [
         ("Loader", "spawn", signal.SIGTERM),
         ("DataLoader", "forkserver", signal.SIGHUP),
+        ("DataLoader", "forkserver", signal.SIGTERM),
         ("DataLoader", "fork", signal.SIGINT),
     ],
 )
@@ -249,7 +250,7 @@ def training_step(model, batch):
 def setup(run, lr: float = 0.1, batches: int = 10):
     train_data = [torch.randn(2, 2) for _ in range(batches)]
     steps = run.steps(train_data)
-    print("steps", steps, run.steps(train_data, node="next_batch"))
+    print("steps", steps)
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     return {
@@ -272,10 +273,10 @@ def cycle(folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("words", "printed"),
     [
-        (["accumulate.every=4", "finish.after=3 epochs"], "steps 9 30"),
-        (["accumulate.every=4", "finish.after=7 steps", "batches=11"], "steps 7 26"),
-        (["accumulate.every=4", "finish.after=3 epochs", "--overlay", "carry"], "steps 8 30"),
-        (["accumulate.every=4", "finish.after=3 epochs", "--overlay", "drop", "--overlay", "ema"], "steps 6 30"),
+        (["accumulate.every=4", "finish.after=3 epochs"], "steps 9"),
+        (["accumulate.every=4", "finish.after=7 steps", "batches=11"], "steps 7"),
+        (["accumulate.every=4", "finish.after=3 epochs", "--overlay", "carry"], "steps 8"),
+        (["accumulate.every=4", "finish.after=3 epochs", "--overlay", "drop", "--overlay", "ema"], "steps 6"),
     ],
 )
 def test_it_is_the_run_of_the_command_line(words: list[str], printed: str, cycle: Path, command: Command) -> None:
@@ -290,13 +291,13 @@ def test_a_resume_and_a_replay_get_the_same_number(cycle: Path, command: Command
     whole = command(*words, "--run-dir", "whole")
     first = command(*words, "--run-dir", "r", "--until", "14 batches")
     second = command(*words, "--run-dir", "r")
-    assert first.out == second.out == "steps 9 30\n"
+    assert first.out == second.out == "steps 9\n"
     assert "code, arguments, data, versions, threads unchanged: exact" in second.err
     digest = whole.err.rpartition("digest ")[2]
     assert digest == second.err.rpartition("digest ")[2]
     verified = command("verify", "cycle.py", "--run-dir", "r")
     assert verified.code == 0, verified.err
-    assert set(verified.out.splitlines()) >= {"steps 9 30"}
+    assert set(verified.out.splitlines()) >= {"steps 9"}
 
 
 def test_what_the_run_is_called_cannot_be_set(cycle: Path, command: Command) -> None:
@@ -308,5 +309,5 @@ def test_what_the_run_is_called_cannot_be_set(cycle: Path, command: Command) -> 
 def test_an_ending_by_time_is_an_error_with_the_parameter(cycle: Path, command: Command) -> None:
     result = command("run", "cycle.py", "finish.after=2 hours", "--run-dir", "r")
     assert result.code == 2
-    assert 'run.steps: `finish.after` = "2 hours" ends by time' in result.err
+    assert 'run.steps: `finish.after` = "2 hours"' in result.err
     assert 'count epochs or steps, as in finish.after = "10 epochs"' in result.err

@@ -584,6 +584,16 @@ class Starting(Incomplete):
         self.loaded = state["position"]
 
 
+class Wrapped:
+    """Data without the state that it has itself."""
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.data)
+
+
 class Forgetful(Carried):
     """Its `iter` starts over, and its state is incomplete."""
 

@@ -268,7 +268,7 @@ SETTINGS: dict[str, World] = {
             "unsized": kinds.Longer,
         }.items()
     },
-    "replayed, though it has a state": reading(kinds.Forgetful, edit=setting("next_batch", resume="replay")),
+    "replayed, though it has a state": reading(lambda: kinds.Wrapped(kinds.Forgetful())),
     "a transfer of the user's": reading(
         lambda: {
             "train_data": DataLoader(Noisy(), 2, shuffle=True),
@@ -287,15 +287,6 @@ SETTINGS: dict[str, World] = {
 @pytest.mark.parametrize("name", [*reversed(SETTINGS)])
 def test_a_cut_is_exact_with_settings(name: str, tmp_path: Path) -> None:
     assert_exact(SETTINGS[name], tmp_path, at=1)
-
-
-@pytest.mark.full
-@pytest.mark.second(2)
-@pytest.mark.parametrize("name", [name for name in LONGER if name.startswith("StatefulDataLoader")])
-def test_torchdatas_loader_may_be_replayed(name: str, tmp_path: Path) -> None:
-    if "with a state" in name:
-        pytest.skip("its `iter` continues where it is, so it cannot be replayed")
-    assert_exact(reading(LONGER[name], edit=setting("next_batch", resume="replay")), tmp_path, at=2)
 
 
 @pytest.mark.second(2)
@@ -371,41 +362,6 @@ def test_a_generator_of_a_data_loader_that_is_made_in_a_fetch_is_continued(tmp_p
     step.batches.clear()
     it.trainer().run(resume=min((tmp_path / "checkpoints").iterdir()))
     assert step.batches == seen
-
-
-@pytest.mark.full
-def test_with_workers_the_state_of_torchdatas_loader_is_taken_where_it_is_asked_for(tmp_path: Path) -> None:
-    it = reading(
-        lambda: stateful([*range(14)], 2, num_workers=2, shuffle=True),
-        edit=setting("next_batch", resume="state"),
-        training_step=(step := Seen()),
-    )
-    it.trainer().run()
-    seen = step.batches.copy()
-    step.batches.clear()
-    for until in ("5 batches", None):
-        it.trainer(tmp_path).run(until=until)
-    assert step.batches == seen, "nothing here is drawn by workers"
-
-
-def test_what_data_caches_is_stored_once(tmp_path: Path) -> None:
-    """Once it does not change any more; an epoch is drawn again from it all the same."""
-
-    class Cached(kinds.Samples):
-        def __init__(self) -> None:
-            super().__init__()
-            self.cache: dict[int, torch.Tensor] = {}
-
-        def __getitem__(self, index: int) -> torch.Tensor:
-            if index not in self.cache:
-                self.cache[index] = torch.rand(10_000)
-            return self.cache[index][:1].clone()
-
-    it = reading(lambda: DataLoader(Cached(), 2, shuffle=True))
-    it.trainer(tmp_path / "size").run(until="10 batches")
-    newest = max((tmp_path / "size" / "checkpoints").iterdir())
-    assert 1 < sum(file.stat().st_size for file in newest.iterdir()) / (kinds.COUNT * 40_000) < 1.2
-    assert_exact(it, tmp_path, at=2)
 
 
 def test_a_node_that_is_replaced_in_mid_epoch_leaves_data_as_it_is() -> None:

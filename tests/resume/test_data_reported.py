@@ -47,10 +47,6 @@ SHIFTED: dict[str, Callable[[float], Any]] = {
 }
 
 
-def replayed(made: Made, **more: Any) -> World:
-    return reading(made, edit=setting("next_batch", resume="replay", **more))
-
-
 @pytest.mark.second(3)
 @pytest.mark.first(2)
 @pytest.mark.parametrize("name", SHIFTED)
@@ -83,7 +79,7 @@ NOT_EXACT: dict[str, tuple[World, str, str]] = {
         reading(kinds.SizedIncomplete), "1 batches", "before a second batch could show that it is complete",
     ),
     "a state that begins again": (
-        reading(kinds.Starting), "5 batches", 'next_batch.resume = "replay" draws the batches of an epoch again',
+        reading(kinds.Starting), "5 batches", "without a `state_dict`, of which a resume draws the batches",
     ),
     "a loader of a state without its buffer": (
         reading(lambda: stateful(kinds.Incomplete(), 2)), "3 batches", OTHER_BATCH,
@@ -111,16 +107,6 @@ def test_what_cannot_be_exact_is_named(name: str, tmp_path: Path) -> None:
     whole = it.trainer()
     whole.run()
     assert trainer.digest() != whole.digest() or "workers" in name
-
-
-@pytest.mark.full
-def test_an_incomplete_state_is_named_where_it_is_asked_for(tmp_path: Path) -> None:
-    def step(model: Any, batch: Any) -> torch.Tensor:
-        return kinds.stepped(model, batch["x"] if isinstance(batch, dict) else batch)
-
-    it = reading(lambda: hugging_face(5), edit=setting("next_batch", resume="state"), training_step=step)
-    line, _ = resumed(it, tmp_path, until="4 batches")
-    assert "not exact: train_data resumes from a state of its own, which is not complete" in line
 
 
 def test_a_position_behind_what_was_fetched_is_loaded(tmp_path: Path) -> None:
@@ -351,7 +337,7 @@ REFUSED: dict[str, tuple[World, str]] = {
         f"`val_data`: {NUMBERS}",
     ),
     "numbers for a DataLoader": (
-        chosen([1], lambda: DataLoader(Noisy())), "the data is a DataLoader(.|\n)*pass a Loader",
+        chosen([1], lambda: DataLoader(Noisy())), "`train_data` is a DataLoader(.|\n)*pass a Loader",
     ),
     "numbers and a sampler": (
         chosen([1], lambda: Loader(Noisy(), sampler=[1, 2])), "a graphtrain.Loader without a sampler",
@@ -412,18 +398,18 @@ def test_a_transfer_that_returns_nothing_is_refused() -> None:
 AT_A_RESUME: dict[str, tuple[Made, Any, str]] = {
     "another kind": (
         lambda: [torch.ones(2)] * 8, kinds.Filling,
-        "begun with other data or loaders, or another .* position is not defined in a Filling",
+        "begun with other data or loaders, or .* position is not defined in a Filling",
     ),
     "another kind, with a position": (
         lambda: [torch.ones(2)] * 8, kinds.Carried,
-        "begun with other data or loaders, or another .* position is not defined in a Carried",
+        "begun with other data or loaders, or .* position is not defined in a Carried",
     ),
     "another way to resume": (
-        kinds.Starting, lambda: replayed(kinds.Starting), "or another `next_batch.resume`, or",
+        kinds.Starting, lambda: kinds.Wrapped(kinds.Starting()), "position is not defined in a Wrapped",
     ),
     "several loaders": (
         lambda: {"train_data": {"a": shuffled(), "b": shuffled()}}, kinds.Filling,
-        "begun with other data or loaders, or another .* position is not defined in a Filling",
+        "begun with other data or loaders, or .* position is not defined in a Filling",
     ),
     "an end before": (
         lambda: DataLoader(kinds.Told(9, 9), 2), lambda: DataLoader(kinds.Told(9, 3), 2),
@@ -438,7 +424,7 @@ AT_A_RESUME: dict[str, tuple[Made, Any, str]] = {
 def test_other_data_inside_an_epoch_is_refused(name: str, tmp_path: Path) -> None:
     before, after, message = AT_A_RESUME[name]
     with pytest.raises(DataError, match=message):
-        resumed(reading(before), tmp_path, later=after() if "way" in name else reading(after))
+        resumed(reading(before), tmp_path, later=reading(after))
 
 
 @pytest.mark.second(1)

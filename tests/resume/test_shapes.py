@@ -176,7 +176,6 @@ def trainer_of(way: str, memory: Any, run_dir: Path, lines: list[str]) -> Traine
         "as data": {"training_step": lambda model, batch: step(model, batch, memory), "train_data": memory},
         "as data, and by the step function": {"memory": memory, "training_step": step, "train_data": memory},
         "as data of another name": {"training_step": step, "memory": memory, "train_data": None},
-        "as data that is replayed": {"training_step": Task(memory), "train_data": memory},
         "as data of a validation": {"training_step": Task(memory), "val_data": memory, "validation_step": squared},
         "as a part of data": {"training_step": Task(memory)},
     }
@@ -184,8 +183,6 @@ def trainer_of(way: str, memory: Any, run_dir: Path, lines: list[str]) -> Traine
         graph = graph.insert("telling", telling, after="train_batch")
     elif way == "as data of another name":
         graph = graph.set("next_batch", reads={"train_data": "memory"})
-    elif way == "as data that is replayed":
-        graph = graph.set("next_batch", resume="replay")
     elif way == "as a part of data":
         ways[way]["train_data"] = Loader(memory, batch_size=None)
     resources = {"train_data": BATCHES, **ways[way]}
@@ -200,7 +197,7 @@ def squared(model: Any, batch: Any) -> torch.Tensor:
 
 
 OBJECTS = ["by the step function", "by a node", "as an attribute", "in a list", "under a name of data"]
-DATA = ["as data", "as data, and by the step function", "as data of another name", "as data that is replayed"]
+DATA = ["as data", "as data, and by the step function", "as data of another name"]
 TABLE = [
     *((way, shape) for shape in reversed(SHAPES) for way in OBJECTS),
     *((way, shape) for shape in reversed(DRAWN) for way in (*DATA, "as data of a validation")),

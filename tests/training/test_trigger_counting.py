@@ -44,7 +44,7 @@ class Defined:
 def clock_of(owner: Any, field: str) -> Clock:
     """The clock of an attribute of an object in place of a node."""
     kind = SimpleNamespace(fields={field: Field(field, int, stored=True)})
-    return Clock(cast(Any, SimpleNamespace(instance=owner, kind=kind)), field, cast(Any, None))
+    return Clock(cast(Any, SimpleNamespace(instance=owner, kind=kind)), field)
 
 
 def every(*terms: tuple[Clock, Fraction, str], fired: dict[str, Any] | None = None) -> tuple[Every, dict[str, Any]]:

@@ -65,7 +65,7 @@ def batches_at_runs(graph: Graph, path: str = "nudge", **resources: Any) -> list
         ("1 epochs", "2 epochs", [12, 18]),
         ("4 batches", "9 batches", [9, 12, 16]),  # due since 8, and held until 9
         ("4 batches", ["9 batches", "1 epochs"], [6, 8, 12, 16]),
-        ("3 steps", "10 steps", [10, 12, 18]),
+        ("3 steps", "4.5 steps", [10, 12, 18]),
     ],
 )
 def test_when_it_is_due(every: Any, start: Any, expected: list[int]) -> None:

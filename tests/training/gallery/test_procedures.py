@@ -12,7 +12,7 @@ import pytest
 import torch
 from sklearn.model_selection import KFold
 
-from graphtrain import Graph, Loader, NotFiniteError, PlannedRun, Trainer, UsageError
+from graphtrain import Graph, Loader, NotFiniteError, Trainer, UsageError
 from graphtrain.graphs.gallery.active_learning.label_uncertain import label_uncertain
 from graphtrain.graphs.gallery.kfold.begin_fold import BeginFold
 from tests.fake_ranks import run_ranks
@@ -123,9 +123,7 @@ def test_windows_of_a_critic_and_a_frequency_that_varies(window: int, every: str
                 steps += 1
 
     trainer = assert_as_by_hand(gan.PROCEDURE.world.but(graph), ("model", "critic_optimizer"), loop=loop)
-    planned, data = PlannedRun(graph), trainer.resources["train_data"]
     assert (trainer.read("step.steps"), trainer.read("generator_step.steps")) == (turns, steps)
-    assert (planned.steps(data), planned.steps(data, node="generator_step")) == (turns, steps)
 
 
 def test_a_window_of_all_losses_steps_all_optimizers_at_once() -> None:
