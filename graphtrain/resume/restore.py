@@ -159,7 +159,7 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
     decided = [f"{each} ({'taken' if each.name in chosen else 'kept as saved'})" for each in differences]
     decided += [f"{name} (taken)" for name in sorted(applied)]
     left = sorted(set(state["progress"]) - set(compiled.program.by_path))
-    listed = [str(change) for change in difference.changes if change.independent and change.matters]
+    listed = [str(change) for change in difference.changes if change.matters]
     more = len(listed) - _MOST_DIFFERENCES
     changes = [
         *(f"node {old} renamed {new}" for old, new in renaming.names.items()),
