@@ -156,7 +156,14 @@ class Reading:
                 "leave shuffle=True out; or use graphtrain.Loader, which gives those of its first epoch again",
             )
         seeds = Seeds(run.seed, run.ranks is not None)
-        return source_of(data, seeds=seeds, saving=run.saving, notify=run.notify, limit=self.limit)
+        return source_of(
+            data,
+            seeds=seeds,
+            saving=run.saving,
+            notify=run.notify,
+            limit=self.limit,
+            is_followed=run.state.is_known(data),
+        )
 
     # ---- opening and closing
 

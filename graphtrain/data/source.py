@@ -137,6 +137,7 @@ def source_of(
     saving: bool,
     notify: Callable[[str], None],
     limit: float | None = None,
+    is_followed: bool = False,
 ) -> Source:
     """The source for this kind of data.
 
@@ -145,6 +146,7 @@ def source_of(
         saving: True if positions will be saved; data that cannot be reopened is then refused.
         notify: called with a line about what a resume of this data will cost.
         limit: the most batches in an epoch. Default: all.
+        is_followed: True for data whose attributes are saved, so that it is drawn again, whatever state it has.
     """
     kind = type(data).__name__
     if isinstance(data, Loader | list | tuple):
@@ -154,7 +156,7 @@ def source_of(
             f"the data is a {kind}, which cannot be iterated over",
             "pass a graphtrain.Loader, a DataLoader, a list of batches, or any iterable of batches",
         )
-    if keeps_position(data):
+    if keeps_position(data) and not is_followed:
         if limit is not None and saving:
             raise DataError(
                 f"next_batch.limit = {limit}: the data is a {kind} that keeps its own position, which is undefined "

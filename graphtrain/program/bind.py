@@ -191,7 +191,7 @@ class Program:
         slots: the value of every slot that some node writes, by path (``"validate/batch"``); None before.
         clocked: the graph whose clock the run uses: the innermost training graph around the next node. If there is
             none, the one that trained last, or will first; the outermost if nothing trains.
-        read_resources: the resources that nodes and step functions read, once all are compiled.
+        read_resources: the resources that nodes and step functions read beside batches, once all are compiled.
         missing: resources that are not supplied, with the paths of the nodes that read each.
         absent: a line for each node that is bypassed for lack of a resource, or that does not support several ranks.
         window_ranks: the ranks with which the run began: a window has `every` micro-batches of each.
@@ -240,18 +240,14 @@ class Program:
     # ---- names
 
     @functools.cached_property
-    def drawn(self) -> Mapping[str, bool]:
-        """The resources that nodes draw batches from; True where a node may keep its position by a `state_dict`."""
-        drawn: dict[str, bool] = {}
-        for plan_node in self.plan.nodes:
-            if plan_node.kind.fetches:
-                keeps = plan_node.parameters.get("resume") != "replay"
-                drawn |= {name: keeps or drawn.get(name, False) for name in plan_node.data}
-        return drawn
+    def drawn(self) -> Collection[str]:
+        """The resources that nodes draw batches from."""
+        return {name for node in self.plan.nodes if node.kind.fetches for name in node.data}
 
     def resource(self, name: str, read: Read, reader: str) -> Any:
         """The value of a resource, or the default of the node that reads it; without either, it is missing."""
-        self.read_resources.add(name)
+        if "batches" not in read.holds:
+            self.read_resources.add(name)
         if name in self.resources and (self.resources[name] is not None or name in PROVIDED):
             return self.resources[name]
         if not read.required:

@@ -30,7 +30,7 @@ from graphtrain.state.codec import StateReader, StateWriter
 from graphtrain.state.kinds import CONSTANTS, is_users
 from graphtrain.state.modules import fit_buffers
 from graphtrain.state.objects import SavedObjects
-from graphtrain.state.reachable import is_within, keeps_state, parts_of
+from graphtrain.state.reachable import Reachable, is_within, keeps_state, parts_of
 from graphtrain.state.snapshot import StateSnapshot
 from graphtrain.state.weights import uncompiled
 from graphtrain.storage.encoding import Encoded
@@ -99,6 +99,11 @@ class StatefulObjects:
             implementation = node.kind.implementation
             if is_users(implementation.__module__):
                 roots[f"kind {node.kind.name}"] = implementation
+        if covered:  # what else reads or reaches it may change it when its position is not asked for
+            read = {name for name in given if name not in data or name.partition(".")[0] in self.program.read_resources}
+            reached = Reachable({name: value for name, value in roots.items() if name not in covered}).by_id
+            others = {*reached, *(id(given[name]) for name in read)}
+            covered = [name for name in covered if id(given[name]) not in others]
         elsewhere = {id(run), *(id(generator) for name in data for generator in held_generators(roots[name]))}
         snapshot = StateSnapshot(roots, data, covered, elsewhere, left_out)
         entries = snapshot.reachable.by_path.values() if left_out else ()
@@ -120,7 +125,7 @@ class StatefulObjects:
             is_object = resource not in drawn and resource in self.program.read_resources and keeps_state(value)
             if is_data(name, value, drawn) and not (is_object or isinstance(value, torch.nn.Module)):
                 data.append(name)
-                if drawn.get(resource) and keeps_position(value):
+                if resource in drawn and keeps_position(value):
                     kept.append(name)
         return data, kept
 

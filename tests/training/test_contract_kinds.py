@@ -165,6 +165,7 @@ class Example:
 
     def trainer(self, run_dir: Path | None = None, graph: Graph | None = None) -> Trainer:
         """The usual resources, three batches an epoch, and those of the example."""
+        torch.manual_seed(0)
         usual: dict[str, Any] = {"training_step": None}
         if "split_batch" in uses(self.graph).values():
             usual |= {"training_step": step_with_hidden_state, "validation_step": Net.training_step}
