@@ -280,9 +280,19 @@ class Machine:
         for act in self.cells.after_visit[outer.path]:
             act()
         kept = [(node.fields, name, node.fields[name]) for node, name in self.cells.read_outside if node.scope is body]
+        answers = self.cells.questions.answers
+        due = [
+            number
+            for node in self.cells.due_outside
+            if node.scope is body
+            for number in self.cells.questions.about(node)
+        ]
+        known = {number: answers[number] for number in due}
         self._reset(body)
         for fields, name, value in kept:
             fields[name] = value
+        for number, answer in known.items():
+            answers[number] = answer
 
     def _end(self) -> None:
         self._is_over = True

@@ -7,6 +7,7 @@ common period where no guard can tell the difference. So a graph has few states.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Collection, Iterable
 from fractions import Fraction
@@ -80,6 +81,10 @@ class Questions:
     def inside(self, scope: ProgramGraph) -> list[int]:
         """The questions of a graph and of those inside it."""
         return [number for (other, _), number in self._numbers.items() if other.prefix.startswith(scope.prefix)]
+
+    def about(self, node: ProgramNode) -> list[int]:
+        """The questions by which a node is due."""
+        return [number for (_, question), number in self._numbers.items() if _is_about(node, question)]
 
     def ask(self, number: int) -> bool:
         """The answer to a question; if it has none, the next choice: at first False."""
@@ -183,6 +188,7 @@ class StubCells(Cells):
         sizes: how much data there is.
         after_visit: path of a node -> what follows a visit of it.
         read_outside: the fields of bodies that are read outside them.
+        due_outside: the nodes of bodies of which a guard outside reads if they are due.
         read_slots: the slots that guards read.
         window_sizes: the parameters with the size of a window, by path and name.
     """
@@ -193,6 +199,7 @@ class StubCells(Cells):
         self.questions, self.registers = Questions(), Registers()
         self.after_visit: dict[str, list[Callable[[], None]]] = {path: [] for path in program.plan.by_path}
         self.read_outside: set[tuple[ProgramNode, str]] = set()
+        self.due_outside: set[ProgramNode] = set()
         self.window_sizes = {
             (node.path, declared.target): _small(node.parameters[declared.target])
             for node in program.nodes
@@ -331,6 +338,9 @@ class StubCells(Cells):
     def _question(self, scope: ProgramGraph, part: Expression) -> Read:
         """The truth value of a comparison, or of what is read: computed where all of it is known, else asked."""
         if isinstance(part, FieldOf) and part.field == "due":
+            node = self._program.by_path.get(f"{scope.prefix}{part.node}")
+            if node is not None and node.scope is not scope:
+                self.due_outside.add(node)
             return self.named(scope, part).read
         number, is_new = self.questions.number(scope, part)
         ask, answers = functools.partial(self.questions.ask, number), self.questions.answers
@@ -357,8 +367,8 @@ class StubCells(Cells):
         return answer
 
     def _with_small_numbers(self, scope: ProgramGraph, part: Expression) -> Expression | None:
-        """An expression with its parameters filled in, in small numbers; None if it reads nothing else, or divides by
-        a large number: it is not known then.
+        """An expression with its parameters filled in, in small numbers; None if it reads nothing else, divides by a
+        large number, or multiplies what is read: it is not known then.
         """
 
         def filled(part: Expression) -> Expression:
@@ -376,8 +386,10 @@ class StubCells(Cells):
             return rebuilt(part, small)
 
         known = filled(part)
-        operations = [part for part in walk(known) if isinstance(part, Operation) and part.name in _DIVIDING]
-        if any(map(_is_large, (operand for part in operations for operand in part.operands))):
+        operations = [part for part in walk(known) if isinstance(part, Operation)]
+        dividing = [part.operands for part in operations if part.name in _DIVIDING]
+        is_linear = all(any(isinstance(each, Constant) for each in operands) for operands in dividing)
+        if not is_linear or any(map(_is_large, itertools.chain.from_iterable(dividing))):
             return None
         is_read = any(isinstance(part, FieldOf | Name) for part in walk(known))
         return small(known) if is_read else None
@@ -411,6 +423,10 @@ class StubCells(Cells):
             raise UnknownError
 
         return read
+
+
+def _is_about(node: ProgramNode, question: object) -> bool:
+    return isinstance(question, tuple) and question[0] == node.path
 
 
 def _unknown() -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from fractions import Fraction
@@ -101,16 +102,18 @@ class EpochsOfWindows:
             (self._finish, "due"): due,
         }
 
-        def cell(part: Name | FieldOf) -> Cell:
+        def value(part: Name | FieldOf) -> Any:
             node = self._plan.by_path.get(part.node) if isinstance(part, FieldOf) else None
-            if not isinstance(part, FieldOf) or node is None or (node, part.field) in known:
-                return Cell(lambda: known[node, part.field] if isinstance(part, FieldOf) and node is not None else 0)
+            if not isinstance(part, FieldOf) or node is None:
+                return 0
+            if (node, part.field) in known:
+                return known[node, part.field]
             declared = node.kind.fields.get(part.field)
             if part.field in ("due", "runs") or node.kind.fetches or (declared is not None and declared.adds):
                 raise _unknown(f"a guard reads `{node.path}.{part.field}`")
-            return Cell(lambda: node.parameters.get(part.field, 0))
+            return node.parameters.get(part.field, 0)
 
-        return bool(compile_guard(guard, cell)())
+        return bool(compile_guard(guard, lambda part: Cell(functools.partial(value, part)))())
 
 
 def _only(found: Sequence[Found], does: str) -> Found:
