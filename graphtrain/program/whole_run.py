@@ -101,16 +101,19 @@ class EpochsOfWindows:
             (self._finish, "due"): due,
         }
 
-        def cell(part: Name | FieldOf) -> Cell:
+        def value(part: Name | FieldOf) -> Any:
+            """The value of what is counted here; of what metrics decide, the one at first."""
             node = self._plan.by_path.get(part.node) if isinstance(part, FieldOf) else None
-            if not isinstance(part, FieldOf) or node is None or (node, part.field) in known:
-                return Cell(lambda: known[node, part.field] if isinstance(part, FieldOf) and node is not None else 0)
+            if node is None or not isinstance(part, FieldOf):
+                return 0
+            if (node, part.field) in known:
+                return known[node, part.field]
             declared = node.kind.fields.get(part.field)
             if part.field in ("due", "runs") or node.kind.fetches or (declared is not None and declared.adds):
                 raise _unknown(f"a guard reads `{node.path}.{part.field}`")
-            return Cell(lambda: node.parameters.get(part.field, 0))
+            return node.parameters.get(part.field, declared.default if declared is not None else 0)
 
-        return bool(compile_guard(guard, cell)())
+        return bool(compile_guard(guard, lambda part: Cell(lambda: value(part)))())
 
 
 def _only(found: Sequence[Found], does: str) -> Found:
