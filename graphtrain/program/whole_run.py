@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from fractions import Fraction
@@ -103,17 +102,18 @@ class EpochsOfWindows:
         }
 
         def value(part: Name | FieldOf) -> Any:
+            """The value of what is counted here; of what metrics decide, the one at first."""
             node = self._plan.by_path.get(part.node) if isinstance(part, FieldOf) else None
-            if not isinstance(part, FieldOf) or node is None:
+            if node is None or not isinstance(part, FieldOf):
                 return 0
             if (node, part.field) in known:
                 return known[node, part.field]
             declared = node.kind.fields.get(part.field)
             if part.field in ("due", "runs") or node.kind.fetches or (declared is not None and declared.adds):
                 raise _unknown(f"a guard reads `{node.path}.{part.field}`")
-            return node.parameters.get(part.field, 0)
+            return node.parameters.get(part.field, declared.default if declared is not None else 0)
 
-        return bool(compile_guard(guard, lambda part: Cell(functools.partial(value, part)))())
+        return bool(compile_guard(guard, lambda part: Cell(lambda: value(part)))())
 
 
 def _only(found: Sequence[Found], does: str) -> Found:

@@ -16,8 +16,8 @@ class Machine:
     """The executable meaning of a graph. It shares nothing with the engine but the graph and the values it reads.
 
     Arguments:
-        idle: nodes that the engine leaves out, since they would do nothing; the machine passes through them, after the
-            first.
+        idle: nodes that the engine leaves out, since they would do nothing; the machine passes through those with one
+            edge, after the first.
         read: the value of ``"node.field"`` or of a slot by path, now, as `Trainer.read` answers it.
     """
 
@@ -30,9 +30,13 @@ class Machine:
 
     def _settle(self) -> None:
         passed = 0
-        while self.position in self.idle and passed < 100:  # those may go round forever
+        while self.position in self.idle and self._has_one_edge() and passed < 100:  # those may go round forever
             self._advance()
             passed += 1
+
+    def _has_one_edge(self) -> bool:
+        graph, _, name = self._around(self.position)[-1]
+        return len(graph.edges[name]) == 1
 
     def _advance(self) -> None:
         graphs = self._around(self.position)
