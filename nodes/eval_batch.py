@@ -121,21 +121,10 @@ class EvalBatch:
             count, metrics = count_and_metrics(metrics, self.per, samples, name)
             sums = ("loss",)
         if self._loader is not None and (loader := self._loader()):
-            metrics, sums = (
-                of_loader(loader, metrics),
-                tuple(of_loader(loader, dict.fromkeys(sums))),
-            )
+            metrics, sums = of_loader(loader, metrics), tuple(of_loader(loader, dict.fromkeys(sums)))
         self._recorder.means(split).add(metrics, count, sums=sums)
 
-    def idle(
-        self,
-        model: Any,
-        batch: Any,
-        split: str,
-        samples: int,
-        validation_step: StepFunction | None = None,
-        training_step: StepFunction | None = None,
-    ) -> None:
+    def idle(self, model: Any, batch: Any, split: str, samples: int, *functions: Any) -> None:
         """Take part in the forward pass of a sharded model, on a rank without a batch: nothing is recorded.
 
         Arguments:
@@ -144,9 +133,8 @@ class EvalBatch:
         Raises:
             DataError: there is none.
         """
-        function = validation_step or training_step
         if batch is None:
             raise stand_in_is_missing("eval_batch")
-        assert function is not None, "other ranks have called it"
+        function = next(filter(None, functions))
         with torch.no_grad():
             _ = function(model, batch) if self._around is None else self._around(function, model, batch)

@@ -140,7 +140,7 @@ class NextBatch:
 
     def setup(
         self,
-        train_data: Annotated[Any, Slot("batches", "loaders", "written batches")],
+        train_data: Annotated[Any, Slot("batches", "written batches")],
         seed: int,
         device: Any,
         saving: bool,

@@ -196,15 +196,7 @@ class TrainBatch(CallsTrainingStep):
             self._means.add(value, samples)
         return value
 
-    def idle(
-        self,
-        model: Any,
-        batch: Any,
-        training_step: StepFunction,
-        samples: int,
-        window: int = 1,
-        loss_scale: float | None = None,
-    ) -> None:
+    def idle(self, model: Any, batch: Any, training_step: Any, *rest: Any) -> None:
         """Take part in the passes of a sharded model, on a rank without a batch: the loss is zero, nothing is recorded.
 
         Arguments:
@@ -215,7 +207,7 @@ class TrainBatch(CallsTrainingStep):
         """
         if batch is None:
             raise stand_in_is_missing("train_batch")
-        step = training_step.step if isinstance(training_step, resources.StepOutputs) else training_step
+        step: Any = training_step.step if isinstance(training_step, resources.StepOutputs) else training_step
         with self._alone() if self.only_own or self.unfrozen is not None else contextlib.nullcontext():
             result = step(model, batch) if self._around is None else self._around(step, model, batch)
             result = without_ask(result, None)

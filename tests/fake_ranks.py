@@ -328,13 +328,17 @@ def begun_sums(patch: pytest.MonkeyPatch, large_bytes: int) -> list[tuple[int, i
         large_bytes: a gradient of so many is summed for itself.
     """
     begun: list[tuple[int, int, int]] = []
-    finish = buckets.GradientSums.finish
+    exchange = buckets.GradientSums.exchange
 
-    def noting(self: buckets.GradientSums, records: Sequence[Any]) -> Any:
-        if self._expected:  # else no sum may begin early
-            begun.append((self._ranks.rank, self.count, max(record["begun"] for record in records)))
-        return finish(self, records)
+    def noting(self: buckets.GradientSums, buffers: Any, gather: Callable[..., Any]) -> Any:
+        def noted(**record: Any) -> Any:
+            records = gather(**record)
+            if self._expected:  # else no sum may begin early
+                begun.append((self._ranks.rank, record["begun"], max(each["begun"] for each in records)))
+            return records
+
+        return exchange(self, buffers, noted)
 
     patch.setattr(buckets, "LARGE_BYTES", large_bytes)
-    patch.setattr(buckets.GradientSums, "finish", noting)
+    patch.setattr(buckets.GradientSums, "exchange", noting)
     return begun

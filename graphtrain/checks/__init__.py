@@ -16,8 +16,9 @@ from graphtrain.errors import GraphError
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import Problem
 from graphtrain.graph.read_toml import read_graph
+from graphtrain.kind.declaration import RANKS
 from graphtrain.plan.plan import Plan
-from graphtrain.plan.scope import Scope
+from graphtrain.plan.scope import Scope, resources_of
 from graphtrain.plan.slots import Slots
 
 
@@ -61,7 +62,7 @@ def _is_allowed(problem: Problem, scopes: Mapping[str, Scope]) -> bool:
 
 def _along_paths(scope: Scope, ranks: bool, supplied: Collection[str] | None) -> Iterator[Problem]:
     plan = Plan(scope.graph, scope)
-    acting = [plan_node for plan_node in plan.nodes if ranks or not plan_node.needs_ranks]
+    acting = [plan_node for plan_node in plan.nodes if ranks or RANKS not in resources_of(plan_node.optional)]
     slots = Slots(plan, plan.by_path.keys() - {plan_node.path for plan_node in acting})
     unfit = list(check_optimizers(scope, acting))
     optimizers = optimizers_in(acting).keys() - {name for _, names in unfit for name in names}

@@ -9,7 +9,8 @@ from graphtrain.graph.elements import Problem
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.parameter import show_value
 from graphtrain.kind.trigger import Trigger
-from graphtrain.language.syntax import Constant, Expression, FieldOf, Name, Operation, walk
+from graphtrain.language.closures import constant_value
+from graphtrain.language.syntax import Constant, Expression, FieldOf, Operation, rebuilt, walk
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import kind_at
 
@@ -32,9 +33,9 @@ def check_amounts(plan: Plan) -> Iterator[Problem]:
         nodes, most = plan.nodes_in(finish.scope), _amounts(plan, finish, finish.trigger)
         guards = [way.guard for node in nodes for way in node.exits if way.target is None and way.guard is not None]
         latest = f"`{finish.path}.after`, {finish.trigger}"
-        for part in (part for guard in guards for part in _conditions(guard) if _ends(finish, guard, part)):
-            for read, bound in _minimum(plan, finish, part):
-                if bound > most.get(read, bound):
+        for guard in guards:
+            for part, read, bound in _minima(plan, finish, guard):
+                if bound > most.get(read, bound) and _ends(finish, guard, part):
                     message = f"the end needs `{read.node}.{read.field}` of at least {bound:g}, more than {latest}"
                     yield finish.problem("G504", message, "lower the minimum, or raise the maximum")
         for node in nodes if any(_ends(finish, guard) for guard in guards) else ():
@@ -44,44 +45,37 @@ def check_amounts(plan: Plan) -> Iterator[Problem]:
                 yield node.problem("G505", message, "lower the first, or raise the second")
 
 
-def _conditions(guard: Expression) -> Iterator[Expression]:
-    """The parts of a guard that are joined by `and` and `or`."""
-    if isinstance(guard, Operation) and guard.name in ("and", "or"):
-        for operand in guard.operands:
-            yield from _conditions(operand)
-    else:
-        yield guard
+def _minima(plan: Plan, finish: PlanNode, guard: Expression) -> Iterator[tuple[Expression, FieldOf, float]]:
+    """The parts of a guard that bound a field from below, with the field and the bound: a number or a parameter."""
+    match guard:
+        case Operation("and" | "or", operands):
+            for operand in operands:
+                yield from _minima(plan, finish, operand)
+        case Operation(name, operands) if name in _AT_LEAST:
+            read, bound = (operands[index] for index in _AT_LEAST[name])
+            value = bound.value if isinstance(bound, Constant) else None
+            if (
+                isinstance(bound, FieldOf)
+                and (owner := plan.by_path.get(f"{finish.scope.path}{bound.node}")) is not None
+            ):
+                value = owner.parameters.get(bound.field) if bound.field not in owner.expressions else None
+            if isinstance(read, FieldOf) and isinstance(value, int | float):
+                yield guard, read, value
 
 
 def _ends(finish: PlanNode, guard: Expression, minimum: Expression | None = None) -> bool:
-    """True if a guard holds once a node is due, but for a minimum and an open window."""
-    match guard:
-        case Operation("or", operands):
-            return any(_ends(finish, operand, minimum) for operand in operands)
-        case Operation("and", operands):
-            others = [operand for operand in operands if not _ends(finish, operand, minimum)]
-            read = [part for each in others if each is not minimum for part in walk(each)]
-            return len(others) < len(operands) and all(_is_of_window(finish, part) for part in read)
-    return guard == FieldOf(finish.node.name, "due")
+    """True if a guard waits for a node to be due, and then only for a minimum and for a window to be full."""
 
+    def known(part: Expression, *, is_due: bool) -> Expression:
+        fields = [each for each in walk(part) if isinstance(each, FieldOf)]
+        kinds = [(kind_at(finish.scope, each.node), each.field) for each in fields]
+        if part == FieldOf(finish.node.name, "due"):
+            return Constant(is_due)
+        if part is minimum or (fields and all(kind and kind.counter(field) for kind, field in kinds)):
+            return Constant(True)
+        return rebuilt(part, lambda operand: known(operand, is_due=is_due))
 
-def _is_of_window(finish: PlanNode, part: Expression) -> bool:
-    """True for a count of backward passes, and for what reads nothing."""
-    if not isinstance(part, FieldOf):
-        return not isinstance(part, Name)
-    kind = kind_at(finish.scope, part.node)
-    return kind is not None and kind.counter(part.field) is not None
-
-
-def _minimum(plan: Plan, finish: PlanNode, part: Expression) -> Iterator[tuple[FieldOf, float]]:
-    """The field that a comparison bounds from below, and the bound: a number or a parameter."""
-    if isinstance(part, Operation) and part.name in _AT_LEAST:
-        read, bound = (part.operands[index] for index in _AT_LEAST[part.name])
-        value = bound.value if isinstance(bound, Constant) else None
-        if isinstance(bound, FieldOf) and (owner := plan.by_path.get(f"{finish.scope.path}{bound.node}")) is not None:
-            value = owner.parameters.get(bound.field) if bound.field not in owner.expressions else None
-        if isinstance(read, FieldOf) and isinstance(value, int | float):
-            yield read, value
+    return [constant_value(known(guard, is_due=is_due)) is True for is_due in (True, False)] == [True, False]
 
 
 def _amounts(plan: Plan, node: PlanNode, trigger: Trigger) -> dict[FieldOf, Fraction]:

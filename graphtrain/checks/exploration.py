@@ -25,12 +25,12 @@ from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 from graphtrain.program.rounds import Act
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.table import Compiler
-from graphtrain.program.triggers import Triggers
+from graphtrain.program.triggers import set_triggers
 from graphtrain.program.visits import Visits, nothing
 
 # Beyond this number of states a graph is not explored further.
 MOST_STATES = 8_000
-SIZES = (Sizes(3, 2), Sizes(3, 2, window=2), Sizes(1, 1), Sizes(0, 0), Sizes(2, 1, window=3, is_cut=True))
+SIZES = (Sizes(3, 2), Sizes(3, 2, window=2), Sizes(2, 1, is_cut=True), Sizes(0, 0))
 
 State = tuple[Any, ...]
 OVER: State = ()
@@ -77,7 +77,7 @@ class _StubVisits(Visits):
     def setup(self, node: ProgramNode) -> Act:
         return nothing
 
-    def enter(self, scope: ProgramGraph, *, reset: bool, ready: Collection[ProgramNode]) -> None:
+    def enter(self, scope: ProgramGraph, *, reset: bool, ready: Collection[ProgramNode] = ()) -> None:
         self._machine.enter(scope)
 
     def at_end(self, scope: ProgramGraph) -> list[Act]:
@@ -127,8 +127,8 @@ class Machine:
                 node.instance.batches_in_epoch = functools.partial(self._batches_in_epoch, node)
                 for name in ("epoch_batches", "opened", "last"):
                     self.cells.registers.add(node, name)
-        triggers = Triggers(self.program, lambda node, trigger: [])
-        compiler = Compiler(_StubVisits(self.program, self), triggers, self._end, Stopwatch())
+        set_triggers(self.program, lambda node, trigger: [])
+        compiler = Compiler(_StubVisits(self.program, self), self._end, Stopwatch())
         self._transitions = compiler.transitions
         self._slots = sorted(needed | self.cells.read_slots)
         self._without_choice = {node.index for node in nodes if len(node.plan_node.exits) == 1}
@@ -195,6 +195,7 @@ class Machine:
             is_idle = node.kind.is_idle(node.parameters, plan_node.expressions)  # with other parameters it would act
             return _all_of(watched) if is_idle else nothing
         needs = [*slots_of(ref for read, ref in plan_node.visit_reads if read.required)]
+        writes, kills = plan_node.writes, plan_node.kills
         added = [(each.name, each.adds) for each in node.kind.fields.values() if each.adds is not None]
         copied = [(each.last, each.name) for each in node.kind.fields.values() if each.last is not None]
         fetch = functools.partial(self._fetch, node) if node.kind.fetches else nothing
@@ -210,9 +211,9 @@ class Machine:
                 fields[name] += amount
             for last, name in copied:
                 fields[last] = fields[name]
-            for path in plan_node.writes:
+            for path in writes:
                 slots[path] = True
-            for path in plan_node.kills:
+            for path in kills:
                 slots[path] = None
             for act in after:
                 act()
@@ -366,6 +367,7 @@ class Exploration:
         return [self.machine.program.nodes[position] for each in (*trails, trail) for position in each]
 
     def traps(self) -> list[Collection[int]]:
-        """Sets of states that a run never leaves, and from which no continuation leads to the end."""
-        lost = {*self.graph} - networkx.ancestors(self.graph, 0) - {0}
+        """Sets of states that a run never leaves, and from which no continuation leads to the end; with some data."""
+        with_data = {number for number, state in enumerate(self.states) if number and state[1].batches}
+        lost = with_data - networkx.ancestors(self.graph, 0)
         return [*networkx.attracting_components(self.graph.subgraph(lost))] if lost else []

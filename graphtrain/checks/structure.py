@@ -49,9 +49,9 @@ def _names(scope: Scope) -> Iterator[Problem]:
         yield scope.problem("G114", f"nodes.{name}", f"`{name}` cannot be the name of a node", hint)
     named = (("nodes", "node", graph.nodes), ("guards", "guard", graph.guards), ("clock", "unit", graph.units))
     for section, thing, names in named:
-        for name in filter(_is_wrong, names):
+        for name in filter(_is_invalid, names):
             yield scope.problem("G114", f"{section}.{name}", f"`{name}` is not a valid name for a {thing}", _NAME)
-    if graph.optimizer and _is_wrong(str(graph.optimizer)):
+    if graph.optimizer and _is_invalid(str(graph.optimizer)):
         message = f"`{graph.optimizer}` is not a valid name for an optimizer"
         yield scope.problem("G114", "optimizer", message, _NAME)
     if graph.start not in graph.nodes:
@@ -65,7 +65,7 @@ def _names(scope: Scope) -> Iterator[Problem]:
 _NAME = "letters, digits and underscores, not starting with a digit; not a keyword of Python, `pi` or `inf`"
 
 
-def _is_wrong(name: str) -> bool:
+def _is_invalid(name: str) -> bool:
     """True for a name that a guard cannot read: no identifier, a keyword, a number, or one that is normalized."""
     is_word = name.isidentifier() and not keyword.iskeyword(name) and name not in NUMBERS
     return not is_word or unicodedata.normalize("NFKC", name) != name
@@ -161,12 +161,12 @@ def _writes(scope: Scope, node: Node, kind: Kind) -> Iterator[Problem]:
     slots = outputs_of(node.body) if node.body is not None else kind.writes
     for slot, written in node.writes.items():
         meant = nearest(slot, {*slots} - node.writes.keys())
-        if slot not in slots and (slot not in returned or meant or _is_wrong(slot)):
+        if slot not in slots and (slot not in returned or meant or _is_invalid(slot)):
             hint = suggestion(slot, slots) or "it writes nothing that could be renamed"
             if node.body is None and kind.repeats_step:
                 hint = "it calls its step function several times a visit: what that returns cannot go to a slot"
             yield scope.problem("G115", thing, f"`{node.name}` writes no slot `{slot}`", hint)
-        if _is_wrong(written):
+        if _is_invalid(written):
             yield scope.problem("G115", f"{thing}.{slot}", f"`{written}` is not a valid name for a slot", _NAME)
     kept = node.parameters.get(kind.keeps, ()) if kind.keeps else ()
     for name in kept if isinstance(kept, list | tuple) else ():
@@ -215,7 +215,7 @@ def _edges(scope: Scope, source: str) -> Iterator[Problem]:
             yield scope.problem("G101", thing, f"unknown node `{edge.target}`", hint)
         if edge.when is not None and edge.when not in graph.guards:
             hint = suggestion(edge.when, graph.guards) or "define it under [guards]"
-            if _is_wrong(edge.when):
+            if _is_invalid(edge.when):
                 hint = "an edge names its guard; define the expression as a guard"
             yield scope.problem("G105", thing, f"unknown guard `{edge.when}`", hint)
     always = next((number for number, edge in enumerate(leaving) if edge.when is None), None)

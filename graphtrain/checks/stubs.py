@@ -25,7 +25,6 @@ from graphtrain.program.cells import Cells
 from graphtrain.program.triggers import Due, any_of
 
 LARGE = 5
-_LONGEST_PERIOD = 60
 _CONNECTIVES = ("not", "and", "or", "if")
 _DIVIDING = ("%", "//", "/", "*")
 
@@ -366,11 +365,7 @@ class StubCells(Cells):
             if isinstance(part, FieldOf):
                 ref = scope.names.field(part.node, part.field)
                 node = self._program.by_path.get(ref.path) if ref.kind == "field" else None
-                if (
-                    node is not None
-                    and ref.name in node.kind.parameters
-                    and (ref.path, ref.name) not in self.window_sizes
-                ):
+                if node is not None and ref.name in node.parameters and (ref.path, ref.name) not in self.window_sizes:
                     return Constant(node.parameters[ref.name])
             return rebuilt(part, filled)
 
@@ -385,7 +380,7 @@ class StubCells(Cells):
         if any(map(_is_large, (operand for part in operations for operand in part.operands))):
             return None
         is_read = any(isinstance(part, FieldOf | Name) for part in walk(known))
-        return small(known) if is_read and math.lcm(*_divisors(known)) <= _LONGEST_PERIOD else None
+        return small(known) if is_read else None
 
     def expression(self, ref: Ref) -> Read:
         scope = self._program.scopes.get(ref.path)

@@ -30,10 +30,10 @@ class Trap:
 
     def __init__(self, exploration: Exploration, states: Collection[int], absent: Collection[str] = ()) -> None:
         self._absent = absent
-        machine, pairs = exploration.machine, set[tuple[ProgramNode, ProgramNode]]()
+        machine, pairs = exploration.machine, dict[tuple[ProgramNode, ProgramNode], None]()  # in order
         for before, after in exploration.graph.subgraph(states).edges:
             arrived = machine.program.nodes[exploration.states[after][0]]
-            pairs.update(itertools.pairwise([*exploration.visited([before, after]), arrived]))
+            pairs.update(dict.fromkeys(itertools.pairwise([*exploration.visited([before, after]), arrived])))
         visited = sorted({node for node, _ in pairs}, key=lambda node: node.index)
         self._scope = visited[0].scope
         self.nodes = [node for node in visited if node.scope is self._scope]

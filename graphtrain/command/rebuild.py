@@ -20,7 +20,7 @@ from graphtrain.command.settings import (
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.registry import trains
-from graphtrain.program.resources import resolve_device, without_unread
+from graphtrain.program.resources import resolve_device
 from graphtrain.ranks import current_ranks
 from graphtrain.resume.environment import run_environment
 from graphtrain.resume.rank_resume import processes
@@ -87,14 +87,13 @@ class TrainerFactory:
             raise CheckpointError(f"{checkpoint.path}: its seed cannot be read")
         device = options.get("device", str(environment.get("device", "cpu")).partition(" ")[0])
         made = set_up(program.setup, arguments, program.name, graph, seed_of_setup, device)
-        resources, _ = without_unread(graph, made.resources)
         if from_the_beginning:
             init, only = (list(map(str, about.get(name) or ())) for name in ("init", "init_only"))
-            warm_start(resources, init, only)
+            warm_start(made.resources, init, only)
         about = {**about, "arguments": made.arguments, "given": sorted(self._given), "script": str(program.file)}
         if self.changes is None:
             environment_now = run_environment(
-                resources, about, deterministic=deterministic, seed=seed, device=resolve_device(device)
+                made.resources, about, deterministic=deterministic, seed=seed, device=resolve_device(device)
             )
             ranks = current_ranks().world_size
             resized = [processes(ranks, manifest.ranks)] if ranks != manifest.ranks else []
@@ -109,7 +108,7 @@ class TrainerFactory:
             "about": about,
             "not_state": made.not_state,
         }
-        return Trainer(graph, **{**flags, **resources, **options})
+        return Trainer(graph, **{**flags, **made.resources, **options})
 
     def _imported(self) -> Script:
         """The program, imported again for each trainer: its global variables must not come from the replay before."""

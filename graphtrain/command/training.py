@@ -30,7 +30,7 @@ from graphtrain.outcome import Outcome
 from graphtrain.printable import one_line
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.requests import Requests
-from graphtrain.program.resources import USUAL, resolve_device, without_unread
+from graphtrain.program.resources import USUAL, resolve_device
 from graphtrain.ranks import current_ranks, is_one_of_several, on_all_ranks
 from graphtrain.report.logger import Logger
 from graphtrain.report.numbers import count
@@ -110,15 +110,11 @@ class _Training:
         if options.fork is not None:
             resume = forked_checkpoint(options.fork, options.run_dir, resume, report)
         arguments = setup_arguments(program.setup, values, program.name)
-        graph, is_own = self.graph(resume, parameters)
+        graph = self.graph(resume, parameters)
         made = set_up(program.setup, arguments, program.name, graph, options.seed, options.device)
         loggers = self._loggers(made.loggers)
         self._check_names(made.resources)
         refuse_idle_ranks(made.resources.get("train_data"), self._ranks.world_size)
-        if not is_own:  # then `setup` serves several graphs
-            made.resources, unread = without_unread(graph, made.resources)
-            for line in unread:
-                report(line)
         loaded = warm_start(made.resources, options.init, options.init_only)
         trainer: Callable[..., Trainer] = functools.partial(
             Trainer,
@@ -139,18 +135,16 @@ class _Training:
 
     # ---- the graph and the resources
 
-    def graph(self, resume: str, parameters: Mapping[str, Any]) -> tuple[Graph, bool]:
-        """The graph to run, with the parameters that are set; and whether it is the program's own."""
+    def graph(self, resume: str, parameters: Mapping[str, Any]) -> Graph:
+        """The graph to run, with the parameters that are set."""
         options = self._options
-        own = self._program.own_graph()
-        source = options.graph if options.graph is not None else own
-        is_own = source == own
+        source = options.graph if options.graph is not None else self._program.own_graph()
         if source == SAVED:
             source = graph_to_resume(options.run_dir, resume, self._report)
         graph = checked_graph(with_parameters(self._loaded(source), parameters))
         if options.until is not None:
             parse_amount(options.until, graph)
-        return graph, is_own
+        return graph
 
     def _loaded(self, source: Graph | str | Path) -> Graph:
         """The graph with overlays; if its file is gone, the saved one is named."""

@@ -8,6 +8,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from graphtrain.data.loader import Loader
+from graphtrain.data.loaders import by_name, is_data
 from graphtrain.data.samplers import length_of, samples_per_batch
 
 
@@ -26,6 +27,11 @@ def fingerprint(data: Any) -> dict[str, Any]:
         # Workers of a `Loader` change no batch.
         facts |= {"shuffle": data.shuffle} if isinstance(data, Loader) else {"workers": data.num_workers}
     return facts
+
+
+def fingerprints(resources: Mapping[str, Any]) -> dict[str, Any]:
+    """The fingerprint of each data among resources, by name."""
+    return {name: fingerprint(resource) for name, resource in by_name(resources) if is_data(name, resource)}
 
 
 def data_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

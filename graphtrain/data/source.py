@@ -40,8 +40,8 @@ from graphtrain.state.kinds import is_users
 
 _hash_of = functools.partial(content_hash, most_bytes=64 * 2**10)
 _DIFFERS = (
-    "gives another batch after a state of its own than before: that state is not complete; of an iterable without a "
-    "`state_dict`, whose `__iter__` starts over, a resume draws the batches of the epoch again"
+    "gives another batch after a state of its own than before: that state is not complete; complete it, or pass an "
+    "iterable without a `state_dict`, of which a resume draws the batches of the epoch again"
 )
 _NO_SAMPLE = "was saved with a state of its own, before a second batch could show that it is complete"
 
@@ -333,9 +333,8 @@ class Stateful(Source):
         if self._loaded or not self._begun:
             return dict(self._loaded)
         position = {"data": self.data.state_dict(), "sample": self._sample}
-        if isinstance(self.data, DataLoader):
-            position["dataset"] = self.data.dataset.state_dict()
-        return position
+        is_torchdatas = isinstance(self.data, DataLoader)
+        return position | ({"dataset": self.data.dataset.state_dict()} if is_torchdatas else {})
 
 
 @final

@@ -31,9 +31,8 @@ class Change:
             guard, a unit of the clock, or another part of a graph.
         inside: the path of the node in whose body it is; empty in the outermost graph.
         name: of the node, the guard or the unit; ``"node.parameter"``; the source of an edge.
-        before: its value in the first graph, in words; None if it has none.
+        before: its value in the first graph, in words: of a node its settings and edges. None if it has none.
         after: its value in the second.
-        independent: False for an edge that was added or removed with its node.
     """
 
     what: str
@@ -41,7 +40,6 @@ class Change:
     name: str
     before: str | None
     after: str | None
-    independent: bool = True
 
     @property
     def matters(self) -> bool:
@@ -105,11 +103,10 @@ class Difference(Drawable):
     >>> difference = fit.diff(fit.set("finish", after="20 epochs").insert("pause", "choice", after="step"))
     >>> print(difference)
     ~ finish.after 10 epochs -> 20 epochs
-    + node pause (choice)
+    + node pause (choice -> zero_grad)
     ~ edge step -> zero_grad now -> pause
-    + edge pause -> zero_grad
     >>> [change.path for change in difference.changes if change.how == "added"], bool(fit.diff(fit))
-    (['pause', 'pause'], False)
+    (['pause'], False)
     """
 
     before: Graph
@@ -152,13 +149,14 @@ def changes(before: Graph, after: Graph, inside: str = "") -> Iterator[Change]:
         if old is not None and new is not None:
             yield from _of_node(old, new, inside)
         else:
-            yield Change("node", inside, name, _described(old), _described(new))
+            yield Change("node", inside, name, _described(before, old), _described(after, new))
     for source in dict.fromkeys([*after.edges, *before.edges]):
+        if (source in before.nodes) != (source in after.nodes):
+            continue  # they are described with the node
         former, edges = before.edges.get(source, ()), after.edges.get(source, ())
-        independent = (source in before.nodes) == (source in after.nodes)
         for pair in paired_edges(former, edges):
             old_edge, new_edge = (None if edge is None else str(edge) for edge in pair)
-            yield Change("edge", inside, source, old_edge, new_edge, independent)
+            yield Change("edge", inside, source, old_edge, new_edge)
         order = ", ".join(str(edge) for edge in former if edge in edges)
         new_order = ", ".join(str(edge) for edge in edges if edge in former)
         if order != new_order:
@@ -223,5 +221,8 @@ def paired_edges(before: tuple[Edge, ...], after: tuple[Edge, ...]) -> list[tupl
     return [*pairs, *((old, None) for old in removed), *((None, new) for new in added)]
 
 
-def _described(node: Node | None) -> str | None:
-    return None if node is None else ", ".join([kind_text(node) or node.use, *settings_of(node)])
+def _described(graph: Graph, node: Node | None) -> str | None:
+    if node is None:
+        return None
+    kind, edges = kind_text(node) or node.use, ", ".join(map(str, graph.edges.get(node.name, ())))
+    return "; ".join(filter(None, [f"{kind} -> {edges}" if edges else kind, ", ".join(settings_of(node))]))

@@ -3,14 +3,8 @@
 A shipped kind is a file in `nodes/`, a shipped graph one in `graphs/`, an overlay one in `graphs/overlays/`, each under
 the name of its file; a procedure of the gallery has its graph or its overlay, and its kinds, in a folder
 `graphs/gallery/NAME/`. Listing them imports none of them, and importing them does not import torch. Another package
-adds kinds and graphs, under names that are not shipped, by entry points::
-
-    [project.entry-points."graphtrain.nodes"]
-    ema = "my_package.nodes:Ema"              # a function or class marked @node
-    [project.entry-points."graphtrain.graphs"]
-    gan = "my_package.graphs"                 # the package that holds gan.toml
-    [project.entry-points."graphtrain.overlays"]
-    muon = "my_package.overlays"              # the package that holds muon.toml
+adds kinds, graphs and overlays, under names that are not shipped, by entry points: a function or class marked `@node`
+in the group `graphtrain.nodes`, the package that holds ``NAME.toml`` in `graphtrain.graphs` or `graphtrain.overlays`.
 """
 
 from __future__ import annotations

@@ -50,16 +50,15 @@ _BY_DEFAULT = ("",)
 ENDINGS = ("at_end", "at_body_end")
 
 
-Holds = Literal["a step function", "a repeated step function", "batches", "loaders", "written batches"]
+Holds = Literal["a step function", "a repeated step function", "batches", "written batches"]
 
 
 class Slot:
     """What a slot holds, in its annotation: ``Annotated[Any, Slot("batches")]``.
 
     Arguments:
-        holds: "a step function", called with a model and a batch; "batches", data whose iteration gives them, so not a
-            mapping, unless "loaders" is given too; "written batches": data that nodes write may come as a
-            `WrittenBatches`.
+        holds: "a step function", called with a model and a batch; "batches", data whose iteration gives them, or a
+            mapping of several such; "written batches": data that nodes write may come as a `WrittenBatches`.
     """
 
     def __init__(self, *holds: Holds) -> None:

@@ -51,7 +51,7 @@ def action_of(text: str) -> Action:
     return Action("scale" if effect == "unscale" else effect, slot.strip() or "optimizer")
 
 
-# The fields of a kind that fetches batches, as `next_batch` does: with them a run is counted ahead, without data.
+# The fields of a kind that fetches batches, as `next_batch` does: the checks count them without data.
 EPOCH_FIELDS = frozenset((
     *("epoch", "epoch_batches", "batches", "samples", "last", "exhausted", "empty", "opened"),  # progress
     *("epochs", "epoch_length", "batch_index"),
@@ -124,7 +124,7 @@ def progress(
             ranks changes. Default: it only grows.
         target: for a counter that starts again at 0: the parameter or attribute with its final value, such as the
             length of a window or of an epoch; 0 if unknown. Default: none.
-        adds: the amount that each visit adds to it, where that is constant: with it, runs are counted ahead. Default:
+        adds: the amount that each visit adds to it, where that is constant: the checks count it. Default:
             not known.
         in_digest: False leaves it out of `Trainer.digest`. Default: True.
         stays: True keeps the value when a nested graph is entered again. Default: False, it is reset.

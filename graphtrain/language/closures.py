@@ -31,7 +31,6 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
 
 Read = Callable[[], Any]
-Compute = Callable[..., Any]
 
 
 class Cell(NamedTuple):
@@ -39,31 +38,27 @@ class Cell(NamedTuple):
 
     Attributes:
         read: returns its value.
-        values, key: the container that stores it, and its key there; no container if it is computed.
-        is_constant: True if it does not change while the graph runs.
+        values, key: the container that stores it, and its key there; a tuple for a constant, None if it is computed.
     """
 
     read: Read
     values: Any = None
     key: Any = None
-    is_constant: bool = False
+
+    @property
+    def is_constant(self) -> bool:
+        """True if it does not change while the graph runs."""
+        return type(self.values) is tuple
 
 
 def constant(value: Any) -> Cell:
     """A cell that always has one value."""
-    return Cell(lambda: value, is_constant=True)
+    return stored((value,), 0)
 
 
 def stored(values: Any, key: Any) -> Cell:
-    """A cell whose value is stored in a dictionary or a list."""
+    """A cell whose value is stored in a container."""
     return Cell(lambda: values[key], values, key)
-
-
-def operation(expression: Operation) -> Callable[..., Any]:
-    """What an operator or a function computes from the values of all its operands."""
-    if len(expression.operands) == 1 and expression.name in ("not", "-"):
-        return operator.not_ if expression.name == "not" else operator.neg
-    return OPERATORS.get(expression.name) or FUNCTIONS[expression.name]
 
 
 def compile_guard(expression: Expression, cell_of: Callable[[Name | FieldOf], Cell]) -> Read:
@@ -93,10 +88,14 @@ def compile_guard(expression: Expression, cell_of: Callable[[Name | FieldOf], Ce
         case Operation("if", (condition, then, otherwise)):
             holds, first, second = inside(condition), inside(then), inside(otherwise)
             return lambda: first() if holds() else second()
-        case Operation(_, (left, right)):
-            return _binary(operation(expression), cell(left), cell(right))
-        case Operation(_, operands):
-            return _call(operation(expression), [inside(operand) for operand in operands])
+        case Operation("-", (operand,)):
+            positive = inside(operand)
+            return lambda: -positive()
+        case Operation(name, (left, right)):
+            return _binary(OPERATORS.get(name) or FUNCTIONS[name], cell(left), cell(right))
+        case Operation(name, operands):
+            function, calls = FUNCTIONS[name], [inside(operand) for operand in operands]
+            return lambda: function(*[call() for call in calls])
     only = cell(expression)
     return never if only.is_constant and only.read() is False else only.read
 
@@ -127,36 +126,14 @@ def _chain(calls: list[Read], *, stop_at: bool) -> Read:
     return chain
 
 
-def _call(function: Compute, calls: list[Read]) -> Read:
-    if len(calls) == 1:
-        (only,) = calls
-        return lambda: function(only())
-    if len(calls) == 2:
-        first, second = calls
-        return lambda: function(first(), second())
-    return lambda: function(*[call() for call in calls])
-
-
-def _binary(compute: Compute, left: Cell, right: Cell) -> Read:
+def _binary(compute: Callable[..., Any], left: Cell, right: Cell) -> Read:
     """An operator of two operands. Constants and stored values are read in place, which saves a call for each."""
-    first, second = left.read, right.read
-    (values, key), (others, other) = left[1:3], right[1:3]
-    if values is not None:
-        if right.is_constant:
-            value = second()
-            return lambda: compute(values[key], value)
-        if others is not None:
-            return lambda: compute(values[key], others[other])
+    (first, values, key), (second, others, other) = left, right
+    if values is None:
+        return lambda: compute(first(), second() if others is None else others[other])
+    if others is None:
         return lambda: compute(values[key], second())
-    if left.is_constant:
-        value = first()
-        if others is not None:
-            return lambda: compute(value, others[other])
-        return lambda: compute(value, second())
-    if right.is_constant:
-        value = second()
-        return lambda: compute(first(), value)
-    return lambda: compute(first(), second())
+    return lambda: compute(values[key], others[other])
 
 
 def constant_value(expression: Expression) -> bool | None:

@@ -11,7 +11,7 @@ import itertools
 import math
 import re
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -226,26 +226,12 @@ def rebuilt(expression: Expression, change: Callable[[Expression], Expression]) 
     return Operation(expression.name, tuple(map(change, expression.operands)))
 
 
-class GuardCycleError(ValueError):
-    """A guard that is defined in terms of itself; `path` is the cycle."""
-
-    def __init__(self, path: tuple[str, ...]) -> None:
-        self.path = path
-        super().__init__(" -> ".join(path))
-
-
-def expand(expression: Expression, guards: dict[str, Expression], path: tuple[str, ...] = ()) -> Expression:
-    """The expression with the names of guards replaced by their expressions.
-
-    Raises:
-        GuardCycleError: a guard names itself, directly or through others.
+def expand(expression: Expression, guards: Mapping[str, Expression]) -> Expression:
+    """The expression with the names of guards, none of which names itself, replaced by their expressions.
 
     >>> expand(parse("not ready"), {"ready": parse("step.steps > 3")}) == parse("not step.steps > 3")
     True
     """
-    match expression:
-        case Name(name) if name in guards:
-            if name in path:
-                raise GuardCycleError((*path[path.index(name) :], name))
-            return expand(guards[name], guards, (*path, name))
-    return rebuilt(expression, lambda part: expand(part, guards, path))
+    if isinstance(expression, Name) and expression.name in guards:
+        return expand(guards[expression.name], guards)
+    return rebuilt(expression, lambda part: expand(part, guards))

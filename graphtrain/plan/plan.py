@@ -15,7 +15,7 @@ from typing import Any, final
 from graphtrain.graph import Graph
 from graphtrain.graph.elements import END, Node, Problem
 from graphtrain.kind import Read
-from graphtrain.kind.declaration import FROM, RANKS
+from graphtrain.kind.declaration import FROM
 from graphtrain.kind.fields import ON_GRADIENTS
 from graphtrain.kind.trigger import Term, Trigger
 from graphtrain.language.syntax import Expression
@@ -77,11 +77,6 @@ class PlanNode:
     def data(self) -> tuple[str, ...]:
         """The resources with the batches that it fetches."""
         return tuple(resources_of(ref for read, ref in self.setup_reads if "batches" in read.holds))
-
-    @property
-    def needs_ranks(self) -> bool:
-        """True for a node that is bypassed in one process, since it serves several ranks."""
-        return RANKS in resources_of(self.optional)
 
     @property
     def optional(self) -> tuple[Ref, ...]:
@@ -227,12 +222,6 @@ class Plan:
     def nodes_in(self, scope: Scope) -> list[PlanNode]:
         """The nodes of one graph, without those of the bodies in it."""
         return [self.by_path[f"{scope.path}{name}"] for name in scope.graph.nodes]
-
-    def around(self, scope: Scope) -> Iterator[Scope]:
-        """A graph and those around it, the innermost first; without the outermost."""
-        while scope.outer is not None:
-            yield scope
-            scope = scope.outer
 
     def terms(self, scope: Scope, trigger: Trigger) -> list[tuple[PlanNode, str, Term]]:
         """For each amount of a trigger: the node and the field that count its unit, by the clock of a graph."""

@@ -298,7 +298,7 @@ class Scope:
     @functools.cached_property
     def guards(self) -> dict[str, Expression]:
         """The guards, with those that they name expanded; they must be sound."""
-        return {name: expand(each, self.guards_as_written, (name,)) for name, each in self.guards_as_written.items()}
+        return {name: expand(each, self.guards_as_written) for name, each in self.guards_as_written.items()}
 
     def problem(
         self,

@@ -9,6 +9,7 @@ error that names both.
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
@@ -174,10 +175,10 @@ class Agreement:
 
     def backward(self, loss: torch.Tensor) -> None:
         """Run backward, at most once in a visit; the sums of gradients begin in it if they are expected to."""
-        if self._early is None:
+        if (early := self._early) is None:
             loss.backward()  # type: ignore[no-untyped-call]
         else:
-            self._early.within(loss.backward)
+            self._together(lambda: early.within(loss.backward))
 
     @torch.no_grad()
     def exchange(
@@ -209,8 +210,7 @@ class Agreement:
             buffers = {path: buffer for path, buffer in buffers.items() if not is_sharded(buffer)}
         self._is_summed = self._early is not None
         sums, self._early = self._early or GradientSums(self.ranks, parameters), None
-        records = self.synchronise("exchange", **sums.record(buffers))
-        summed = self._together(lambda: sums.finish(records))
+        summed = self._together(lambda: sums.exchange(buffers, functools.partial(self.synchronise, "exchange")))
         if parameters:
             self._summed = summed
 
@@ -272,7 +272,8 @@ class Agreement:
             return call()
         except (LostRankError, RuntimeError) as error:
             lost = str(error)  # the error itself would keep connections open
-            if isinstance(error, RuntimeError) and not any(word in lost for word in _LOST_CONNECTION):
+            is_lost = isinstance(error, LostRankError) or any(word in lost for word in _LOST_CONNECTION)
+            if isinstance(error, GraphtrainError) or not is_lost:
                 raise
         self._lost(lost)
 

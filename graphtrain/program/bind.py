@@ -18,10 +18,10 @@ from graphtrain.graph.registry import trains
 from graphtrain.kind import Field, Read
 from graphtrain.kind.trigger import Term, Trigger, exactly
 from graphtrain.lazy import lazy_import
-from graphtrain.names import FOREIGN, nearest, quoted
+from graphtrain.names import nearest, quoted, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import Ref, Scope, resources_of, slots_of
-from graphtrain.program.resources import PROVIDED, may_be_unread, unread, unread_line
+from graphtrain.program.resources import PROVIDED, USUAL, StepCall
 
 if TYPE_CHECKING:
     import torch
@@ -101,11 +101,13 @@ class ProgramGraph:
     Attributes:
         graph: the graph itself.
         prefix: the prefix of the paths in it: empty, or ``"validate/"``.
+        around: the enclosing graphs, the outermost first, and itself.
     """
 
-    def __init__(self, names: Scope, outer: ProgramNode | None, by_path: Mapping[str, ProgramNode]) -> None:
-        self.names, self.outer, self._by_path = names, outer, by_path
+    def __init__(self, names: Scope, outer: ProgramNode | None) -> None:
+        self.names, self.outer = names, outer
         self.graph, self.prefix = names.graph, names.path
+        self.around: tuple[ProgramGraph, ...] = (*(outer.scope.around if outer is not None else ()), self)
         self.nodes: dict[str, ProgramNode] = {}
 
     @property
@@ -114,7 +116,7 @@ class ProgramGraph:
 
         A body without a backward pass, such as an evaluation, counts as one activity; the outermost such body names it.
         """
-        outer = [scope.outer for scope in self.around() if scope.outer is not None and not trains(scope.graph)]
+        outer = [scope.outer for scope in self.around if scope.outer is not None and not trains(scope.graph)]
         return outer[0].node.name if outer else None
 
     @functools.cached_property
@@ -125,13 +127,7 @@ class ProgramGraph:
 
     def clock_around(self, unit: str) -> Clock | None:
         """What counts a unit of its clock, or else of the innermost enclosing graph that counts it."""
-        return next((scope.clocks[unit] for scope in reversed([*self.around()]) if unit in scope.clocks), None)
-
-    def around(self) -> Iterator[ProgramGraph]:
-        """The enclosing graphs, the outermost first, and itself."""
-        if self.outer is not None:
-            yield from self.outer.scope.around()
-        yield self
+        return next((scope.clocks[unit] for scope in self.around[::-1] if unit in scope.clocks), None)
 
 
 @dataclass(frozen=True)
@@ -202,10 +198,7 @@ class Program:
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        resources: Mapping[str, Any],
-        new_instance: Callable[[PlanNode], Any] = PlanNode.new_instance,
+        self, plan: Plan, resources: Mapping[str, Any], new_instance: Callable[[PlanNode], Any] = PlanNode.new_instance
     ) -> None:
         self.plan, self._new_instance = plan, new_instance
         self.graph = plan.graph
@@ -225,7 +218,7 @@ class Program:
     # ---- nodes
 
     def _bind_graph(self, names: Scope, outer: ProgramNode | None) -> ProgramGraph:
-        scope = self.scopes[names.path] = ProgramGraph(names, outer, self.by_path)
+        scope = self.scopes[names.path] = ProgramGraph(names, outer)
         for plan_node in self.plan.nodes_in(names):
             node = ProgramNode(plan_node, scope, len(self.nodes), self._new_instance(plan_node))
             self.nodes.append(node)
@@ -278,7 +271,7 @@ class Program:
             return names.resolve(name)
         if name == "stage" and name not in names.written:
             return Ref("expression", names.path, f"{node.path}.stage", text=repr(_stage_of(node)), scope=names)
-        around = list(node.scope.around())
+        around = node.scope.around
         unit = "steps" if name == "step" else "batches"
         counting = [scope for scope in around if unit in scope.clocks]
         if name in _OF_TRAINING:
@@ -329,22 +322,20 @@ class Program:
         """A problem for each resource that is missing, not read, or unusable; which are read is known once compiled.
 
         Arguments:
-            new: the names of the resources that are new. If nothing reads one of the others, or an object with saved
-                state, that is only reported.
+            new: the names of the resources that are new, which may be misspelt.
         """
         problems, unread = [], self._unread()
         for name, paths in sorted(self.missing.items()):
-            match, readers = nearest(name, unread), sorted(paths)
+            match, readers = nearest(name, self.resources.keys() - self.read_resources), sorted(paths)
             hint = f"supply it: Trainer(..., {name}=...), or let `setup` return it"
             if match is not None:
-                del unread[match]  # a misspelt name is one problem
+                unread.pop(match, None)  # a misspelt name is one problem
                 hint = f"did you mean `{match}`?"
             where = f"{self.graph.name}: nodes.{readers[0]}"
             message = f"`{name}` is read by {quoted(readers)}, and nothing supplies it"
             problems.append(Problem("G301", "error", where, message, hint))
         for name, hint in unread.items():
-            if name in new and (name in FOREIGN or not may_be_unread(self.resources[name])):
-                hint = hint or "leave it out, or insert a node that reads it"
+            if hint and name in new and self.resources[name] is not None:
                 problems.append(Problem("G302", "error", self.graph.name, f"nothing reads a resource `{name}`", hint))
         others = (*self._never_written(), *self._without_batches())
         return problems + [problem for problem in others if problem.code not in self.graph.allow]
@@ -362,13 +353,10 @@ class Program:
 
     def _without_batches(self) -> Iterator[Problem]:
         """A problem for each mapping or data set where batches are read."""
-        reads = [(node, *pair) for node in self.nodes for pair in (*node.plan_node.reads, *node.plan_node.setup_reads)]
-        for node, read, name in [
-            (node, read, name) for node, read, ref in reads if "batches" in read.holds for name in resources_of([ref])
-        ]:
+        fetched = [(node, name) for node in self.nodes for name in node.plan_node.data]
+        for node, name in fetched:
             data: Any = self.resources.get(name)
-            are_several = "loaders" in read.holds and are_loaders(data)
-            parts = {f"{name}[{key!r}]": data[key] for key in data} if are_several else {name: data}
+            parts = {f"{name}[{key!r}]": data[key] for key in data} if are_loaders(data) else {name: data}
             for label, part in parts.items():
                 if isinstance(part, Mapping):
                     gives = "its keys"
@@ -389,27 +377,33 @@ class Program:
                 yield Problem("G309", "error", f"{self.graph.name}: nodes.{node.path}", message, hint)
 
     def _unread(self) -> dict[str, str]:
-        return unread(self.graph, self.resources, self.read_resources)
+        """The resources that no node reads, bypassed or not, and no step function; a hint for what is misspelt."""
+        steps = [value for value in self.resources.values() if isinstance(value, StepCall)]
+        asked = {read.name for step in steps for read in step.extra_inputs}
+        readable = {*USUAL, *self.plan.main.read, *self.read_resources, *asked}
+        missing = readable - {*PROVIDED, *self.resources} - self.plan.main.written
+        others = [name for name in self.resources if name not in readable and name not in PROVIDED]
+        hints = {name: suggestion(name, missing) for name in others}
+        return {name: "" if hint.startswith("known") else hint for name, hint in hints.items()}
 
     def unread_resources(self) -> list[str]:
-        """A line about each resource that no node of the graph reads."""
-        lines = [unread_line(name, hint) for name, hint in self._unread().items()]
+        """A line about each resource that nothing reads, and about metric objects that nothing updates."""
+        lines = [f"nothing in the graph reads `{name}`" for name in self._unread()]
         return [*lines, *self._without_updates(self.resources.get("metric_objects") or {})]
 
     def _without_updates(self, objects: Mapping[str, Any]) -> Iterator[str]:
         """A line about the metric objects that no node of a graph updates, if there are any."""
         splits = {f"{node.parameters[node.kind.records]}/" for node in self.plan.nodes if node.kind.records}
         training = {node.metric_prefix for node in self.nodes if node.is_set_up_with("metric_prefix")}
-        starts = {*training, *(f"epoch/{prefix}" for prefix in training)}
+        known = sorted({*splits, *training, *(f"epoch/{prefix}" for prefix in training)} - {""})
         unknown = [
             name
             for name in objects
-            if not name.startswith((*splits, *_USUAL_SPLITS))
-            and not any(name.startswith(start) and "/" not in name.removeprefix(start) for start in starts)
+            if ("/" in name or "" not in training) and not name.startswith((*known, *_USUAL_SPLITS))
         ]
         if unknown:
-            known = quoted(sorted({*splits, *starts} - {""}))
-            yield f"nothing updates the metric objects {quoted(unknown)}: names begin with {known}, or have no slash"
+            starts = f"names begin with {quoted(known)}, or have no slash"
+            yield f"nothing updates the metric objects {quoted(unknown)}: {starts}"
 
     @functools.cached_property
     def timed_nodes(self) -> list[ProgramNode]:

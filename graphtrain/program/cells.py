@@ -15,7 +15,7 @@ from graphtrain.language.syntax import Expression, FieldOf, Name
 from graphtrain.plan.scope import Ref
 from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 from graphtrain.program.resources import StepCall, StepInputs, StepOutputs, step_call
-from graphtrain.program.triggers import After, Due, Every, any_of
+from graphtrain.program.triggers import Due, Every, any_of
 
 Get = Callable[[], Any]
 
@@ -74,21 +74,18 @@ class Cells:
         return StepOutputs(call, node.path, name, returned, self._slots) if returned else call
 
     def _step_input(self, node: ProgramNode, read: Read, ref: Ref) -> Get:
-        """A call that returns an input of a step function, absent for a slot that no step function has written."""
+        """A call that returns an input of a step function; it raises for what no step function has returned yet."""
         get = self.of(node, read, ref).read
-        if ref.kind != "slot" or ref.path not in self._returned:
+        if not read.required or ref.kind != "slot" or ref.path not in self._returned:
             return get
 
         def written() -> Any:
-            value = get()
-            if value is not None:
-                return value
-            if read.required:
+            if (value := get()) is None:
                 raise UsageError(
                     f"`{node.path}` asks for `{read.name}` before a step function has returned it",
                     f"give it a default, as in {read.name}=None, for the first batch, and the first of every epoch",
                 )
-            return read.default
+            return value
 
         return written
 
@@ -119,19 +116,14 @@ class Cells:
 
     def due(self, node: ProgramNode) -> Due:
         """A call that returns whether a node is due: by its trigger, or by a field that its kind declares."""
-        trigger = node.plan_node.trigger
         if node.bypassed:
             return never
-        if trigger is None:
+        if node.trigger is None:
             return lambda: True
-        calls = [self.field(node, name).read for name in node.plan_node.extra_due_fields]
-        if not trigger.is_never or isinstance(node.trigger, After):
-            assert node.trigger is not None, "compiled before"
-            calls.insert(0, node.trigger.due)
-        if not calls:
-            return never
-        due, may_be_due = any_of(calls), node.trigger.may_be_due if isinstance(node.trigger, Every) else None
-        return due if may_be_due is None else lambda: may_be_due() and due()
+        calls = [node.trigger.due, *(self.field(node, name).read for name in node.plan_node.extra_due_fields)]
+        due = any_of([call for call in calls if call is not never])
+        may_be_due = node.trigger.may_be_due if isinstance(node.trigger, Every) else None
+        return due if due is never or may_be_due is None else lambda: may_be_due() and due()
 
     # ---- guards and expressions
 

@@ -40,7 +40,7 @@ class RunClock:
     @property
     def shown_ends(self) -> tuple[Term, ...]:
         """The amounts that end the graph which trains, and those around it."""
-        return tuple(term for scope in reversed([*self._scope.around()]) for term in _ends(scope))
+        return tuple(term for scope in self._scope.around[::-1] for term in _ends(scope))
 
     def count(self, unit: str) -> Fraction | None:
         """The exact value of a unit, of the graph that trains or else of an enclosing one; None if not counted."""
@@ -70,10 +70,9 @@ class RunClock:
 
     def go_by(self, path: str, position: int) -> None:
         """Use the clock of the innermost training graph around a position, or else of the body at a path."""
-        training = self._program.training
-        around = [scope for scope in self._program.nodes[position].scope.around() if scope in training]
-        last = [scope for scope in training if scope.prefix == f"{path}/"]
-        self._program.clocked = next(iter([*reversed(around), *last]), self._program.clocked)
+        program, around = self._program, self._program.nodes[position].scope.around
+        last = [scope for scope in program.training if scope.prefix == f"{path}/"]
+        program.clocked = [program.clocked, *last, *(scope for scope in around if scope in program.training)][-1]
 
     def trained(self) -> tuple[int, float]:
         """Batches and seconds trained, in which the loss by an interruption is measured."""
@@ -102,7 +101,7 @@ class RunClock:
 
         None outside one; the last is None if the length of its data is not known.
         """
-        for scope in reversed([*self._program.nodes[position].scope.around()]):
+        for scope in self._program.nodes[position].scope.around[::-1]:
             nodes = [node for node in scope.nodes.values() if not node.bypassed]
             names = [str(node.parameters[node.kind.records]) for node in nodes if node.kind.records]
             fetching = next((node for node in nodes if node.kind.fetches), None)
@@ -112,7 +111,7 @@ class RunClock:
 
     def shares(self, until: Trigger) -> dict[Term, float]:
         """The reached share of each amount that ends the run, or at which it is to pause, if it is counted now."""
-        around = [*self._scope.around()]
+        around = self._scope.around
         terms = [(self._program.main.clocks[term.base.unit], term) for term in self.ends]
         terms += [(clock, term) for clock, term in self._program.limits(until) if clock.node.scope in around]
         return {term: min(1.0, float(clock.now() / term.base.amount)) for clock, term in terms}
@@ -125,10 +124,8 @@ class RunClock:
         parts = [f"{name} {_text(exactly(value))}" for name, value in self.outer_counts().items()]
         for unit, word in (("steps", "step"), ("epochs", "epoch"), ("epoch_batches", "batch")):
             if (value := self.count(unit)) is not None:
-                text = _text(value)
-                if unit == "epoch_batches" and (length := self.epoch_length()) is not None:
-                    text += f"/{length}"
-                parts.append(f"{word} {text}")
+                length = self.epoch_length() if unit == "epoch_batches" else None
+                parts.append(f"{word} {_text(value)}" + (f"/{length}" if length is not None else ""))
         if (window := self.window()) is not None:
             parts.append(f"window {window[0]}/{window[1] or '?'}")
         units = [unit for unit in self._scope.graph.units if unit != "seconds"]  # which no two runs share
@@ -154,7 +151,7 @@ def _outer_clocks(scope: ProgramGraph) -> dict[str, Clock]:
 
     A name that rows of metrics already have is prefixed by the path of its graph, or the name of the outermost.
     """
-    *outer, _ = scope.around()
+    *outer, _ = scope.around
     columns: dict[str, Clock] = {}
     for graph in outer:
         for unit, clock in graph.clocks.items():

@@ -24,7 +24,7 @@ from graphtrain.program.resources import OF_PROGRAM
 from graphtrain.program.stateful_objects import StatefulObjects
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.table import Compiler
-from graphtrain.program.triggers import Triggers
+from graphtrain.program.triggers import set_triggers
 from graphtrain.program.visits import Visits
 from graphtrain.report.recorder import Recorder
 from graphtrain.storage.retention import Retention
@@ -74,8 +74,9 @@ class CompiledGraph:
         if former is not None:
             assert renaming is not None, "they come together"
             self.kept = _keep_instances(self.program, former.program, renaming)
-        triggers, visits = Triggers(self.program), Visits(self.program, Cells(self.program))
-        self.compiler = Compiler(visits, triggers, lambda: requests.post("ended"), watch)
+        set_triggers(self.program)
+        visits = Visits(self.program, Cells(self.program))
+        self.compiler = Compiler(visits, lambda: requests.post("ended"), watch)
         # From here on all reads are known, also those of users' step functions.
         if problems := self.program.problems(resources if new is None else new):
             raise GraphError(problems, f"graph `{graph.name}`")
@@ -142,7 +143,7 @@ class CompiledGraph:
 
     def on_metrics(self, row: Mapping[str, float], position: int) -> None:
         """Call `on_metrics` of the nodes around with a row of metrics that the node at a position recorded."""
-        around = [*self.program.nodes[position].scope.around()] if self._with_on_metrics else []
+        around = self.program.nodes[position].scope.around
         for node in self._with_on_metrics:
             if node.scope in around:  # nodes of other bodies may not be set up, and restart with their body
                 node.instance.on_metrics(row, self.activity(position) is not None)
@@ -151,7 +152,7 @@ class CompiledGraph:
 
     def begin(self) -> None:
         """Set everything up from the start."""
-        self.compiler.enter(self.program.main, reset=True)
+        self.compiler.visits.enter(self.program.main, reset=True)
 
     def locate(self, path: str, saved: Collection[str], ended: bool = False) -> int:
         """The position of a node, for a run that has the slots `saved`.
@@ -206,8 +207,8 @@ class CompiledGraph:
             trained_last: the path of the node whose body trained last. Default: none did, or it is not known.
         """
         self.run_clock.go_by(trained_last, position)
-        for scope in self.program.nodes[position].scope.around():
-            self.compiler.enter(scope, reset=False, ready=self.kept)
+        for scope in self.program.nodes[position].scope.around:
+            self.compiler.visits.enter(scope, reset=False, ready=self.kept)
 
 
 def _refuse_schedulers_of_epochs(program: Program) -> None:

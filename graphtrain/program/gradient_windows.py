@@ -25,24 +25,19 @@ class GradientWindows:
     Arguments:
         rounds: those of several ranks. Default: there is one process.
 
-    Attributes:
-        counters: the nodes that count windows, with the field that counts.
-        visit_of: makes the visit of a node, by which gradients are exchanged within another; set by the visits of a
-            run of several ranks. None: they are exchanged where the node is.
     """
 
     def __init__(self, program: Program, cells: Cells, rounds: Rounds | None = None) -> None:
         self._program, self._cells, self._rounds = program, cells, rounds
-        self.counters = counters_of(program)
+        self._counters = counters_of(program)
         self._with_gradients = [
             (node, field)
             for node in program.nodes
             for field in node.kind.fields.values()
             if field.with_gradients and (node.path, field.name) in program.plan.fields_read
         ]
-        self.visit_of: Callable[[ProgramNode], Act] | None = None
 
-    def next_size(self, counter: ProgramNode, field: Field) -> Callable[[], int]:
+    def _next_size(self, counter: ProgramNode, field: Field) -> Callable[[], int]:
         """A call that returns the size of the window that opens next, over all ranks that the run began with."""
         assert field.target is not None, "asked before"
         program, target = self._program, self._cells.field(counter, field.target).read
@@ -54,22 +49,18 @@ class GradientWindows:
         trained = self._rounds.trained_on(node)
         return [
             self._left(counter, field)
-            for counter, field in self.counters
+            for counter, field in self._counters
             if field.window is not None and field.target is not None and trained & {*counter.plan_node.optimizers}
         ]
 
     def _left(self, counter: ProgramNode, field: Field) -> Callable[[], int]:
         """A call that returns how many micro-batches the open window still takes, or the one that opens next."""
-        fields, count, window, size = counter.fields, field.name, str(field.window), self.next_size(counter, field)
+        fields, count, window, size = counter.fields, field.name, str(field.window), self._next_size(counter, field)
         return lambda: int((fields[window] if fields[count] else size()) - fields[count])
 
     def wrap(self, node: ProgramNode, act: Act) -> Act:
         """The call of a node; its actions on gradients are counted for the windows of its optimizers."""
-        if self._rounds is not None and self.visit_of is not None and node.kind.has_effect("backward"):
-            from graphtrain.program.overlap import exchanging_within  # which one process never needs
-
-            act = exchanging_within(self._program, self._cells, self._rounds, node, self.visit_of, act)
-        for counter, field in self.counters:
+        for counter, field in self._counters:
             optimizers, fields, is_cleared = set(counter.plan_node.optimizers), counter.fields, False
             for action in node.plan_node.actions:  # in their order: the last wrapper acts last
                 if optimizers.isdisjoint(action.optimizers):
@@ -95,7 +86,7 @@ class GradientWindows:
         """
         fields, count, window = counter.fields, field.name, str(field.window)
         amount = self._rounds.amount(node) if self._rounds is not None else lambda: 1
-        size = self.next_size(counter, field) if field.window is not None and field.target is not None else None
+        size = self._next_size(counter, field) if field.window is not None and field.target is not None else None
 
         def act_and_count() -> None:
             if size is not None and (opens or not fields[count]):

@@ -24,7 +24,7 @@ from graphtrain.program.rounds import Act, Rounds
 
 
 def exchanging_within(
-    program: Program, cells: Cells, rounds: Rounds, node: ProgramNode, visit_of: Callable[[ProgramNode], Act], act: Act
+    program: Program, cells: Cells, rounds: Rounds, visit_of: Callable[[ProgramNode], Act], node: ProgramNode, act: Act
 ) -> Act:
     """The call of a node that runs backward, which exchanges the gradients of a window that this completes.
 

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import UsageError
-from graphtrain.graph import Graph
 from graphtrain.kind import Read
 from graphtrain.kind.declaration import Ask
 from graphtrain.lazy import lazy_import
-from graphtrain.names import quoted, suggestion
-from graphtrain.plan.scope import Scope
+from graphtrain.names import quoted
 from graphtrain.report.values import described
 
 if TYPE_CHECKING:
     import torch
-
-    from graphtrain.state import kinds, reachable
 else:
     torch = lazy_import("torch")
-    kinds = lazy_import("graphtrain.state.kinds")
-    reachable = lazy_import("graphtrain.state.reachable")
 
 # Names of slots that the engine itself supplies: first those of which a program gives each node its own.
 OF_PROGRAM = (
@@ -115,19 +109,15 @@ class StepOutputs:
             return self.take(result[0]), result[1]
         if result is None:
             return None
-        names = quoted(self.paths)
-        if not isinstance(result, Mapping):
+        is_mapping = isinstance(result, Mapping)
+        if not is_mapping or not self.paths.keys() <= result.keys():
+            received = (quoted(map(str, result)) or "nothing") if is_mapping else described(result)
+            writes = f"`{self.node}` writes {quoted(self.paths)}"
             raise UsageError(
-                f"`{self.node}` writes {names}, which `{self.name}` returns by name; it returned {described(result)}",
-                f'return a mapping, as in {{"loss": loss, "{next(iter(self.paths))}": ...}}',
+                f"{writes}, which `{self.name}` returns by name; it returned {received}",
+                f'return a mapping, as in {{"loss": loss, "{next(iter(self.paths))}": ...}}, or write less',
             )
         for name, path in self.paths.items():
-            if name not in result:
-                returned = quoted(map(str, result)) or "nothing"
-                raise UsageError(
-                    f"`{self.node}` writes `{name}`, which `{self.name}` did not return; it returned {returned}",
-                    f"return it, or take it out of the writes of `{self.node}`",
-                )
             self.slots[path] = without_graph(result[name])
         return {name: value for name, value in result.items() if name not in self.paths}
 
@@ -286,9 +276,6 @@ def step_call(function: Any, name: str, owner: Any = None) -> StepCall:
     return StepCall(function, call, extra_inputs, own_name)
 
 
-# ---- copies, and resources that nothing reads
-
-
 def with_copies(resources: Mapping[str, Any], made: Mapping[str, str]) -> dict[str, Any]:
     """The resources, and the copies that kinds ask for: name -> the name of the source.
 
@@ -311,47 +298,3 @@ def _copy(name: str, source: str, value: Any) -> Any:
         parameter.requires_grad = False  # the attribute: the method refuses a parameter without a shape
         parameter.grad = None
     return copied
-
-
-def unread(graph: Graph, resources: Mapping[str, Any], read: Collection[str] = ()) -> dict[str, str]:
-    """The resources that neither the nodes of a graph read, bypassed or not, nor the step functions.
-
-    Those that are usual for every graph are not among them.
-
-    Arguments:
-        resources: with step functions wrapped.
-        read: further names that are read.
-
-    Returns:
-        Name -> a hint about it, if it is that of another library or a misspelt one; else empty.
-    """
-    scope, functions = Scope(graph), [value for value in resources.values() if isinstance(value, StepCall)]
-    readable = {*USUAL, *scope.read, *read, *(each.name for function in functions for each in function.extra_inputs)}
-    others = [name for name in resources if name not in readable and name not in PROVIDED]
-    missing = readable - {*PROVIDED, *resources} - scope.written
-    hints = {name: suggestion(name, missing) for name in others}
-    return {name: "" if hint.startswith("known") else hint for name, hint in hints.items()}
-
-
-def may_be_unread(value: Any) -> bool:
-    """True if a resource may be supplied although nothing reads it: None, or an object with state to be saved."""
-    return value is None or reachable.keeps_state(value) or kinds.category_of(type(value)) == "generator"
-
-
-def unread_line(name: str, hint: str) -> str:
-    """A line about a resource that nothing reads."""
-    return f"nothing in the graph reads `{name}`" + (f"; {hint}" if hint else "")
-
-
-def without_unread(graph: Graph, resources: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Resources that serve several graphs, without those that this one does not read; and a line for each of those.
-
-    Objects whose state is saved stay, and so does what may be a misspelt name of a resource that is not supplied.
-    """
-    left_out = {
-        name: hint
-        for name, hint in unread(graph, with_step_functions(resources)).items()
-        if not may_be_unread(resources[name]) and "did you mean" not in hint
-    }
-    kept = {name: value for name, value in resources.items() if name not in left_out}
-    return kept, [unread_line(name, hint) for name, hint in left_out.items()]

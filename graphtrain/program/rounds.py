@@ -53,15 +53,11 @@ class Rounds:
         self._program, self.agreement, self._call_of = program, agreement, call_of
         self._dependent = slots_of_rounds(program)
 
-    def divides(self, node: ProgramNode) -> bool:
-        """True for a node that fetches batches, and gives each rank its own."""
-        return node.kind.fetches and _goes_in_rounds(node)
-
     def wrap(self, node: ProgramNode, act: Act) -> Act:
         """The call of a node on one of several ranks."""
         if node.kind.fetches:
             # A kind without support for ranks fetches batches on each of them.
-            return act if self.divides(node) else then(self.agreement.before_batch, act)
+            return act if _goes_in_rounds(node) else then(self.agreement.before_batch, act)
         source = _source(node, self._dependent)
         if source is None or node.body is not None:
             return act
@@ -94,11 +90,10 @@ class Rounds:
                 "`idle`, by which a rank without a batch takes part",
                 "use `train_batch`; or give it one, if it calls `backward()` alone, and not `torch.autograd.grad`",
             )
-        is_direct = any(
-            ref.kind == "slot" and ref.path in source.plan_node.own_writes for _, ref in node.plan_node.reads
-        )
-        call = self._call_of(idle, node) if idle is not None and is_direct else None
         writes = node.plan_node.own_writes
+        slots_read = {ref.path for _, ref in node.plan_node.reads if ref.kind == "slot"}
+        is_direct = not slots_read.isdisjoint(source.plan_node.own_writes)
+        call = self._call_of(idle, node) if idle is not None and is_direct else None
         has_batch, fields = self._has_batch(source), source.fields
 
         def forward(act: Act) -> None:
@@ -143,7 +138,7 @@ class Rounds:
             f"`{node.path}` fetches batches for one process: each of {self.agreement.world_size} ranks fetches them, "
             f"and all of them count; use `next_batch`, or give each rank others in `{node.kind.name}`"
             for node in self._program.nodes
-            if node.kind.family == "data" and not self.divides(node) and not node.bypassed
+            if node.kind.family == "data" and not _goes_in_rounds(node) and not node.bypassed
         ]
 
     def trained_on(self, fetching: ProgramNode) -> set[str]:

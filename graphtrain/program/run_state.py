@@ -118,7 +118,8 @@ def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions)
         # Modules first: an optimizer casts what it loads to the dtype and the device of its parameters.
         for name in sorted(stateful.keys() & saved.keys() - {*exempt.fresh}, key=lambda name: name not in modules):
             _load(run, name, saved[name])
-    for name in sorted(stateful.keys() - saved.keys() - {*exempt.fresh}):
+    new = stateful.keys() - saved.keys() - {*exempt.fresh}
+    for name in (*filter(new.__contains__, run.copies), *sorted(new - run.copies.keys())):
         if (source := run.copies.get(name)) is not None:  # no node made it when the checkpoint was written
             run.objects.load(name, _state_of(source, stateful[source]))
             yield f"{name} new, a copy of {source}"

@@ -239,20 +239,9 @@ class StatefulObjects:
         progress = {"progress": essential_progress(self, state["progress"])} if "progress" in state else {}
         return {**state, **progress, **timed}
 
-    def digest(
-        self,
-        alive: set[str],
-        sections: Collection[str] = tuple(SECTIONS),
-        reachable: Section | None = None,
-    ) -> str:
-        """A digest of all that the continuation depends on.
-
-        Arguments:
-            reachable: used for the section of this name. Default: the present one.
-        """
-        state = self.capture(alive, sections)
-        essential = self.essential(state if reachable is None else {**state, "reachable": reachable})
-        return state_digest({name: essential[name] for name in sections})
+    def digest(self, state: RunState, sections: Collection[str] = tuple(SECTIONS)) -> str:
+        """A digest of these sections of a state, as far as a continuation depends on them."""
+        return state_digest({name: section for name, section in self.essential(state).items() if name in sections})
 
     def differs_from(self, saved: Section) -> list[str]:
         """A line for restored state that differs from the saved one, because `setup` made something else before."""

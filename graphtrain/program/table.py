@@ -7,7 +7,6 @@ of a node without work costs 0.15 us.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection
 from typing import final
 
 from graphtrain.errors import GuardError
@@ -17,7 +16,7 @@ from graphtrain.program.bind import ProgramGraph, ProgramNode
 from graphtrain.program.loop import Transition
 from graphtrain.program.rounds import Act
 from graphtrain.program.stopwatch import Stopwatch
-from graphtrain.program.triggers import Every, Triggers
+from graphtrain.program.triggers import Every
 from graphtrain.program.visits import Visits
 
 
@@ -38,14 +37,8 @@ class Compiler:
         at_end: called when the run has ended, for nodes of the outermost graph that act then.
     """
 
-    def __init__(
-        self,
-        visits: Visits,
-        triggers: Triggers,
-        ended: Act,
-        watch: Stopwatch,
-    ) -> None:
-        self.visits, self.cells, self.triggers = visits, visits.cells, triggers
+    def __init__(self, visits: Visits, ended: Act, watch: Stopwatch) -> None:
+        self.visits, self.cells = visits, visits.cells
         self._program = program = visits.program
         self._slots = program.slots
         self._ended, self._watch = ended, watch
@@ -57,16 +50,6 @@ class Compiler:
         self.exits = [self._exit(node) for node in program.nodes]
         self.at_end = visits.at_end(program.main)
         self.transitions = [watch.wrap(node, self._transition(node)) for node in program.nodes]
-
-    # ---- entering graphs
-
-    def enter(self, scope: ProgramGraph, *, reset: bool, ready: Collection[ProgramNode] = ()) -> None:
-        """Set up the nodes of a graph, with fresh progress if `reset`, otherwise with their present progress.
-
-        Those in `ready` are already set up.
-        """
-        self.visits.enter(scope, reset=reset, ready=ready)
-        self.triggers.enter(scope)
 
     # ---- transitions
 
@@ -114,20 +97,19 @@ class Compiler:
         program, is_training = self._program, body in self._program.training
         begins_activity = body.activity is not None and node.scope.activity is None
         # A save does not keep what an earlier visit wrote either.
-        slots, forgotten = self._slots, [body.prefix + slot for slot in body.names.written]
+        slots, forgotten = self._slots, dict.fromkeys(body.prefix + slot for slot in body.names.written)
 
         def enter() -> int:
             if isinstance(trigger, Every) and not is_due():
                 return leave()
-            for path in forgotten:
-                slots[path] = None
+            slots.update(forgotten)
             if begins_activity:
                 watch.enter(node.node.name)
             for each in deeper:
                 each.kind.reset(each.instance)
             if is_training:
                 program.clocked = body
-            self.enter(body, reset=True)
+            self.visits.enter(body, reset=True)
             return start
 
         return enter
@@ -139,25 +121,24 @@ class Compiler:
         outputs = (scope.prefix + slot for slot in outputs_of(scope.graph))
         copies = [*zip(outputs, outer.plan_node.own_writes, strict=True)]
         acts = self.visits.at_end(scope)
-        slots, record, trigger, watch = self._slots, outer.instance, outer.trigger, self._watch
-        ends_activity = scope.activity is not None and outer.scope.activity is None
-        program, counts, counter = self._program, self.counts, self.due_counters.get(outer.index)
+        if scope.activity is not None and outer.scope.activity is None:
+            acts.append(self._watch.leave)
+        if isinstance(outer.trigger, Every):
+            acts.append(outer.trigger.fire)
+        slots, fields, program = self._slots, outer.fields, self._program
+        counts, counter = self.counts, self.due_counters.get(outer.index)
         # If no enclosing graph trains, the run uses the clock of this one until another begins.
-        around = [graph for graph in outer.scope.around() if graph in program.training]
+        around = [graph for graph in outer.scope.around if graph in program.training]
         resumed = around[-1] if around and scope in program.training else None
 
         def finish() -> int:
             for act in acts:
                 act()
-            if ends_activity:
-                watch.leave()
             if resumed is not None:
                 program.clocked = resumed
             for source, target in copies:
                 slots[target] = slots[source]
-            if isinstance(trigger, Every):
-                trigger.fire()
-            record.runs += 1
+            fields["runs"] += 1
             if counter is not None:
                 counts[counter] += 1
             return self.exits[outer.index]()

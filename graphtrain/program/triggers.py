@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from typing import Any, final
 
@@ -17,7 +17,7 @@ from graphtrain.errors import UsageError
 from graphtrain.kind import derived_clock
 from graphtrain.kind.trigger import Term, Trigger, next_multiple
 from graphtrain.language.closures import never
-from graphtrain.program.bind import Clock, CountedTerm, Program, ProgramGraph, ProgramNode
+from graphtrain.program.bind import Clock, CountedTerm, Program, ProgramNode
 
 Due = Callable[[], bool]
 Aim = Callable[[], None]
@@ -38,20 +38,14 @@ class Every:
 
     Attributes:
         due: a call that returns whether an amount, or `once`, makes it due now.
-        terms: clock and term of each amount, in the unit of the clock.
     """
 
     def __init__(
-        self,
-        fields: dict[str, Any],
-        terms: Sequence[CountedTerm],
-        *,
-        once: bool = False,
-        may_be_due: Due | None = None,
+        self, fields: dict[str, Any], terms: Sequence[CountedTerm], *, once: bool = False, may_be_due: Due | None = None
     ) -> None:
-        self.terms = [(clock, term.base) for clock, term in terms]
+        self._terms = [(clock, term.base) for clock, term in terms]
         self._fields, self.may_be_due = fields, may_be_due
-        thresholds = [_threshold(clock, functools.partial(self._target, clock, term)) for clock, term in self.terms]
+        thresholds = [_threshold(clock, functools.partial(self._target, clock, term)) for clock, term in self._terms]
         self.due: Due = any_of([*([lambda: not fields["runs"]] if once else []), *(due for due, _ in thresholds)])
         self._aims = [aim for _, aim in thresholds]
 
@@ -59,11 +53,11 @@ class Every:
         """Begin or resume: units that are new here count from now."""
         fired = self._fields["fired"]
         # A unit that the trigger no longer names is dropped: if it returns, it counts from then.
-        self._aim({term.unit: fired.get(term.unit) or clock.reading() for clock, term in self.terms})
+        self._aim({term.unit: fired.get(term.unit) or clock.reading() for clock, term in self._terms})
 
     def fire(self) -> None:
         """Remember that the node has run."""
-        self._aim({term.unit: clock.reading() for clock, term in self.terms})
+        self._aim({term.unit: clock.reading() for clock, term in self._terms})
 
     def _aim(self, fired: dict[str, list[int | None]]) -> None:
         self._fields["fired"] = fired
@@ -120,42 +114,40 @@ def reached(terms: Sequence[CountedTerm]) -> Due:
     return any_of([_threshold(clock, functools.partial(Fraction, term.base.amount))[0] for clock, term in terms])
 
 
-@final
-class Triggers:
-    """The triggers of the nodes of one program.
+def set_triggers(
+    program: Program, terms: Callable[[ProgramNode, Trigger], Sequence[CountedTerm]] | None = None
+) -> None:
+    """Give the nodes of a program their triggers.
 
     Arguments:
         terms: for each amount of a trigger of a node, the clock that counts it. Default: those of the program.
     """
+    terms = terms or program.terms
+    for node in program.nodes:
+        trigger, start = node.plan_node.trigger, node.plan_node.start
+        if trigger is None or node.bypassed:
+            continue
+        counted = terms(node, trigger)
+        if node.kind.trigger != "every":
+            node.trigger = After(node.fields, counted, str(trigger))
+            continue
+        may_be_due = reached(terms(node, start)) if start is not None else None
+        node.trigger = Every(node.fields, counted, once=trigger.once, may_be_due=may_be_due)
 
-    def __init__(
-        self, program: Program, terms: Callable[[ProgramNode, Trigger], Sequence[CountedTerm]] | None = None
-    ) -> None:
-        terms = terms or program.terms
-        for node in program.nodes:
-            trigger, start = node.plan_node.trigger, node.plan_node.start
-            if trigger is None or node.bypassed:
-                continue
-            counted = terms(node, trigger)
-            if node.kind.trigger != "every":
-                node.trigger = After(node.fields, counted, str(trigger))
-                continue
-            may_be_due = reached(terms(node, start)) if start is not None else None
-            node.trigger = Every(node.fields, counted, once=trigger.once, may_be_due=may_be_due)
 
-    def enter(self, scope: ProgramGraph) -> None:
-        """Begin or resume, with the present progress of the nodes of a graph.
+def start_triggers(nodes: Iterable[ProgramNode]) -> None:
+    """Begin or resume the triggers of these nodes, with their present progress.
 
-        Raises:
-            UsageError: an amount cannot be counted, such as ``"0.25 epochs"`` of data without a length.
-        """
-        for node in scope.nodes.values():
-            if node.trigger is not None:
-                try:
-                    node.trigger.start()
-                except UsageError as error:
-                    name = f'{node.path}.{node.kind.trigger} = "{node.plan_node.trigger}"'
-                    raise UsageError(f"{name}: {error.message}", error.hint) from None
+    Raises:
+        UsageError: an amount cannot be counted, such as ``"0.25 epochs"`` of data without a length.
+    """
+    for node in nodes:
+        if node.trigger is not None:
+            try:
+                node.trigger.start()
+            except UsageError as error:
+                name = f'{node.path}.{node.kind.trigger} = "{node.plan_node.trigger}"'
+                raise UsageError(f"{name}: {error.message}", error.hint) from None
 
 
 def any_of(calls: Sequence[Due]) -> Due:

@@ -6,8 +6,8 @@ A call is specialised for its slots here, once. Its closures serve nodes of ever
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import FunctionRecord, Read, WrittenBatches
@@ -19,10 +19,7 @@ from graphtrain.program.cells import Cells
 from graphtrain.program.gradient_windows import GradientWindows
 from graphtrain.program.resources import StepCall
 from graphtrain.program.rounds import Act, Rounds, source_of_batches, then
-from graphtrain.program.triggers import After
-
-if TYPE_CHECKING:
-    from graphtrain.program.agreement import Agreement
+from graphtrain.program.triggers import After, start_triggers
 
 
 def nothing() -> None:
@@ -43,15 +40,11 @@ class Visits:
         self._slots = program.slots
         agreement = program.resources.get("ranks")
         self.rounds = Rounds(program, agreement, self._with_slots) if agreement is not None else None
-        if self.rounds is not None:
-            program.absent += self.rounds.undivided()
         self.windows = GradientWindows(program, cells, self.rounds)
-        of_ranks = [self.rounds.wrap] if self.rounds is not None else []
-        self.aspects: list[Callable[[ProgramNode, Act], Act]] = [cells.wrap, *of_ranks, self.windows.wrap]
-        self.step_requests = StepRequests(program, agreement)
+        self.aspects: list[Callable[[ProgramNode, Act], Act]] = [cells.wrap, self.windows.wrap]
         # Values that the engine provides at set-up: name -> the value for a node.
         self._provided: dict[str, Callable[[ProgramNode], Any]] = {
-            "asks": self.step_requests.of,
+            "asks": lambda node: functools.partial(grant, program, node),
             "current_loader": self._current_loader,
             "graph_trains": lambda node: node.scope.names.steps,
             "history": self._history,
@@ -59,19 +52,28 @@ class Visits:
             "step_names": self._step_names,
             "training_precision": lambda node: program.training_precision,
         }
-        if agreement is not None:
-            self.windows.visit_of = self.of
-            self._provided["windows"] = self.windows.filled_by
-            self._provided["backward"] = lambda node: agreement.backward
+        if self.rounds is not None:
+            from graphtrain.program.overlap import exchanging_within  # which one process never needs
+
+            program.absent += self.rounds.undivided()
+            overlap = functools.partial(exchanging_within, program, cells, self.rounds, self.of)
+            self.aspects[1:1] = [self.rounds.wrap, overlap]
+            agreement = self.rounds.agreement
+            agreement.grant = lambda path, name: grant(program, program.by_path[path], Ask[name])
+            self._provided["asks"] = lambda node: lambda ask: agreement.asked.append((node.path, ask.name))
+            self._provided |= {"windows": self.windows.filled_by, "backward": lambda node: agreement.backward}
         self.setups = [self.setup(node) for node in program.nodes]
 
     # ---- entering a graph
 
-    def enter(self, scope: ProgramGraph, *, reset: bool, ready: Collection[ProgramNode]) -> None:
-        """Set up the nodes of a graph except those in `ready`, with fresh progress if `reset`.
+    def enter(self, scope: ProgramGraph, *, reset: bool, ready: Collection[ProgramNode] = ()) -> None:
+        """Set up the nodes of a graph, with fresh progress if `reset`, otherwise with their present progress.
 
         The order is that of names: the place of a node in a file has no effect, not even on the random numbers that a
         `setup` draws.
+
+        Arguments:
+            ready: those that are set up already. Default: none.
         """
         for node in scope.nodes.values():
             if reset:
@@ -79,11 +81,7 @@ class Visits:
         for _, node in sorted(scope.nodes.items()):
             if not node.bypassed and node not in ready:
                 self.setups[node.index]()
-
-    def forget(self, paths: Iterable[str]) -> None:
-        """Set slots to their state before anything was written."""
-        for path in paths:
-            self._slots[path] = None
+        start_triggers(scope.nodes.values())
 
     def setup(self, node: ProgramNode) -> Act:
         """The call that sets a node up."""
@@ -139,8 +137,8 @@ class Visits:
         else:
             function = node.instance.__call__
         call = _storing(self._with_slots(function, node), self._slots, node.plan_node.own_writes)
-        cleared = sorted(node.plan_node.kills)
-        return then(call, functools.partial(self.forget, cleared)) if cleared else call
+        cleared = dict.fromkeys(node.plan_node.kills)
+        return then(call, functools.partial(self._slots.update, cleared)) if cleared else call
 
     def at_end(self, scope: ProgramGraph) -> list[Act]:
         """The calls of nodes at the end of a graph, those that end it last, so that they see the others' effects."""
@@ -157,7 +155,7 @@ class Visits:
     def _with_slots(self, function: Callable[..., Any], node: ProgramNode) -> Act:
         """A call without arguments, specialised by the number of inputs: a general one costs 0.12 us more."""
         cells = [self.cells.of(node, read, ref) for read, ref in node.plan_node.reads]
-        places = [([cell.read()], 0) if cell.is_constant else (cell.values, cell.key) for cell in cells]
+        places = [(cell.values, cell.key) for cell in cells]
         if any(values is None for values, _ in places):
             getters = [cell.read for cell in cells]
             return lambda: function(*[get() for get in getters])
@@ -200,58 +198,43 @@ def _storing(call: Act, slots: dict[str, Any], writes: Sequence[str]) -> Act:
 # ---- requests of step functions: `STOP` and `END_EPOCH`
 
 
-@final
-class StepRequests:
-    """Grants the requests of the step functions of one program.
+def grant(program: Program, asking: ProgramNode, ask: Ask) -> None:
+    """Grant a request of the step function that a node calls.
 
     Among several ranks one request is enough: all grant it where they next synchronise, which is before the next save.
-
-    Arguments:
-        agreement: that with the other ranks. Default: there are none.
     """
+    if ask is Ask.STOP:
+        _stop(program, asking)
+    else:
+        _end_epoch(program, asking)
 
-    def __init__(self, program: Program, agreement: Agreement | None = None) -> None:
-        self._program, self._agreement = program, agreement
-        if agreement is not None:
-            agreement.grant = lambda path, name: self._grant(program.by_path[path], Ask[name])
 
-    def of(self, node: ProgramNode) -> Callable[[Ask], None]:
-        """A call by which the step function of a node makes a request."""
-        agreement = self._agreement
-        if agreement is None:
-            return functools.partial(self._grant, node)
-        return lambda ask: agreement.asked.append((node.path, ask.name))
+def _stop(program: Program, asking: ProgramNode) -> None:
+    """Make the ending of the innermost enclosing graph that has one due."""
+    for scope in asking.scope.around[::-1]:
+        ending = [
+            node
+            for node in scope.nodes.values()
+            if isinstance(node.trigger, After) and (node.path, "due") in program.plan.fields_read
+        ]
+        for node in ending:
+            node.trigger.stop()
+        if ending:
+            return
+    raise UsageError(
+        f"a step function that `{asking.path}` calls returned STOP, and no guard reads if a node with `after` is due",
+        'add a node of the kind `finish`, and let the edge to "end" read `finish.due`, as in `fit`',
+    )
 
-    def _grant(self, node: ProgramNode, ask: Ask) -> None:
-        grant = self._stop if ask is Ask.STOP else self._end_epoch
-        grant(node)
 
-    def _stop(self, asking: ProgramNode) -> None:
-        """Make the ending of the innermost enclosing graph that has one due."""
-        for scope in reversed([*asking.scope.around()]):
-            ending = [
-                node
-                for node in scope.nodes.values()
-                if isinstance(node.trigger, After) and (node.path, "due") in self._program.plan.fields_read
-            ]
-            for node in ending:
-                node.trigger.stop()
-            if ending:
-                return
+def _end_epoch(program: Program, asking: ProgramNode) -> None:
+    """Let the node that fetches the batches end the epoch."""
+    source = source_of_batches(program, asking)
+    end_epoch = getattr(source.instance, "end_epoch", None) if source is not None else None
+    if end_epoch is None:
         raise UsageError(
-            f"a step function that `{asking.path}` calls returned STOP, and no guard reads if a node with `after` is "
-            "due",
-            'add a node of the kind `finish`, and let the edge to "end" read `finish.due`, as in `fit`',
+            f"a step function that `{asking.path}` calls returned END_EPOCH, and its batches come from no node "
+            "that can end an epoch",
+            "fetch them with `next_batch`, or give the kind that does a method `end_epoch()`",
         )
-
-    def _end_epoch(self, asking: ProgramNode) -> None:
-        """Let the node that fetches the batches end the epoch."""
-        source = source_of_batches(self._program, asking)
-        end_epoch = getattr(source.instance, "end_epoch", None) if source is not None else None
-        if end_epoch is None:
-            raise UsageError(
-                f"a step function that `{asking.path}` calls returned END_EPOCH, and its batches come from no node "
-                "that can end an epoch",
-                "fetch them with `next_batch`, or give the kind that does a method `end_epoch()`",
-            )
-        end_epoch()
+    end_epoch()

@@ -155,15 +155,11 @@ class PlannedRun:
     Attributes:
         rank: the number of this process among those of the run, from 0.
         world_size: the number of processes.
-        mesh_shape: the replicas and the shards of `mesh`, whose product is the number of processes. Default: one
-            dimension, in which every process is a shard.
 
     >>> run = PlannedRun(Graph.load("fit").set("accumulate", every=4).set("finish", after="3 epochs"))
     >>> run.steps([0] * 10), run.rank, run.world_size
     (9, 0, 1)
     """
-
-    mesh_shape: tuple[int, ...] | None = None
 
     def __init__(self, graph: Graph, device: Any = "auto") -> None:
         self._plan, self._device = Plan(graph), device
@@ -190,22 +186,12 @@ class PlannedRun:
 
     @property
     def mesh(self) -> Any:
-        """A `torch.distributed.DeviceMesh` over all processes: `fully_shard(module, mesh=run.mesh)` shards a model.
-
-        Raises:
-            UsageError: `mesh_shape` does not fit the number of processes.
-        """
+        """A `torch.distributed.DeviceMesh` over all processes: `fully_shard(module, mesh=run.mesh)` shards a model."""
         from graphtrain.program.resources import resolve_device  # imports torch
 
-        shape = (self.world_size,) if self.mesh_shape is None else tuple(self.mesh_shape)
-        if not 1 <= len(shape) <= 2 or math.prod(shape) != self.world_size:
-            raise UsageError(
-                f"run.mesh_shape = {shape}: there are {self.world_size} processes",
-                "set it to (replicas, shards), whose product is that number; or leave it out",
-            )
         ranks = current_ranks()
         device = resolve_device(self._device, ranks.local_rank if ranks.world_size > 1 else None)
-        return ranks.mesh(device.type, shape)
+        return ranks.mesh(device.type)
 
     def __repr__(self) -> str:
         return f"<PlannedRun of {self._plan.graph.title}>"

@@ -130,7 +130,7 @@ class _Reexecution:
         ]
         counter, spare = self._counting_node()
         # A body restarts its counts, so its number of runs comes first.
-        outer = [scope.outer for scope in counter.scope.around() if scope.outer is not None]
+        outer = [scope.outer for scope in counter.scope.around if scope.outer is not None]
         self._counting = [*outer, counter]
         self._goal_runs = [self._goal.sections["progress"][node.path]["runs"] for node in self._counting]
         most_runs = [*self._goal_runs[:-1], self._goal_runs[-1] + spare]
@@ -193,14 +193,14 @@ class _Reexecution:
         uses the runs of the node itself: those of a junction differ slightly if observers fire by wall-clock time.
         """
         program = self._compiled.program
-        around = [*program.nodes[self._goal_index].scope.around()]
+        around = program.nodes[self._goal_index].scope.around
         scope = next((scope for scope in reversed(around) if scope in program.training), program.main)
         for unit in sorted(scope.graph.units, key=lambda unit: unit != "batches"):
             node = scope.clocks[unit].node
             if not node.bypassed and not node.kind.observer:
                 return node, 0
         for body in program.training:
-            inside = [*body.around()]
+            inside = body.around
             if body is not scope and scope in inside and (entered := inside[inside.index(scope) + 1].outer) is not None:
                 return entered, 0
         node = scope.nodes[self._goal_path.removeprefix(scope.prefix).partition("/")[0]]

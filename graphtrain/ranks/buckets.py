@@ -13,7 +13,7 @@ from typing import Any, final
 import torch
 
 from graphtrain.errors import UsageError
-from graphtrain.ranks.ranks import LostRankError, Ranks
+from graphtrain.ranks.ranks import Ranks
 
 # As in DistributedDataParallel: large enough that a call costs little, small enough that copying and sending overlap.
 BUCKET_BYTES = 25 * 2**20
@@ -63,7 +63,7 @@ class GradientSums:
     Those of large gradients begin within the last backward pass of a window, on all ranks from the last parameter to
     the first. Once the pass has ended, and this rank has all that are expected and no other, the rest begins: small
     gradients as copies, so that nothing is lost if another rank has more. How many it has begun, a rank reports
-    afterwards; those that have begun fewer follow in `finish`.
+    afterwards; those that have begun fewer follow in `exchange`.
 
     Arguments:
         parameters: those that may have a gradient, the same on all ranks in one order.
@@ -83,10 +83,6 @@ class GradientSums:
             self._groups.append(last)
         self._complete: set[int] = set()
         self._begun: list[tuple[list[Bucket], Callable[[], None]]] = []
-        self._lost = ""
-        self._buffers: dict[str, torch.Tensor] = {}
-        self._small: list[Bucket] = []  # the gradients that this rank has in its record
-        self._shared: list[Bucket] = []
 
     @property
     def count(self) -> int:
@@ -127,40 +123,22 @@ class GradientSums:
 
     @torch.no_grad()
     def _begin(self, count: int) -> None:
-        """Begin sums until there are so many. A rank that is lost is missed where ranks wait for each other."""
-        try:
-            for group in self._groups[self.count : count]:
-                buckets = buckets_of(group)
-                self._begun.append((buckets, self._ranks.begin_exchange([bucket.values for bucket in buckets])))
-        except LostRankError as error:
-            self._lost = self._lost or str(error)
+        """Begin sums until there are so many."""
+        for group in self._groups[self.count : count]:
+            buckets = buckets_of(group)
+            self._begun.append((buckets, self._ranks.begin_exchange([bucket.values for bucket in buckets])))
 
-    def record(self, buffers: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-        """What this rank tells the others before they finish: what it has begun, its gradients, and its buffers.
-
-        Arguments:
-            buffers: by their paths.
-        """
-        self._buffers = {f"{path} {each.dtype} {tuple(each.shape)}": each for path, each in buffers.items()}
-        self._small = buckets_of([parameter for parameter in self._in_record if parameter.grad is not None])
-        self._shared = [*joined(self._buffers.values())]
-        has_buffers = not self._ranks.rank and _fit_into_record(self._buffers.values())
-        return {
-            "begun": self.count,
-            "present": bytes(parameter.grad is not None for parameter in self._parameters),
-            "buffers": [*self._buffers],
-            "gradient_values": [bucket.data() for bucket in self._small],
-            "buffer_values": [bucket.data() for bucket in self._shared if has_buffers],
-        }
-
-    def finish(self, records: Sequence[Mapping[str, Any]]) -> list[torch.Tensor]:
+    def exchange(
+        self, buffers: Mapping[str, torch.Tensor], gather: Callable[..., Sequence[Mapping[str, Any]]]
+    ) -> list[torch.Tensor]:
         """Replace every gradient by its sum over ranks, and every buffer by that of rank 0.
 
         A gradient that only some ranks have counts as zeros on the others. A buffer whose shape or type differs between
         ranks stays as it is.
 
         Arguments:
-            records: those of all ranks.
+            buffers: by their paths.
+            gather: gathers the records of all ranks: what each has begun and has, and values that are few bytes.
 
         Returns:
             The parameters that have a gradient on any rank.
@@ -169,21 +147,23 @@ class GradientSums:
             UsageError: a gradient is sparse.
             LostRankError: a rank does not take part.
         """
-        count = max(record["begun"] for record in records)
+        forms = {f"{path} {each.dtype} {tuple(each.shape)}": each for path, each in buffers.items()}
+        small = buckets_of([parameter for parameter in self._in_record if parameter.grad is not None])
+        shared = [*joined(forms.values())]
+        has_buffers = not self._ranks.rank and _fit_into_record(forms.values())
+        records = gather(
+            begun=self.count,
+            present=bytes(parameter.grad is not None for parameter in self._parameters),
+            buffers=[*forms],
+            gradient_values=[bucket.data() for bucket in small],
+            buffer_values=[bucket.data() for bucket in shared if has_buffers],
+        )
         present = map(max, *(record["present"] for record in records))
         summed = [parameter for parameter, is_present in zip(self._parameters, present, strict=True) if is_present]
-        self._begin(count)
-        if self._lost:
-            raise LostRankError(self._lost)
-        groups = self._groups[:count]
-        if count > self._large_count and [*map(id, summed)] != [*map(id, self._expected)]:
-            # There are others: the buckets of small ones are those of an exchange that nothing has preceded.
-            groups.pop()
-            self._begun[-1][0].clear()
-        done, shared = {id(parameter) for group in groups for parameter in group}, self._shared
+        done = self._sum_begun(max(record["begun"] for record in records), summed)
         if all(record[name] == records[0][name] for record in records for name in ("present", "buffers")):
             done.update(map(id, self._in_record))
-            for bucket, *summands in zip(self._small, *(record["gradient_values"] for record in records), strict=True):
+            for bucket, *summands in zip(small, *(record["gradient_values"] for record in records), strict=True):
                 bucket.put_sum(summands)
             if of_rank_0 := records[0]["buffer_values"]:
                 for bucket, values in zip(shared, of_rank_0, strict=True):
@@ -191,17 +171,31 @@ class GradientSums:
                 shared = []
         else:
             common = set(records[0]["buffers"]).intersection(*(record["buffers"] for record in records))
-            shared = [*joined(buffer for form, buffer in self._buffers.items() if form in common)]
-        buckets = buckets_of([parameter for parameter in summed if id(parameter) not in done])
+            shared = [*joined(buffer for form, buffer in forms.items() if form in common)]
+        self._sum([parameter for parameter in summed if id(parameter) not in done], shared)
+        return summed
+
+    def _sum_begun(self, count: int, summed: Sequence[torch.Tensor]) -> set[int]:
+        """Begin what any rank has begun; the identities of the parameters whose gradients that sums."""
+        self._begin(count)
+        groups = self._groups[:count]
+        if count > self._large_count and [*map(id, summed)] != [*map(id, self._expected)]:
+            # There are others: the buckets of small ones are those of an exchange that nothing has preceded.
+            groups.pop()
+            self._begun[-1][0].clear()
+        return {id(parameter) for group in groups for parameter in group}
+
+    def _sum(self, parameters: Sequence[torch.Tensor], shared: Sequence[Bucket]) -> None:
+        """Sum further gradients, give all ranks the buffers of rank 0, and wait for everything that was begun."""
+        buckets = buckets_of(parameters)
         # The summands by which values become those of rank 0: bytes, which keep all bits.
         summands = [bucket.values.zero_() if self._ranks.rank else bucket.values for bucket in shared]
         values = [*(bucket.values for bucket in buckets), *(each.view(torch.uint8) for each in summands)]
         self._begun.append(([*buckets, *shared], self._ranks.begin_exchange(values)))
-        for buckets, wait in self._begun:
+        for begun, wait in self._begun:
             wait()
-            for bucket in buckets:
+            for bucket in begun:
                 bucket.put()
-        return summed
 
 
 def _fit_into_record(tensors: Iterable[torch.Tensor]) -> bool:

@@ -29,16 +29,14 @@ def current_ranks() -> Ranks:
         UsageError: the other processes cannot be reached.
     """
     global _of_process
-    used = _USED.get()
-    if used is not None:
-        return used
-    if _of_process is None:
-        if is_one_of_several():
-            from graphtrain.ranks.processes import Processes
+    if (ranks := _USED.get() or _of_process) is not None:
+        return ranks
+    if is_one_of_several():
+        from graphtrain.ranks.processes import Processes
 
-            _of_process = Processes()
-        else:
-            _of_process = Ranks()
+        _of_process = Processes()
+    else:
+        _of_process = Ranks()
     return _of_process
 
 

@@ -56,7 +56,7 @@ class Processes(Ranks):
         self._keys: Any = PrefixStore("0", self._store)  # the store, until ranks leave
         self._records: Any = None
         self._tensors: dict[str, Any] = {}
-        self._meshes: dict[tuple[int, ...], Any] = {}
+        self._mesh: Any = None
         self._processes: dict[int, int] = {}  # rank -> the number of its process, of those on this host
         atexit.register(self._end)
 
@@ -140,13 +140,13 @@ class Processes(Ranks):
             self._tensors[device] = dist.new_group(backend=backend, timeout=self._timeout)
         return self._tensors[device]
 
-    def mesh(self, device_type: str, shape: tuple[int, ...]) -> Any:
+    def mesh(self, device_type: str) -> Any:
         from graphtrain.ranks.sharded import mesh_of_group  # which few runs need
 
         self._join_groups()
-        if shape not in self._meshes:
-            _together(lambda: self._meshes.update({shape: mesh_of_group(device_type, shape)}))
-        return self._meshes[shape]
+        if self._mesh is None:
+            _together(lambda: setattr(self, "_mesh", mesh_of_group(device_type, self.world_size)))
+        return self._mesh
 
     def leave(self) -> None:
         self._leave_groups()
@@ -170,7 +170,7 @@ class Processes(Ranks):
 
     def _leave_groups(self) -> None:
         is_joined, self._records = self._records is not None or bool(self._tensors), None
-        self._tensors, self._meshes = {}, {}
+        self._tensors, self._mesh = {}, None
         if is_joined and dist.is_initialized():
             dist.destroy_process_group()
 

@@ -63,11 +63,11 @@ class Ranks:
         """What a rank has published; None where nothing is published within the time."""
         return None
 
-    def mesh(self, device_type: str, shape: tuple[int, ...]) -> Any:
-        """A `DeviceMesh` of this shape over all ranks, for models that are sharded; one for each shape."""
+    def mesh(self, device_type: str) -> Any:
+        """A `DeviceMesh` over all ranks, for models that are sharded."""
         from graphtrain.ranks.sharded import mesh_of_process  # which few runs need
 
-        return mesh_of_process(device_type, shape)
+        return mesh_of_process(device_type)
 
     def leave(self) -> None:
         """Leave the others: their collective calls fail as soon as they need this rank.

@@ -19,8 +19,6 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from graphtrain.errors import UsageError
 from graphtrain.ranks.ranks import WITH_DEVICES
 
-_DIMENSIONS = ("replicas", "shards")
-
 
 def is_sharded(value: Any) -> bool:
     """True for a tensor of which this rank holds a part.
@@ -38,20 +36,15 @@ def local_of(tensor: Any) -> torch.Tensor:
 
 
 def divided_dimension(tensor: Any) -> int | None:
-    """The dimension of a tensor that is divided along the last dimension of its mesh; None where each rank has it all.
+    """The dimension of a tensor that is divided among ranks; None where each of them has it all.
 
     Raises:
         ValueError: it is divided in another way.
     """
-    *others, last = tensor.placements
-    if type(last) not in (Shard, Replicate) or any(type(placement) is not Replicate for placement in others):
+    placement, *others = tensor.placements
+    if others or type(placement) not in (Shard, Replicate):
         raise ValueError(f"it is divided among ranks as {tensor.placements}; only Shard along one dimension is known")
-    return last.dim if isinstance(last, Shard) else None
-
-
-def mesh_shape(tensor: Any) -> tuple[int, ...]:
-    """The shape of the mesh over which a tensor is divided."""
-    return tuple(tensor.device_mesh.shape)
+    return placement.dim if isinstance(placement, Shard) else None
 
 
 def whole_of_part(values: torch.Tensor, like: Any, shape: Sequence[int], dimension: int | None) -> torch.Tensor:
@@ -61,11 +54,10 @@ def whole_of_part(values: torch.Tensor, like: Any, shape: Sequence[int], dimensi
         like: a sharded tensor, on whose mesh it is.
         dimension: as `divided_dimension` has it.
     """
-    mesh: DeviceMesh = like.device_mesh
-    placements = [*[Replicate()] * (mesh.ndim - 1), Replicate() if dimension is None else Shard(dimension)]
+    placements = [Replicate() if dimension is None else Shard(dimension)]
     local, stride = values.to(like.to_local().device), torch.empty(shape, device="meta").stride()
     form: dict[str, Any] = {"shape": torch.Size(shape), "stride": stride}
-    whole: torch.Tensor = DTensor.from_local(local, mesh, placements, run_check=False, **form)
+    whole: torch.Tensor = DTensor.from_local(local, like.device_mesh, placements, run_check=False, **form)
     return whole
 
 
@@ -99,7 +91,7 @@ def reshard(module: torch.nn.Module) -> None:
 
 
 def whole_norms(tensors: Sequence[torch.Tensor], norm_type: float) -> torch.Tensor:
-    """The norm of each tensor, by those of the parts of all ranks, which they gather in one call for each mesh.
+    """The norm of each tensor, by those of the parts of all ranks, which they gather in one call.
 
     Plain tensors, which every rank has as a whole, may be among them. All ranks get the same bits.
 
@@ -111,19 +103,17 @@ def whole_norms(tensors: Sequence[torch.Tensor], norm_type: float) -> torch.Tens
         # Of a part without elements: not every norm is defined.
         parts = [part if part.numel() else part.new_zeros(1) for part in parts]
         norms = torch.stack([torch.linalg.vector_norm(part, norm_type).to(parts[0].device) for part in parts])
-        groups: dict[Any, list[int]] = {}
-        for number, tensor in enumerate(tensors):
-            if isinstance(tensor, DTensor) and divided_dimension(tensor) is not None:
-                groups.setdefault(tensor.device_mesh, []).append(number)
-        for mesh, numbers in groups.items():
-            passed, last = norms[numbers], mesh.ndim - 1
-            gathered = [torch.empty_like(passed) for _ in range(mesh.size(last))]
-            dist.all_gather(gathered, passed, group=mesh.get_group(last))
+        divided = {number: tensor for number, tensor in enumerate(tensors) if is_sharded(tensor)}
+        numbers = [number for number, tensor in divided.items() if divided_dimension(tensor) is not None]
+        if numbers:
+            passed, mesh = norms[numbers], divided[numbers[0]].device_mesh  # type: ignore[attr-defined]
+            gathered = [torch.empty_like(passed) for _ in range(mesh.size())]
+            dist.all_gather(gathered, passed, group=mesh.get_group())
             norms[numbers] = torch.linalg.vector_norm(torch.stack(gathered), norm_type, dim=0)
     return norms
 
 
-def mesh_of_process(device_type: str, shape: Sequence[int]) -> DeviceMesh:
+def mesh_of_process(device_type: str) -> DeviceMesh:
     """The mesh of a single process, which is a group of its own then."""
     if not dist.is_initialized():
         backend = "gloo"
@@ -132,9 +122,9 @@ def mesh_of_process(device_type: str, shape: Sequence[int]) -> DeviceMesh:
             torch.cuda.set_device(torch.cuda.current_device())  # else a mesh warns that nobody has chosen one
         dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
         atexit.register(lambda: dist.is_initialized() and dist.destroy_process_group())
-    return mesh_of_group(device_type, shape)
+    return mesh_of_group(device_type, 1)
 
 
-def mesh_of_group(device_type: str, shape: Sequence[int]) -> DeviceMesh:
+def mesh_of_group(device_type: str, world_size: int) -> DeviceMesh:
     """A mesh over all ranks, whose group exists."""
-    return init_device_mesh(device_type, tuple(shape), mesh_dim_names=_DIMENSIONS[-len(shape) :])
+    return init_device_mesh(device_type, (world_size,), mesh_dim_names=("shards",))

@@ -8,15 +8,14 @@ import platform
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy
 import torch
 
-from graphtrain.data.fingerprint import data_changes, fingerprint
-from graphtrain.data.loaders import by_name, is_data
+from graphtrain.data.fingerprint import data_changes, fingerprints
 from graphtrain.names import plainly_named, quoted
 from graphtrain.printable import one_line
 from graphtrain.state.weights import uncompiled
@@ -44,12 +43,6 @@ class RunEnvironment:
     data: Mapping[str, Any]
     environment: Mapping[str, Any]
     about: Mapping[str, Any]
-
-    def with_resources(self, former: Mapping[str, Any], resources: Mapping[str, Any]) -> RunEnvironment:
-        """The same, with the fingerprints of data that differs from the former resources."""
-        others = {name: value for name, value in resources.items() if former.get(name) is not value}
-        kept = {name: facts for name, facts in self.data.items() if name.partition(".")[0] not in others}
-        return replace(self, data={**kept, **_fingerprints(others)})
 
     def changes(self, saved: Manifest) -> list[str]:
         """What the user has changed since a manifest was written, in words: code, arguments, data and the seed."""
@@ -117,11 +110,7 @@ def run_environment(
         "torch.compile": quoted(compiled, 3) if compiled else "nothing",
     }
     origin = provenance(Path(about["script"]) if about.get("script") else None)
-    return RunEnvironment(origin, _fingerprints(resources), environment, about)
-
-
-def _fingerprints(resources: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: fingerprint(resource) for name, resource in by_name(resources) if is_data(name, resource)}
+    return RunEnvironment(origin, fingerprints(resources), environment, about)
 
 
 def _argument_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from graphtrain.data.fingerprint import fingerprint
-from graphtrain.data.loaders import by_name, is_data
+from graphtrain.data.fingerprint import fingerprints
 from graphtrain.errors import RanksDivergedError, UsageError
 from graphtrain.graph import Graph
 from graphtrain.program.agreement import Agreement
@@ -50,9 +49,8 @@ def require_equal(
         **{f"`{of}.{name}`": value for of, named in hyper_parameters.items() for name, value in named.items()},
         **{
             f"the {fact} of `{name}`": value
-            for name, data in by_name(resources)
-            if is_data(name, data)
-            for fact, value in fingerprint(data).items()
+            for name, facts in fingerprints(resources).items()
+            for fact, value in facts.items()
         },
         **_weights(resources, with_buffers=begins),
     }

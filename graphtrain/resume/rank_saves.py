@@ -51,7 +51,7 @@ class RankSave:
     ranks: Ranks
     key: str
     staged: StagedState
-    required: Collection[str]
+    required: set[str]
     folder: Path
     previous: str
     _end: float = math.inf
@@ -126,7 +126,10 @@ class RankSave:
             self._publish(_DIGESTS, {"digests": state.digests, "folder": name})
             of_ranks = [self._read(_DIGESTS, rank) for rank in range(self.ranks.world_size)]
             name, digests = of_ranks[0]["folder"], [each["digests"] for each in of_ranks]
-            required = [{f"`{name}`": each[name] for name in each if self._is_required(name)} for each in digests]
+            required = [
+                {f"`{of}`": each[of] for of in each if not self.required.isdisjoint((of, of.partition("/")[0]))}
+                for each in digests
+            ]
             if difference := first_difference(required):
                 raise RanksDivergedError(difference, "do not change it on one rank only")
             common = common_names(digests)
@@ -144,9 +147,6 @@ class RankSave:
             report["not_finite"] = state.weight_that_is_not_finite
         self._publish(_FILES, report)
         return common, report
-
-    def _is_required(self, name: str) -> bool:
-        return name in self.required or name.partition("/")[0] in self.required
 
     # ---- messages between ranks
 

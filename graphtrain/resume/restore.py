@@ -24,7 +24,6 @@ from graphtrain.state.snapshot import compared_data
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.named import graph_of
-from graphtrain.storage.state_files import state_digest
 
 _MOST_DIFFERENCES = 8  # of the graph, in one line
 
@@ -160,7 +159,7 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
     decided = [f"{each} ({'taken' if each.name in chosen else 'kept as saved'})" for each in differences]
     decided += [f"{name} (taken)" for name in sorted(applied)]
     left = sorted(set(state["progress"]) - set(compiled.program.by_path))
-    listed = [str(change) for change in difference.changes if change.independent and change.matters]
+    listed = [str(change) for change in difference.changes if change.matters]
     more = len(listed) - _MOST_DIFFERENCES
     changes = [
         *(f"node {old} renamed {new}" for old, new in renaming.names.items()),
@@ -231,10 +230,8 @@ def _expect_digest(checkpoint: Checkpoint, run: Session, state: RunState, *, is_
     # Nodes and slots may have other names than they had, by which values in transit are encoded.
     others = () if is_whole else ("progress", "slots")
     sections = [name for name in SECTIONS if name in checkpoint.sections and name not in others]
-    saved = checkpoint.digest
-    if not is_whole:
-        saved = state_digest({name: each for name, each in objects.essential(state).items() if name in sections})
-    digest = objects.digest(run.alive, sections, state["reachable"])
+    saved = checkpoint.digest if is_whole else objects.digest(state, sections)
+    digest = objects.digest({**objects.capture(run.alive, sections), "reachable": state["reachable"]}, sections)
     if digest != saved:
         raise CheckpointError(
             f"{checkpoint.path}: the state loaded is not the state saved (digest {digest[:12]}, not {saved[:12]})",

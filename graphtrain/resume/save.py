@@ -243,7 +243,7 @@ class CheckpointWriter:
         snapshot, changed = state.snapshot, state.changed
         previous = files.latest.name if files.latest is not None else ""
         self._begun += 1
-        key, equal = f"{self.run_name}/save/{self._begun}", () if self._is_alone else state.must_be_equal()
+        key, equal = f"{self.run_name}/save/{self._begun}", set() if self._is_alone else state.must_be_equal()
         part = RankSave(self.world.ranks, key, staged, equal, files.checkpoints, previous)
 
         def write() -> SavedCheckpoint:

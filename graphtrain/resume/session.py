@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any, final
 
 import torch
 
+from graphtrain.data.fingerprint import fingerprints
 from graphtrain.data.loader import derived_seed
 from graphtrain.data.state import DataState
 from graphtrain.graph import Graph
@@ -142,11 +144,6 @@ class Session:
         return self.compiled.alive(self.loop.position, self.loop.ended)
 
     @property
-    def graph(self) -> Graph:
-        """The procedure."""
-        return self.compiled.graph
-
-    @property
     def path(self) -> str:
         """The path of the node that runs next, or is running."""
         return self.compiled.path(self.loop.position)
@@ -246,7 +243,7 @@ class Session:
         former = self.compiled.state
         self.recorder.forget_means()
         prepared = {**self._prepared, "saving": True}  # data that cannot be reopened exactly is refused
-        self.compiled = self._compile(self.graph, self.resources, prepared, self._made)
+        self.compiled = self._compile(self.compiled.graph, self.resources, prepared, self._made)
         if former.snapshot is not None:
             self.compiled.state.track(former.snapshot, former)
 
@@ -263,7 +260,7 @@ class Session:
         newly_made = made_resources(graph, all_resources)
         all_resources = with_copies(all_resources, newly_made)
         resources = {**resources, **{name: all_resources[name] for name in newly_made}}
-        made, renaming = self._made | newly_made, Renaming(rename, self.graph, graph)
+        made, renaming = self._made | newly_made, Renaming(rename, self.compiled.graph, graph)
         former, policy, environment, loop = self.compiled, self.requests.policy, self.environment, self.loop
         # The state of nodes moves to the other graph in memory; resources are the same objects.
         state = former.state.capture(former.written(), OF_NODES if moves else ("random",))
@@ -271,8 +268,8 @@ class Session:
         try:
             prepared = {name: value for name, value in self._prepared.items() if name not in STEP_FUNCTIONS}
             prepared |= prepare(all_resources, self.device)
-            if environment is not None:  # before the data is opened: inspecting it may draw from its generator
-                environment = environment.with_resources(self.resources, all_resources)
+            if environment is not None:
+                environment = replace(environment, data=fingerprints(all_resources))
             older = former if moves else None
             compiled = self._compile(graph, all_resources, prepared, made, older, renaming, resources)
             compiled.program.window_ranks = former.program.window_ranks

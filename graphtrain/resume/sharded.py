@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import copy
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 
 from graphtrain.errors import UsageError
-from graphtrain.ranks.sharded import is_sharded, mesh_shape, whole_of_part
+from graphtrain.ranks.sharded import is_sharded, whole_of_part
 from graphtrain.state.weights import weights_of
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.pieces import Piece, PieceFiles, part_of
@@ -22,7 +21,7 @@ from graphtrain.storage.weight_files import StoredTensor
 def assembled(checkpoint: Checkpoint, modules: Iterable[torch.nn.Module], rank: int) -> tuple[Checkpoint, str]:
     """A checkpoint whose pieces are sharded tensors on the mesh of these modules; plain ones if none is sharded.
 
-    The text says if as many ranks have sharded them otherwise, or not at all.
+    The text says if they are not sharded now.
 
     Arguments:
         rank: this process, whose parts are read.
@@ -31,29 +30,24 @@ def assembled(checkpoint: Checkpoint, modules: Iterable[torch.nn.Module], rank: 
         UsageError: modules are sharded, and those of the checkpoint are not.
         CheckpointError: the files do not hold the pieces.
     """
-    like = next((each for module in modules for each in module.parameters() if is_sharded(each)), None)
+    like: Any = next((each for module in modules for each in module.parameters() if is_sharded(each)), None)
     if like is not None and not checkpoint.manifest.sharded:
         raise UsageError(
             f"{checkpoint.path}: its models are not sharded over ranks, and those of `setup` are",
             "leave fully_shard out; or begin another run with the weights: --init model=RUN/best",
         )
-    files, mesh = PieceFiles(checkpoint.path), mesh_shape(like) if like is not None else (1,)
-    saved = set[tuple[int, ...]]()
+    files, count = PieceFiles(checkpoint.path), like.device_mesh.size() if like is not None else 1
 
     def assemble(part: Any) -> Any:
         if not isinstance(part, Piece):
             return _with_parts(part, assemble)
-        saved.add(part.mesh)
-        tensor = files.part(part, rank, mesh[-1]).to(part.like.device)
+        tensor = files.part(part, rank, count).to(part.like.device)
         if like is not None:
             tensor = whole_of_part(tensor, like, part.shape, part.dimension)
         return tensor.requires_grad_(part.requires_grad)
 
     sections = {name: _with_parts(dict(section), assemble) for name, section in checkpoint.sections.items()}
-    changed = "models that are not sharded now" if like is None else ""
-    if like is not None and any(each != mesh and math.prod(each) == math.prod(mesh) for each in saved):
-        changed = f"models sharded over a mesh of {mesh} instead of {saved.pop()}"
-    return replace(checkpoint, sections=sections), changed
+    return replace(checkpoint, sections=sections), "models that are not sharded now" if like is None else ""
 
 
 def _with_parts(value: Any, replace_part: Callable[[Any], Any]) -> Any:

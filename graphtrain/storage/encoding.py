@@ -283,7 +283,7 @@ class Encoder:
             local, piece = part_of(tensor)
         except ValueError as error:
             raise UnsaveableError(path, str(error)) from None
-        parts = [[*piece.shape], piece.dimension, [*piece.mesh], piece.requires_grad]
+        parts = [[*piece.shape], piece.dimension, piece.count, piece.requires_grad]
         return tagged("piece", SavedTensor(local, path, piece), *parts)
 
 
@@ -322,9 +322,9 @@ class Decoder:
         if name == "piece":
             from graphtrain.storage.pieces import Piece  # which few checkpoints have
 
-            saved, shape, dimension, mesh, requires_grad = parts
+            saved, shape, dimension, count, requires_grad = parts
             name = f"{self._file}/{saved.name}"
-            return self.add(Piece(tuple(shape), dimension, tuple(mesh), requires_grad, saved.tensor, name))
+            return self.add(Piece(tuple(shape), dimension, count, requires_grad, saved.tensor, name))
         if (encoding := BY_NAME.get(name)) is None:
             return self.resolve(name, parts)
         content = parts.pop(0) if encoding.fill is not None else ()

@@ -21,33 +21,27 @@ from graphtrain.storage.value_types import TYPES
 @final
 @dataclass(frozen=True)
 class Piece:
-    """A tensor that is divided among ranks, which are numbered along the last dimension of the mesh first.
+    """A tensor that is divided among ranks.
 
     Attributes:
         shape: of the whole tensor.
-        dimension: the one that is divided along the last dimension of the mesh, as `torch.chunk` does; None where every
-            rank has the whole.
-        mesh: its shape.
+        dimension: the one that is divided, as `torch.chunk` does; None where every rank has the whole.
+        count: in how many parts it is divided; the first ranks have one of each.
         requires_grad: as the tensor had it.
         like: in a checkpoint, whose files have the values: an empty tensor of its type, on its device.
         name: in those files.
 
-    >>> piece = Piece((5, 2), 0, (2, 2))
-    >>> [piece.part(torch.arange(10).view(5, 2), rank).tolist() for rank in (1, 3)]
-    [[[6, 7], [8, 9]], [[6, 7], [8, 9]]]
+    >>> piece = Piece((5, 2), 0, count=2)
+    >>> [piece.part(torch.arange(10).view(5, 2), rank).tolist() for rank in range(2)]
+    [[[0, 1], [2, 3], [4, 5]], [[6, 7], [8, 9]]]
     """
 
     shape: tuple[int, ...]
     dimension: int | None
-    mesh: tuple[int, ...]
+    count: int
     requires_grad: bool = False
     like: Any = None
     name: str = ""
-
-    @property
-    def count(self) -> int:
-        """In how many parts it is divided; the first ranks have one of each."""
-        return 1 if self.dimension is None else self.mesh[-1]
 
     def bounds(self, rank: int, count: int) -> tuple[int, int]:
         """Where the part of a rank begins and ends along the dimension, if there are so many parts."""
@@ -76,9 +70,9 @@ def part_of(tensor: torch.Tensor) -> tuple[torch.Tensor, Piece]:
     if tensor.dtype not in TYPES or not local.is_contiguous():
         what = "" if local.is_contiguous() else ", with gaps in memory"
         raise ValueError(f"it is sharded over ranks and of {tensor.dtype}{what}, which no file of pieces can hold")
-    piece = Piece(
-        tuple(tensor.shape), sharded.divided_dimension(tensor), sharded.mesh_shape(tensor), tensor.requires_grad
-    )
+    dimension = sharded.divided_dimension(tensor)
+    count = 1 if dimension is None else tensor.device_mesh.size()  # type: ignore[attr-defined]
+    piece = Piece(tuple(tensor.shape), dimension, count, tensor.requires_grad)
     return local.clone() if local.storage_offset() else local, piece
 
 

@@ -164,10 +164,7 @@ class RunFiles:
             self._rankings = rankings_of(lineage_of(self._saved(), self._newest))
             rows.extend(self.metrics.numbers(manifest.metrics_bytes))  # first: what was changed is not cut
             self.metrics.cut(manifest.metrics_bytes)
-            counted = min(self.nodes.length(), manifest.nodes_bytes)
-            if counted < manifest.nodes_bytes:  # nothing depends on them
-                self._notify(f"{self.folder / NODES_FILE} is not what it was: nodes are counted from here on")
-            self.nodes.cut(counted)
+            self.nodes.cut(min(self.nodes.length(), manifest.nodes_bytes))  # nothing depends on them
             return manifest.run or uuid.uuid4().hex
 
         self._run = self._lead(cut_back)
@@ -225,8 +222,9 @@ class RunFiles:
         ranked_by = {node: [rule.best, rule.best_mode] for node, rule in retentions.items() if rule.best is not None}
         facts = replace(facts, ranked_by=ranked_by, follows=self._newest)
         self._replaced = [each for each in self._saved()[:1] if not self.keeps_newest and is_replaced(each, facts)]
-        ranked = dict(self._replaced[0].manifest.ranked) if self._replaced else {}
-        ranked |= {metric: value for metric, value in values.items() if value is not None}
+        ranked = {metric: value for metric, value in values.items() if value is not None}
+        for each in self._replaced:
+            facts, ranked = replace(facts, follows=each.manifest.follows), {**each.manifest.ranked, **ranked}
         facts = replace(facts, ranked=ranked)
         number = max(map(checkpoint_number, checkpoint_paths(self.checkpoints)), default=0) + 1
         return SavedCheckpoint(self.checkpoints / f"{number:06d}-step-{facts.step}", facts)
@@ -240,7 +238,11 @@ class RunFiles:
         self._rankings = rankings_of(lineage_of(saved))
         # Only now that it is on the disk; one by one, so that everything that should be kept exists at any moment.
         for path in [*replaced, *(each.path for each in expired(saved, retentions, self._rankings))]:
-            _remove(path)
+            removed = temporary_name(path)
+            with suppress(OSError):
+                # Renamed first: an interrupted removal must not leave half a checkpoint under a valid name.
+                path.rename(removed)
+                shutil.rmtree(removed) if removed.is_dir() else removed.unlink()
         return new
 
     def has_ranked(self, node: str) -> bool:
@@ -260,11 +262,3 @@ class RunFiles:
             best[f"{BEST}:{node}" if number else BEST] = ranking.best
         newest = {"checkpoint": latest and latest.name, "digest": latest and latest.manifest.digest}
         write_status(self.folder, {**status, **newest, **best})
-
-
-def _remove(path: Path) -> None:
-    # Renamed first: an interrupted removal must not leave half a checkpoint under a valid name.
-    removed = temporary_name(path)
-    with suppress(OSError):
-        path.rename(removed)
-        shutil.rmtree(removed) if removed.is_dir() else removed.unlink()

@@ -193,7 +193,7 @@ class LiveRun:
         if self._nodes is not None:
             self._nodes.begin(event)
         for logger in self._loggers:
-            logger.begin(Beginning(session.graph, rows, hyper_parameters, run_dir, columns))
+            logger.begin(Beginning(session.compiled.graph, rows, hyper_parameters, run_dir, columns))
 
     def ended(self, error: BaseException | None) -> None:
         """Note that the run has stopped, by an exception or without one, and tell watchers and loggers."""
@@ -300,7 +300,7 @@ class LiveRun:
             "arguments": {name: brief(value) for name, value in self.arguments.items()},
             "parameters": {
                 f"{path}.{name}": value
-                for path, node in nodes_of(session.graph).items()
+                for path, node in nodes_of(session.compiled.graph).items()
                 for name, value in node.parameters.items()
             },
             "reason": self.reason,

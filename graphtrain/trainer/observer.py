@@ -51,7 +51,7 @@ class Observer:
         name, fetched, batches = run_clock.evaluation(session.position) or (None, None, None)
         return Snapshot(
             state=state,
-            graph=session.graph.title,
+            graph=session.compiled.graph.title,
             position=position,
             step=int(steps) if steps is not None else None,
             epoch=float(epochs) if epochs is not None else None,

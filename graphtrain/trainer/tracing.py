@@ -91,7 +91,7 @@ class Explainer:
 
     def _explained(self, compiled: CompiledGraph, node: ProgramNode, visit: Transition) -> Transition:
         # The transition that ends a body also chooses among the edges of the enclosing node.
-        nodes = [node, *(scope.outer for scope in reversed([*node.scope.around()]) if scope.outer is not None)]
+        nodes = [node, *(scope.outer for scope in node.scope.around[::-1] if scope.outer is not None)]
 
         def explained() -> int:
             runs = [each.instance.runs for each in nodes]

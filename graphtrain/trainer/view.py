@@ -116,7 +116,8 @@ class RunView(Recorded):
         Raises:
             CheckpointError: something alive at this position cannot be encoded.
         """
-        return self._session.compiled.state.digest(self._session.alive)
+        objects = self._session.compiled.state
+        return objects.digest(objects.capture(self._session.alive))
 
     def save_points(self) -> list[str]:
         """The positions at which everything alive can be saved, as far as the declarations tell."""

@@ -130,7 +130,7 @@ class Monitors:
         session, recorder = self._session, self._session.recorder
         groups = {name.rpartition("/")[0] for name in self._evaluated} - {""}
         self._evaluated = []
-        around = [*session.compiled.program.nodes[session.position].scope.around()]
+        around = session.compiled.program.nodes[session.position].scope.around
         for node in session.compiled.program.nodes:
             parameter = node.kind.monitor
             name = node.parameters[parameter] if parameter and not node.bypassed and node.scope in around else None

@@ -16,13 +16,13 @@ class Machine:
     """The executable meaning of a graph. It shares nothing with the engine but the graph and the values it reads.
 
     Arguments:
-        idle: nodes that the engine leaves out, since they would do nothing; the machine passes through them.
+        idle: nodes that the engine leaves out, since they would do nothing; the machine passes through them, after the
+            first.
         read: the value of ``"node.field"`` or of a slot by path, now, as `Trainer.read` answers it.
     """
 
     def __init__(self, graph: Graph, read: Callable[[str], Any], idle: Collection[str] = ()) -> None:
         self.graph, self.read, self.idle, self.position = graph, read, idle, graph.start
-        self._settle()
 
     def advance(self) -> None:
         self._advance()

@@ -193,7 +193,7 @@ class HasFields:
 
 def own(expression: str, **parameters: Any) -> Graph:
     edges = {"own": (Edge("own", "again"), Edge("end"))}
-    graph = Graph("own", "own", {"own": Node("own", "choice")}, edges, {"again": expression}, allow=("G501", "G502"))
+    graph = Graph("own", "own", {"own": Node("own", "choice")}, edges, {"again": expression}, allow=("G501",))
     return graph.set("own", use=node(name="own")(HasFields), **parameters)
 
 

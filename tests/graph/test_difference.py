@@ -17,12 +17,11 @@ Edit = Callable[[Graph], Graph]
 # Beyond test_edit.py: what, how, path, before, after.
 EDITS: list[tuple[Edit, list[tuple[str, str, str, str | None, str | None]]]] = [
     (lambda g: g.insert("pause", "choice", after="step"),
-     [("node", "added", "pause", None, "choice"), ("edge", "changed", "step", "zero_grad", "pause"),
-      ("edge", "added", "pause", None, "zero_grad")]),
+     [("node", "added", "pause", None, "choice -> zero_grad"), ("edge", "changed", "step", "zero_grad", "pause")]),
     (lambda g: g.remove("log", to="decide"),
-     [("node", "removed", "log", 'log, every = "50 steps"', None),
+     [("node", "removed", "log", 'log -> decide; every = "50 steps"', None),
       ("edge", "removed", "decide", "log if log_due", None),
-      ("edge", "removed", "log", "decide", None), ("guard", "removed", "log_due", "log.due", None)]),
+      ("guard", "removed", "log_due", "log.due", None)]),
     (lambda g: g.set("train_batch", reads={"window": "2 * accumulate.window"}),
      [("parameter", "changed", "train_batch.window", "accumulate.window", "2 * accumulate.window")]),
     (lambda g: g.guard("mine", "1 > 2"), [("guard", "added", "mine", None, "1 > 2")]),

@@ -16,7 +16,6 @@ from graphtrain.language.syntax import (
     Constant,
     Expression,
     FieldOf,
-    GuardCycleError,
     GuardSyntaxError,
     Name,
     Operation,
@@ -93,19 +92,10 @@ def test_a_path_leads_to_a_field() -> None:
         assert f"`{named}` is not allowed in an expression" in str(caught.value)
 
 
-def test_guards_by_name_are_expanded_and_circles_named() -> None:
+def test_guards_by_name_are_expanded() -> None:
     guards = {"ready": parse("due and x.y > 1"), "due": parse("z.due")}
     assert expand(parse("not ready or slot == 'due'"), guards) == parse("not (z.due and x.y > 1) or slot == 'due'")
     assert expand(parse("due and due"), guards) == parse("z.due and z.due")
-    for texts, path in (
-        ({"a": "a"}, ("a", "a")),
-        ({"a": "b", "b": "not a"}, ("a", "b", "a")),
-        ({"a": "x.y > 0 and b", "b": "c", "c": "b"}, ("b", "c", "b")),
-    ):
-        trees = {name: parse(text) for name, text in texts.items()}
-        with pytest.raises(GuardCycleError) as caught:
-            expand(trees["a"], trees, ("a",))
-        assert caught.value.path == path
 
 
 @pytest.mark.parametrize(

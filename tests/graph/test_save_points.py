@@ -102,7 +102,7 @@ AGREED: dict[str, Graph] = {
         "open_before", "holds_open", between=("decide", "validate")),
     # A guard was answered on the way:
     "a question that is asked twice": ASKED_TWICE,
-    "an end that was decided on": streaming(FIT, "train_batch", "begin_epoch"),
+    "an end that was decided on": replace(streaming(FIT, "train_batch", "begin_epoch"), allow=("G303",)),
     # `validate` is visited only where it is due, so it always writes the stream: that of `open_before` is not read.
     "a node that is surely due": around(replace(
         add(EVALUATE, "open_here", "holds_open", before="next_batch"), outputs=("metrics", "stream"))),

@@ -117,6 +117,7 @@ def test_types_and_defaults_of_a_setup_are_words(folder: Path, command: Command)
     [
         ("Loader", "spawn", signal.SIGTERM),
         ("DataLoader", "forkserver", signal.SIGHUP),
+        ("DataLoader", "forkserver", signal.SIGTERM),
         ("DataLoader", "fork", signal.SIGINT),
     ],
 )

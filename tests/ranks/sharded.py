@@ -72,7 +72,6 @@ class Case:
     foreach: bool = True
     clip: float = 0.5
     shards: bool = True
-    replicas: int = 1
     average: bool = False
     device: str = "cpu"
     offload: bool = False
@@ -103,8 +102,6 @@ def model_of(case: Case) -> Tied:
     if not case.shards:
         return model
     run = PlannedRun(FIT, case.device)
-    if case.replicas > 1:
-        run.mesh_shape = (case.replicas, run.world_size // case.replicas)
     mesh = run.mesh
     policy: dict[str, Any] = {}
     if case.mixed:
@@ -213,8 +210,8 @@ def clip(model: torch.nn.Module, max_norm: float) -> None:
     gradients: list[Any] = [each.grad for each in model.parameters() if each.grad is not None]
     mesh = gradients[0].device_mesh
     norms = torch.stack([torch.linalg.vector_norm(gradient.to_local()) for gradient in gradients])
-    of_shards = [torch.empty_like(norms) for _ in range(mesh.size(mesh.ndim - 1))]
-    torch.distributed.all_gather(of_shards, norms, group=mesh.get_group(mesh.ndim - 1))
+    of_shards = [torch.empty_like(norms) for _ in range(mesh.size())]
+    torch.distributed.all_gather(of_shards, norms, group=mesh.get_group())
     total = torch.linalg.vector_norm(torch.linalg.vector_norm(torch.stack(of_shards), dim=0))
     for gradient in gradients:
         gradient.to_local().mul_(torch.clamp(max_norm / (total + 1e-6), max=1.0))

@@ -29,8 +29,9 @@ def test_small_gradients_are_summed_again_if_there_are_others_than_expected(monk
         early = GradientSums(ranks, [first, second, third], [first, second])
         early.within(lambda: None)
         assert early.count == 1 and [len(values) for values in ranks.exchanged] == [2 + 3]
-        record = early.record({})
-        assert early.finish([record, {**record, "present": bytes([1, 1, bool(others)])}]) == [first, second, *others]
+        other = {"present": bytes([1, 1, bool(others)])}
+        summed = early.exchange({}, lambda other=other, **record: [record, {**record, **other}])
+        assert summed == [first, second, *others]
         assert [len(values) for values in ranks.exchanged[1:]] == sizes
     early = GradientSums(ranks, [first, second, third], [first])
     early.within(lambda: None)
@@ -43,7 +44,7 @@ def test_what_is_summed_early_of_a_large_gradient_of_another_layout_is_put_into_
     early = GradientSums(ranks, [turned], [turned])
     early.within(lambda: None)
     ranks.exchanged[0].fill_(7.0)
-    early.finish([early.record({})] * 2)
+    early.exchange({}, lambda **record: [record, record])
     assert bool((turned.grad == 7.0).all())
 
 

@@ -82,7 +82,7 @@ NOT_EXACT: dict[str, tuple[World, str, str]] = {
         reading(kinds.SizedIncomplete), "1 batches", "before a second batch could show that it is complete",
     ),
     "a state that begins again": (
-        reading(kinds.Starting), "5 batches", "whose `__iter__` starts over, a resume draws the batches of the epoch",
+        reading(kinds.Starting), "5 batches", "without a `state_dict`, of which a resume draws the batches",
     ),
     "a loader of a state without its buffer": (
         reading(lambda: stateful(kinds.Incomplete(), 2)), "3 batches", OTHER_BATCH,

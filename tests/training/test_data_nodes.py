@@ -327,8 +327,8 @@ REFUSED: dict[str, tuple[Callable[[], World], str]] = {
     "no batch in turn": (lambda: validated(lambda: {"a": ONE, "b": []}), "the loader `b` gave no batch"),
     "nothing in turn": (lambda: validated(lambda: {"a": Unsized(0), "b": ONE}), "the loader `a` gave no batch"),
     "no name": (lambda: validated(lambda: {1: ONE}), "a loader is named 1"),
-    "no loaders": (lambda: validated(dict), "G309: `val_data` is a mapping"),
-    "a batch": (lambda: validated(lambda: {"inputs": ONE[0], "targets": ONE[0]}), "G309: `val_data` is a mapping"),
+    "no loaders": (lambda: validated(dict), "G309: `val_data` is a dict"),
+    "a batch": (lambda: validated(lambda: {"inputs": ONE[0], "targets": ONE[0]}), "G309: `val_data` is a dict"),
     "a batch that is None": (lambda: fed(lambda: [*TWO, None]), "train_data: batch 3 of epoch 1 is None"),
     "shuffled to overfit": (
         lambda: fed(lambda: DataLoader(torch.rand(4, 2), 2, shuffle=True), overfit=1),  # type: ignore[arg-type]

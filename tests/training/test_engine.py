@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from graphtrain import fit
-from graphtrain.program.resources import without_unread
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.resume import session
 from graphtrain.storage.state_files import StagedState, state_digest
@@ -70,17 +69,6 @@ def test_the_time_left_is_that_of_the_pace_so_far(monkeypatch: pytest.MonkeyPatc
     assert left[0.1] is None
     for fetched in range(4, 31):  # of which the last is not trained on
         assert left[fetched / 10] == pytest.approx(0.2 * (fetched - 1) * (30 - fetched) / fetched)
-
-
-def test_resources_of_other_graphs_are_left_out_and_named() -> None:
-    model = torch.nn.Linear(1, 1)
-    others = {"teacher": 3, "modl": model, "max_epochs": 3, "nothing": None, "train_data": [1]}
-    kept, lines = without_unread(fit(), others)
-    assert kept == {"modl": model, "nothing": None, "train_data": [1]}
-    assert [line.partition(";")[0] for line in lines] == [
-        "nothing in the graph reads `teacher`",
-        "nothing in the graph reads `max_epochs`",
-    ]
 
 
 def test_a_digest_is_the_same_on_every_device(monkeypatch: pytest.MonkeyPatch) -> None:

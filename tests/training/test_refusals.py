@@ -102,7 +102,6 @@ REFUSED: dict[str, tuple[Callable[[], Trainer], type[Exception], tuple[str, ...]
     "a resource of another name": (lambda: tiny(val_dat=[1]), GraphError, ("G302", "did you mean `val_data`?")),
     "a setting of another trainer": (lambda: tiny(max_epochs=3), GraphError,
                                      ("nothing reads a resource `max_epochs`", 'finish.after = "N epochs"')),
-    "a resource that nothing reads": (lambda: tiny(teacher=3), GraphError, ("insert a node that reads it",)),
     "a name of the engine": (lambda: tiny(recorder=1), UsageError, ("`recorder` is supplied by the engine",)),
     "a model as the graph": (lambda: Trainer(nn.Linear(1, 1)), UsageError,  # type: ignore[arg-type]
                              ("expected a Graph, the name of one, or a path; got a Linear",)),
@@ -163,7 +162,7 @@ def test_what_is_missing_is_reported_together() -> None:
         Trainer("fit", notify=str)
     assert [problem.code for problem in caught.value.problems] == ["G301"] * 4
     with pytest.raises(GraphError) as caught:
-        tiny(train_data=Samples(), teacher=3)
+        tiny(train_data=Samples(), val_dat=3)
     assert sorted((problem.code, problem.where) for problem in caught.value.problems) == [
         ("G302", "fit"),
         ("G309", "fit: nodes.next_batch"),
@@ -176,6 +175,7 @@ def validation(model: Any, batch: Any, temperature: float) -> Any:
 
 ACCEPTED: dict[str, Callable[[], Trainer]] = {
     "None": lambda: tiny(average=None, val_data=None),
+    "a resource that nothing reads": lambda: tiny(teacher=3),
     "a generator that nothing reads": lambda: tiny(noise=torch.Generator()),
     "what a step function asks for": lambda: tiny(validation_step=validation, temperature=2.0),
     "what is usual for another graph": lambda: tiny("evaluate", val_data=batches(1)),

@@ -229,8 +229,8 @@ def test_further_resources_come_with_the_graph_that_reads_them() -> None:
     graph = trainer.graph.insert("average_weights", average_weights, after="step")
     with pytest.raises(GraphError, match="`mean` is read by `average_weights`"):
         trainer.rewire(graph)
-    with pytest.raises(GraphError, match="G302: nothing reads a resource `temperature`"):
-        trainer.rewire(trainer.graph, temperature=2.0)
+    with pytest.raises(GraphError, match="G302: nothing reads a resource `val_dat`"):
+        trainer.rewire(trainer.graph, val_dat=[1])
     with pytest.raises(GraphError, match="evry"):
         trainer.rewire(graph.set("accumulate", evry=2))
     mean = torch.nn.Linear(1, 1)

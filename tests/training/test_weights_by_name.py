@@ -117,7 +117,7 @@ def parts(names: str) -> tuple[nn.Module, list[Any]]:
         ("body side", "no longer `model.head.weight`"),
         ("body side head", None),
         ("side head body", "other groups, or another order"),
-        ("body head more", r"no longer `model.side.weight`, .* and now `model.more.weight`, "),
+        ("body head more", r"no longer `model.side.bias`, .* and now `model.more.bias`, "),
         ("body|side|head", "other groups, or another order"),
     ],
 )

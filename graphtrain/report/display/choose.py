@@ -80,16 +80,12 @@ class PlainLines(Display):
             self._write("time: " + "  ".join(shares))
 
     def _write_new(self, snapshot: Snapshot) -> bool:
-        """Write new metrics; False if there are none."""
-        if new := self._new(snapshot):
-            self._write_line(snapshot, new)
-        return bool(new)
-
-    def _new(self, snapshot: Snapshot) -> dict[str, float]:
-        """The metrics from the first one on that has changed: the latest row is at the end."""
+        """Write the metrics from the first one on that has changed: the latest row is at the end. False for none."""
         values = [*snapshot.metrics.items()]
         changed = (i for i, (name, value) in enumerate(values) if not is_equal(self._written.get(name), value))
-        return dict(values[next(changed, len(values)) :])
+        if new := dict(values[next(changed, len(values)) :]):
+            self._write_line(snapshot, new)
+        return bool(new)
 
     def _write_line(self, snapshot: Snapshot, metrics: Mapping[str, float]) -> None:
         self._written = {**self._written, **metrics}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from io import StringIO
+from io import BytesIO, StringIO, TextIOWrapper
 from typing import Any, TextIO, cast, final
 
 from rich.console import Console, ConsoleDimensions
@@ -50,23 +50,11 @@ class Live(Display):
             self._footer.close()
 
 
-class _Sheet(StringIO):
-    """A text in memory with an encoding, from which rich derives the characters it may draw."""
-
-    def __init__(self, encoding: str) -> None:
-        super().__init__()
-        self._encoding = encoding
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return self._encoding
-
-
 def _console_like(terminal: TextIO) -> Console:
     """A console that draws for a terminal, but into memory: only the footer writes to the terminal."""
     model = Console(file=terminal, force_jupyter=False)
     return Console(
-        file=_Sheet(model.encoding),
+        file=TextIOWrapper(BytesIO(), model.encoding),  # by its encoding rich chooses the characters that it may draw
         color_system=cast(Any, model.color_system),
         no_color=model.no_color,
         force_terminal=True,
