@@ -84,20 +84,6 @@ class MetricObjects:
         return {name: value for name, value in result.items() if name not in self._inputs}
 
 
-def of_training(objects: Mapping[str, Any], prefix: str, recorder: Recorder) -> MetricObjects:
-    """The objects that a node which trains updates.
-
-    Arguments:
-        prefix: of the names of its metrics.
-    """
-    return MetricObjects(objects, {prefix: LOG, f"{EPOCH}/{prefix}": EPOCH}, recorder)
-
-
-def of_evaluation(objects: Mapping[str, Any], split: str, recorder: Recorder) -> MetricObjects:
-    """The objects that the evaluation of this name updates."""
-    return MetricObjects(objects, {f"{split}/": split}, recorder)
-
-
 def updates_of(recorder: Recorder, owner: str) -> Means:
     """How often each object was updated since its values were last recorded; those recorded together share this."""
     return recorder.means(f"updates of {owner}", (_WHOLE,))
@@ -222,7 +208,11 @@ def joined(objects: Mapping[str, Any], ranks: Agreement) -> dict[str, Any]:
         name: {path: {"count": metric.update_count, **metric.metric_state} for path, metric in _metrics_in(value)}
         for name, value in objects.items()
     }
-    of_ranks = _gathered(states, ranks)
+    tensors = encoding.Tensors(_FILE)
+    data = encoding.pack(states, "metric_objects", tensors)
+    named = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.named.items()}
+    gathered = ranks.gather([data, safetensors.save(named)])
+    of_ranks = [encoding.unpack(each, safetensors.load(saved)) for each, saved in gathered]
     whole = {}
     for name, value in objects.items():
         whole[name] = copy.deepcopy(value)
@@ -237,15 +227,6 @@ def _metrics_in(value: Any) -> list[tuple[str, Any]]:
     return [(path, module) for path, module in named if hasattr(module, "_reductions")]
 
 
-def _gathered(states: Any, ranks: Agreement) -> list[Any]:
-    """The values of all ranks, which may hold tensors."""
-    tensors = encoding.Tensors(_FILE)
-    data = encoding.pack(states, "metric_objects", tensors)
-    named = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.named.items()}
-    of_ranks = ranks.gather([data, safetensors.save(named)])
-    return [encoding.unpack(each, safetensors.load(saved)) for each, saved in of_ranks]
-
-
 def _reduce(metrics: Mapping[str, Any], of_ranks: Iterable[Mapping[str, Any]]) -> None:
     """Give metrics of torchmetrics the states of all ranks, reduced as each of them declares it."""
     for path, metric in metrics.items():
@@ -256,12 +237,8 @@ def _reduce(metrics: Mapping[str, Any], of_ranks: Iterable[Mapping[str, Any]]) -
         for name, reduction in metric._reductions.items():
             values = [state[name] for state in states]
             if isinstance(metric._defaults[name], list):
-                parts = [part.to(metric.device) for value in values for part in _parts(value)]
-                setattr(metric, name, parts)
+                parts = [part for value in values for part in (value if isinstance(value, list) else [value])]
+                setattr(metric, name, [part.to(metric.device) for part in parts])
             elif values:
                 stacked = torch.stack([value.to(metric.device) for value in values])
                 setattr(metric, name, reduction(stacked) if reduction is not None else stacked)
-
-
-def _parts(value: Any) -> list[torch.Tensor]:
-    return value if isinstance(value, list) else [value]

@@ -156,7 +156,11 @@ class CallsTrainingStep:
         metric_objects: Mapping[str, Any] | None = None,
     ) -> None:
         self._prefix, self._asks = metric_prefix, asks
-        self._objects = objects_of.of_training(metric_objects, metric_prefix, recorder) if metric_objects else None
+        self._objects = None
+        if metric_objects:
+            epoch, log = objects_of.EPOCH, objects_of.LOG
+            prefixes = {metric_prefix: log, f"{epoch}/{metric_prefix}": epoch}
+            self._objects = objects_of.MetricObjects(metric_objects, prefixes, recorder)
         self._means = recorder.means("train", ("log", "epoch"))
         compiled = compiling.Compiled() if getattr(self, "compile", False) else None
         self._around = around(self.precision, device, compiled)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import node
@@ -12,16 +12,12 @@ from graphtrain.names import plainly_named
 if TYPE_CHECKING:
     import torch
 
-    from graphtrain.data import loaders, samplers, source
     from graphtrain.nodes import _metric_objects as objects_of
     from graphtrain.program.agreement import Agreement
     from graphtrain.report.recorder import Recorder
     from graphtrain.state import generators as random
 else:
     torch = lazy_import("torch")
-    loaders = lazy_import("graphtrain.data.loaders")
-    samplers = lazy_import("graphtrain.data.samplers")
-    source = lazy_import("graphtrain.data.source")
     random = lazy_import("graphtrain.state.generators")
     objects_of = lazy_import("graphtrain.nodes._metric_objects")
 
@@ -34,9 +30,6 @@ class BeginEvaluation:
     several ranks, all evaluate with the buffers of `model` on rank 0, such as the statistics of batch normalization.
 
     Reads:
-        fixed_data: data that the evaluation must not advance: the random generators in it are saved as well. Data that
-            keeps its own position, as with a `state_dict`, and iterators cannot be restored, which is reported.
-            Default: none; each evaluation continues in its data where the previous one stopped.
         metric_objects: those whose names begin with `split` are reset. Default: none.
 
     Arguments:
@@ -66,21 +59,11 @@ class BeginEvaluation:
         model: Any,
         recorder: Recorder,
         seed: int,
-        fixed_data: Any = None,
-        notify: Callable[[str], None] | None = None,
         ranks: Agreement | None = None,
         metric_objects: Mapping[str, Any] | None = None,
     ) -> tuple[str, dict[str, Any]]:
         modes = {name: module.training for name, module in plainly_named(model.named_modules())}
         training_state: dict[str, Any] = {"modes": modes, "random": random.capture_random()}
-        if fixed_data is not None:
-            training_state["generators"] = [generator.get_state() for generator in samplers.generators_of(fixed_data)]
-            for each in loaders.loaders_of(fixed_data).values() or [fixed_data]:
-                if notify is not None and (source.keeps_position(each) or hasattr(each, "__next__")):
-                    notify(
-                        f"`{self.split}` takes batches of a {type(each).__name__}, which keeps its own position: the "
-                        "first validation begins after them; leave the overlay `sanity` out if that matters"
-                    )
         if ranks is not None and not self.update_bn:
             buffers = dict(plainly_named(model.named_buffers()))
             training_state["buffers"] = {name: each.detach().clone() for name, each in buffers.items() if ranks.rank}

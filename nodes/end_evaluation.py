@@ -12,13 +12,11 @@ from graphtrain.names import plainly_named
 if TYPE_CHECKING:
     from torch.nn import Module
 
-    from graphtrain.data import samplers
     from graphtrain.nodes import _metric_objects as objects_of
     from graphtrain.program.agreement import Agreement
     from graphtrain.report.recorder import Recorder
     from graphtrain.state import generators as random
 else:
-    samplers = lazy_import("graphtrain.data.samplers")
     random = lazy_import("graphtrain.state.generators")
     objects_of = lazy_import("graphtrain.nodes._metric_objects")
 
@@ -32,7 +30,6 @@ def end_evaluation(
     split: str,
     training_state: dict[str, Any],
     recorder: Recorder,
-    fixed_data: Any = None,
     notify: Callable[[str], None] | None = None,
     metric_objects: Mapping[str, Any] | None = None,
     ranks: Agreement | None = None,
@@ -43,7 +40,6 @@ def end_evaluation(
     evaluation without metrics, for example because the data is empty, records no row; this is reported once.
 
     Reads:
-        fixed_data: as in `begin_evaluation`.
         metric_objects: the values of those updated by `eval_batch`, over all ranks, are recorded in the same row.
             Default: none.
 
@@ -59,7 +55,7 @@ def end_evaluation(
     metrics = {f"{split}/{name}": value for name, value in taken.items()}
     if metric_objects:
         metrics |= objects_of.recorded(metric_objects, split, recorder, ranks, metrics)
-    put_back(model, training_state, fixed_data)
+    put_back(model, training_state)
     if metrics:
         recorder.row(metrics)
     elif notify is not None:
@@ -67,14 +63,13 @@ def end_evaluation(
     return metrics
 
 
-def put_back(model: Module, training_state: Mapping[str, Any], data: Any = None) -> None:
-    """Put back what `begin_evaluation` has set aside: modes, buffers, random numbers, and the generators of data.
+def put_back(model: Module, training_state: Mapping[str, Any]) -> None:
+    """Put back what `begin_evaluation` has set aside: modes, buffers and random numbers.
 
     It is for a kind of your own in place of `end_evaluation`.
 
     Arguments:
         training_state: what `begin_evaluation` has written.
-        data: what holds the generators, as `fixed_data` does. Default: none are put back.
 
     >>> from graphtrain import Graph
     >>> @node(writes="metrics", effects="train", synchronises=True)
@@ -94,9 +89,6 @@ def put_back(model: Module, training_state: Mapping[str, Any], data: Any = None)
         if name in momenta:
             module.momentum = momenta[name]
     random.restore_random(training_state["random"])
-    if "generators" in training_state:
-        for generator, state in zip(samplers.generators_of(data), training_state["generators"], strict=True):
-            generator.set_state(state)
 
 
 def of_loader(loader: str, metrics: Mapping[str, Any]) -> Mapping[str, Any]:

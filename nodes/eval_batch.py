@@ -111,7 +111,7 @@ class EvalBatch:
             raise UsageError(f"`{name}` must return a mapping of metrics, or a scalar; it returned nothing")
         if self._all_objects:
             if self._objects is None:
-                self._objects = objects_of.of_evaluation(self._all_objects, split, self._recorder)
+                self._objects = objects_of.MetricObjects(self._all_objects, {f"{split}/": split}, self._recorder)
             result = self._objects.update(result, name)
         remedy = "" if validation_step is not None else "supply a `validation_step` without it; or "
         metrics = metrics_of(result if isinstance(result, Mapping) else {"loss": result}, name, remedy)

@@ -8,6 +8,7 @@ from graphtrain.errors import UsageError
 from graphtrain.kind import node
 from graphtrain.kind.trigger import Trigger
 from graphtrain.lazy import lazy_import
+from graphtrain.nodes._optimizers import optimizers_of
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +40,7 @@ class Schedule:
     every: Trigger = Trigger("1 steps")
 
     def setup(self, scheduler: Any = None) -> None:
-        schedulers = _each(scheduler)
+        schedulers = optimizers_of(scheduler)
         optimizers = [id(optimizer) for each in schedulers if (optimizer := getattr(each, "optimizer", None))]
         if len(set(optimizers)) < len(optimizers):
             names = ", ".join(type(each).__name__ for each in schedulers)
@@ -51,7 +52,7 @@ class Schedule:
             )
 
     def __call__(self, scheduler: Any) -> None:
-        for each in _each(scheduler):
+        for each in optimizers_of(scheduler):
             if isinstance(each, torch.optim.lr_scheduler.ReduceLROnPlateau):
                 raise UsageError(
                     "`scheduler` is a ReduceLROnPlateau, whose steps need a metric",
@@ -59,7 +60,3 @@ class Schedule:
                     'graph.overlay("plateau")',
                 )
             each.step()
-
-
-def _each(scheduler: Any) -> tuple[Any, ...]:
-    return tuple(scheduler) if isinstance(scheduler, list | tuple) else (scheduler,)

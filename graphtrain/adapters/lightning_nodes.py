@@ -189,16 +189,14 @@ def model_eval(model: Any, split: str, training_state: dict[str, Any]) -> None:
 
 
 @node(name="lightning_end_evaluation", writes="metrics", effects="train", synchronises=True)
-def end_evaluation(
-    model: Any, split: str, training_state: dict[str, Any], recorder: Any, fixed_data: Any = None
-) -> dict[str, float]:
+def end_evaluation(model: Any, split: str, training_state: dict[str, Any], recorder: Any) -> dict[str, float]:
     """Record what the module has logged in an evaluation, and put training modes and random numbers back."""
     trainer, hook = trainer_of(model), f"on_{STAGES[_SPLITS[split]]}_model_train"
     with torch.no_grad(), trainer.during("", model=model):
         row: dict[str, float] = trainer.end_epoch(_SPLITS[split], recorder)
     recorder.means(split).take("whole")
     evaluating = {module: module.training for module in model.modules()}
-    put_back(model, training_state, fixed_data)
+    put_back(model, training_state)
     if trainer.owners_of(hook):  # the modes are those that it sets
         for module, mode in evaluating.items():
             module.training = mode

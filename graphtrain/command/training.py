@@ -385,7 +385,7 @@ def check_resume(resume: str, run_dir: Path | None) -> None:
                 f"--resume never: `{run_dir}` holds a run already", "choose another run directory, or resume the run"
             )
     elif resume != "auto":
-        checkpoint_folder(resume, run_dir, option="--resume: ", hint="auto, never, or the path of a checkpoint")
+        checkpoint_folder(resume, run_dir, hint="auto, never, or the path of a checkpoint")
 
 
 def graph_to_resume(run_dir: Path | None, resume: str, notify: Callable[[str], None]) -> Graph:
@@ -418,5 +418,5 @@ def forked_checkpoint(source: Path, run_dir: Path | None, resume: str, notify: C
         return resume
     if not (source / CHECKPOINTS_FOLDER).is_dir():
         hint = "name the directory of a run, or a checkpoint in it"
-        return str(checkpoint_folder(source, option="--fork: ", hint=hint))
-    return str(newest_in(source, read_checkpoint, notify, option="--fork: ").path)
+        return str(checkpoint_folder(source, hint=hint))
+    return str(newest_in(source, read_checkpoint, notify).path)

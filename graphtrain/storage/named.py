@@ -70,13 +70,12 @@ def lineage_in(run: Path, notify: Notify = _ignore) -> Iterator[SavedCheckpoint]
             yield SavedCheckpoint(path, manifest)
 
 
-def newest_in(run: Path, read: Callable[[Path, Manifest], T], notify: Notify = _ignore, *, option: str = "") -> T:
+def newest_in(run: Path, read: Callable[[Path, Manifest], T], notify: Notify = _ignore) -> T:
     """Read the newest sound checkpoint of a run. One with weights that are not finite only if no other can be read.
 
     Arguments:
         read: reads a checkpoint, given its manifest; a CheckpointError that it raises skips it.
         notify: receives a line for every checkpoint that is skipped. Default: nothing is reported.
-        option: the beginning of the message if there is none.
 
     Raises:
         UsageError: there is none; and as for `lineage_in`.
@@ -96,9 +95,9 @@ def newest_in(run: Path, read: Callable[[Path, Manifest], T], notify: Notify = _
             notify(f"passed over {path}: {why}")
         return result
     if not (count := len(checkpoint_paths(run / CHECKPOINTS_FOLDER))):
-        raise UsageError(f"{option}there is no checkpoint in `{run}`", "name the directory of a run that has saved")
+        raise UsageError(f"there is no checkpoint in `{run}`", "name the directory of a run that has saved")
     hint = "fix the problems reported above, fork from another run, or use another run directory"
-    raise UsageError(f"{option}`{run}` holds {count} checkpoints, none of which can be resumed", hint)
+    raise UsageError(f"`{run}` holds {count} checkpoints, none of which can be resumed", hint)
 
 
 # ---- names
@@ -114,15 +113,12 @@ def _named(path: Path) -> tuple[Path, str] | None:
     return (Path(run), name) if name and os.path.isfile(os.path.join(folder, name, MANIFEST_FILE)) else None
 
 
-def checkpoint_folder(
-    name: str | Path, run: Path | None = None, notify: Notify = _ignore, *, option: str = "", hint: str = ""
-) -> Path:
+def checkpoint_folder(name: str | Path, run: Path | None = None, notify: Notify = _ignore, *, hint: str = "") -> Path:
     """The folder of the checkpoint that a name or a path stands for; a folder that exists is returned as it is.
 
     Arguments:
         run: a run directory, whose checkpoints have bare names too. Default: none.
         notify: receives a line for every checkpoint that is skipped. Default: nothing is reported.
-        option: the beginning of the message if there is none, and
         hint: what to do where the run has no checkpoint. Default: no hint.
 
     Raises:
@@ -136,10 +132,10 @@ def checkpoint_folder(
         around = path.parent if run is None or len(path.parts) > 1 else run
         names = [each.name for each in checkpoint_paths(around / CHECKPOINTS_FOLDER)]
         hint = f"there are: {', '.join(names[-_MOST_NAMES:])}" if names else hint
-        raise UsageError(f"{option}there is no checkpoint `{path}`", hint)
+        raise UsageError(f"there is no checkpoint `{path}`", hint)
     run, name = named
     if name == NEWEST:
-        return newest_in(run, SavedCheckpoint.sound, notify, option=f"`{path}`: ").path
+        return newest_in(run, SavedCheckpoint.sound, notify).path
     best, _, node = name.partition(":")
     if best != BEST:
         return run / CHECKPOINTS_FOLDER / name

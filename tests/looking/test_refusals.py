@@ -302,7 +302,7 @@ REFUSED: list[tuple[str, tuple[str, ...]]] = [
     ),
     (
         "run tiny.py --fork nowhere --run-dir new",
-        ("--fork: there is no checkpoint `nowhere`", "name the directory of a run"),
+        ("there is no checkpoint `nowhere`", "name the directory of a run"),
     ),
     ("run tiny.py --fork kept --run-dir kept", ("the run directory is the one to fork from",)),
     ("run tiny.py --fork kept --run-dir new --resume never", ("are mutually exclusive",)),
