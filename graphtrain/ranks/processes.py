@@ -151,20 +151,19 @@ class Processes(Ranks):
     def leave(self) -> None:
         self._leave_groups()
         self.times_left += 1
-        with suppress(RuntimeError):  # the rank with the store is gone
-            self._store.set(self._left(self.rank), "")
         self._keys = PrefixStore(str(self.times_left), self._store)
-
-    def _left(self, rank: int) -> str:
-        return f"left/{self.times_left}/{rank}"
 
     def _end(self) -> None:
         """Leave when the interpreter ends, and let the others read in the store of this rank why it has failed."""
         self._leave_groups()
+        if not self.times_left:
+            return
+        with suppress(RuntimeError):  # the rank with the store is gone
+            self._store.set(f"ended/{self.rank}", "")
         deadline = time.monotonic() + _SECONDS_TO_READ
-        while self._has_store and self.times_left and time.monotonic() < deadline:
-            ended = [self.rank, *self.ended()]
-            if self._store.check([self._left(rank) for rank in range(self.world_size) if rank not in ended]):
+        while self._has_store and time.monotonic() < deadline:
+            others = {*range(self.world_size)}.difference(self.ended())
+            if self._store.check([f"ended/{rank}" for rank in others]):
                 return
             time.sleep(_POLLING_SECONDS)
 
