@@ -150,7 +150,7 @@ def differing(ranks: FakeRank, what: str) -> dict[str, Any]:
     if what == "exchange":
         given["graph"] = given["graph"].remove("exchange")
     if what == "unread" and ranks.rank:
-        given["unread"] = 3
+        given["max_epochs"] = 3
     return given
 
 
