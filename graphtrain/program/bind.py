@@ -358,23 +358,18 @@ class Program:
             data: Any = self.resources.get(name)
             parts = {f"{name}[{key!r}]": data[key] for key in data} if are_loaders(data) else {name: data}
             for label, part in parts.items():
+                gives, hint = "", ""
                 if isinstance(part, Mapping):
                     gives = "its keys"
                     hint = (
-                        f"supply one of its values, as in {name}=data[{next(iter(part), 'key')!r}]; a "
-                        "dataset of tensors is TensorDataset(*data.values()), in a Loader"
+                        "supply one of its values; a dataset of tensors is TensorDataset(*data.values()), in a Loader"
                     )
                 # It is read by index; one that can be iterated over may give batches.
                 elif isinstance(part, torch.utils.data.Dataset) and not hasattr(type(part), "__iter__"):
-                    gives = "samples"
-                    hint = (
-                        f"supply Loader({label}, batch_size=...); if its items are batches already, "
-                        f"DataLoader({label}, batch_size=None)"
-                    )
-                else:
-                    continue
-                message = f"`{label}` is a {type(part).__name__}: iterating over it gives {gives}, not batches"
-                yield Problem("G309", "error", f"{self.graph.name}: nodes.{node.path}", message, hint)
+                    gives, hint = "samples", f"supply Loader({label}, batch_size=...)"
+                if gives:
+                    message = f"`{label}` is a {type(part).__name__}: iterating over it gives {gives}, not batches"
+                    yield Problem("G309", "error", f"{self.graph.name}: nodes.{node.path}", message, hint)
 
     def _unread(self) -> dict[str, str]:
         """The resources that no node reads, bypassed or not, and no step function; a hint for what is misspelt."""

@@ -123,7 +123,7 @@ REFUSED: dict[str, tuple[Callable[[], Trainer], type[Exception], tuple[str, ...]
     "a dataset among several": (lambda: tiny(val_data={"a": batches(1), "b": Samples()}), GraphError,
                                 ("`val_data['b']` is a Samples",)),
     "a mapping of tensors": (lambda: tiny(train_data={"a": torch.ones(2), "b": 1}), GraphError,
-                             (MAPPING, "train_data=data['a']", "TensorDataset(*data.values())")),
+                             (MAPPING, "TensorDataset(*data.values())")),
     "an empty mapping": (lambda: tiny(train_data={}), GraphError, (MAPPING,)),
     "a slot of which the only writer is bypassed": (lambda: tiny(UNWRITTEN), GraphError,
                                                     ("`seen` is read by `uses`", "does not run: `looks`")),
