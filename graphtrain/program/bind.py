@@ -20,7 +20,7 @@ from graphtrain.kind.trigger import Term, Trigger, exactly
 from graphtrain.lazy import lazy_import
 from graphtrain.names import nearest, quoted, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
-from graphtrain.plan.scope import Ref, Scope, resources_of, slots_of
+from graphtrain.plan.scope import Ref, Scope, resources_of
 from graphtrain.program.resources import PROVIDED, USUAL, StepCall
 
 if TYPE_CHECKING:
@@ -337,19 +337,7 @@ class Program:
         for name, hint in unread.items():
             if hint and name in new and self.resources[name] is not None:
                 problems.append(Problem("G302", "error", self.graph.name, f"nothing reads a resource `{name}`", hint))
-        others = (*self._never_written(), *self._without_batches())
-        return problems + [problem for problem in others if problem.code not in self.graph.allow]
-
-    def _never_written(self) -> Iterator[Problem]:
-        """A problem for each slot that a node requires and only bypassed nodes write."""
-        written = {path for node in self.nodes if not node.bypassed for path in node.plan_node.writes}
-        for node in self.nodes:
-            required = [ref for read, ref in node.plan_node.reads if read.required and not node.bypassed]
-            for path in sorted({*slots_of(required)} - written):
-                writers = quoted(other.path for other in self.plan.nodes if path in other.writes)
-                message = f"`{path}` is read by `{node.path}`, and what writes it does not run: {writers}"
-                hint = "supply what it needs to run; or read the slot with a default, such as None"
-                yield Problem("G301", "error", f"{self.graph.name}: nodes.{node.path}", message, hint)
+        return problems + [problem for problem in self._without_batches() if problem.code not in self.graph.allow]
 
     def _without_batches(self) -> Iterator[Problem]:
         """A problem for each mapping or data set where batches are read."""

@@ -126,7 +126,7 @@ REFUSED: dict[str, tuple[Callable[[], Trainer], type[Exception], tuple[str, ...]
                              (MAPPING, "TensorDataset(*data.values())")),
     "an empty mapping": (lambda: tiny(train_data={}), GraphError, (MAPPING,)),
     "a slot of which the only writer is bypassed": (lambda: tiny(UNWRITTEN), GraphError,
-                                                    ("`seen` is read by `uses`", "does not run: `looks`")),
+                                                    ("`uses` reads `seen`", "written by `looks`")),
     **{f"a step that returns {name}": (lambda value=value: tiny(training_step=returning(value)), UsageError,
                                        ("must return a scalar loss", "end it with `return loss`"))
        for name, value in {"nothing": lambda loss: None, "a tuple": lambda loss: (loss, 1),
