@@ -348,10 +348,7 @@ class Program:
             for label, part in parts.items():
                 gives, hint = "", ""
                 if isinstance(part, Mapping):
-                    gives = "its keys"
-                    hint = (
-                        "supply one of its values; a dataset of tensors is TensorDataset(*data.values()), in a Loader"
-                    )
+                    gives, hint = "its keys", "supply one of its values, or a Loader over TensorDataset(*data.values())"
                 # It is read by index; one that can be iterated over may give batches.
                 elif isinstance(part, torch.utils.data.Dataset) and not hasattr(type(part), "__iter__"):
                     gives, hint = "samples", f"supply Loader({label}, batch_size=...)"
