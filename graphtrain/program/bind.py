@@ -20,7 +20,7 @@ from graphtrain.kind.trigger import Term, Trigger, exactly
 from graphtrain.lazy import lazy_import
 from graphtrain.names import nearest, quoted, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
-from graphtrain.plan.scope import Ref, Scope, resources_of, slots_of
+from graphtrain.plan.scope import Ref, Scope, resources_of
 from graphtrain.program.resources import PROVIDED, USUAL, StepCall
 
 if TYPE_CHECKING:
@@ -337,19 +337,7 @@ class Program:
         for name, hint in unread.items():
             if hint and name in new and self.resources[name] is not None:
                 problems.append(Problem("G302", "error", self.graph.name, f"nothing reads a resource `{name}`", hint))
-        others = (*self._never_written(), *self._without_batches())
-        return problems + [problem for problem in others if problem.code not in self.graph.allow]
-
-    def _never_written(self) -> Iterator[Problem]:
-        """A problem for each slot that a node requires and only bypassed nodes write."""
-        written = {path for node in self.nodes if not node.bypassed for path in node.plan_node.writes}
-        for node in self.nodes:
-            required = [ref for read, ref in node.plan_node.reads if read.required and not node.bypassed]
-            for path in sorted({*slots_of(required)} - written):
-                writers = quoted(other.path for other in self.plan.nodes if path in other.writes)
-                message = f"`{path}` is read by `{node.path}`, and what writes it does not run: {writers}"
-                hint = "supply what it needs to run; or read the slot with a default, such as None"
-                yield Problem("G301", "error", f"{self.graph.name}: nodes.{node.path}", message, hint)
+        return problems + [problem for problem in self._without_batches() if problem.code not in self.graph.allow]
 
     def _without_batches(self) -> Iterator[Problem]:
         """A problem for each mapping or data set where batches are read."""
@@ -358,23 +346,15 @@ class Program:
             data: Any = self.resources.get(name)
             parts = {f"{name}[{key!r}]": data[key] for key in data} if are_loaders(data) else {name: data}
             for label, part in parts.items():
+                gives, hint = "", ""
                 if isinstance(part, Mapping):
-                    gives = "its keys"
-                    hint = (
-                        f"supply one of its values, as in {name}=data[{next(iter(part), 'key')!r}]; a "
-                        "dataset of tensors is TensorDataset(*data.values()), in a Loader"
-                    )
+                    gives, hint = "its keys", "supply one of its values, or a Loader over TensorDataset(*data.values())"
                 # It is read by index; one that can be iterated over may give batches.
                 elif isinstance(part, torch.utils.data.Dataset) and not hasattr(type(part), "__iter__"):
-                    gives = "samples"
-                    hint = (
-                        f"supply Loader({label}, batch_size=...); if its items are batches already, "
-                        f"DataLoader({label}, batch_size=None)"
-                    )
-                else:
-                    continue
-                message = f"`{label}` is a {type(part).__name__}: iterating over it gives {gives}, not batches"
-                yield Problem("G309", "error", f"{self.graph.name}: nodes.{node.path}", message, hint)
+                    gives, hint = "samples", f"supply Loader({label}, batch_size=...)"
+                if gives:
+                    message = f"`{label}` is a {type(part).__name__}: iterating over it gives {gives}, not batches"
+                    yield Problem("G309", "error", f"{self.graph.name}: nodes.{node.path}", message, hint)
 
     def _unread(self) -> dict[str, str]:
         """The resources that no node reads, bypassed or not, and no step function; a hint for what is misspelt."""

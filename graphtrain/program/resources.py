@@ -151,7 +151,17 @@ def prepare(resources: Mapping[str, Any], device: torch.device) -> dict[str, Any
         # One that is sharded is where `setup` has put it, parts of it possibly in host memory.
         if isinstance(value, torch.nn.Module) and not hasattr(type(value), SHARDED):
             value.to(device)
-    return with_step_functions(resources)
+    prepared = dict(resources)
+    model = prepared.get("model")
+    for name in STEP_FUNCTIONS:
+        function = prepared.get(name)
+        if function is not None:
+            prepared[name] = step_call(function, name)
+        elif callable(own := getattr(model, name, None)):
+            prepared[name] = step_call(own, f"model.{name}", model)
+        elif (instead := prepared.get(_STEP_INSTEAD.get(name, ""))) is not None:
+            prepared[name] = instead
+    return prepared
 
 
 def _refuse_types(resources: Mapping[str, Any]) -> None:
@@ -197,25 +207,6 @@ def _metric_objects(objects: Any) -> Iterable[Any]:
                 "make two: `clone()` of torchmetrics, or copy.deepcopy",
             )
     return objects.values()
-
-
-def with_step_functions(resources: Mapping[str, Any]) -> dict[str, Any]:
-    """The resources with step functions (by default the model's) wrapped.
-
-    Raises:
-        UsageError: a step function cannot be called with a model and a batch.
-    """
-    prepared = dict(resources)
-    model = prepared.get("model")
-    for name in STEP_FUNCTIONS:
-        function = prepared.get(name)
-        if function is not None:
-            prepared[name] = step_call(function, name)
-        elif callable(own := getattr(model, name, None)):
-            prepared[name] = step_call(own, f"model.{name}", model)
-        elif (instead := prepared.get(_STEP_INSTEAD.get(name, ""))) is not None:
-            prepared[name] = instead
-    return prepared
 
 
 def resolve_device(name: str | torch.device, local_rank: int | None = None) -> torch.device:

@@ -123,10 +123,10 @@ REFUSED: dict[str, tuple[Callable[[], Trainer], type[Exception], tuple[str, ...]
     "a dataset among several": (lambda: tiny(val_data={"a": batches(1), "b": Samples()}), GraphError,
                                 ("`val_data['b']` is a Samples",)),
     "a mapping of tensors": (lambda: tiny(train_data={"a": torch.ones(2), "b": 1}), GraphError,
-                             (MAPPING, "train_data=data['a']", "TensorDataset(*data.values())")),
+                             (MAPPING, "TensorDataset(*data.values())")),
     "an empty mapping": (lambda: tiny(train_data={}), GraphError, (MAPPING,)),
     "a slot of which the only writer is bypassed": (lambda: tiny(UNWRITTEN), GraphError,
-                                                    ("`seen` is read by `uses`", "does not run: `looks`")),
+                                                    ("`uses` reads `seen`", "written by `looks`")),
     **{f"a step that returns {name}": (lambda value=value: tiny(training_step=returning(value)), UsageError,
                                        ("must return a scalar loss", "end it with `return loss`"))
        for name, value in {"nothing": lambda loss: None, "a tuple": lambda loss: (loss, 1),
