@@ -77,9 +77,11 @@ class Questions:
             self.first.append(first)
         return self._numbers[scope, question], is_new
 
-    def inside(self, scope: ProgramGraph) -> list[int]:
-        """The questions of a graph and of those inside it."""
-        return [number for (other, _), number in self._numbers.items() if other.prefix.startswith(scope.prefix)]
+    def forget(self, scope: ProgramGraph, kept: Collection[object] = ()) -> None:
+        """Give the questions of a graph, and of those inside it, their first answers, except some."""
+        for (other, question), number in self._numbers.items():
+            if other.prefix.startswith(scope.prefix) and question not in kept:
+                self.answers[number] = self.first[number]
 
     def ask(self, number: int) -> bool:
         """The answer to a question; if it has none, the next choice: at first False."""
@@ -183,6 +185,7 @@ class StubCells(Cells):
         sizes: how much data there is.
         after_visit: path of a node -> what follows a visit of it.
         read_outside: the fields of bodies that are read outside them.
+        due_outside: the questions about triggers of bodies that are asked outside them.
         read_slots: the slots that guards read.
         window_sizes: the parameters with the size of a window, by path and name.
     """
@@ -193,6 +196,7 @@ class StubCells(Cells):
         self.questions, self.registers = Questions(), Registers()
         self.after_visit: dict[str, list[Callable[[], None]]] = {path: [] for path in program.plan.by_path}
         self.read_outside: set[tuple[ProgramNode, str]] = set()
+        self.due_outside: set[tuple[str, str]] = set()
         self.window_sizes = {
             (node.path, declared.target): _small(node.parameters[declared.target])
             for node in program.nodes
@@ -357,8 +361,8 @@ class StubCells(Cells):
         return answer
 
     def _with_small_numbers(self, scope: ProgramGraph, part: Expression) -> Expression | None:
-        """An expression with its parameters filled in, in small numbers; None if it reads nothing else, or divides by
-        a large number: it is not known then.
+        """An expression with its parameters filled in, in small numbers; None if it reads nothing else, or multiplies
+        or divides by what is no small number: it is not known then.
         """
 
         def filled(part: Expression) -> Expression:
@@ -377,7 +381,7 @@ class StubCells(Cells):
 
         known = filled(part)
         operations = [part for part in walk(known) if isinstance(part, Operation) and part.name in _DIVIDING]
-        if any(map(_is_large, (operand for part in operations for operand in part.operands))):
+        if not all(any(map(_is_small, part.operands)) for part in operations):  # folded counters have another product
             return None
         is_read = any(isinstance(part, FieldOf | Name) for part in walk(known))
         return small(known) if is_read else None
@@ -390,10 +394,13 @@ class StubCells(Cells):
 
     def named(self, scope: ProgramGraph, expression: Name | FieldOf) -> Cell:
         if isinstance(expression, FieldOf):
-            return self.at(f"{scope.prefix}{expression.node}", expression.field)
-        ref = scope.names.resolve(expression.name)
+            ref = Ref("field", f"{scope.prefix}{expression.node}", expression.field)
+        else:
+            ref = scope.names.resolve(expression.name)
         match ref.kind:
             case "field":
+                if "/" in ref.path.removeprefix(scope.prefix):
+                    self.due_outside |= {(ref.path, "due"), (ref.path, FROM)}
                 return self.at(ref.path, ref.name)
             case "expression":
                 return Cell(self.expression(ref))
@@ -433,6 +440,10 @@ def _small(size: object) -> int | None:
 def _is_large(part: Expression) -> bool:
     value = part.value if isinstance(part, Constant) else None
     return isinstance(value, int | float) and LARGE + 1 < abs(value) < math.inf
+
+
+def _is_small(part: Expression) -> bool:
+    return isinstance(part, Constant) and not _is_large(part)
 
 
 def _divisors(expression: Expression) -> list[int]:
