@@ -241,6 +241,9 @@ class Reading:
             self.batches.release()
         elif any(getattr(part, "num_workers", 0) for part in self.parts):
             self.batches = self._released(self.consumed() + len(self.ahead))  # which ends the iterator that has them
+            for part in self.parts:
+                if not getattr(part, "persistent_workers", True):
+                    part._iterator = None  # torchdata's loader keeps it
 
     def _released(self, drawn: int) -> Iterator[Any]:
         self._reopen(drawn, self._last_batch())

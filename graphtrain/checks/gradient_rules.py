@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from graphtrain.graph.elements import Severity
 
@@ -212,6 +212,7 @@ MISCOUNTED = Fault(
     "`{window}` counts backward passes: set a multiple of those between two guards for a mean; for a sum return one "
     'loss from one step function; or allow = ["G409"] if that is meant',
 )
+MISCOUNTED_BY_ONE = replace(MISCOUNTED, severity="warning")  # it leaves the sum, which may be meant
 WRONG_MODE = Fault(
     "G415",
     "`{node}` {does} evaluation mode of `{model}`",

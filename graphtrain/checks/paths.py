@@ -15,6 +15,7 @@ from graphtrain.names import quoted
 from graphtrain.plan.plan import Plan
 from graphtrain.plan.scope import resources_of
 from graphtrain.program.bind import ProgramNode
+from graphtrain.program.resources import PROVIDED
 
 
 def check_paths(
@@ -26,10 +27,12 @@ def check_paths(
         optimizers: those whose gradients are followed.
         ranks, supplied: as for `check_graph`.
     """
-    alone = () if ranks else (RANKS,)
+    alone = set() if ranks else {RANKS}
+    optional = {*resources_of(ref for node in plan.nodes for ref in node.optional)} - {*PROVIDED}
+    absent = optional - {*supplied} if supplied is not None else set()
     has_windows = any(declared.counts for node in plan.nodes for declared in node.kind.fields.values())
     sizes = [each for each in SIZES if has_windows or each.window == 1]
-    exploration = Exploration(Machine(plan, alone, optimizers, ranks=ranks), sizes)
+    exploration = Exploration(Machine(plan, alone | absent, optimizers, ranks=ranks), sizes)
     problems = [*_harm(exploration, plan), *_unwritten(exploration)]
     if not exploration.is_whole:
         message = f"not checked any further: there are more than {len(exploration.states):,} states"
@@ -37,10 +40,10 @@ def check_paths(
         problems.append(plan.main.problem("G503", f"nodes.{plan.graph.start}", message, hint, severity="warning"))
     traps = traps_in(exploration)
     severity: Severity = "error"
-    if not traps:
-        optional = resources_of(ref for node in plan.nodes for ref in node.optional)
-        traps = _without(plan, {*optional} - {RANKS, *(supplied or ())}, alone)
-        severity = "warning" if supplied is None else "error"
+    if supplied is None and not traps:
+        severity, traps = "warning", _without(plan, optional, alone)  # they may be supplied, or not
+    elif traps and absent and not traps_in(Exploration(Machine(plan, alone, (), ranks=ranks), SIZES[:1])):
+        traps = _without(plan, absent, alone)  # that is the reason
     # A window that is not cleared, or is of no optimizer, never fills: that is reported.
     is_windowed = optimizers_in(plan.nodes).keys() <= {*optimizers} and "G405" not in {each.code for each in problems}
     problems += [trap.problem(severity) for trap in traps if is_windowed or not trap.reads_windows]

@@ -8,6 +8,7 @@ from typing import Any, final
 
 from graphtrain.checks.gradient_rules import (
     MISCOUNTED,
+    MISCOUNTED_BY_ONE,
     OPEN,
     RULES,
     RULES_OF_DIVISORS,
@@ -142,7 +143,8 @@ class Watch:
         words = {"window": f"{owner.node.name}.{field.target}", "size": str(size), "acting": acting.path}
         for effect in effects if self._cells.sizes.window == 1 else ():  # else it is not that of the graph
             if effect == "backward" and acting is node and passes >= size:
-                self._report(MISCOUNTED, node, passes=str(passes + 1), **words)
+                fault = MISCOUNTED if size > 1 else MISCOUNTED_BY_ONE
+                self._report(fault, node, passes=str(passes + 1), **words)
             is_over = effect == "step" or (effect == "zero_grad" and acting.kind.name != "discard")
             if is_over and 0 < passes < size and not self._is_cut():
                 self._report(TOO_EARLY, node, passes=str(passes), **words)

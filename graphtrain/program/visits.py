@@ -44,7 +44,7 @@ class Visits:
         self.aspects: list[Callable[[ProgramNode, Act], Act]] = [cells.wrap, self.windows.wrap]
         # Values that the engine provides at set-up: name -> the value for a node.
         self._provided: dict[str, Callable[[ProgramNode], Any]] = {
-            "asks": lambda node: functools.partial(grant, program, node),
+            "asks": lambda node: lambda ask: grant(program, node.path, ask.name),
             "current_loader": self._current_loader,
             "graph_trains": lambda node: node.scope.names.steps,
             "history": self._history,
@@ -59,7 +59,6 @@ class Visits:
             overlap = functools.partial(exchanging_within, program, cells, self.rounds, self.of)
             self.aspects[1:1] = [self.rounds.wrap, overlap]
             agreement = self.rounds.agreement
-            agreement.grant = lambda path, name: grant(program, program.by_path[path], Ask[name])
             self._provided["asks"] = lambda node: lambda ask: agreement.asked.append((node.path, ask.name))
             self._provided |= {"windows": self.windows.filled_by, "backward": lambda node: agreement.backward}
         self.setups = [self.setup(node) for node in program.nodes]
@@ -198,15 +197,12 @@ def _storing(call: Act, slots: dict[str, Any], writes: Sequence[str]) -> Act:
 # ---- requests of step functions: `STOP` and `END_EPOCH`
 
 
-def grant(program: Program, asking: ProgramNode, ask: Ask) -> None:
-    """Grant a request of the step function that a node calls.
+def grant(program: Program, path: str, ask: str) -> None:
+    """Grant a request, by its name, of the step function that the node at a path calls.
 
     Among several ranks one request is enough: all grant it where they next synchronise, which is before the next save.
     """
-    if ask is Ask.STOP:
-        _stop(program, asking)
-    else:
-        _end_epoch(program, asking)
+    (_stop if ask == Ask.STOP.name else _end_epoch)(program, program.by_path[path])
 
 
 def _stop(program: Program, asking: ProgramNode) -> None:

@@ -23,6 +23,7 @@ from graphtrain.program.requests import Requests, SavePolicy
 from graphtrain.program.resources import SHARDED, STEP_FUNCTIONS, prepare, resolve_device, with_copies
 from graphtrain.program.run_state import AFTER_SETUP, EVERYTHING, OF_NODES, SECTIONS, Exemptions, RunState
 from graphtrain.program.stopwatch import Stopwatch
+from graphtrain.program.visits import grant
 from graphtrain.ranks import Ranks
 from graphtrain.report.recorder import Recorder
 from graphtrain.resume.environment import RunEnvironment, run_environment
@@ -164,6 +165,7 @@ class Session:
         world.position, world.path_of = lambda: self.position, lambda position: self.compiled.path(position)
         world.place = lambda: f"in `{self.path}` at {self.compiled.run_clock.describe()}"
         world.running_seconds, world.buffers = lambda: self.watch.running(), self._buffers
+        world.grant = lambda path, ask: grant(self.compiled.program, path, ask)
 
     def _optimizers(self) -> list[torch.optim.Optimizer]:
         return [value for value in self.resources.values() if isinstance(value, torch.optim.Optimizer)]

@@ -164,7 +164,10 @@ class RunFiles:
             self._rankings = rankings_of(lineage_of(self._saved(), self._newest))
             rows.extend(self.metrics.numbers(manifest.metrics_bytes))  # first: what was changed is not cut
             self.metrics.cut(manifest.metrics_bytes)
-            self.nodes.cut(min(self.nodes.length(), manifest.nodes_bytes))  # nothing depends on them
+            counted = min(self.nodes.length(), manifest.nodes_bytes)
+            if counted < manifest.nodes_bytes:  # nothing depends on them
+                self._notify(f"{self.folder / NODES_FILE} is not what it was: nodes are counted from here on")
+            self.nodes.cut(counted)
             return manifest.run or uuid.uuid4().hex
 
         self._run = self._lead(cut_back)

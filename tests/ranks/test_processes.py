@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphtrain import Trainer
+from graphtrain import STOP, Trainer
 from tests.ranks.processes import KILLED, TINY, outcomes_of, run_command, run_processes
 from tests.world import small_fit, small_model, world
 
@@ -23,13 +23,13 @@ def rank() -> int:
     return int(os.environ["RANK"])
 
 
-def trainer_of(acts: Callable[[int], None] = lambda index: None, **options: Any) -> Trainer:
+def trainer_of(acts: Callable[[int], Any] = lambda index: None, **options: Any) -> Trainer:
     """Something happens in the fourth micro-batch of an epoch, which is that of rank 1."""
 
-    def step(model: torch.nn.Module, batch: Any, batch_index: int) -> torch.Tensor:
-        if batch_index == 3:
-            acts(batch_index)
-        return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
+    def step(model: torch.nn.Module, batch: Any, batch_index: int) -> Any:
+        asked = acts(batch_index) if batch_index == 3 else None
+        loss = torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
+        return loss if asked is None else (loss, asked)
 
     return world(small_fit(validate_every="never"), model=small_model, training_step=step).trainer(**options)
 
@@ -53,10 +53,10 @@ def failures() -> dict[str, Any]:
     trainer = trainer_of(raises)
     rows: dict[str, Any] = {"fails": error_of(trainer.run), "fails again": error_of(trainer.run)}
     rows["before"] = error_of(lambda: trainer_of(**({"unread": 3} if rank() else {})).run())
-    other, graph = trainer_of(), small_fit(validate_every="never")
+    other, graph = trainer_of(lambda index: STOP), small_fit(validate_every="never")
     other.advance(3)
     rows["rewired"] = error_of(lambda: other.rewire(graph.set("log", every="2 steps"), **({"x": 1} if rank() else {})))
-    rows["not rewired"] = (other.run().name, other.graph == graph)
+    rows["not rewired"] = (other.run().name, other.graph == graph, other.progress["next_batch"]["epoch"])
     rows["file"] = error_of(lambda: trainer_of(run_dir=Path(__file__)))
     last = trainer_of()
     rows["end"] = ("", last.run().name)
@@ -73,7 +73,7 @@ def test_what_fails_is_named_on_all_and_ranks_join_again() -> None:
     assert first["before"][1].startswith("rank 1 failed before the run: GraphError: ")
     assert second["rewired"][0] == "GraphError" and "rank 1 failed in `rewire`: GraphError: " in first["rewired"][1]
     for row in (first, second):
-        assert row["not rewired"] == ("FINISHED", True)
+        assert row["not rewired"] == ("FINISHED", True, 0), "and the graph that it keeps grants what steps ask for"
         assert "cannot write " in row["file"][1]
         assert row["end"] == ("", "FINISHED")
 

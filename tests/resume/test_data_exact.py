@@ -52,7 +52,6 @@ OPTIONS: dict[str, Callable[[], dict[str, Any]]] = {
     },
     "a sampler": lambda: {"batch_size": 2, "sampler": kinds.BufferedSampler("python")},
     "a batch sampler": lambda: {"batch_sampler": kinds.SizedInPairs(kinds.BufferedSampler("numpy"))},
-    "a batch sampler without a length": lambda: {"batch_sampler": kinds.InPairs(kinds.BufferedSampler())},
     "torch's batch sampler": lambda: {"batch_sampler": BatchSampler(RandomSampler(range(COUNT)), 3, False)},
     "a sampler that counts": lambda: {"batch_size": 2, "sampler": kinds.CountingSampler()},
     "a sampler that adapts": lambda: {"batch_size": 2, "sampler": kinds.Adaptive()},
@@ -86,11 +85,12 @@ POSITIONS: dict[str, Callable[[], Any]] = {
 }
 
 
-def of_one_generator() -> dict[str, Any]:
+def of_one_generator(count: int = 20) -> dict[str, Any]:
+    """Samplers with replacement draw 32 numbers at once."""
     drawing = generator()
 
     def loader() -> DataLoader[Any]:
-        return DataLoader(range(COUNT), 2, sampler=RandomSampler(range(COUNT), True, 40, drawing))  # type: ignore[arg-type]
+        return DataLoader(range(COUNT), 2, sampler=RandomSampler(range(COUNT), True, count, drawing))  # type: ignore[arg-type]
 
     return {"train_data": loader(), "val_data": loader()}
 
@@ -120,6 +120,9 @@ EXACT: dict[str, Made] = {
         for drawn in kinds.DRAWN
     },
     **{f"a position {name}": made for name, made in POSITIONS.items()},
+    "DataLoader: a batch sampler without a length": lambda: DataLoader(
+        Noisy(), batch_sampler=kinds.InPairs(kinds.BufferedSampler())
+    ),
     "DataLoader: own generator": lambda: DataLoader(Noisy(), 3, shuffle=True, generator=generator()),
     "two loaders of one generator": of_one_generator,
     "Loader: a part of data that counts": lambda: Loader(Subset(kinds.Counting(), range(12)), 2, shuffle=True),
@@ -240,7 +243,8 @@ def test_a_cut_is_exact_with_workers_and_other_libraries(name: str, tmp_path: Pa
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", [*EXACT, *LONGER])
 def test_many_cuts_are_exact(name: str, tmp_path: Path) -> None:
-    assert_exact(reading({**EXACT, **LONGER}[name], edit=epochs_of(name)), tmp_path, at=6)
+    doubts = "before a second batch could show that it is complete" if "a position" in name else None
+    assert_exact(reading({**EXACT, **LONGER}[name], edit=epochs_of(name)), tmp_path, at=6, doubts=doubts)
 
 
 @pytest.mark.second(2)

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler
 from graphtrain import CheckpointError, DataError, Graph, Loader, fit
 from tests.resume import data_kinds as kinds
 from tests.resume.data_kinds import Made, Noisy, Seen, hugging_face, reading, resumed, setting, stateful
-from tests.resume.test_data_exact import selecting, shuffled, twelve, writing
+from tests.resume.test_data_exact import of_one_generator, selecting, shuffled, twelve, writing
 from tests.world import World, assert_as_by_hand, says_exact
 
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata 0.11 calls it
@@ -72,6 +72,9 @@ NOT_EXACT: dict[str, tuple[World, str, str]] = {
             name: DataLoader(kinds.Samples(), 4, sampler=sampler)
             for sampler in [kinds.CountingSampler()] for name in "ab"
         }}), "2 batches", "differs: batch 2 of epoch 1 is not what it was",
+    ),
+    "a generator from which two loaders draw in turn": (
+        reading(lambda: of_one_generator(40)), "19 batches", "train_data differs: batch 19 of epoch 1",
     ),
     "a buffer that no state has": (reading(kinds.Incomplete), "3 batches", OTHER_BATCH),
     "an epoch that no state has": (reading(kinds.IncompleteEpochs), "15 batches", OTHER_BATCH),

@@ -46,6 +46,7 @@ OF_THE_PROCESS = {
     "global_of_another_module",
     "global_that_is_made_during_training",
     "hook_of_all_modules",
+    "lookahead_around_adam",  # torch wraps `step` of its class, from which that of another row is derived
     "module_first_imported_by_the_step",
     "own_loader_with_workers_over_data_that_counts_in_a_global",
     "slot_that_a_state_dict_alone_leads_to",

@@ -73,8 +73,8 @@ def test_a_run_that_is_finished_says_so_when_it_is_run_again(tmp_path: Path) -> 
         (fit(), ""),  # `checkpoint` observes
         (FIT.set("validate", every=["1 epochs", "5 minutes"]), "`validate`"),
         (FIT.set("validate", **{"every": "1 epochs", "from": "5 minutes"}), "`validate`"),
-        (FIT.guard("log_due", "log.due and late").guard("late", "next_batch.seconds > 3")
-         .guard("unused", "next_batch.seconds > 1"), "the guard `late`"),
+        (FIT.guard("log_due", "log.due and late").guard("late", "next_batch.seconds > 3"),
+         "the guard `late`"),
         (FIT.set("clip", reads={"max_norm": "1 + next_batch.seconds"}).set("finish", after="5 minutes"),
          "`finish`, `clip.max_norm`"),
     ],
