@@ -255,13 +255,11 @@ class Machine:
             for node in scope.nodes.values()
         ]
 
-    def _reset(self, scope: ProgramGraph) -> None:
-        """A graph is entered: its progress is at the defaults, and nothing in it is known."""
+    def _reset(self, scope: ProgramGraph, kept: Collection[object] = ()) -> None:
+        """A graph is entered: its progress is at the defaults, and nothing in it is known, except some answers."""
         for fields, defaults in self._resets[scope]:
             fields.update(defaults)
-        questions = self.cells.questions
-        for number in questions.inside(scope):
-            questions.answers[number] = questions.first[number]
+        self.cells.questions.forget(scope, kept)
 
     def enter(self, body: ProgramGraph) -> None:
         """A body is entered."""
@@ -280,19 +278,9 @@ class Machine:
         for act in self.cells.after_visit[outer.path]:
             act()
         kept = [(node.fields, name, node.fields[name]) for node, name in self.cells.read_outside if node.scope is body]
-        answers = self.cells.questions.answers
-        due = [
-            number
-            for node in self.cells.due_outside
-            if node.scope is body
-            for number in self.cells.questions.about(node)
-        ]
-        known = {number: answers[number] for number in due}
-        self._reset(body)
+        self._reset(body, self.cells.due_outside)
         for fields, name, value in kept:
             fields[name] = value
-        for number, answer in known.items():
-            answers[number] = answer
 
     def _end(self) -> None:
         self._is_over = True

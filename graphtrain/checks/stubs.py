@@ -7,12 +7,12 @@ common period where no guard can tell the difference. So a graph has few states.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from fractions import Fraction
 from typing import Any, NamedTuple, final
 
+from graphtrain.checks.registers import Questions, Registers
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.fields import EPOCH_FIELDS
 from graphtrain.kind.trigger import Trigger
@@ -53,131 +53,6 @@ class Sizes(NamedTuple):
 
 
 @final
-class Questions:
-    """What is not known. An answer stays until a visit may change it, so that a run cannot contradict itself.
-
-    Attributes:
-        answers: by the number of the question; None if it was not asked.
-        first: those with which a run, or a visit of a body, begins.
-        choices: the answers that were chosen in the present visit, in order.
-    """
-
-    def __init__(self) -> None:
-        self.answers: list[bool | None] = []
-        self.first: list[bool | None] = []
-        self.choices: list[bool] = []
-        self._asked = 0
-        self._numbers: dict[tuple[ProgramGraph, object], int] = {}
-
-    def number(self, scope: ProgramGraph, question: object, first: bool | None = None) -> tuple[int, bool]:
-        """The number of a question of a graph, and True if it is new."""
-        is_new = (scope, question) not in self._numbers
-        if is_new:
-            self._numbers[scope, question] = len(self.answers)
-            self.answers.append(first)
-            self.first.append(first)
-        return self._numbers[scope, question], is_new
-
-    def inside(self, scope: ProgramGraph) -> list[int]:
-        """The questions of a graph and of those inside it."""
-        return [number for (other, _), number in self._numbers.items() if other.prefix.startswith(scope.prefix)]
-
-    def about(self, node: ProgramNode) -> list[int]:
-        """The questions by which a node is due."""
-        return [number for (_, question), number in self._numbers.items() if _is_about(node, question)]
-
-    def ask(self, number: int) -> bool:
-        """The answer to a question; if it has none, the next choice: at first False."""
-        answer = self.answers[number]
-        if answer is None:
-            if self._asked == len(self.choices):
-                self.choices.append(False)
-            answer = self.answers[number] = self.choices[self._asked]
-            self._asked += 1
-        return answer
-
-    def begin(self) -> None:
-        """Begin a visit with the present choices."""
-        self._asked = 0
-
-    def choose_others(self) -> bool:
-        """Go on to the next choices; False if there are no others."""
-        while self.choices and self.choices[-1]:
-            self.choices.pop()
-        if self.choices:
-            self.choices[-1] = True
-        return bool(self.choices)
-
-
-class _Group(NamedTuple):
-    """Counters that guards compare with each other, the largest number beside them, and what they are divided by."""
-
-    members: frozenset[int]
-    largest: int
-    period: int
-
-
-@final
-class Registers:
-    """The fields that decide where a run goes, as one tuple of values.
-
-    Attributes:
-        fields: the dictionaries, and the keys in them.
-    """
-
-    def __init__(self) -> None:
-        self.fields: list[tuple[dict[str, Any], str]] = []
-        self.read: set[tuple[ProgramNode, str]] = set()  # those that were registered since somebody cleared it
-        self._numbers: dict[tuple[ProgramNode, str], int] = {}
-        self._groups: list[_Group] = []
-
-    def add(self, node: ProgramNode, name: str) -> None:
-        """Register a field of a node; nothing happens if it is."""
-        self.read.add((node, name))
-        if (node, name) in self._numbers or name not in node.fields:
-            return
-        self._numbers[node, name] = len(self.fields)
-        self.fields.append((node.fields, name))
-        declared = node.kind.fields[name]
-        is_epoch = node.kind.fetches and name in ("epoch", "batches", "samples")
-        if name == "runs" or is_epoch or declared.adds is not None or declared.counts is not None:
-            self._groups.append(_Group(frozenset({self._numbers[node, name]}), 1, 1))
-
-    def tie(self, read: Iterable[tuple[ProgramNode, str]], numbers: Iterable[int], periods: Iterable[int]) -> None:
-        """Note that a guard reads some fields together, beside some numbers and remainders."""
-        members = frozenset(self._numbers[each] for each in read if each in self._numbers)
-        tied = [group for group in self._groups if group.members & members]
-        if tied:
-            self._groups = [group for group in self._groups if group not in tied]
-            self._groups.append(
-                _Group(
-                    frozenset().union(*(group.members for group in tied)),
-                    max(*numbers, 1, *(group.largest for group in tied)),
-                    math.lcm(*periods, *(group.period for group in tied)),
-                )
-            )
-
-    def values(self) -> tuple[Any, ...]:
-        """The values, with counters that are large folded: comparisons and remainders stay as they are."""
-        values = [fields[name] for fields, name in self.fields]
-        for members, largest, period in self._groups:
-            most = largest + period
-            if max([values[number] for number in members]) > most:
-                before = less = 0
-                for number in sorted(members, key=values.__getitem__):
-                    value = values[number] - less
-                    folds = max(0, -((most + before - value) // period))
-                    value, less = value - folds * period, less + folds * period
-                    values[number] = before = value
-        return tuple(values)
-
-    def put(self, values: tuple[Any, ...]) -> None:
-        """Set the values."""
-        for (fields, name), value in zip(self.fields, values, strict=True):
-            fields[name] = value
-
-
-@final
 class StubCells(Cells):
     """The cells of a program whose nodes are stubs.
 
@@ -188,7 +63,7 @@ class StubCells(Cells):
         sizes: how much data there is.
         after_visit: path of a node -> what follows a visit of it.
         read_outside: the fields of bodies that are read outside them.
-        due_outside: the nodes of bodies of which a guard outside reads if they are due.
+        due_outside: the questions about triggers of bodies that are asked outside them.
         read_slots: the slots that guards read.
         window_sizes: the parameters with the size of a window, by path and name.
     """
@@ -199,7 +74,7 @@ class StubCells(Cells):
         self.questions, self.registers = Questions(), Registers()
         self.after_visit: dict[str, list[Callable[[], None]]] = {path: [] for path in program.plan.by_path}
         self.read_outside: set[tuple[ProgramNode, str]] = set()
-        self.due_outside: set[ProgramNode] = set()
+        self.due_outside: set[tuple[str, str]] = set()
         self.window_sizes = {
             (node.path, declared.target): _small(node.parameters[declared.target])
             for node in program.nodes
@@ -338,9 +213,6 @@ class StubCells(Cells):
     def _question(self, scope: ProgramGraph, part: Expression) -> Read:
         """The truth value of a comparison, or of what is read: computed where all of it is known, else asked."""
         if isinstance(part, FieldOf) and part.field == "due":
-            node = self._program.by_path.get(f"{scope.prefix}{part.node}")
-            if node is not None and node.scope is not scope:
-                self.due_outside.add(node)
             return self.named(scope, part).read
         number, is_new = self.questions.number(scope, part)
         ask, answers = functools.partial(self.questions.ask, number), self.questions.answers
@@ -367,8 +239,8 @@ class StubCells(Cells):
         return answer
 
     def _with_small_numbers(self, scope: ProgramGraph, part: Expression) -> Expression | None:
-        """An expression with its parameters filled in, in small numbers; None if it reads nothing else, divides by a
-        large number, or multiplies what is read: it is not known then.
+        """An expression with its parameters filled in, in small numbers; None if it reads nothing else, or multiplies
+        or divides by what is no small number: it is not known then.
         """
 
         def filled(part: Expression) -> Expression:
@@ -386,10 +258,8 @@ class StubCells(Cells):
             return rebuilt(part, small)
 
         known = filled(part)
-        operations = [part for part in walk(known) if isinstance(part, Operation)]
-        dividing = [part.operands for part in operations if part.name in _DIVIDING]
-        is_linear = all(any(isinstance(each, Constant) for each in operands) for operands in dividing)
-        if not is_linear or any(map(_is_large, itertools.chain.from_iterable(dividing))):
+        operations = [part for part in walk(known) if isinstance(part, Operation) and part.name in _DIVIDING]
+        if not all(any(map(_is_small, part.operands)) for part in operations):  # folded counters have another product
             return None
         is_read = any(isinstance(part, FieldOf | Name) for part in walk(known))
         return small(known) if is_read else None
@@ -402,10 +272,13 @@ class StubCells(Cells):
 
     def named(self, scope: ProgramGraph, expression: Name | FieldOf) -> Cell:
         if isinstance(expression, FieldOf):
-            return self.at(f"{scope.prefix}{expression.node}", expression.field)
-        ref = scope.names.resolve(expression.name)
+            ref = Ref("field", f"{scope.prefix}{expression.node}", expression.field)
+        else:
+            ref = scope.names.resolve(expression.name)
         match ref.kind:
             case "field":
+                if "/" in ref.path.removeprefix(scope.prefix):
+                    self.due_outside |= {(ref.path, "due"), (ref.path, FROM)}
                 return self.at(ref.path, ref.name)
             case "expression":
                 return Cell(self.expression(ref))
@@ -423,10 +296,6 @@ class StubCells(Cells):
             raise UnknownError
 
         return read
-
-
-def _is_about(node: ProgramNode, question: object) -> bool:
-    return isinstance(question, tuple) and question[0] == node.path
 
 
 def _unknown() -> Any:
@@ -449,6 +318,10 @@ def _small(size: object) -> int | None:
 def _is_large(part: Expression) -> bool:
     value = part.value if isinstance(part, Constant) else None
     return isinstance(value, int | float) and LARGE + 1 < abs(value) < math.inf
+
+
+def _is_small(part: Expression) -> bool:
+    return isinstance(part, Constant) and not _is_large(part)
 
 
 def _divisors(expression: Expression) -> list[int]:

@@ -26,6 +26,8 @@ from graphtrain.plan.scope import Ref
 from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 from graphtrain.program.rounds import Act
 
+_Rules = Mapping[tuple[str, State], tuple[State, Fault | None]]
+_Effects = Mapping[str, Mapping[str, str]]
 Report = Callable[..., None]
 """Called with a fault, its node, and the words of its message."""
 
@@ -51,19 +53,18 @@ class Watch:
         self, program: Program, cells: StubCells, optimizers: Collection[str], *, ranks: bool, report: Report
     ) -> None:
         self._program, self._cells, self._report = program, cells, report
-        self._rules = RULES_OF_RANKS if ranks else RULES
         self._acting = [node for node in program.nodes if node.plan_node.actions]
         self.optimizers = list(optimizers)
         self.marks: list[Any] = ["clean"] * len(self.optimizers)
         self.divides_exchanged: set[str] = set()
         self._acts: dict[str, list[Act]] = {node.path: [] for node in program.nodes}
-        for name in self.optimizers:
-            self._follow(name)
+        for at, name in enumerate(self.optimizers):
+            self._follow(at, RULES_OF_RANKS if ranks else RULES, optimizer=name)
         for node in self._acting:
             self._add_window(node)
         for divisor, effects in _divisors([node.plan_node for node in self._acting]):
             for name in self.optimizers:
-                self._divide(name, divisor, effects)
+                self._follow(self._mark("clean"), RULES_OF_DIVISORS, effects, optimizer=name, divisor=divisor)
         self._modes = self._add_modes()
 
     def acts(self, node: ProgramNode) -> list[Act]:
@@ -76,31 +77,20 @@ class Watch:
 
     # ---- gradients
 
-    def _follow(self, optimizer: str) -> None:
-        at = self.optimizers.index(optimizer)
+    def _follow(self, at: int, rules: _Rules, effects: _Effects | None = None, **words: str) -> None:
+        """Change a mark by rules wherever a visit acts on the gradients of an optimizer.
+
+        Arguments:
+            effects: path -> effect -> the effect on the mark, if it has one. Default: the effect itself.
+            words: those of messages; `optimizer` is its name.
+        """
         for node in self._acting:
             for action in node.plan_node.actions:
-                if optimizer in action.optimizers:
-                    act = functools.partial(self._act, node, at, action.effect, self._rules, optimizer=optimizer)
-                    self._acts[node.path].append(act)
+                effect = action.effect if effects is None else effects[node.path].get(action.effect)
+                if effect is not None and words["optimizer"] in action.optimizers:
+                    self._acts[node.path].append(functools.partial(self._act, node, at, effect, rules, **words))
 
-    def _divide(self, optimizer: str, divisor: str, effects: Mapping[str, Mapping[str, str]]) -> None:
-        at, words = self._mark("clean"), {"optimizer": optimizer, "divisor": divisor}
-        for node in self._acting:
-            for action in node.plan_node.actions:
-                effect = effects[node.path].get(action.effect)
-                if effect is not None and optimizer in action.optimizers:
-                    act = functools.partial(self._act, node, at, effect, RULES_OF_DIVISORS, **words)
-                    self._acts[node.path].append(act)
-
-    def _act(
-        self,
-        node: ProgramNode,
-        at: int,
-        effect: str,
-        rules: Mapping[tuple[str, State], tuple[State, Fault | None]],
-        **words: str,
-    ) -> None:
+    def _act(self, node: ProgramNode, at: int, effect: str, rules: _Rules, **words: str) -> None:
         before = self.marks[at]
         if effect == "divide" and before in ("exchanged", "scaled"):
             self.divides_exchanged.add(node.path)
@@ -219,10 +209,8 @@ class Watch:
                 self._report(WRONG_MODE, last, model=model, does=f"ends `{body.prefix[:-1]}` in")
 
 
-def _divisors(acting: Sequence[PlanNode]) -> Iterator[tuple[str, dict[str, dict[str, str]]]]:
-    """The scales of losses and the counts of sums by which gradients have to be divided, with what nodes do to them:
-    path -> effect -> effect on the divisor.
-    """
+def _divisors(acting: Sequence[PlanNode]) -> Iterator[tuple[str, _Effects]]:
+    """The scales of losses and the counts of sums by which gradients have to be divided, with what nodes do to them."""
     done = {node.path: {action.effect for action in node.actions} for node in acting}
     divides = "divide" in set[str]().union(*done.values())
     read = {
