@@ -26,17 +26,6 @@ Reads = dict[str, str | tuple[str, ...]]
 Writes = dict[str, str]
 
 
-@dataclass(frozen=True)
-class Place:
-    """A position in a file: for messages only, never part of the value of a graph."""
-
-    file: str
-    line: int | None = None
-
-    def __str__(self) -> str:
-        return self.file if self.line is None else f"{self.file}:{self.line}"
-
-
 def frozen(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
     return MappingProxyType(dict(mapping))
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, final
 from graphtrain.errors import UsageError
 from graphtrain.graph import canonical, edit, hooks, read_toml
 from graphtrain.graph.difference import Difference, changes
-from graphtrain.graph.elements import Drawable, Edge, Node, Place, Problems, frozen, kind_text, settings_of
+from graphtrain.graph.elements import Drawable, Edge, Node, Problems, frozen, kind_text, settings_of
 from graphtrain.graph.overlay import Layers
 from graphtrain.graph.registry import find_graph, kind_of_node
 from graphtrain.kind.declaration import FROM
@@ -67,7 +67,7 @@ class Graph(Drawable):
     optional: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
     optimizer: str = ""
-    places: Mapping[str, Place | None] = field(default_factory=dict, compare=False, repr=False)
+    places: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     source: str = field(default="", compare=False, repr=False)
     layers: Layers = field(default_factory=Layers, compare=False, repr=False)
 
