@@ -26,10 +26,6 @@ Reads = dict[str, str | tuple[str, ...]]
 Writes = dict[str, str]
 
 
-def frozen(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
-    return MappingProxyType(dict(mapping))
-
-
 class Drawable:
     """What is drawn: a graph, or two of them."""
 
@@ -79,7 +75,7 @@ class Node:
 
     def __post_init__(self) -> None:
         for name in ("parameters", "reads", "writes"):
-            object.__setattr__(self, name, frozen(getattr(self, name)))
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     def __repr__(self) -> str:
         words = ", ".join(filter(None, (kind_text(self), *settings_of(self))))
