@@ -173,12 +173,7 @@ class Graph(Drawable):
         return f"format = {canonical.FORMAT}\n" + _toml(self, canonical.plain(self), prefix="")
 
     to_json = canonical.to_json
-
-    @classmethod
-    def from_json(cls, text: str) -> Graph:
-        """The graph of a canonical JSON, which is what a checkpoint stores."""
-        return read_toml.from_json(cls, text)
-
+    from_json = classmethod(read_toml.from_json)
     structural_hash = property(canonical.structural_hash)
 
     def diff(self, other: Graph) -> Difference:
