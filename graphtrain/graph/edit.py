@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from graphtrain.errors import EditError
 from graphtrain.graph.canonical import plain_parameter
-from graphtrain.graph.elements import END, NESTED, Edge, Node, Place, Reads, Writes, redirected
+from graphtrain.graph.elements import END, NESTED, Edge, Node, Reads, Writes, redirected
 from graphtrain.kind import kind_of
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.parameter import coerce, coerce_item, show_value
@@ -49,7 +49,7 @@ def verb(function: Verb[Arguments]) -> Verb[Arguments]:
     return edit
 
 
-def placed(edited: Graph, before: Graph, place: Place | None = None) -> Graph:
+def placed(edited: Graph, before: Graph, place: str = "") -> Graph:
     """The graph in which everything that an edit changed has the place of the edit: none if it was made in Python."""
     places, nodes = dict(edited.places), dict(edited.nodes)
     for section, attribute in (("nodes", "nodes"), ("edges", "edges"), ("guards", "guards"), ("clock", "units")):
@@ -58,7 +58,7 @@ def placed(edited: Graph, before: Graph, place: Place | None = None) -> Graph:
         places |= {f"{section}.{name}": place for name in changes}
     for name, node in edited.nodes.items():
         body = before.nodes[name].body if name in before.nodes else None
-        if place is not None and body is not None and node.body is not None and node.body != body:
+        if place and body is not None and node.body is not None and node.body != body:
             nodes[name] = changed(node, body=placed(node.body, body, place))
     return changed(edited, nodes=nodes, places=places)
 

@@ -26,21 +26,6 @@ Reads = dict[str, str | tuple[str, ...]]
 Writes = dict[str, str]
 
 
-@dataclass(frozen=True)
-class Place:
-    """A position in a file: for messages only, never part of the value of a graph."""
-
-    file: str
-    line: int | None = None
-
-    def __str__(self) -> str:
-        return self.file if self.line is None else f"{self.file}:{self.line}"
-
-
-def frozen(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
-    return MappingProxyType(dict(mapping))
-
-
 class Drawable:
     """What is drawn: a graph, or two of them."""
 
@@ -90,7 +75,7 @@ class Node:
 
     def __post_init__(self) -> None:
         for name in ("parameters", "reads", "writes"):
-            object.__setattr__(self, name, frozen(getattr(self, name)))
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     def __repr__(self) -> str:
         words = ", ".join(filter(None, (kind_text(self), *settings_of(self))))

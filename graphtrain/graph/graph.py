@@ -9,12 +9,13 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, final
 
 from graphtrain.errors import UsageError
 from graphtrain.graph import canonical, edit, hooks, read_toml
 from graphtrain.graph.difference import Difference, changes
-from graphtrain.graph.elements import Drawable, Edge, Node, Place, Problems, frozen, kind_text, settings_of
+from graphtrain.graph.elements import Drawable, Edge, Node, Problems, kind_text, settings_of
 from graphtrain.graph.overlay import Layers
 from graphtrain.graph.registry import find_graph, kind_of_node
 from graphtrain.kind.declaration import FROM
@@ -67,13 +68,13 @@ class Graph(Drawable):
     optional: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
     optimizer: str = ""
-    places: Mapping[str, Place | None] = field(default_factory=dict, compare=False, repr=False)
+    places: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     source: str = field(default="", compare=False, repr=False)
     layers: Layers = field(default_factory=Layers, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("nodes", "edges", "guards", "units", "places"):
-            object.__setattr__(self, name, frozen(getattr(self, name)))
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     def __hash__(self) -> int:
         return hash((self.name, self.start, frozenset(self.nodes)))
@@ -172,12 +173,7 @@ class Graph(Drawable):
         return f"format = {canonical.FORMAT}\n" + _toml(self, canonical.plain(self), prefix="")
 
     to_json = canonical.to_json
-
-    @classmethod
-    def from_json(cls, text: str) -> Graph:
-        """The graph of a canonical JSON, which is what a checkpoint stores."""
-        return read_toml.from_json(cls, text)
-
+    from_json = classmethod(read_toml.from_json)
     structural_hash = property(canonical.structural_hash)
 
     def diff(self, other: Graph) -> Difference:
@@ -216,8 +212,7 @@ class Graph(Drawable):
         (<Node next_batch: limit = 1>, 1)
         """
         every = next((f"1 {unit}" for unit in ("batches", "steps", "epochs") if unit in self.units), "once")
-        ends = ("epochs", "batches", "steps", *self.units)
-        after = next((f"1 {unit}" for unit in ends if unit in self.units), "")
+        after = next((f"1 {unit}" for unit in ("epochs", "batches", "steps", *self.units) if unit in self.units), "")
         return replace(self, nodes={name: _dry(node, every, after) for name, node in self.nodes.items()})
 
     def render(
@@ -318,9 +313,8 @@ def _readable(graph: Graph, indent: str) -> Iterator[str]:
             yield indent + beginning.rstrip()
             beginning = " " * (names + 2 + words)
         edges = [one_line(str(edge)) for edge in graph.edges.get(name, ())]
-        if len(edges) > 2:  # up to two edges on one line, in order; more as a numbered list
-            edges = [f"{number}. {edge}" for number, edge in enumerate(edges, start=1)]
-        first, *others = edges if len(edges) > 2 else [", ".join(edges) or "no edge"]
+        numbered = [f"{number}. {edge}" for number, edge in enumerate(edges, start=1)]
+        first, *others = numbered if len(edges) > 2 else [", ".join(edges) or "no edge"]
         yield f"{indent}{beginning}  -> {first}"
         yield from (f"{indent}{' ' * (names + 2 + words)}     {edge}" for edge in others)
         if name in graph.nodes and (body := graph.nodes[name].body) is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import EditError, GraphError, UsageError
 from graphtrain.graph.edit import VERBS, guards_of, placed
-from graphtrain.graph.elements import Place, Problem
+from graphtrain.graph.elements import Problem
 from graphtrain.kind.parameter import coerce_item, show_value
 from graphtrain.names import quoted, suggestion
 
@@ -33,18 +33,18 @@ class Edit:
     verb: str
     subject: str
     arguments: Mapping[str, Any]
-    place: Place = field(compare=False)
+    place: str = field(compare=False)
     if_there: bool = field(default=False, compare=False)
     overlay: str = field(default="", compare=False)
 
     @classmethod
-    def of(cls, table: Mapping[str, Any], place: Place, overlay: str = "") -> Edit:
+    def of(cls, table: Mapping[str, Any], place: str, overlay: str = "") -> Edit:
         """The edit of a table.
 
         Raises:
             EditError: it is no table, or has no verb or two.
 
-        >>> Edit.of({"remove": "log", "to": "decide"}, Place("my.toml", 3)).arguments
+        >>> Edit.of({"remove": "log", "to": "decide"}, "my.toml:3").arguments
         {'to': 'decide'}
         """
         if not isinstance(table, Mapping):
@@ -97,7 +97,7 @@ def with_edits(
             missing += [edit] if is_missing else []
             if not (edit.if_there and is_missing):
                 message = f"overlay `{edit.overlay}`: {error.message}" if edit.overlay else error.message
-                problems.append(Problem("G005", "error", str(edit.place), message, error.hint))
+                problems.append(Problem("G005", "error", edit.place, message, error.hint))
     return graph, missing
 
 
@@ -116,7 +116,7 @@ class Overlay:
 
     name: str
     edits: tuple[Edit, ...]
-    place: Place
+    place: str
     head: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -137,7 +137,7 @@ class Layers:
     done: tuple[Edit, ...] = ()
 
 
-def with_head(graph: Graph, head: Mapping[str, Any], places: Mapping[str, Place | None]) -> Graph:
+def with_head(graph: Graph, head: Mapping[str, Any], places: Mapping[str, str]) -> Graph:
     """The graph with the values at the top of a file in place of its own; intended problems are added to its own."""
     allow = dict.fromkeys((*graph.allow, *head.get("allow", ())))
     return replace(graph, **{**head, "allow": tuple(allow)}, places={**graph.places, **places})

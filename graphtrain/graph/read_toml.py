@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import EditError, GraphError, GraphtrainError, UsageError
 from graphtrain.graph.canonical import FORMAT
-from graphtrain.graph.elements import NESTED, Edge, Node, Place, Problem, Reads, Writes
+from graphtrain.graph.elements import NESTED, Edge, Node, Problem, Reads, Writes
 from graphtrain.graph.overlay import Edit, Layers, Overlay, with_edits, with_head, with_overlays
 from graphtrain.graph.registry import GRAPHS, OVERLAYS, Texts, find_graph
 from graphtrain.kind.parameter import coerce, show_value
@@ -87,15 +87,15 @@ class Reader:
     lines: Mapping[tuple[str, ...], int] = field(default_factory=dict)
     section: tuple[str, ...] = ()
 
-    def place(self, *key: str) -> Place | None:
-        """The line of a key, or of the nearest enclosing one that has a line."""
+    def place(self, *key: str) -> str:
+        """The file and the line of a key, or of the nearest enclosing one that has a line; empty without a file."""
         key = (*self.section, *key)
         around = (key[:length] for length in range(len(key), 0, -1))
         line = next((self.lines[each] for each in around if each in self.lines), None)
-        return Place(self.file, line) if self.file else None
+        return f"{self.file}:{line}" if self.file and line is not None else self.file
 
     def problem(self, code: str, key: tuple[str, ...], message: str, hint: str = "") -> None:
-        self.problems.append(Problem(code, "error", str(self.place(*key) or ""), message, hint))
+        self.problems.append(Problem(code, "error", self.place(*key), message, hint))
 
     def value(self, data: Mapping[str, Any], key: str, annotation: Any, default: Any, *around: str) -> Any:
         """The value of a key, of the type of an annotation; the default if it is left out, or reported."""
@@ -218,8 +218,8 @@ def _tables(text: str, reader: Reader) -> dict[str, Any] | None:
     except (ValueError, RecursionError) as error:  # ValueError: TOMLDecodeError, or an integer of 5,000 digits
         message = str(error).split("; use sys.")[0] if isinstance(error, ValueError) else "nested too deeply"
     position = re.search(r"\(at line (\d+), column \d+\)", message)
-    place = Place(reader.file, int(position[1]) if position else None)
-    reader.problems.append(Problem("G001", "error", str(place), f"TOML: {message.split(' (at')[0]}"))
+    place = f"{reader.file}:{position[1]}" if position else reader.file
+    reader.problems.append(Problem("G001", "error", place, f"TOML: {message.split(' (at')[0]}"))
     return None
 
 
@@ -330,7 +330,7 @@ def _extended(data: Mapping[str, Any], name: str, reader: Reader) -> Graph:
     except UsageError as error:
         reader.problem("G004", ("extends",), f"extends: {error.message}", error.hint)
         return graph
-    graph, conflicts = with_overlays(graph, overlays, str(reader.place("extends")))
+    graph, conflicts = with_overlays(graph, overlays, reader.place("extends"))
     reader.problems.extend(conflicts)
     head = _head(data, reader)
     graph = with_head(replace(graph, name=name), head, {key: reader.place(key) for key in head})
@@ -352,10 +352,8 @@ def _read_edits(data: Mapping[str, Any], reader: Reader, overlay: str = "") -> I
         return
     for number, table in enumerate(tables):
         key = ("edit", str(number))
-        place = reader.place(*key)
-        assert place is not None, "edits are in files"
         try:
-            edit = Edit.of(table, place, overlay)
+            edit = Edit.of(table, reader.place(*key), overlay)
             body = edit.arguments.get("graph")
             if isinstance(body, dict):
                 body = _read_table(body, replace(reader, section=(*reader.section, *key, "graph")), edit.subject)
@@ -377,4 +375,4 @@ def _read_overlay(source: str | Path, named_in: Reader) -> Overlay:
         raise UsageError(f"`{source}` is a graph, not an overlay: {reason}", hint)
     _check_keys(data, _OVERLAY_KEYS, reader)
     name = reader.value(data, "name", str, Path(reader.file).stem)
-    return Overlay(name, tuple(_read_edits(data, reader, name)), Place(reader.file), _head(data, reader))
+    return Overlay(name, tuple(_read_edits(data, reader, name)), reader.file, _head(data, reader))

@@ -312,10 +312,10 @@ class Scope:
     ) -> Problem:
         """A problem at `thing` (``"nodes.clip.max_norm"``), with the file and line where they are known."""
         section, _, name = ".".join(thing.split(".")[:2]).partition(".")
-        place = self.graph.places.get(f"{section}.{name}".strip("."))
-        if place is None and section == "edges":
-            place = self.graph.places.get(f"nodes.{name}")
-        where = f"{self.path}{thing}" if place is None else f"{place} {self.path}{thing}"
+        place = self.graph.places.get(f"{section}.{name}".strip("."), "")
+        if not place and section == "edges":
+            place = self.graph.places.get(f"nodes.{name}", "")
+        where = f"{place} {self.path}{thing}".strip()
         return Problem(code, severity, where, message, hint, path)
 
 
