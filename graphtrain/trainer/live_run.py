@@ -176,7 +176,7 @@ class LiveRun:
         session.watch.start(inside=session.compiled.activity(session.position))
         self._is_shown = limit is not None
         self._draw("begin")
-        session.watch.call([self._draw, self.write_status, *([self._nodes.write] if self._nodes is not None else [])])
+        session.watch.repeat([self._draw, self.write_status, *([self._nodes.write] if self._nodes is not None else [])])
 
     def announce(self, event: Literal["begun", "resumed", "rewired"]) -> None:
         """Tell watchers and loggers that the run begins, was resumed, or continues with another graph."""
@@ -201,7 +201,7 @@ class LiveRun:
         self.session.watch.stop()
         if was_running:
             self.go("finish" if self.session.loop.ended and self.is_end_saved else "halt")
-        self.session.watch.call(())
+        self.session.watch.repeat(())
         self._draw("end")
         if self._nodes is not None:
             self._nodes.write()
