@@ -67,7 +67,6 @@ class LiveRun:
     is_noted = False
     is_replay = False  # its save points are those of the run that it replays
     is_end_saved = True  # False between the end of the run and its checkpoint
-    is_rewired = False  # and no transition has run in the new graph
     failure: BaseException | None = None  # by which a node failed
     reason = ""  # why it has stopped, in words: a signal, `until` or `before`
     error = ""  # the exception that has ended it, on one line
@@ -114,7 +113,7 @@ class LiveRun:
     def drives(self) -> None:
         """Note that transitions run from now on."""
         self.explainer.last = self.failure = None
-        self.is_rewired, self.reason, self.error, self.replay = False, "", "", ()
+        self.reason, self.error, self.replay = "", "", ()
 
     def stop(self, number: int) -> None:
         """Request a stop at the next save point, as a signal does."""
