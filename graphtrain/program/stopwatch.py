@@ -98,7 +98,7 @@ class Stopwatch:
 
         return timed_visit
 
-    def call(self, calls: Iterable[Callable[[], float]]) -> None:
+    def repeat(self, calls: Iterable[Callable[[], float]]) -> None:
         """Make these calls from time to time, and no others; each returns the seconds until it is due again."""
         self._due = dict.fromkeys(calls, self.now())
         self.next_tick = min(self._due.values(), default=math.inf)

@@ -67,7 +67,6 @@ class LiveRun:
     is_noted = False
     is_replay = False  # its save points are those of the run that it replays
     is_end_saved = True  # False between the end of the run and its checkpoint
-    is_rewired = False  # and no transition has run in the new graph
     failure: BaseException | None = None  # by which a node failed
     reason = ""  # why it has stopped, in words: a signal, `until` or `before`
     error = ""  # the exception that has ended it, on one line
@@ -114,7 +113,7 @@ class LiveRun:
     def drives(self) -> None:
         """Note that transitions run from now on."""
         self.explainer.last = self.failure = None
-        self.is_rewired, self.reason, self.error, self.replay = False, "", "", ()
+        self.reason, self.error, self.replay = "", "", ()
 
     def stop(self, number: int) -> None:
         """Request a stop at the next save point, as a signal does."""
@@ -176,7 +175,7 @@ class LiveRun:
         session.watch.start(inside=session.compiled.activity(session.position))
         self._is_shown = limit is not None
         self._draw("begin")
-        session.watch.call([self._draw, self.write_status, *([self._nodes.write] if self._nodes is not None else [])])
+        session.watch.repeat([self._draw, self.write_status, *([self._nodes.write] if self._nodes is not None else [])])
 
     def announce(self, event: Literal["begun", "resumed", "rewired"]) -> None:
         """Tell watchers and loggers that the run begins, was resumed, or continues with another graph."""
@@ -201,7 +200,7 @@ class LiveRun:
         self.session.watch.stop()
         if was_running:
             self.go("finish" if self.session.loop.ended and self.is_end_saved else "halt")
-        self.session.watch.call(())
+        self.session.watch.repeat(())
         self._draw("end")
         if self._nodes is not None:
             self._nodes.write()

@@ -118,22 +118,19 @@ class Explainer:
 
 
 def explain_untraced(
-    compiled: CompiledGraph, loop: Loop, failure: BaseException | None, *, has_run: bool, is_rewired: bool
+    compiled: CompiledGraph, loop: Loop, failure: BaseException | None, *, has_run: bool
 ) -> Explanation:
     """What is known about a transition that was not traced: how the run ended, since nothing has changed since.
 
     Arguments:
         failure: the failure of the run; None if it has not failed.
         has_run: False if nothing has run yet in this process.
-        is_rewired: True if the run got here in another graph.
     """
-    node = compiled.program.nodes[loop.position]
+    node, asked = compiled.program.nodes[loop.position], list[Asked]()
     if failure is not None:
         path = failure.node if isinstance(failure, GuardError) else node.path
         return Explanation(path, "?", (), compiled.run_clock.describe(), _raised(failure))
-    if loop.ended and not is_rewired:
-        asked: list[Asked] = []
-        _leave(compiled.compiler, node, asked)
+    if loop.ended and _leave(compiled.compiler, node, asked) == END:  # another graph may not end here
         return Explanation(node.path, END, tuple(asked), compiled.run_clock.describe())
     note = "`run` keeps no trace: call run(trace=print), or advance()" if has_run else "nothing has run yet"
     return Explanation("", END if loop.ended else node.path, note=note)

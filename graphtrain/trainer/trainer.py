@@ -320,7 +320,6 @@ class Trainer(RunView):
         supplied = {name for name, value in {**run.session.resources, **resources}.items() if value is not None}
         graph = checked_graph(graph, ranks=run.session.world.world_size > 1, supplied=supplied)
         run.session.rewire(graph, rename or {}, resources, moves=run.has_begun)
-        run.is_rewired = True
         run.has_changed()
         self._notify_of_graph()
         if run.is_noted:

@@ -102,9 +102,8 @@ class RunView(Recorded):
         Known after `advance`, after a `run` with `trace`, and where a run is over or has failed.
         """
         run = self._run
-        return run.explainer.last or explain_untraced(
-            run.session.compiled, run.session.loop, run.failure, has_run=run.state != "ready", is_rewired=run.is_rewired
-        )
+        compiled, loop, has_run = run.session.compiled, run.session.loop, run.state != "ready"
+        return run.explainer.last or explain_untraced(compiled, loop, run.failure, has_run=has_run)
 
     def digest(self) -> str:
         """A hash (hexadecimal) of what the continuation depends on: equal digests mean bitwise equal runs.
