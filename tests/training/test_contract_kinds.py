@@ -308,8 +308,8 @@ def test_numbers_that_mean_nothing_are_refused(kind: Kind, example: Example) -> 
             with pytest.raises(GraphError) as error:
                 example.trainer(graph=graph)
             assert re.search(
-                rf"({kind.name}|{example.paths[0]})\.{name}: expected an? (integer|number) > -?\d+( and < \S+)?, "
-                rf"got {value}",
+                rf"({kind.name}|{example.paths[0]})\.{name}: expected "
+                rf"(( or )?an? (integer|number) > -?\d+( and < \S+)?)+, got {value}",
                 str(error.value),
             )
 
