@@ -290,7 +290,7 @@ REFUSED: list[tuple[str, tuple[str, ...]]] = [
     ("run tiny.py --device gpu", ('no device "gpu"',)),
     ("run tiny.py --until nonsense", ("until", "nonsense", "500 steps")),
     ("run tiny.py --until 5_stpes", ("until", "`stpes`", "did you mean `steps`?")),
-    ("run tiny.py --resume nowhere", ("--resume", "`nowhere`")),
+    ("run tiny.py --resume nowhere", ("no checkpoint `nowhere`", "auto, never")),
     (f"run tiny.py --seed {2**64}", ("--seed", str(2**64))),
     ("run tiny.py --run-dir tiny.py/run", ("tiny.py/run", "Not a directory")),
     # ---- runs that there are
@@ -430,6 +430,6 @@ def test_what_is_gone_when_a_run_is_resumed(tiny: Path, command: Command) -> Non
     assert command("run", *words, "--until", "4 steps").code == 0
     (tiny / "mine.toml").rename(tiny / "moved.toml")
     before = files(tiny)
-    assert_refused(command("run", *words), "cannot read the graph `mine.toml`: it is missing", "--graph saved takes")
+    assert_refused(command("run", *words), "there is no graph `mine.toml`", "--graph saved takes")
     assert files(tiny) == before
     assert command("run", *[word.replace("mine.toml", "saved") for word in words]).code == 0

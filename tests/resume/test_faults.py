@@ -105,12 +105,15 @@ def flip(path: Path) -> None:
     file = random.choice(sorted(path.iterdir()))
     data = bytearray(file.read_bytes())
     data[random.randrange(len(data))] ^= 1 << random.randrange(8)
+    file.unlink()  # else what is linked to a file of the checkpoint before would change there too
     file.write_bytes(data)
 
 
 def truncate(path: Path) -> None:
     file = random.choice(sorted(path.iterdir()))
-    os.truncate(file, random.randrange(file.stat().st_size))
+    data = file.read_bytes()
+    file.unlink()
+    file.write_bytes(data[: random.randrange(len(data))])
 
 
 def half_delete(path: Path) -> None:
