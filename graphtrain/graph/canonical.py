@@ -78,7 +78,7 @@ def saved_json(graph: Graph) -> str:
 
 
 def structural_hash(graph: Graph) -> str:
-    """A hash (SHA-256, hexadecimal) of what the graph does: without names of graphs and files, `allow`, and spacing."""
+    """A hash (SHA-256, hexadecimal) of what the graph does: without names of graphs and files, and `allow`."""
     text = _json(_without_names(plain(graph)), is_sorted=True)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -89,14 +89,8 @@ def _without_names(whole: dict[str, Any]) -> dict[str, Any]:
         for name, node in whole["nodes"].items()
     }
     edges = {source: leaving for source, leaving in whole["edges"].items() if leaving}
-    guards = {name: spaced(text) for name, text in whole.get("guards", {}).items()}
     rest = {key: value for key, value in whole.items() if key not in ("name", "allow")}
-    return {**rest, "nodes": nodes, "edges": edges, "guards": guards}
-
-
-def spaced(guard: str) -> str:
-    """A guard with insignificant spaces removed; in a string every space is significant."""
-    return guard.strip() if set(guard) & {"'", '"'} else " ".join(guard.split())
+    return {**rest, "nodes": nodes, "edges": edges}
 
 
 def value_text(value: Any) -> str:
