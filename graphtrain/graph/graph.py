@@ -335,8 +335,7 @@ def _settings(graph: Graph, name: str) -> str:
         return "not declared"
     node = graph.nodes[name]
     kind = kind_text(node) if node.body is None else ""  # the name of a body is above its nodes
-    overlay = f"overlay {graph.layers.added[name]}" if name in graph.layers.added else ""
-    return one_line(", ".join(filter(None, (kind, *settings_of(node), overlay))))
+    return one_line(", ".join(filter(None, (kind, *settings_of(node)))))
 
 
 def _width(texts: Iterable[str]) -> int:
