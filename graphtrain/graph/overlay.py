@@ -176,7 +176,7 @@ def _composed(graph: Graph, overlays: Sequence[Overlay], where: str) -> tuple[Gr
 
 
 def _of_overlay(graph: Graph, edit: Edit) -> Graph:
-    """The graph with an edit of an overlay; one that another overlay has made is made once, except that the last setting holds."""
+    """The graph with an edit of an overlay. One that another has made is made once; of settings, the last holds."""
     done = [other for other in graph.layers.done if other.overlay != edit.overlay]
     if edit in done and edit.verb != "set":
         return graph
