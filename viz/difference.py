@@ -125,7 +125,7 @@ def _caption(difference: Difference, drawn_guards: set[str | None]) -> Iterator[
     rest = [
         f"{SIGNS[change.how]} {change}"
         for change in difference.changes
-        if change.what not in (*_DRAWN, "name")
+        if change.what not in _DRAWN
         and not (
             change.what == "guard" and (change.how != "changed" or one_line(change.name, TITLE_LENGTH) in drawn_guards)
         )

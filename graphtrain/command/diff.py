@@ -53,8 +53,6 @@ def diff(
     changes = difference.changes
     rows = [(each.how, each.what, _where(each), *each.values) for each in changes]
     summary = counted(len(rows), "difference") if rows else "no difference"
-    if difference and not difference.matters:
-        summary += ", none of which changes what the graph does"
     printed = console()
     printed.print(f"[bold]{escaped(before)} -> {escaped(after)}[/bold]: {summary}", soft_wrap=True)
     if rows:
@@ -71,4 +69,4 @@ def _read(source: str) -> Graph:
 
 
 def _where(change: Change) -> str:
-    return change.path if change.what not in ("start", "outputs", "optional", "allow", "name") else change.inside
+    return change.path if change.what not in ("start", "outputs", "optional", "optimizer") else change.inside

@@ -124,7 +124,7 @@ def _counts(run_dir: Path, graph: Graph, source: str) -> tuple[dict[str, int], s
 
     checkpoint = newest_in(run_dir, read_checkpoint, notify)
     difference = graph_of(checkpoint.path, checkpoint.manifest).diff(graph)
-    if difference.matters:
+    if difference:
         notify(
             f"`{source}` is not the graph of the run in `{run_dir}` ({counted(len(difference.changes), 'difference')}):"
             " counts are drawn at the nodes of the same name; "

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _SIGNS: Mapping[str, str] = {"added": "+", "removed": "-", "changed": "~"}
 _OF_A_NODE: tuple[str, ...] = ("kind", "parameter", "reads", "writes")
-_OF_A_GRAPH: tuple[str, ...] = ("start", "outputs", "optional", "allow", "optimizer", "name")
+_OF_A_GRAPH: tuple[str, ...] = ("start", "outputs", "optional", "optimizer")
 _ABSENT: Mapping[str, str] = {"parameter": "default", **dict.fromkeys(("reads", "writes", "optimizer"), "as named")}
 _LONGEST = 160  # shown characters of a value
 
@@ -40,11 +40,6 @@ class Change:
     name: str
     before: str | None
     after: str | None
-
-    @property
-    def matters(self) -> bool:
-        """False if the graph does the same: a name, `allow`."""
-        return self.what not in ("allow", "name")
 
     @property
     def how(self) -> str:
@@ -86,7 +81,7 @@ class Change:
 @final
 @dataclass(frozen=True, repr=False)
 class Difference(Drawable):
-    """The differences between two graphs; false if there are none.
+    """The differences in what two graphs do, which names and silenced checks do not change; false if there are none.
 
     Attributes:
         before: the first graph.
@@ -111,11 +106,6 @@ class Difference(Drawable):
 
     def __bool__(self) -> bool:
         return bool(self.changes)
-
-    @property
-    def matters(self) -> bool:
-        """True if the two graphs do different things; names and silenced checks do not count."""
-        return any(change.matters for change in self.changes)
 
     def __str__(self) -> str:
         if not self.changes:

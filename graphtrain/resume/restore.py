@@ -150,7 +150,7 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
     lost = [*compiled.state.data_state.not_as_before(), *other_data]
     lost = lost or ([] if left_out else compiled.state.differs_from(changed))
     # What was not saved is lost, as the line of the resume says: another module, for instance.
-    parts = (as_set_up, not_restored, left_out, manifest.unknown, renaming.names, difference.matters)
+    parts = (as_set_up, not_restored, left_out, manifest.unknown, renaming.names, difference.changes)
     if not any(parts):
         is_whole = not (fitted or options.kept) and manifest.graph_hash == compiled.saved_graph[1]
         _expect_digest(checkpoint, run, state, is_whole=is_whole)
@@ -159,7 +159,7 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
     decided = [f"{each} ({'taken' if each.name in chosen else 'kept as saved'})" for each in differences]
     decided += [f"{name} (taken)" for name in sorted(applied)]
     left = sorted(set(state["progress"]) - set(compiled.program.by_path))
-    listed = [str(change) for change in difference.changes if change.matters]
+    listed = [str(change) for change in difference.changes]
     more = len(listed) - _MOST_DIFFERENCES
     changes = [
         *(f"node {old} renamed {new}" for old, new in renaming.names.items()),
@@ -172,7 +172,7 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
         *decided,
         *fitted,
     ]
-    return Restored(bool(decided or renaming.names), difference.matters, changes, lost, sampled)
+    return Restored(bool(decided or renaming.names), bool(difference), changes, lost, sampled)
 
 
 def _fitted(checkpoint: Checkpoint, run: Session, renaming: Renaming) -> tuple[Checkpoint, RunState, list[str]]:

@@ -105,7 +105,7 @@ EDITS: list[tuple[Edit, str, list[str], dict[str, str]]] = [
      ["train_batch.use train_batch -> sam_batch", "train_batch.compile default -> true"], {}),
     (lambda g: g.set("validate", graph="test"), 'set = "validate"\ngraph = "test"',
      ["validate/begin_evaluation.split val -> test", "validate/next_batch.reads.indices val_indices -> test_indices",
-      "validate/next_batch.reads.train_data val_data -> test_data", "name of validate evaluate -> test",
+      "validate/next_batch.reads.train_data val_data -> test_data",
       "validate/eval_batch.reads.validation_step as named -> test_step",
       "optional of validate [val_data] -> [test_data]"], {}),
     (lambda g: g.set("clip", reads={"max_norm": "1.0 / (1 + step.steps)"}),
